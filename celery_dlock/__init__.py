@@ -1,0 +1,1 @@
+"""Per-resource locks for Celery tasks."""

@@ -1,0 +1,1 @@
+"""The stores, one a file; each commits the same rules."""

@@ -1,0 +1,126 @@
+"""What a lock store is: something that commits the rules of the machine, one operation at a time.
+
+A store knows nothing of Celery, of policies, or of threads that renew. It loads what
+:mod:`celery_dlock.core.machine` needs, applies one function, and commits the result atomically.
+Every operation repeats safely: a caller that lost the reply asks again with the same nonce.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from celery_dlock.core.state import (
+    Claim,
+    EnterVerdict,
+    KeyState,
+    LeaveVerdict,
+    Outcome,
+    RenewVerdict,
+)
+
+V_co = TypeVar("V_co", covariant=True)
+
+#: Microseconds since the epoch.
+Clock = Callable[[], int]
+
+
+class Trait(StrEnum):
+    """What a store can promise; ``dlock_require`` names the ones that must be there."""
+
+    MULTI_PROCESS = "multi-process"
+    MULTI_HOST = "multi-host"
+    DURABLE = "durable"
+    LEASE_PER_TASK = "lease-per-task"
+    MONOTONE_FENCING = "monotone-fencing"
+    STRICT_FENCING = "strict-fencing"
+
+
+class Guarantee(StrEnum):
+    """How far a fencing token of this store can be trusted, in one word.
+
+    ``STRICT``: every later grant has a larger token. ``MONOTONE``: so it has unless data is lost
+    and a clock steps back. ``BEST_EFFORT``: a failover may break it.
+    """
+
+    STRICT = "strict"
+    MONOTONE = "monotone"
+    BEST_EFFORT = "best-effort"
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A waiting task whose turn has come, and its message as it was parked."""
+
+    key: str
+    task: str
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[V_co]):
+    """The store's answer: a verdict, and what the caller has to publish before it goes on."""
+
+    verdict: V_co
+    wakes: tuple[Wake, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """What every store is built with, whatever its URL says.
+
+    ``prefix`` keeps two applications apart on one store. ``clock`` replaces the store's own clock
+    in tests. ``driver`` is ``dlock_backend_options``, handed to the driver as it is.
+    """
+
+    prefix: str = "dlock"
+    clock: Clock | None = None
+    driver: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LockBackend(ABC):
+    """A store of locks. Safe to share between threads; never carried over a fork.
+
+    Every operation raises :exc:`~celery_dlock.errors.BackendUnavailable` when the store does not
+    answer; whether the call took effect is then unknown.
+    """
+
+    traits: ClassVar[frozenset[Trait]]
+    guarantee: ClassVar[Guarantee]
+
+    @classmethod
+    @abstractmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        """Build the store from its URL, without connecting.
+
+        Raises :exc:`~celery_dlock.errors.ConfigurationError` for a URL it cannot read.
+        """
+
+    @abstractmethod
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        """Ask for ``claim.key``; *message* is what a verdict ``Park`` leaves with the store."""
+
+    @abstractmethod
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        """Give the key back; *message* is what goes back to the head of the queue on ``REPEAT``."""
+
+    @abstractmethod
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        """Extend each claim's lease by its own ttl, all in one round trip; one verdict a claim."""
+
+    @abstractmethod
+    def reap(self, key: str) -> Reply[None]:
+        """Let time pass on *key*: drop what has ended, call who is next."""
+
+    @abstractmethod
+    def peek(self, key: str) -> KeyState:
+        """The whole state of *key*, for people and tests; ``done`` and ``lost`` may be left out."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections. The store may be used again afterwards."""

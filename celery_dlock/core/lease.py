@@ -1,0 +1,157 @@
+"""What a holder knows of its lock: who owns it, which token orders it, until when to trust it.
+
+``owner`` names the claim; ``fencing_token`` orders it against every other; ``trusted_until``
+bounds it. The bound is the holder's own: monotonic, counted from *before* the request was sent,
+less a margin for clocks that run at different speeds. A slow answer therefore cannot stretch it,
+and after it the lock counts as lost even if the store cannot be reached.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from celery_dlock.core.state import Claim, Mode
+from celery_dlock.errors import ConfigurationError, LockLost
+
+SECOND = 1_000_000
+
+Monotonic = Callable[[], float]
+
+
+def margin(ttl: float) -> float:
+    """Seconds to distrust at the end of *ttl* seconds (the drift allowance of the Redlock article)."""
+    return 0.01 * ttl + 0.002
+
+
+class Term:
+    """One key, held by one claim since one grant. Only its end changes, and it changes here.
+
+    ``token`` is 0 for readers. ``resource`` is what a fenced write names: the key, and for the
+    second and later slots of ``limit=N`` the slot, so that the name outlives a change of the limit.
+    """
+
+    __slots__ = ("_reason", "claim", "monotonic", "since", "slot", "token", "trusted_until")
+
+    def __init__(
+        self,
+        claim: Claim,
+        slot: int,
+        token: int,
+        sent_at: float,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        self.claim = claim
+        self.slot = slot
+        self.token = token
+        self.since = sent_at
+        self.monotonic = monotonic
+        self._reason: str | None = None
+        self.trusted_until = sent_at
+        self.renewed(sent_at)
+
+    @property
+    def key(self) -> str:
+        return self.claim.key
+
+    @property
+    def resource(self) -> str:
+        return self.key if self.slot == 0 else f"{self.key}#{self.slot}"
+
+    @property
+    def ttl(self) -> float:
+        return self.claim.ttl / SECOND
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lock can no longer be trusted, or ``None`` while it can."""
+        if self._reason is None and self.monotonic() >= self.trusted_until:
+            self._reason = "it was not renewed in time"
+        return self._reason
+
+    def renewed(self, sent_at: float) -> None:
+        """The store extended the lease on a request sent at *sent_at* (monotonic seconds)."""
+        self.trusted_until = max(self.trusted_until, sent_at + self.ttl - margin(self.ttl))
+
+    def lose(self, reason: str) -> None:
+        """Give up trust for good; the first reason stays."""
+        self._reason = self._reason or reason
+
+
+class Lease:
+    """The lock or locks that one execution holds, as its body sees them.
+
+    A lease that was lost stays lost. Reading it costs no round trip.
+    """
+
+    __slots__ = ("_terms", "guarantee")
+
+    def __init__(self, terms: tuple[Term, ...], guarantee: str) -> None:
+        self._terms = terms
+        self.guarantee = guarantee
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """One for each key, in sorted order of the keys."""
+        return self._terms
+
+    @property
+    def key(self) -> str:
+        """The key; with several keys the first in sorted order."""
+        return self._terms[0].key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(term.key for term in self._terms)
+
+    @property
+    def owner(self) -> str:
+        """Names the claim, new for each delivery of a task."""
+        return self._terms[0].claim.owner
+
+    @property
+    def fencing_token(self) -> int:
+        """The token of the one key that is held exclusively.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` with several keys (see
+        :attr:`fencing_tokens`) and for a read lock, which has none.
+        """
+        tokens = self.fencing_tokens
+        if len(tokens) != 1:
+            why = "several keys are held: use fencing_tokens" if tokens else "a read lock has none"
+            raise ConfigurationError(f"no single fencing token: {why}")
+        return next(iter(tokens.values()))
+
+    @property
+    def fencing_tokens(self) -> Mapping[str, int]:
+        """Key to token, for the keys held exclusively."""
+        return MappingProxyType(
+            {t.key: t.token for t in self._terms if t.claim.mode is Mode.EXCLUSIVE}
+        )
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that one renewal is good for."""
+        return min(term.ttl for term in self._terms)
+
+    def remaining(self) -> float:
+        """Seconds for which the lock can still be trusted without a further renewal; 0 when lost."""
+        if self.lost:
+            return 0.0
+        return max(0.0, min(t.trusted_until - t.monotonic() for t in self._terms))
+
+    @property
+    def lost(self) -> bool:
+        return any(term.lost for term in self._terms)
+
+    def check(self) -> None:
+        """Raise :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted."""
+        for term in self._terms:
+            reason = term.lost
+            if reason is not None:
+                raise LockLost(term.key, reason)
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else f"{self.remaining():.1f} s"
+        return f"<Lease {', '.join(self.keys)} of {self.owner}: {state}>"

@@ -1,0 +1,219 @@
+"""The values that the rules of :mod:`celery_dlock.core.machine` speak of.
+
+All are frozen. All instants and durations are integers in microseconds, on the store's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+#: How many live waiting entries a store hands to an operation.
+WINDOW = 32
+
+
+class Mode(StrEnum):
+    """How a key is held: alone (or as one of ``limit``), or together with all other readers."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class Wait(StrEnum):
+    """What a claim leaves behind when the key is taken."""
+
+    NOT = "not"
+    PLACE = "place"
+    QUEUE = "queue"
+
+
+class Outcome(StrEnum):
+    """How a delivery ended, which decides what becomes of its task.
+
+    ``DONE``: a final result; a copy that comes later is dropped. ``OVER``: this delivery ends and
+    the task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
+    run again, and the caller asks whether anybody still has its message. ``ABANDONED``: the body
+    ended without a word (killed, shut down), which counts as a lost run.
+    """
+
+    DONE = "done"
+    OVER = "over"
+    REPEAT = "repeat"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One delivery of one task asks for one key.
+
+    ``task`` identifies what waits or finishes (``task_id:retries:nesting``); ``nonce`` is new for
+    each delivery, so a redelivered copy is never taken for the owner. ``patience`` is how long a
+    place is kept, ``lock_delay`` how long a lapsed lease keeps the next holder out, ``done_ttl``
+    how long a finished task is remembered (0: not at all).
+    """
+
+    key: str
+    task: str
+    nonce: str
+    ttl: int
+    mode: Mode = Mode.EXCLUSIVE
+    limit: int = 1
+    wait: Wait = Wait.NOT
+    patience: int = 0
+    lock_delay: int = 0
+    done_ttl: int = 0
+
+    @property
+    def owner(self) -> str:
+        return f"{self.task}|{self.nonce}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A claim that was granted. ``expires`` ends its right, ``frees`` (later by the lock delay) its hold."""
+
+    task: str
+    nonce: str
+    mode: Mode
+    limit: int
+    slot: int
+    token: int
+    since: int
+    expires: int
+    frees: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A turn that has been called. It reserves the slot until taken.
+
+    A parked task is called again whenever ``due`` has passed, for ever: a broker outage must not
+    kill it. A place is not called at all; its grant is dropped when ``due`` has passed.
+    """
+
+    task: str
+    mode: Mode
+    limit: int
+    parked: bool
+    calls: int
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An entry of the queue; ``lapses`` is ``None`` for a parked task, which never lapses."""
+
+    task: str
+    mode: Mode
+    limit: int
+    rank: int
+    arrived: int
+    lapses: int | None
+
+    @property
+    def parked(self) -> bool:
+        return self.lapses is None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """A key's condition, as far as one operation needs it.
+
+    ``parked`` counts the parked entries of the *whole* queue; ``first`` and ``last`` are the
+    smallest and the largest rank in it (0 and 0 when it is empty).
+    """
+
+    holders: tuple[Holder, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    parked: int = 0
+    first: int = 0
+    last: int = 0
+    done: frozenset[str] = frozenset()
+    lost: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The key is yours. ``token`` is 0 for readers, who carry none."""
+
+    slot: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The store has the message; acknowledge it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Held or reserved by another; ``holder`` is ``None`` when it is only reserved.
+
+    ``left`` is what remains of the holder's lease, ``parked`` how many messages wait.
+    """
+
+    holder: Holder | None
+    left: int
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Another delivery of this very task is running; this one must never write a result."""
+
+    holder: Holder
+    left: int
+
+
+class Reason(StrEnum):
+    """Why a copy is dropped."""
+
+    DONE = "done"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A duplicate of something finished or already waiting."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Freed. ``carried``: the task is done, or somebody else has its message."""
+
+    carried: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The claim was gone already; nothing that is held was touched."""
+
+    carried: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease now ends at ``expires``."""
+
+    expires: int
+
+
+EnterVerdict = Run | Park | Busy | Same | Drop
+LeaveVerdict = Left | Lost
+RenewVerdict = Renewed | Lost
+
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[V_co]):
+    """The next state, the verdict, and the tasks whose messages are to be published now."""
+
+    state: KeyState
+    verdict: V_co
+    wakes: tuple[str, ...] = ()

@@ -1,0 +1,92 @@
+"""Everything this library raises.
+
+::
+
+    DLockError
+    ├── ConfigurationError      wrong key template, unknown setting, missing extra, a trait the store lacks
+    ├── BackendUnavailable      the store did not answer; whether the call took effect is unknown
+    ├── LockContended           held by another: key, holder's task id, seconds left
+    │   └── LockTimeout         … and max_wait or timeout has passed
+    ├── LockLost                the lease has gone or can no longer be trusted
+    └── StaleFencingToken       the resource has seen a newer token: resource, mine, seen
+
+Every one of them survives pickling and Celery's JSON result format: the arguments of the
+constructor are ``args``, and nothing else is needed to build it again.
+"""
+
+from __future__ import annotations
+
+
+class DLockError(Exception):
+    """The root of every error of this library."""
+
+
+class ConfigurationError(DLockError):
+    """Something is set up wrongly, and no message has been touched yet."""
+
+
+class BackendUnavailable(DLockError):
+    """The store did not answer; whether the call took effect is unknown."""
+
+
+class LockContended(DLockError):
+    """Another task holds the key.
+
+    *holder* is the holder's task id (``None`` when the key is reserved and nobody runs yet),
+    *seconds_left* what remains of its lease at the time of asking.
+    """
+
+    def __init__(self, key: str, holder: str | None = None, seconds_left: float = 0.0) -> None:
+        super().__init__(key, holder, seconds_left)
+        self.key = key
+        self.holder = holder
+        self.seconds_left = seconds_left
+
+    def __str__(self) -> str:
+        if self.holder is None:
+            return f"{self.key!r} is reserved for a task that waits for it"
+        return f"{self.key!r} is held by task {self.holder} for another {self.seconds_left:.1f} s"
+
+
+class LockTimeout(LockContended):
+    """Another task held the key until *max_wait* or *timeout* had passed."""
+
+    def __init__(
+        self,
+        key: str,
+        holder: str | None = None,
+        seconds_left: float = 0.0,
+        waited: float = 0.0,
+    ) -> None:
+        super().__init__(key, holder, seconds_left)
+        self.args = (key, holder, seconds_left, waited)
+        self.waited = waited
+
+    def __str__(self) -> str:
+        return f"gave up after {self.waited:.1f} s: {super().__str__()}"
+
+
+class LockLost(DLockError):
+    """The lease of *key* has gone, or can no longer be trusted; *reason* says why."""
+
+    def __init__(self, key: str, reason: str = "the lease has ended") -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the lock on {self.key!r} is lost: {self.reason}"
+
+
+class StaleFencingToken(DLockError):
+    """*resource* has seen a newer token than *mine* (or this one from another owner): *seen*."""
+
+    def __init__(self, resource: str, mine: int, seen: int | None = None) -> None:
+        super().__init__(resource, mine, seen)
+        self.resource = resource
+        self.mine = mine
+        self.seen = seen
+
+    def __str__(self) -> str:
+        seen = "a newer one" if self.seen is None else self.seen
+        return f"{self.resource!r} refused fencing token {self.mine}: it has seen {seen}"
