@@ -3,7 +3,7 @@
 ::
 
     DLockError
-    ├── ConfigurationError      wrong key template, unknown setting, missing extra, a trait the store lacks
+    ├── ConfigurationError      wrong key template, unknown setting, missing extra or trait
     ├── BackendUnavailable      the store did not answer; whether the call took effect is unknown
     ├── LockContended           held by another: key, holder's task id, seconds left
     │   └── LockTimeout         … and max_wait or timeout has passed

@@ -21,7 +21,7 @@ Monotonic = Callable[[], float]
 
 
 def margin(ttl: float) -> float:
-    """Seconds to distrust at the end of *ttl* seconds (the drift allowance of the Redlock article)."""
+    """Seconds to distrust at the end of *ttl*: the drift allowance of the Redlock article."""
     return 0.01 * ttl + 0.002
 
 
@@ -136,7 +136,7 @@ class Lease:
         return min(term.ttl for term in self._terms)
 
     def remaining(self) -> float:
-        """Seconds for which the lock can still be trusted without a further renewal; 0 when lost."""
+        """Seconds for which the lock can be trusted without a further renewal; 0 when lost."""
         if self.lost:
             return 0.0
         return max(0.0, min(t.trusted_until - t.monotonic() for t in self._terms))

@@ -1,22 +1,22 @@
 """The rules of a lock and its wait queue, as pure functions.
 
-A key's whole condition is one small value, :class:`~celery_dlock.core.state.KeyState`: who holds it, who waits, whose
-turn has been called, what is finished. Four things can happen to it::
+A key's whole condition is one small value, the :class:`~celery_dlock.core.state.KeyState`: who
+holds it, who waits, whose turn has been called, what is finished. Four things can happen to it::
 
     enter (state, claim, now) -> Run | Park | Busy | Same | Drop     a task asks for the key
     leave (state, claim, outcome, now) -> Left | Lost                it is through with it
     renew (state, claim, now) -> Renewed | Lost                      it goes on
     reap  (state, now)                                               time has passed
 
-Each returns a :class:`~celery_dlock.core.state.Step`: the next state, the verdict, and the waiting tasks whose messages
-must now be published. A store's only job is to apply one of them atomically, so the functions
-that the model checker explores are the functions that ship.
+Each returns a ``Step``: the next state, the verdict, and the waiting tasks whose messages must
+now be published. A store's only job is to apply one of them atomically, so the functions that
+the model checker explores are the functions that ship.
 
-What a store loads is bounded. ``waiting`` is a window: the first :data:`~celery_dlock.core.state.WINDOW` live entries and
-the asking task's own; ``done`` and ``lost`` speak of the asking task and of the holders only.
-An operation therefore costs the same with ten waiting or with a million.
+What a store loads is bounded. ``waiting`` is a window: the first ``WINDOW`` live entries and the
+asking task's own; ``done`` and ``lost`` speak of the asking task and of the holders only. An
+operation therefore costs the same with ten waiting or with a million.
 
-Who waits in which way (:class:`~celery_dlock.core.state.Wait`):
+Who waits in which way (``Wait``):
 
 * a *parked* task left its message with the store and is called when its turn comes;
 * a *place* belongs to a task that comes back by itself. It keeps the task's rank against parked
@@ -108,33 +108,46 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
 
     grant = next((g for g in state.grants if g.task == claim.task), None)
     if grant is not None:
-        without = replace(state, grants=tuple(g for g in state.grants if g is not grant))
-        if _free(without, claim.mode, claim.limit):
-            return _hold(without, claim, now, token)
-        # The limit or the mode has changed since the turn was called: back to the head.
-        state = _insert(without, claim, now, without.first - 1, None if grant.parked else grant.due)
-
+        return _take_turn(state, claim, grant, now, token)
     entry = next((w for w in state.waiting if w.task == claim.task), None)
     if entry is not None and entry.parked:
-        return state, Park() if grant is not None else Drop(Reason.WAITING)
-
+        return state, Drop(Reason.WAITING)
     running = next((h for h in state.holders if h.task == claim.task), None)
-    if running is not None:
-        if claim.wait is not Wait.QUEUE:
-            return state, Same(running, max(0, running.expires - now))
-        # This delivery may be the only copy that survives the first one's death.
-        return _insert(state, claim, now, state.first - 1, None), Park()
+    if running is None:
+        return _start_or_wait(state, claim, entry, now, token)
+    if claim.wait is not Wait.QUEUE:
+        return state, Same(running, max(0, running.expires - now))
+    # A shadow: this delivery may be the only copy that survives the first one's death.
+    state = _drop_entry(state, claim.task)
+    return _insert(state, claim, now, state.first - 1, None), Park()
 
+
+def _take_turn(
+    state: KeyState, claim: Claim, grant: Grant, now: int, token: int
+) -> tuple[KeyState, EnterVerdict]:
+    state = replace(state, grants=tuple(g for g in state.grants if g is not grant))
+    if _free(state, claim.mode, claim.limit):
+        return _hold(state, claim, now, token)
+    # The limit or the mode has changed since the turn was called: back to the head.
+    if grant.parked:
+        return _insert(state, claim, now, state.first - 1, None), Park()
+    state = _insert(state, claim, now, state.first - 1, grant.due)
+    return _start_or_wait(state, claim, state.waiting[0], now, token)
+
+
+def _start_or_wait(
+    state: KeyState, claim: Claim, entry: Waiting | None, now: int, token: int
+) -> tuple[KeyState, EnterVerdict]:
     started = any(task == claim.task for task, _ in state.lost)
     if _may_start(state, claim, entry, started):
         return _hold(_drop_entry(state, claim.task), claim, now, token)
     if claim.wait is Wait.NOT:
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
+    state = _drop_entry(state, claim.task)
     if claim.wait is Wait.QUEUE:
-        return _insert(_drop_entry(state, claim.task), claim, now, rank, None), Park()
-    state = _insert(_drop_entry(state, claim.task), claim, now, rank, now + claim.patience)
-    return state, _busy(state, now)
+        return _insert(state, claim, now, rank, None), Park()
+    return _insert(state, claim, now, rank, now + claim.patience), _busy(state, now)
 
 
 def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, now: int) -> KeyState:
@@ -195,7 +208,7 @@ def _call(grant: Grant, now: int) -> Grant:
 
 def _free(state: KeyState, mode: Mode, limit: int) -> bool:
     """Whether one more may hold the key. After a change of the limit the smaller one counts."""
-    taken = (*state.holders, *state.grants)
+    taken: tuple[Holder | Grant, ...] = (*state.holders, *state.grants)
     if any(t.mode is not mode for t in taken):
         return False
     return mode is Mode.SHARED or len(taken) < min((limit, *(t.limit for t in taken)))

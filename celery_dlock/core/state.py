@@ -71,7 +71,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A claim that was granted. ``expires`` ends its right, ``frees`` (later by the lock delay) its hold."""
+    """A granted claim. ``expires`` ends its right; ``frees``, later by the lock delay, its hold."""
 
     task: str
     nonce: str
