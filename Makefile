@@ -1,0 +1,28 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint types docs bench clean
+
+help:   ## show this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo:   ## install the package in .venv-demo and run the shop, with workers killed and paused
+	@scripts/demo
+
+test:   ## everything: missing servers are installed where that is allowed, then all of tox.ini
+	@scripts/test
+
+quick:  ## the tests that need no server, in under two minutes
+	@scripts/tox run -e quick
+
+lint:   ## style, format and layers, then the types
+	@scripts/tox run -e lint,types
+
+docs:   ## build the documentation into docs/_build/html
+	@scripts/tox run -e docs
+
+bench:  ## compare with other lock libraries; the report goes to the terminal
+	@scripts/tox run -e bench
+
+clean:  ## remove everything these commands have made
+	rm -rf .tox .venv-tox .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache build dist docs/_build var
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

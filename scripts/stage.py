@@ -1,0 +1,27 @@
+"""Copy what the tests read into the working directory, without the package itself.
+
+The tests then meet ``celery_dlock`` only where pip put it: a file that the wheel forgot is an
+error, in the test process and in every worker that it starts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+STAGED = ("tests", "example_project", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
+
+root = Path(__file__).resolve().parent.parent
+stage = Path.cwd()
+if stage.name != "stage":
+    raise SystemExit(f"{stage} is emptied here, so it must be called 'stage'")
+
+for entry in stage.iterdir():
+    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+for name in STAGED:
+    source = root / name
+    if source.is_dir():
+        ignored = shutil.ignore_patterns("__pycache__", "_build", "var")
+        shutil.copytree(source, stage / name, ignore=ignored)
+    elif source.exists():
+        shutil.copy(source, stage / name)
