@@ -1,0 +1,83 @@
+"""A policy decides and never acts; the task layer carries the decision out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the key: its task id, since when (seconds since 1970), seconds left of its lease."""
+
+    task_id: str
+    since: float
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """What a policy may know.
+
+    ``attempt`` counts the refusals before this one, ``waited`` the seconds since the first of
+    them; ``holder`` is ``None`` when the key is only reserved; ``waiting`` counts parked messages.
+    """
+
+    key: str
+    task_id: str
+    attempt: int
+    waited: float
+    holder: Holder | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunLater:
+    """Publish the message again, to be delivered in *countdown* seconds."""
+
+    countdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Do not run; *result* is the task's result. *then* says what a chain does after it."""
+
+    result: Mapping[str, Any]
+    then: Literal["stop", "continue"] = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Fail with *error*."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class WaitHere:
+    """Stay in the worker slot and keep asking for *seconds*, then ask the policy again."""
+
+    seconds: float
+
+
+Decision = RunLater | Complete | GiveUp | WaitHere
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Any object with ``decide``.
+
+    One that comes back by itself should also say for how long its place against waiting messages
+    is to be kept, with a method ``patience(attempt) -> seconds``.
+    """
+
+    def decide(self, contention: Contention) -> Decision:
+        """Say what happens to the message; called once for each refusal."""
+        ...
+
+
+def patience(policy: Policy, attempt: int) -> float:
+    """Seconds for which *policy* wants its place kept after refusal number *attempt*; 0 for none."""
+    keeps = getattr(policy, "patience", None)
+    return float(keeps(attempt)) if keeps is not None else 0.0

@@ -1,0 +1,38 @@
+"""Names for policies with their defaults, as ``on_contention=`` takes them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from celery_dlock.contention.base import Policy
+from celery_dlock.contention.fail import Fail
+from celery_dlock.contention.reschedule import Reschedule
+from celery_dlock.contention.skip import Skip
+from celery_dlock.contention.wait import Wait
+from celery_dlock.errors import ConfigurationError
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "reschedule": Reschedule,
+    "skip": Skip,
+    "fail": Fail,
+    "wait": Wait,
+}
+
+
+def policy_named(policy: str | Policy) -> Policy:
+    """The policy of that name with its defaults; an object that decides is taken as it is.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for anything else, with the nearest name.
+    """
+    if isinstance(policy, str):
+        if policy in POLICIES:
+            return POLICIES[policy]()
+        near = difflib.get_close_matches(policy, POLICIES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(POLICIES)}"
+        raise ConfigurationError(f"on_contention={policy!r} is no policy: {hint}")
+    if isinstance(policy, type) or not isinstance(policy, Policy):
+        raise ConfigurationError(
+            f"on_contention= takes a name or an object with decide(contention), got {policy!r}"
+        )
+    return policy

@@ -1,0 +1,50 @@
+"""Which locks the running code holds: what makes a key re-entrant within one execution.
+
+Kept in a context variable, so it follows the thread or the greenlet that runs the body and
+nothing about a lock lives on the Task object, which all threads share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from celery_dlock.core.lease import Lease, Term
+from celery_dlock.errors import ConfigurationError
+
+_held: ContextVar[tuple[Lease, ...]] = ContextVar("celery_dlock_held", default=())
+
+
+def current_lease() -> Lease:
+    """The innermost lease that the running code holds.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` when it holds none: outside a locked task's
+    body, or in a thread that the body started.
+    """
+    held = _held.get()
+    if not held:
+        raise ConfigurationError(
+            "no lock is held here: current_lease() works below the body of a locked task or "
+            "inside lock(); hand the lease to threads that the body starts"
+        )
+    return held[-1]
+
+
+def held_term(key: str) -> Term | None:
+    """The term under which the running code already holds *key*, if it does."""
+    for lease in reversed(_held.get()):
+        for term in lease.terms:
+            if term.key == key:
+                return term
+    return None
+
+
+@contextmanager
+def holding(lease: Lease) -> Iterator[Lease]:
+    """Make *lease* the current one for the time of the block."""
+    reset = _held.set((*_held.get(), lease))
+    try:
+        yield lease
+    finally:
+        _held.reset(reset)

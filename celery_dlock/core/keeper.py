@@ -1,0 +1,135 @@
+"""Renews the leases of one process: one thread, all of them in one round trip.
+
+A lease is renewed every third of its ttl, so two renewals may fail before it ends. The thread
+learns three ways that a lock is gone: the store says so, no renewal got through before the lease
+could no longer be trusted, or the body has held it for longer than it may (``max_hold``). It then
+tells the holder, once, and stops renewing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from celery_dlock.core.lease import Monotonic, Term
+from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict
+from celery_dlock.errors import BackendUnavailable
+
+logger = logging.getLogger("celery_dlock")
+
+Renew = Callable[[Sequence[Claim]], list[RenewVerdict]]
+OnLost = Callable[[Term, str], None]
+
+
+@dataclass(slots=True)
+class Watch:
+    """One term to keep alive; ``until`` (monotonic) is when it has been held long enough."""
+
+    term: Term
+    until: float
+    on_lost: OnLost
+    due: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.due = min(self.term.since + self.term.ttl / 3, self.until)
+
+
+class Keeper:
+    """Keeps terms alive from :meth:`watch` to :meth:`forget`."""
+
+    def __init__(self, renew: Renew, monotonic: Monotonic = time.monotonic) -> None:
+        self._renew = renew
+        self._monotonic = monotonic
+        self._changed = threading.Condition()
+        self._watches: dict[int, Watch] = {}
+        self._wakes_at = math.inf
+        self._thread: threading.Thread | None = None
+
+    def watch(self, term: Term, max_hold: float | None, on_lost: OnLost) -> None:
+        """Renew *term* in the background; *on_lost* is called at most once, in another thread."""
+        watch = Watch(term, math.inf if max_hold is None else term.since + max_hold, on_lost)
+        with self._changed:
+            self._watches[id(term)] = watch
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="celery-dlock-keeper", daemon=True
+                )
+                self._thread.start()
+            elif watch.due < self._wakes_at:
+                self._changed.notify()
+
+    def forget(self, terms: Iterable[Term]) -> None:
+        """Stop renewing; the thread is not woken for this, it finds nothing to do when it is."""
+        with self._changed:
+            for term in terms:
+                self._watches.pop(id(term), None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = self._monotonic()
+                self._wakes_at = min((w.due for w in self._watches.values()), default=math.inf)
+                if self._wakes_at > now:
+                    idle = math.isinf(self._wakes_at)
+                    self._changed.wait(None if idle else self._wakes_at - now)
+                    continue
+            self.tend()
+
+    def tend(self) -> None:
+        """Renew what is due now, and what will be soon, in one round trip."""
+        now = self._monotonic()
+        with self._changed:
+            watches = list(self._watches.values())
+        soon = [w for w in watches if w.due <= now + w.term.ttl / 6]
+        for watch in soon:
+            if now >= watch.until:
+                self._lose(
+                    watch, f"it was held for longer than {watch.until - watch.term.since:g} s"
+                )
+            elif watch.term.lost:
+                self._lose(watch, watch.term.lost)
+        alive = [w for w in soon if not w.term.lost]
+        if alive:
+            self._renew_all(alive)
+
+    def _renew_all(self, watches: list[Watch]) -> None:
+        sent_at = self._monotonic()
+        try:
+            verdicts = self._renew([w.term.claim for w in watches])
+        except BackendUnavailable as exc:
+            logger.warning("%d leases could not be renewed, trying again: %s", len(watches), exc)
+            self._later(watches)
+            return
+        except Exception:  # a defect must not end the thread that keeps every other lock
+            logger.exception("%d leases could not be renewed, trying again", len(watches))
+            self._later(watches)
+            return
+        for watch, verdict in zip(watches, verdicts, strict=True):
+            match verdict:
+                case Renewed():
+                    watch.term.renewed(sent_at)
+                    watch.due = min(sent_at + watch.term.ttl / 3, watch.until)
+                case Lost():
+                    self._lose(watch, "the store has given it up")
+                case _:
+                    assert_never(verdict)
+
+    def _later(self, watches: list[Watch]) -> None:
+        now = self._monotonic()
+        for watch in watches:
+            again = min(watch.term.ttl / 10, 1.0)
+            watch.due = min(now + again, watch.term.trusted_until, watch.until)
+
+    def _lose(self, watch: Watch, reason: str) -> None:
+        with self._changed:
+            if self._watches.pop(id(watch.term), None) is None:
+                return  # the body has left in the meantime
+        watch.term.lose(reason)
+        threading.Thread(
+            target=watch.on_lost, args=(watch.term, reason), name="celery-dlock-lost", daemon=True
+        ).start()

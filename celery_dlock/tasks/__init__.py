@@ -1,0 +1,1 @@
+"""Celery lives on this floor, and nowhere below."""

@@ -1,0 +1,118 @@
+"""What a task declares about its lock, checked when it is defined and never when it runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery.utils.functional import head_from_fun
+
+from celery_dlock.contention import Policy, policy_named
+from celery_dlock.core.keys import KeyTemplate
+from celery_dlock.core.state import Mode
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.settings import duration
+
+Key = str | Callable[..., str]
+
+#: What a body may ask for by name, keyword-only; callers never pass these.
+INJECTED = frozenset({"fencing_token", "lease"})
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A task's lock options, checked. ``None`` leaves the choice to the settings."""
+
+    template: KeyTemplate
+    signature: inspect.Signature
+    injects: frozenset[str]
+    ttl: float | None
+    max_hold: float | None
+    policy: Policy | None
+    limit: int
+    mode: Mode
+
+    @classmethod
+    def of(
+        cls,
+        run: Callable[..., Any],
+        *,
+        bound: bool,
+        name: str,
+        key: Key | Sequence[Key] | None = None,
+        ttl: float | None = None,
+        on_contention: str | Policy | None = None,
+        limit: int = 1,
+        shared: bool = False,
+        max_hold: float | None = None,
+    ) -> Definition:
+        """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` that says what is wrong and where.
+        """
+        try:
+            signature, injects = _split(inspect.signature(run), bound=bound)
+            template = KeyTemplate.compile(key, signature, default=name)
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise ConfigurationError(f"limit= is a number from 1 up, got {limit!r}")
+            if shared and limit != 1:
+                raise ConfigurationError("shared=True has no limit=: readers run together")
+            if "fencing_token" in injects:
+                _check_one_token(template, shared=shared)
+            return cls(
+                template=template,
+                signature=signature,
+                injects=injects,
+                ttl=None if ttl is None else duration("ttl", ttl),
+                max_hold=None if max_hold is None else duration("max_hold", max_hold),
+                policy=None if on_contention is None else policy_named(on_contention),
+                limit=limit,
+                mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
+            )
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"task {name}: {exc}") from exc
+
+    def argument_checker(self) -> Callable[..., Any]:
+        """What Celery checks a caller's arguments with: the parameters a caller may pass."""
+
+        def parameters() -> None: ...
+
+        parameters.__signature__ = self.signature  # type: ignore[attr-defined]
+        checker: Callable[..., Any] = head_from_fun(parameters)
+        return checker
+
+    def refuse_injected(self, name: str, kwargs: Mapping[str, Any]) -> None:
+        """Raise :exc:`TypeError` if a caller passes what only the library may."""
+        passed = self.injects & kwargs.keys()
+        if passed:
+            raise TypeError(
+                f"{name}: {', '.join(sorted(passed))} is handed to the body by celery_dlock "
+                "when the lock is taken; callers must not pass it"
+            )
+
+
+def _split(
+    signature: inspect.Signature, *, bound: bool
+) -> tuple[inspect.Signature, frozenset[str]]:
+    """Take self and the injected parameters out of *signature*."""
+    parameters = list(signature.parameters.values())[1 if bound else 0 :]
+    for parameter in parameters:
+        if parameter.name in INJECTED and parameter.kind is not parameter.KEYWORD_ONLY:
+            raise ConfigurationError(
+                f"{parameter.name} must be keyword-only: put it after a * in the parameter list"
+            )
+    injects = frozenset(p.name for p in parameters) & INJECTED
+    kept = [p for p in parameters if p.name not in injects]
+    return signature.replace(parameters=kept), injects
+
+
+def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:
+    if shared:
+        raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
+    if len(template.names) > 1:
+        raise ConfigurationError(
+            "with several keys there is no single fencing_token: "
+            "ask for lease and use lease.fencing_tokens"
+        )

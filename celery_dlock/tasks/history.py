@@ -1,0 +1,76 @@
+"""What a message carries of its own past, in the header ``dlock``; and who it is.
+
+Celery's ``retry()`` copies headers and keeps the task id, so the header names the identity it
+speaks of; under another identity the past does not count.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from celery.app.task import Context
+
+#: Written by the library into a message that it publishes again.
+HISTORY = "dlock"
+#: Written by the worker's main process into the request, new for each delivery.
+DELIVERY = "dlock_delivery"
+
+
+def identity(request: Context) -> str:
+    """``task_id:retries:nesting``: ``retry()`` and ``replace()`` keep the task id."""
+    return f"{request.id}:{request.retries or 0}:{request.replaced_task_nesting or 0}"
+
+
+def task_id_of(identity: str) -> str:
+    """The task id that people know."""
+    return identity.rsplit(":", 2)[0]
+
+
+def nonce_of(request: Context) -> str:
+    """The nonce of this delivery; a fresh one where no main process minted it (eager mode)."""
+    delivery = request.get(DELIVERY)
+    nonce = delivery.get("nonce") if isinstance(delivery, dict) else None
+    return nonce if isinstance(nonce, str) else uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How often a task was refused (``waits``) and since when (``since``, seconds since 1970);
+    how often the store was ``away``; how many of its runs ``lost`` their lock."""
+
+    task: str
+    waits: int = 0
+    since: float | None = None
+    away: int = 0
+    lost: int = 0
+
+    @classmethod
+    def read(cls, request: Context, task: str) -> History:
+        """The past that *request* carries; a fresh one where it carries none, or nonsense."""
+        header = request.get(HISTORY)
+        if not isinstance(header, dict) or header.get("task") != task:
+            return cls(task)
+        since = header.get("since")
+        return cls(
+            task,
+            waits=_count(header.get("waits")),
+            since=float(since) if isinstance(since, int | float) else None,
+            away=_count(header.get("away")),
+            lost=_count(header.get("lost")),
+        )
+
+    def header(self) -> dict[str, Any]:
+        """What goes into the message."""
+        return {
+            "task": self.task,
+            "waits": self.waits,
+            "since": self.since,
+            "away": self.away,
+            "lost": self.lost,
+        }
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
