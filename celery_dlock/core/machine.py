@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_dlock.core.state import (
+    WINDOW,
     Busy,
     Claim,
     Drop,
@@ -81,10 +82,7 @@ def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
     mine = _holder(state, claim)
     if mine is None or mine.expires <= now:
         return Step(state, Lost())
-    expires = max(mine.expires, now + claim.ttl)
-    longer = replace(mine, expires=expires, frees=expires + claim.lock_delay)
-    holders = tuple(longer if h is mine else h for h in state.holders)
-    return Step(replace(state, holders=holders), Renewed(expires))
+    return Step(_extend(state, mine, claim, now), Renewed(max(mine.expires, now + claim.ttl)))
 
 
 def reap(state: KeyState, now: int) -> Step[None]:
@@ -101,8 +99,8 @@ def reap(state: KeyState, now: int) -> Step[None]:
 
 def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, EnterVerdict]:
     mine = _holder(state, claim)
-    if mine is not None:  # the reply was lost, and the same delivery asks again
-        return state, Run(mine.slot, mine.token)
+    if mine is not None and mine.expires > now:  # the reply was lost, and it asks again
+        return _extend(state, mine, claim, now), Run(mine.slot, mine.token)
     if claim.task in state.done:
         return _forget(state, claim.task), Drop(Reason.DONE)
 
@@ -185,7 +183,7 @@ def _grant_next(state: KeyState, now: int) -> tuple[KeyState, tuple[str, ...]]:
     """While a slot is free and a message waits, call the head; every operation ends with this."""
     wakes: list[str] = []
     running = {h.task for h in state.holders}
-    for entry in state.waiting:
+    for entry in state.waiting[:WINDOW]:  # beyond it there may be others that were not loaded
         if state.parked == 0:
             break  # places alone reserve nothing
         if entry.task in running:
@@ -244,6 +242,19 @@ def _hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState
         frees=expires + claim.lock_delay,
     )
     return replace(state, holders=(*state.holders, holder)), Run(slot, token)
+
+
+def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
+    """Whoever is told that it holds the key counts its time from this request, so must the key."""
+    expires = max(mine.expires, now + claim.ttl)
+    longer = replace(mine, expires=expires, frees=expires + claim.lock_delay)
+    return replace(state, holders=tuple(longer if h is mine else h for h in state.holders))
+
+
+def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> tuple[KeyState, int]:
+    expires = max(mine.expires, now + claim.ttl)
+    longer = replace(mine, expires=expires, frees=expires + claim.lock_delay)
+    return replace(state, holders=tuple(longer if h is mine else h for h in state.holders)), expires
 
 
 def _insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | None) -> KeyState:
