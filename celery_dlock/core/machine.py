@@ -251,12 +251,6 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
     return replace(state, holders=tuple(longer if h is mine else h for h in state.holders))
 
 
-def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> tuple[KeyState, int]:
-    expires = max(mine.expires, now + claim.ttl)
-    longer = replace(mine, expires=expires, frees=expires + claim.lock_delay)
-    return replace(state, holders=tuple(longer if h is mine else h for h in state.holders)), expires
-
-
 def _insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | None) -> KeyState:
     entry = Waiting(claim.task, claim.mode, claim.limit, rank, now, lapses)
     return replace(
