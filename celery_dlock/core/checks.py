@@ -1,0 +1,29 @@
+"""What every check of a configuration needs: a number of seconds, and the name that was meant."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from celery_dlock.errors import ConfigurationError
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown *name*: the nearest of *known*, or all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def duration(name: str, value: Any, *, zero: bool = False) -> float:
+    """*value* as seconds, finite and greater than 0; with *zero*, 0 is allowed too.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` that names the option *name*.
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and (0 < value < math.inf or (zero and value == 0)):
+        return float(value)
+    least = "0 or more" if zero else "more than 0"
+    raise ConfigurationError(f"{name} must be a number of seconds, {least}, got {value!r}")

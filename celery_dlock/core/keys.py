@@ -1,0 +1,153 @@
+"""From a task's arguments to the keys it locks, checked when the task is defined.
+
+A key is written as a template over the task's parameters (``"order:{order_id}"``), as a callable
+with the task's signature, or as a list of either. Whatever can be wrong without seeing a message
+is an error of :meth:`KeyTemplate.compile`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import BoundArguments, Parameter, Signature
+from typing import Any
+
+from celery_dlock.core.canonical import canonical, escape, render
+from celery_dlock.core.fields import Field
+from celery_dlock.errors import ConfigurationError
+
+__all__ = ["Key", "KeyTemplate", "canonical"]
+
+Key = str | Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTemplate:
+    """What renders the keys of one task; compiled once, used by every delivery."""
+
+    signature: Signature
+    parts: tuple[_Text | _Function, ...]
+
+    @classmethod
+    def compile(
+        cls, key: Key | Sequence[Key] | None, signature: Signature, *, default: str
+    ) -> KeyTemplate:
+        """Read *key*; ``None`` locks on *default*, the task's name, taken literally.
+
+        *signature* is what callers see: without a bound ``self`` and injected parameters. Raises
+        :exc:`~celery_dlock.ConfigurationError` for everything that can be known to be wrong.
+        """
+        if key is None:
+            return cls(signature, (_Text(default, (escape(default),)),))
+        entries = (key,) if isinstance(key, str) or not isinstance(key, Sequence) else tuple(key)
+        if not entries:
+            raise ConfigurationError("a lock needs at least one key, got an empty list")
+        return cls(signature, tuple(_compile(entry, signature) for entry in entries))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The label of each template, as metrics and logs use it: its text, a callable's name."""
+        return tuple(part.label for part in self.parts)
+
+    def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keys of a call, each once, sorted. Raises as :meth:`labelled` does."""
+        return tuple(self.labelled(args, kwargs))
+
+    def labelled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
+        """The keys of a call in sorted order, each with the label of the template it came from.
+
+        Raises :exc:`TypeError` when the task cannot be called like that, and
+        :exc:`~celery_dlock.ConfigurationError` when a value has no canonical text.
+        """
+        call = self.signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        return dict(sorted((part.key(call), part.label) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A template: escaped literal text and fields, in turn."""
+
+    label: str
+    pieces: tuple[str | Field, ...]
+
+    def key(self, call: BoundArguments) -> str:
+        return canonical("".join(self._render(piece, call) for piece in self.pieces))
+
+    def _render(self, piece: str | Field, call: BoundArguments) -> str:
+        if isinstance(piece, str):
+            return piece
+        where = f"lock key {self.label!r}, {{{piece.text}}}"
+        try:
+            return render(piece.value(call))
+        except TypeError as exc:
+            hint = f"write what names it, such as {{{piece.text}.id}} or {{{piece.text}[id]}}"
+            raise ConfigurationError(f"{where}: {exc}; {hint}") from exc
+        except (ValueError, OverflowError) as exc:
+            raise ConfigurationError(f"{where}: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A callable, which is called as the body is."""
+
+    label: str
+    function: Callable[..., str]
+
+    def key(self, call: BoundArguments) -> str:
+        key = self.function(*call.args, **call.kwargs)
+        try:
+            return canonical(key)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"lock key from {self.label}(): {exc}") from exc
+
+
+def _compile(entry: object, signature: Signature) -> _Text | _Function:
+    if isinstance(entry, str):
+        return _compile_text(entry, signature)
+    if not callable(entry):
+        kind = type(entry).__name__
+        raise ConfigurationError(f"a lock key is a template or a callable, not {kind}")
+    label = getattr(entry, "__name__", type(entry).__name__)
+    _check_callable(label, entry, signature)
+    return _Function(label, entry)
+
+
+def _compile_text(text: str, signature: Signature) -> _Text:
+    if not text:
+        raise ConfigurationError("a lock key must not be empty")
+    pieces: list[str | Field] = []
+    try:
+        for literal, field, spec, conversion in string.Formatter().parse(text):
+            pieces.append(escape(literal))
+            if field is not None:
+                pieces.append(_compile_field(field, conversion or spec, signature))
+    except ValueError as exc:
+        raise ConfigurationError(f"lock key {text!r}: {exc}; a brace is written twice") from exc
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"lock key {text!r}: {exc}") from exc
+    return _Text(text, tuple(pieces))
+
+
+def _compile_field(field: str, extra: str | None, signature: Signature) -> Field:
+    if extra:
+        raise ConfigurationError(f"{{{field}}} takes no !conversion and no :format")
+    return Field.compile(field, signature)
+
+
+def _check_callable(label: str, function: Callable[..., Any], signature: Signature) -> None:
+    """Refuse a callable that no call of the task would fit."""
+    try:
+        accepts = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a builtin that does not tell
+    kinds = {name: p.kind for name, p in signature.parameters.items()}
+    by_place = [name for name, kind in kinds.items() if kind <= Parameter.POSITIONAL_OR_KEYWORD]
+    by_name = {name: name for name, kind in kinds.items() if kind is Parameter.KEYWORD_ONLY}
+    try:
+        accepts.bind(*by_place, **by_name)
+    except TypeError as exc:
+        how = f"is called as the task is, {signature}, which does not fit"
+        raise ConfigurationError(f"lock key {label}() {how}: {exc}") from exc
