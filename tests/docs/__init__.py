@@ -1,0 +1,1 @@
+"""Every code block of README and docs is run."""

@@ -1,0 +1,79 @@
+"""What README and docs show is run, one page at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.shell import commands
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ("README.md", "CONTRIBUTING.md", "docs/**/*.rst", "docs/**/*.md")
+PAGES = sorted(str(page.relative_to(ROOT)) for files in FILES for page in ROOT.glob(files))
+
+
+def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-m", "tests.docs.page", page],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_code_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
+    done = run(ROOT / page, tmp_path)
+    assert done.returncode == 0, done.stdout
+    print(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        ("```python\nassert 1 == 2\n```", "AssertionError"),
+        ("```python\nimport nonsense_\n```", "No module named 'nonsense_'"),
+        ("```console\n$ exit 3\n```", "$ exit 3"),
+        ("```console\n$ echo one\ntwo\n```", "and not\ntwo"),
+        ("```sh\necho\n```", "no way to run blocks of sh"),
+        ("```\necho\n```", "a block that names no language"),
+    ],
+)
+def test_a_block_that_fails_fails_its_page(block: str, complaint: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# A page\n\n{block}\n")
+
+    done = run(page, tmp_path)
+
+    assert done.returncode != 0
+    assert complaint in done.stdout
+
+
+def test_blocks_share_names_files_and_what_was_started(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\none = 1\n```\n"
+        "```python\n# made/by_page.py\ntwo = 2\n```\n"
+        "```console\n$ python -c 'import time; print(\"ready\"); time.sleep(99)' &\n```\n"
+        "```console\n$ python -c 'from made.by_page import two; print(two)'\n2\n```\n"
+        "```python\nfrom made.by_page import two\nassert one + two == 3\n```\n"
+    )
+
+    done = run(page, tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1] == "5 blocks ran"
+
+
+def test_a_command_is_told_from_what_it_prints() -> None:
+    block = "$ make demo\nworking\ndone\n$ make test\n"
+
+    assert list(commands(block)) == [("make demo", "working\ndone"), ("make test", "")]
