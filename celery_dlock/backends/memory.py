@@ -6,6 +6,7 @@ pools that run in one process (threads, solo, gevent, eventlet); under prefork i
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self, TypeVar
 
 from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Trait, Wake
+from celery_dlock.backends.change import REMEMBER_LOST, difference
 from celery_dlock.core import machine
 from celery_dlock.core.state import (
     Claim,
@@ -29,12 +31,21 @@ V = TypeVar("V")
 
 
 @dataclass(slots=True)
+class _Past:
+    """What is remembered of a task that does not hold its key: that it is done, or lost runs."""
+
+    done_until: int = 0
+    lost: int = 0
+    lost_until: int = 0
+
+
+@dataclass(slots=True)
 class _Key:
-    """One key: its state, the parked messages by task, and until when a task counts as done."""
+    """One key: its state, the parked messages by task, and what is remembered of tasks."""
 
     state: KeyState = field(default_factory=KeyState)
     messages: dict[str, bytes] = field(default_factory=dict)
-    done: dict[str, int] = field(default_factory=dict)
+    past: dict[str, _Past] = field(default_factory=dict)
 
 
 def wall_clock() -> int:
@@ -43,7 +54,7 @@ def wall_clock() -> int:
 
 
 class MemoryBackend(LockBackend):
-    """All keys of one process in one dictionary."""
+    """All keys of one process in one dictionary; a key that says nothing any more is not in it."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset(
         {Trait.LEASE_PER_TASK, Trait.MONOTONE_FENCING, Trait.STRICT_FENCING}
@@ -54,6 +65,7 @@ class MemoryBackend(LockBackend):
         self._now = options.clock or wall_clock
         self._mutex = threading.Lock()
         self._keys: dict[str, _Key] = {}
+        self._forget: list[tuple[int, str, str]] = []  # a heap: until when, key, task
         self._token = 0
 
     @classmethod
@@ -64,66 +76,89 @@ class MemoryBackend(LockBackend):
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
         with self._mutex:
+            now = self._now()
+            before = self._load(claim, now)
             self._token += 1
-            step = machine.enter(self._load(claim), claim, self._now(), self._token)
-            return self._commit(claim, step, message)
+            step = machine.enter(before, claim, now, self._token)
+            return self._commit(claim, before, step, message, now)
 
     def leave(
         self, claim: Claim, outcome: Outcome, message: bytes | None = None
     ) -> Reply[LeaveVerdict]:
         with self._mutex:
-            step = machine.leave(self._load(claim), claim, outcome, self._now())
-            return self._commit(claim, step, message)
+            now = self._now()
+            before = self._load(claim, now)
+            step = machine.leave(before, claim, outcome, now)
+            return self._commit(claim, before, step, message, now)
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         with self._mutex:
             verdicts: list[RenewVerdict] = []
             for claim in claims:
-                step = machine.renew(self._load(claim), claim, self._now())
-                verdicts.append(self._commit(claim, step, None).verdict)
+                now = self._now()
+                before = self._load(claim, now)
+                step = machine.renew(before, claim, now)
+                verdicts.append(self._commit(claim, before, step, None, now).verdict)
             return verdicts
 
     def reap(self, key: str) -> Reply[None]:
         with self._mutex:
             nobody = Claim(key, task="", nonce="", ttl=0)
-            return self._commit(nobody, machine.reap(self._load(nobody), self._now()), None)
+            now = self._now()
+            before = self._load(nobody, now)
+            return self._commit(nobody, before, machine.reap(before, now), None, now)
 
     def peek(self, key: str) -> KeyState:
         with self._mutex:
-            found = self._keys.get(key)
-            return found.state if found else KeyState()
+            return self._keys.get(key, _Key()).state
 
     def close(self) -> None:
         """Nothing to give back: the locks live as long as the process."""
 
-    def _load(self, claim: Claim) -> KeyState:
-        found = self._keys.get(claim.key)
-        if found is None:
-            return KeyState()
-        if found.done.get(claim.task, 0) <= self._now():
-            return found.state
-        return replace(found.state, done=frozenset({claim.task}))
+    def _load(self, claim: Claim, now: int) -> KeyState:
+        self._forget_past(now)
+        found = self._keys.get(claim.key, _Key())
+        past = found.past.get(claim.task, _Past())
+        known = {claim.task, *(holder.task for holder in found.state.holders)}
+        lost = ((task, found.past[task].lost) for task in sorted(known & found.past.keys()))
+        return replace(
+            found.state,
+            done=frozenset({claim.task} if past.done_until > now else ()),
+            lost=tuple((task, count) for task, count in lost if count),
+        )
 
-    def _commit(self, claim: Claim, step: Step[V], message: bytes | None) -> Reply[V]:
+    def _commit(
+        self, claim: Claim, before: KeyState, step: Step[V], message: bytes | None, now: int
+    ) -> Reply[V]:
+        change = difference(before, step.state)
         found = self._keys.setdefault(claim.key, _Key())
-        before, after = found.state, step.state
-        if claim.task in after.done:
-            found.done.setdefault(claim.task, self._now() + claim.done_ttl)
-        found.state = replace(after, done=frozenset())
-        known = {w.task for w in after.waiting} | {g.task for g in after.grants}
-        if message is not None and claim.task in known:
-            found.messages.setdefault(claim.task, message)
+        found.state = replace(step.state, done=frozenset(), lost=())
+        for task in change.parked:
+            found.messages[task] = message or b""
         wakes = tuple(Wake(claim.key, task, found.messages[task]) for task in step.wakes)
-        if known or found.messages:
-            found.messages = {t: m for t, m in found.messages.items() if t in known}
-        self._tidy(claim.key, found, left=len(after.holders) < len(before.holders))
+        for task in change.unparked:
+            del found.messages[task]
+        for task in change.done:
+            found.past.setdefault(task, _Past()).done_until = now + claim.done_ttl
+            heapq.heappush(self._forget, (now + claim.done_ttl, claim.key, task))
+        for task, count in change.lost.items():
+            past = found.past.setdefault(task, _Past())
+            past.lost, past.lost_until = count, now + REMEMBER_LOST if count else 0
+            heapq.heappush(self._forget, (past.lost_until, claim.key, task))
+        self._tidy(claim.key)
         return Reply(step.verdict, wakes)
 
-    def _tidy(self, key: str, found: _Key, *, left: bool) -> None:
-        """A key that says nothing any more is dropped, so idle keys cost no memory."""
-        if left and len(found.done) > 1:
-            now = self._now()
-            found.done = {task: until for task, until in found.done.items() if until > now}
-        state = found.state
-        if not (state.holders or state.grants or state.waiting or state.lost or found.done):
-            del self._keys[key]
+    def _forget_past(self, now: int) -> None:
+        while self._forget and self._forget[0][0] <= now:
+            _, key, task = heapq.heappop(self._forget)
+            found = self._keys.get(key)
+            past = found.past.get(task) if found else None
+            if found and past and max(past.done_until, past.lost_until) <= now:
+                del found.past[task]
+                self._tidy(key)
+
+    def _tidy(self, key: str) -> None:
+        found = self._keys[key]
+        if found.past or found.state.holders or found.state.grants or found.state.waiting:
+            return
+        del self._keys[key]

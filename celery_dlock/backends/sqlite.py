@@ -1,0 +1,132 @@
+"""The store in a file: all processes of one machine, no server.
+
+What it does not give: anything to a second machine, and a network share is one (SQLite's locks do
+not hold there). One process writes at a time, each write waits for the disk, and under gevent and
+eventlet the whole process waits with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Self
+
+from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Trait
+from celery_dlock.backends.memory import wall_clock
+from celery_dlock.backends.sqlite_file import DatabaseFile
+from celery_dlock.backends.sqlite_key import KeyRows, next_token, spend_token
+from celery_dlock.core import machine
+from celery_dlock.core.state import (
+    Claim,
+    EnterVerdict,
+    KeyState,
+    LeaveVerdict,
+    Outcome,
+    RenewVerdict,
+    Run,
+)
+from celery_dlock.errors import ConfigurationError
+
+BUSY_TIMEOUT = 5.0
+
+
+class SqliteBackend(LockBackend):
+    """Locks in an SQLite file of their own.
+
+    ``sqlite:///file.db`` is relative to the working directory, ``sqlite:////var/lib/file.db`` is
+    absolute. The driver option ``timeout`` is how many seconds to wait for another process.
+    """
+
+    traits: ClassVar[frozenset[Trait]] = frozenset(
+        {
+            Trait.MULTI_PROCESS,
+            Trait.DURABLE,
+            Trait.LEASE_PER_TASK,
+            Trait.MONOTONE_FENCING,
+            Trait.STRICT_FENCING,
+        }
+    )
+    guarantee: ClassVar[Guarantee] = Guarantee.STRICT
+
+    def __init__(self, path: Path, options: BackendOptions) -> None:
+        if path.is_dir():
+            raise ConfigurationError(f"{path} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"the folder {path.parent} does not exist; {path} needs it")
+        self._file = DatabaseFile(path, _timeout(options))
+        self._prefix = options.prefix
+        self._now = options.clock or wall_clock
+
+    @classmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        scheme, _, rest = url.partition("://")
+        host, slash, path = rest.partition("/")
+        if scheme != "sqlite" or host or "?" in path:
+            raise ConfigurationError(
+                f"{url!r} is not of the form sqlite:///relative.db or sqlite:////absolute/path.db; "
+                "options go to dlock_backend_options"
+            )
+        if not slash or path in ("", ":memory:"):
+            raise ConfigurationError(
+                f"{url!r} names no file, as in sqlite:///dlock.db; "
+                "for locks within one process use memory://"
+            )
+        return cls(Path(path).absolute(), options)
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, claim.key, self._now())
+            before, token = rows.load(claim.task), next_token(db)
+            step = machine.enter(before, claim, rows.now, token)
+            if isinstance(step.verdict, Run) and step.verdict.token == token:
+                spend_token(db)
+            return Reply(step.verdict, rows.save(claim, before, step, message))
+
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, claim.key, self._now())
+            before = rows.load(claim.task)
+            step = machine.leave(before, claim, outcome, rows.now)
+            return Reply(step.verdict, rows.save(claim, before, step, message))
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        verdicts: list[RenewVerdict] = []
+        with self._file.transaction() as db:
+            for claim in claims:
+                rows = KeyRows(db, self._prefix, claim.key, self._now())
+                before = rows.load_guard()
+                step = machine.renew(before, claim, rows.now)
+                rows.save(claim, before, step, None)
+                verdicts.append(step.verdict)
+        return verdicts
+
+    def reap(self, key: str) -> Reply[None]:
+        nobody = Claim(key, task="", nonce="", ttl=0)
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, key, self._now())
+            before = rows.load(nobody.task)
+            step = machine.reap(before, rows.now)
+            return Reply(None, rows.save(nobody, before, step, None))
+
+    def peek(self, key: str) -> KeyState:
+        with self._file.transaction() as db:
+            return KeyRows(db, self._prefix, key, self._now()).load_all()
+
+    def close(self) -> None:
+        """Close the file; the next operation opens it again."""
+        self._file.close()
+
+
+def _timeout(options: BackendOptions) -> float:
+    unknown = sorted(set(options.driver) - {"timeout"})
+    if unknown:
+        raise ConfigurationError(
+            f"dlock_backend_options for sqlite knows timeout only, got {', '.join(unknown)}"
+        )
+    timeout = options.driver.get("timeout", BUSY_TIMEOUT)
+    if not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout < 0:
+        raise ConfigurationError(f"timeout must be a number of seconds, got {timeout!r}")
+    return float(timeout)

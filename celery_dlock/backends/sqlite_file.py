@@ -1,0 +1,185 @@
+"""The file behind the SQLite store: one connection under a mutex, and none across a fork.
+
+SQLite keeps what it knows of a file's locks per process, and a child inherits that knowledge
+without the locks. A child that opens the file anew then believes it holds a lock it does not,
+and the parent, on closing, takes itself for the last user and deletes the log under the child's
+feet. So every connection is closed before a fork and opened again, by whoever needs it, after.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+
+#: "dlck": marks the file as ours, so that another program's database is never touched.
+APPLICATION_ID = 0x646C636B
+SCHEMA_VERSION = 1
+
+SCHEMA = (
+    # The smallest token that has not been issued; one counter for all keys.
+    "CREATE TABLE token (next INTEGER NOT NULL)",
+    "INSERT INTO token VALUES (1)",
+    # One row for each key that is held, called or waited for with a message.
+    """CREATE TABLE guard (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, held TEXT NOT NULL, parked INTEGER NOT NULL,
+        PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
+    """CREATE TABLE waiting (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
+        slots INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL, lapses INTEGER,
+        PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
+    "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
+    "CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL",
+    # Messages of tasks that wait or were called, apart from the queue that every operation reads.
+    """CREATE TABLE message (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
+    # What is remembered of a task for a while: lost runs, or with lost = 0 that it is done.
+    """CREATE TABLE past (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, done INTEGER NOT NULL,
+        lost INTEGER NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (prefix, key, task, done)) WITHOUT ROWID""",
+    "CREATE INDEX past_until ON past (until)",
+)
+
+
+class DatabaseFile:
+    """Hands out transactions on the file, one at a time in this process.
+
+    Raises :exc:`~celery_dlock.errors.ConfigurationError` for a file that is not, or cannot
+    become, a lock store; :exc:`~celery_dlock.errors.BackendUnavailable` for whatever may pass.
+    *timeout* is how many seconds to wait for another process's transaction.
+    """
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self.path = path
+        self._timeout = timeout
+        self._mutex = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        with _files_mutex:
+            _files.add(self)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """The file's write lock; what was done is committed at the end, or none of it."""
+        with self._mutex, self._translated():
+            if self._connection is None:
+                self._connection = self._open()
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._disconnect()  # rolls back, and a file that was replaced is opened afresh
+                raise
+
+    def close(self) -> None:
+        with self._mutex, self._translated():
+            self._disconnect()
+
+    def before_fork(self) -> None:
+        self._mutex.acquire()
+        self._disconnect()
+
+    def after_fork(self) -> None:
+        self._mutex.release()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")  # several processes may be the first
+        if not self._is_ours(connection):
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+        self._write_ahead(connection)
+        # A sync of the disk at each commit, milliseconds on a laptop. With less, a power cut may
+        # take back the last commits, and a token would be issued a second time.
+        connection.execute("PRAGMA synchronous=FULL")
+
+    def _is_ours(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file is a lock store already; ``False`` for an empty one."""
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if application == 0 and version == 0 and empty:
+            return False
+        if application != APPLICATION_ID:
+            raise ConfigurationError(
+                f"{self.path} is another program's database; give the locks a file of their own"
+            )
+        if version != SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{self.path} has schema version {version} and this release of celery-dlock reads "
+                f"version {SCHEMA_VERSION}; run one release on all processes of this machine"
+            )
+        return True
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Switch to the write-ahead log, for which SQLite does not itself wait its turn."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or (
+                    time.monotonic() > deadline
+                ):
+                    raise
+                time.sleep(0.005)
+            else:
+                return
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as exc:
+            if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                raise ConfigurationError(f"{self.path} is not an SQLite database") from exc
+            raise BackendUnavailable(f"{self.path}: {exc}") from exc
+
+
+_files: weakref.WeakSet[DatabaseFile] = weakref.WeakSet()
+_files_mutex = threading.Lock()
+_forking: list[DatabaseFile] = []
+
+
+def _before_fork() -> None:
+    _files_mutex.acquire()
+    for file in list(_files):
+        file.before_fork()
+        _forking.append(file)
+
+
+def _after_fork() -> None:
+    for file in _forking:
+        file.after_fork()
+    _forking.clear()
+    _files_mutex.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

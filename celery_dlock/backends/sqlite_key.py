@@ -1,0 +1,153 @@
+"""One key in the SQLite file: load what an operation needs, write back what it changed.
+
+Every statement goes through an index to a bounded number of rows, so an operation costs the same
+with ten waiting or with a million.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import TypeVar
+
+from celery_dlock.backends.base import Wake
+from celery_dlock.backends.change import REMEMBER_LOST, Change, difference
+from celery_dlock.backends.guard import decode, encode
+from celery_dlock.core.state import WINDOW, Claim, KeyState, Mode, Step, Waiting
+from celery_dlock.errors import BackendUnavailable
+
+V = TypeVar("V")
+
+#: How many expired memories of tasks are deleted whenever one is added.
+SWEEP = 16
+
+ENTRY = "SELECT task, mode, slots, rank, arrived, lapses FROM waiting WHERE prefix=? AND key=?"
+
+Row = tuple[str, str, int, int, int, int | None]
+
+
+def next_token(db: sqlite3.Connection) -> int:
+    """The token that a grant in this transaction gets; :func:`spend_token` makes it used."""
+    found = db.execute("SELECT next FROM token").fetchone()
+    return int(found[0])
+
+
+def spend_token(db: sqlite3.Connection) -> None:
+    db.execute("UPDATE token SET next = next + 1")
+
+
+class KeyRows:
+    """The rows of one key within one transaction that began at *now*."""
+
+    def __init__(self, db: sqlite3.Connection, prefix: str, key: str, now: int) -> None:
+        self._db = db
+        self._at = (prefix, key)
+        self.now = now
+
+    def load(self, task: str) -> KeyState:
+        """What an operation of *task* may see: the bounded part of the key's state."""
+        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND lapses<=?", self.now)
+        guard = self.load_guard()
+        rows = self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
+        last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
+        if len(rows) == WINDOW and all(row[0] != task for row in rows):
+            rows += self._run(f"{ENTRY} AND task=?", task).fetchall()
+        done = self._past(task, done=1)
+        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in guard.holders)})
+        return KeyState(
+            guard.holders,
+            guard.grants,
+            _entries(rows),
+            guard.parked,
+            first=rows[0][3] if rows else 0,
+            last=last or 0,
+            done=frozenset({task} if done is not None else ()),
+            lost=tuple((t, count) for t, count in sorted(counts) if count),
+        )
+
+    def load_guard(self) -> KeyState:
+        """Who holds the key and whose turn was called: all that a renewal needs."""
+        row = self._run("SELECT held, parked FROM guard WHERE prefix=? AND key=?").fetchone()
+        if row is None:
+            return KeyState()
+        try:
+            holders, grants = decode(row[0])
+        except ValueError as exc:
+            raise BackendUnavailable(f"the row of {self._at[1]!r} cannot be read: {exc}") from exc
+        return KeyState(holders, grants, parked=row[1])
+
+    def load_all(self) -> KeyState:
+        """The whole queue too; ``done`` and ``lost`` are left out."""
+        guard, waiting = self.load_guard(), _entries(self._run(f"{ENTRY} ORDER BY rank").fetchall())
+        ranks = [entry.rank for entry in waiting] or [0]
+        return KeyState(
+            guard.holders, guard.grants, waiting, guard.parked, first=ranks[0], last=ranks[-1]
+        )
+
+    def save(
+        self, claim: Claim, before: KeyState, step: Step[V], message: bytes | None
+    ) -> tuple[Wake, ...]:
+        """Write what *step* changed; the wakes that the caller has to publish."""
+        change = difference(before, step.state)
+        if change.guard:
+            self._save_guard(step.state)
+        self._save_queue(change, message)
+        wakes = tuple(Wake(claim.key, task, self._message(task)) for task in step.wakes)
+        for task in change.unparked:
+            self._run("DELETE FROM message WHERE prefix=? AND key=? AND task=?", task)
+        self._save_past(change, claim.done_ttl)
+        return wakes
+
+    def _save_guard(self, state: KeyState) -> None:
+        if state.holders or state.grants or state.parked:
+            held = encode(state.holders, state.grants)
+            self._run("INSERT OR REPLACE INTO guard VALUES (?, ?, ?, ?)", held, state.parked)
+        else:
+            self._run("DELETE FROM guard WHERE prefix=? AND key=?")
+
+    def _save_queue(self, change: Change, message: bytes | None) -> None:
+        for task in change.gone:
+            self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
+        for e in change.came:
+            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.lapses)
+            self._run("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *entry)
+        for task in change.parked:
+            body = message or b""
+            self._run("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?)", task, body)
+
+    def _save_past(self, change: Change, done_ttl: int) -> None:
+        for task in change.done:
+            self._remember(task, done=1, lost=0, until=self.now + done_ttl)
+        for task, count in change.lost.items():
+            if count:
+                self._remember(task, done=0, lost=count, until=self.now + REMEMBER_LOST)
+            else:
+                self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=0", task)
+
+    def _remember(self, task: str, *, done: int, lost: int, until: int) -> None:
+        self._db.execute(
+            "DELETE FROM past WHERE (prefix, key, task, done) IN "
+            "(SELECT prefix, key, task, done FROM past WHERE until<=? ORDER BY until LIMIT ?)",
+            (self.now, SWEEP),
+        )
+        self._run("INSERT OR REPLACE INTO past VALUES (?, ?, ?, ?, ?, ?)", task, done, lost, until)
+
+    def _past(self, task: str, *, done: int) -> int | None:
+        row = self._run(
+            "SELECT lost FROM past WHERE prefix=? AND key=? AND task=? AND done=? AND until>?",
+            task,
+            done,
+            self.now,
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def _message(self, task: str) -> bytes:
+        row = self._run("SELECT body FROM message WHERE prefix=? AND key=? AND task=?", task)
+        return bytes(row.fetchone()[0])
+
+    def _run(self, statement: str, *values: object) -> sqlite3.Cursor:
+        return self._db.execute(statement, (*self._at, *values))
+
+
+def _entries(rows: Iterable[Row]) -> tuple[Waiting, ...]:
+    return tuple(Waiting(row[0], Mode(row[1]), *row[2:]) for row in rows)
