@@ -9,7 +9,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-STAGED = ("tests", "example_project", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
+STAGED = (
+    *("tests", "example_project", "docs"),
+    *("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml"),
+)
 
 root = Path(__file__).resolve().parent.parent
 stage = Path.cwd()

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.docs.rehearsal import rehearsed
+
 PATIENCE = 60.0
 
 
@@ -34,7 +36,7 @@ class Shell:
             if command.endswith("&"):
                 self._start(command.rstrip("& "))
             else:
-                self._run(command, expected)
+                self._run(rehearsed(command) or command, expected)
 
     def _run(self, command: str, expected: str) -> None:
         done = subprocess.run(

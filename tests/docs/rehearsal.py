@@ -1,0 +1,39 @@
+"""Commands that a page shows and that cannot be run from within a test: checked, not run.
+
+``make`` must know the target, pytest must find the tests, and pip's extras must be those of the
+package.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rehearsed(command: str) -> str | None:
+    """The command that checks *command*, or ``None`` if that can be run as it is."""
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        return shlex.join(["make", "-n", "-C", str(ROOT), *arguments])
+    if command.startswith("python -m pytest "):
+        collect = [sys.executable, *arguments, "--collect-only", "-q"]
+        return f"cd {shlex.quote(str(ROOT))} && {shlex.join(collect)}"
+    if command.startswith("pip install "):
+        return shlex.join(["test", "-z", " ".join(_unknown(arguments[1:]))])
+    return None
+
+
+def _unknown(requirements: list[str]) -> list[str]:
+    """Which of *requirements* are not this package, or ask for an extra that it has not."""
+    extras = set(metadata("celery-dlock").get_all("Provides-Extra") or ())
+    wrong = []
+    for requirement in requirements:
+        found = re.fullmatch(r"celery-dlock(?:\[([\w,]+)\])?", requirement)
+        if not found or not set((found[1] or "").split(",")) - {""} <= extras:
+            wrong.append(requirement)
+    return wrong

@@ -1,0 +1,48 @@
+"""What is installed: the built package, whole, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+
+import celery_dlock
+
+installed = pytest.mark.skipif(
+    "TOX_ENV_NAME" not in os.environ, reason="outside tox the package is the checkout"
+)
+
+
+@installed
+def test_the_tests_run_on_the_installed_wheel() -> None:
+    package = Path(celery_dlock.__file__)
+
+    assert package.is_relative_to(sys.prefix)
+    assert "site-packages" in package.parts
+
+
+@installed
+def test_the_wheel_carries_py_typed_and_the_scripts_and_no_tests() -> None:
+    names = {str(path) for path in files("celery-dlock") or ()}
+
+    assert "celery_dlock/py.typed" in names
+    assert any(name.startswith("celery_dlock/backends/lua/") for name in names)
+    top = {name.split("/")[0] for name in names if ".." not in name}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"celery_dlock"}
+
+
+def test_importing_the_package_imports_no_driver() -> None:
+    code = "import sys, celery_dlock; print(*{'redis', 'django', 'sqlalchemy'} & set(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in celery_dlock.__all__:
+        assert getattr(celery_dlock, name).__doc__, name
