@@ -1,1 +1,57 @@
-"""Per-resource locks for Celery tasks."""
+"""Per-resource locks for Celery tasks, with fencing tokens. See ``docs/`` for what they promise."""
+
+from celery_dlock.contention import (
+    Complete,
+    Contention,
+    Decision,
+    Fail,
+    GiveUp,
+    Policy,
+    Reschedule,
+    RunLater,
+    Skip,
+    Wait,
+    WaitHere,
+)
+from celery_dlock.core.backoff import FullJitter
+from celery_dlock.core.current import current_lease
+from celery_dlock.core.lease import Lease
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    DLockError,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
+from celery_dlock.tasks.decorators import locked_task
+from celery_dlock.tasks.hold import lock
+from celery_dlock.tasks.task import LockedTask
+
+__all__ = [
+    "BackendUnavailable",
+    "Complete",
+    "ConfigurationError",
+    "Contention",
+    "DLockError",
+    "Decision",
+    "Fail",
+    "FullJitter",
+    "GiveUp",
+    "Lease",
+    "LockContended",
+    "LockLost",
+    "LockTimeout",
+    "LockedTask",
+    "Policy",
+    "Reschedule",
+    "RunLater",
+    "Skip",
+    "StaleFencingToken",
+    "Wait",
+    "WaitHere",
+    "current_lease",
+    "lock",
+    "locked_task",
+]

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the key: its task id, since when (seconds since 1970), seconds left of its lease."""
+    """Who has the key: its task id, since when (seconds since 1970), seconds left of its lease."""
 
     task_id: str
     since: float
@@ -78,6 +78,6 @@ class Policy(Protocol):
 
 
 def patience(policy: Policy, attempt: int) -> float:
-    """Seconds for which *policy* wants its place kept after refusal number *attempt*; 0 for none."""
+    """Seconds for which *policy* wants its place kept after that many refusals; 0 for none."""
     keeps = getattr(policy, "patience", None)
     return float(keeps(attempt)) if keeps is not None else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
 from celery_dlock.contention.base import Policy
@@ -10,6 +9,7 @@ from celery_dlock.contention.fail import Fail
 from celery_dlock.contention.reschedule import Reschedule
 from celery_dlock.contention.skip import Skip
 from celery_dlock.contention.wait import Wait
+from celery_dlock.core.checks import did_you_mean
 from celery_dlock.errors import ConfigurationError
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
@@ -28,8 +28,7 @@ def policy_named(policy: str | Policy) -> Policy:
     if isinstance(policy, str):
         if policy in POLICIES:
             return POLICIES[policy]()
-        near = difflib.get_close_matches(policy, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(POLICIES)}"
+        hint = did_you_mean(policy, POLICIES)
         raise ConfigurationError(f"on_contention={policy!r} is no policy: {hint}")
     if isinstance(policy, type) or not isinstance(policy, Policy):
         raise ConfigurationError(

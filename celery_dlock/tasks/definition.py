@@ -10,12 +10,11 @@ from typing import Any
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import Policy, policy_named
-from celery_dlock.core.keys import KeyTemplate
+from celery_dlock.core.checks import duration
+from celery_dlock.core.keys import Key, KeyTemplate
+from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.settings import duration
-
-Key = str | Callable[..., str]
 
 #: What a body may ask for by name, keyword-only; callers never pass these.
 INJECTED = frozenset({"fencing_token", "lease"})
@@ -55,10 +54,7 @@ class Definition:
         try:
             signature, injects = _split(inspect.signature(run), bound=bound)
             template = KeyTemplate.compile(key, signature, default=name)
-            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-                raise ConfigurationError(f"limit= is a number from 1 up, got {limit!r}")
-            if shared and limit != 1:
-                raise ConfigurationError("shared=True has no limit=: readers run together")
+            _check_limit(limit, shared=shared)
             if "fencing_token" in injects:
                 _check_one_token(template, shared=shared)
             return cls(
@@ -83,6 +79,15 @@ class Definition:
         checker: Callable[..., Any] = head_from_fun(parameters)
         return checker
 
+    def injected(self, kwargs: Mapping[str, Any], lease: Lease) -> dict[str, Any]:
+        """A copy of *kwargs* with what the body asks for; the dict itself is sent by retry()."""
+        extra: dict[str, Any] = {}
+        if "lease" in self.injects:
+            extra["lease"] = lease
+        if "fencing_token" in self.injects:
+            extra["fencing_token"] = lease.fencing_token
+        return {**kwargs, **extra}
+
     def refuse_injected(self, name: str, kwargs: Mapping[str, Any]) -> None:
         """Raise :exc:`TypeError` if a caller passes what only the library may."""
         passed = self.injects & kwargs.keys()
@@ -106,6 +111,13 @@ def _split(
     injects = frozenset(p.name for p in parameters) & INJECTED
     kept = [p for p in parameters if p.name not in injects]
     return signature.replace(parameters=kept), injects
+
+
+def _check_limit(limit: int, *, shared: bool) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigurationError(f"limit= is a number from 1 up, got {limit!r}")
+    if shared and limit != 1:
+        raise ConfigurationError("shared=True has no limit=: readers run together")
 
 
 def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:

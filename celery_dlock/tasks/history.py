@@ -38,7 +38,8 @@ def nonce_of(request: Context) -> str:
 @dataclass(frozen=True, slots=True)
 class History:
     """How often a task was refused (``waits``) and since when (``since``, seconds since 1970);
-    how often the store was ``away``; how many of its runs ``lost`` their lock."""
+    how often the store was ``away``; how many of its runs ``lost`` their lock.
+    """
 
     task: str
     waits: int = 0

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from celery import Celery
+from celery.local import Proxy
 from kombu.utils.imports import symbol_by_name
 
 from celery_dlock.backends.base import LockBackend
@@ -22,21 +23,39 @@ from celery_dlock.core.manager import LockManager
 from celery_dlock.registry import open_backend
 from celery_dlock.settings import Settings
 
-_mutex = threading.Lock()
-_runtimes: WeakKeyDictionary[Celery, Runtime] = WeakKeyDictionary()
-_inherited: list[Runtime] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The objects of one process and one app."""
 
-    pid: int
     settings: Settings
     backend: LockBackend
     manager: LockManager
     sinks: Sinks
     policy: Policy
+
+
+class _Process:
+    """The runtimes of this process. In a forked child the parent's are kept and never used."""
+
+    def __init__(self) -> None:
+        self.runtimes: WeakKeyDictionary[Celery, Runtime] = WeakKeyDictionary()
+        self.parents: list[WeakKeyDictionary[Celery, Runtime]] = []
+        self.mutex = threading.Lock()
+
+    def after_fork_in_child(self) -> None:
+        """Start anew.
+
+        Another thread may have held the mutex, and here nobody would free it. The parent's
+        clients stay referenced: closing one would speak to the store over the parent's connection.
+        """
+        self.mutex = threading.Lock()
+        self.parents.append(self.runtimes)
+        self.runtimes = WeakKeyDictionary()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.after_fork_in_child)
 
 
 def runtime(app: Any) -> Runtime:
@@ -45,48 +64,38 @@ def runtime(app: Any) -> Runtime:
     Raises :exc:`~celery_dlock.ConfigurationError` when the configuration is not usable. It does
     not connect to the store.
     """
-    app = app._get_current_object() if hasattr(app, "_get_current_object") else app  # noqa: SLF001
-    found = _runtimes.get(app)
-    if found is not None and found.pid == os.getpid():
+    app = _real(app)
+    found = _process.runtimes.get(app)
+    if found is not None:
         return found
-    with _mutex:
-        found = _runtimes.get(app)
-        if found is not None:
-            if found.pid == os.getpid():
-                return found
-            # Kept, never closed: closing would speak to the store over the parent's connection.
-            _inherited.append(found)
-        _runtimes[app] = built = _build(app)
-        return built
+    with _process.mutex:
+        if app not in _process.runtimes:
+            _process.runtimes[app] = _build(app)
+        return _process.runtimes[app]
 
 
 def forget(app: Any) -> None:
     """Close and drop the runtime of *app*; the next use builds it from the configuration anew."""
-    with _mutex:
-        found = _runtimes.pop(app, None)
-    if found is not None and found.pid == os.getpid():
-        found.backend.close()
+    with _process.mutex:
+        found = _process.runtimes.pop(_real(app), None)
+    if found is not None:
+        found.manager.close()
+
+
+def _real(app: Any) -> Any:
+    """``current_app`` is a proxy, and another one in every thread."""
+    return app._get_current_object() if isinstance(app, Proxy) else app  # noqa: SLF001
 
 
 def _build(app: Celery) -> Runtime:
     settings = Settings.from_conf(app.conf)
     backend = open_backend(settings.url, settings.options)
     settings.check(type(backend))
-    sinks: list[Sink] = [symbol_by_name(sink) for sink in settings.sinks]
+    sinks = [cast("Sink", symbol_by_name(sink)) for sink in settings.sinks]  # type: ignore[no-untyped-call]
     return Runtime(
-        pid=os.getpid(),
         settings=settings,
         backend=backend,
         manager=LockManager(backend, settings.fencing_epoch),
         sinks=Sinks(sinks),
-        policy=policy_named(settings.on_contention),
+        policy=policy_named(settings.on_contention or "reschedule"),
     )
-
-
-def _after_fork_in_child() -> None:
-    """Another thread of the parent may have held the mutex; in the child nobody would free it."""
-    global _mutex
-    _mutex = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

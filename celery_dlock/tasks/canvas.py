@@ -1,0 +1,35 @@
+"""Ending a chain early without leaving anything that waits for it.
+
+A chain that simply is not continued would hang a chord whose header it stands in: the chord
+waits for the chain's last task. Celery marks the rest of a chain when a task of it fails; this
+does the same for one that is skipped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from celery.app.task import Context, Task
+
+
+def stop_chain(task: Task, request: Context, result: Mapping[str, Any]) -> None:
+    """Complete every task that would follow in the chain of *request* with *result*; none runs."""
+    rest = deque(request.chain or ())
+    request.chain = None
+    request.callbacks = None
+    while rest:
+        signature = rest.popleft()
+        options = signature.get("options") or {}
+        context = Context(signature)
+        context.update(options)
+        context.id = options.get("task_id")
+        context.group = options.get("group_id")
+        if context.id is not None:
+            task.backend.mark_as_done(context.id, dict(result), request=context)
+        # A chord within the chain is complete when its body is.
+        if signature.get("subtask_type") == "chord":
+            body = (signature.get("kwargs") or {}).get("body")
+            if body is not None:
+                rest.append(body)

@@ -1,0 +1,94 @@
+"""``@locked_task``: a Celery task and its lock in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from celery import shared_task
+
+from celery_dlock.contention import Policy
+from celery_dlock.core.keys import Key
+from celery_dlock.tasks.definition import Definition
+from celery_dlock.tasks.task import LockedTask
+
+Body = Callable[..., Any]
+
+_DEFAULTS = {"ttl": None, "on_contention": None, "limit": 1, "shared": False, "max_hold": None}
+
+
+@overload
+def locked_task(key: Body, /) -> LockedTask: ...
+@overload
+def locked_task(
+    key: Key | Sequence[Key] | None = None,
+    *,
+    app: Any = None,
+    ttl: float | None = None,
+    on_contention: str | Policy | None = None,
+    limit: int = 1,
+    shared: bool = False,
+    max_hold: float | None = None,
+    **task_options: Any,
+) -> Callable[[Body], LockedTask]: ...
+def locked_task(
+    key: Key | Sequence[Key] | None = None,
+    *,
+    app: Any = None,
+    ttl: float | None = None,
+    on_contention: str | Policy | None = None,
+    limit: int = 1,
+    shared: bool = False,
+    max_hold: float | None = None,
+    **task_options: Any,
+) -> LockedTask | Callable[[Body], LockedTask]:
+    """Make a task that takes a lock before its body runs.
+
+    *key* is a template over the task's parameters (``"order:{order_id}"``), a callable with the
+    task's signature, or a list of either; without it the task locks on its own name. *ttl* is the
+    length of the lease in seconds, renewed while the body runs; *max_hold* bounds that, in
+    seconds. *on_contention* is a policy or the name of one. *limit* lets that many hold the key at
+    once; *shared* makes it a read lock. Without *app* it is a ``shared_task``. All other options
+    are Celery's own.
+
+    A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` here and now when something does not fit.
+    """
+    options: dict[str, Any] = {
+        "ttl": ttl,
+        "on_contention": on_contention,
+        "limit": limit,
+        "shared": shared,
+        "max_hold": max_hold,
+    }
+    untouched = app is None and not task_options and options == _DEFAULTS
+    if inspect.isfunction(key) and untouched and key.__name__ != "<lambda>":
+        return _make(key, None, app, options, task_options)  # a bare @locked_task
+    return lambda body: _make(body, key, app, options, task_options)
+
+
+def _make(
+    body: Body,
+    key: Key | Sequence[Key] | None,
+    app: Any,
+    options: dict[str, Any],
+    task_options: dict[str, Any],
+) -> LockedTask:
+    bound = bool(task_options.get("bind"))
+    name = task_options.get("name") or body.__qualname__
+    Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
+    base = task_options.pop("base", LockedTask)
+    if not issubclass(base, LockedTask):
+        base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
+    keep_out = (*task_options.pop("dont_autoretry_for", ()), *LockedTask.dont_autoretry_for)
+    create = shared_task if app is None else app.task
+    task: LockedTask = create(
+        base=base,
+        lock_key=key,
+        dont_autoretry_for=keep_out,
+        **{f"lock_{option}": value for option, value in options.items()},
+        **task_options,
+    )(body)
+    return task

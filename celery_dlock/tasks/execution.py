@@ -1,0 +1,180 @@
+"""One delivery of a locked task, from the claim to the leave.
+
+The record is put on the request before anything is taken, so whatever interrupts the way (a time
+limit can, between any two lines), ``task_postrun`` finds what there is to give back. Leaving
+happens there and not in the body's ``finally``: only after the result is stored and the callbacks
+are published may a redelivered copy be dropped as done, or the chain behind it would never go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery import signals, states
+from celery.app.task import Context
+
+from celery_dlock.contention import Policy, patience
+from celery_dlock.core.current import holding
+from celery_dlock.core.events import Acquired, Lost, Released, Subject, Unavailable
+from celery_dlock.core.lease import SECOND, Lease, Term
+from celery_dlock.core.manager import Keeping
+from celery_dlock.core.state import Claim, Outcome, Wait
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.tasks.history import History, identity, nonce_of
+from celery_dlock.tasks.runtime import Runtime, runtime
+
+if TYPE_CHECKING:
+    from celery_dlock.tasks.task import LockedTask
+
+logger = logging.getLogger("celery_dlock")
+
+#: Where the record lies on Celery's request object, which belongs to one execution only.
+EXECUTION = "dlock_execution"
+
+
+@dataclass(slots=True)
+class Execution:
+    """What is known of one delivery. ``lease`` is set while the keys are held."""
+
+    task: LockedTask
+    request: Context
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    runtime: Runtime
+    history: History
+    keys: tuple[str, ...]
+    policy: Policy
+    subject: Subject
+    nonce: str
+    claims: tuple[Claim, ...] = ()
+    lease: Lease | None = None
+    told: set[str] = field(default_factory=set)
+    started: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(cls, task: LockedTask, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution:
+        """Read the request and put the record on it."""
+        request = task.request
+        definition = task.lock_definition
+        here = runtime(task.app)
+        execution = cls(
+            task=task,
+            request=request,
+            args=args,
+            kwargs=kwargs,
+            runtime=here,
+            history=History.read(request, identity(request)),
+            keys=definition.template.keys(args, kwargs),
+            policy=definition.policy or here.policy,
+            subject=Subject(request.id, task.name, ",".join(definition.template.names)),
+            nonce=nonce_of(request),
+        )
+        setattr(request, EXECUTION, execution)
+        return execution
+
+    def claim(self) -> tuple[Claim, ...]:
+        """The claims of this attempt, written down before the store hears of them."""
+        definition, settings = self.task.lock_definition, self.runtime.settings
+        keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
+        ttl = definition.ttl or settings.ttl
+        self.claims = tuple(
+            Claim(
+                key=key,
+                task=self.history.task,
+                nonce=self.nonce,
+                ttl=int(ttl * SECOND),
+                mode=definition.mode,
+                limit=definition.limit,
+                wait=Wait.PLACE if keeps else Wait.NOT,
+                patience=int(keeps * SECOND),
+                lock_delay=int(settings.lock_delay * SECOND),
+                done_ttl=int(settings.done_ttl * SECOND) if self._may_come_again() else 0,
+            )
+            for key in self.keys
+        )
+        return self.claims
+
+    def _may_come_again(self) -> bool:
+        """Whether a copy of this message may be delivered after it is done.
+
+        With late acknowledgement, after a redelivery, and once it was published again: publishing
+        and acknowledging are two steps.
+        """
+        delivery = self.request.delivery_info or {}
+        again = self.history.waits or self.history.away or self.history.lost
+        return bool(self.task.acks_late or delivery.get("redelivered") or again)
+
+    def keeping(self) -> Keeping:
+        """How long the lease is kept: ``max_hold``, by default the task's hard time limit."""
+        limit, _ = self.request.timelimit or (None, None)
+        max_hold = (
+            self.task.lock_definition.max_hold
+            or self.runtime.settings.max_hold
+            or limit
+            or self.task.time_limit
+        )
+        return Keeping(max_hold, self._on_lost)
+
+    def run(self, body: Callable[..., Any], lease: Lease) -> Any:
+        """Run the body under *lease*."""
+        self.lease = lease
+        took = time.monotonic() - self.started
+        tokens = tuple(lease.fencing_tokens.values())
+        self.runtime.sinks.emit(Acquired(self.subject, lease.keys, tokens, took))
+        self.started = time.monotonic()
+        with holding(lease):
+            return body(*self.args, **self.task.lock_definition.injected(self.kwargs, lease))
+
+    def leave(self, outcome: Outcome) -> bool:
+        """Give back what is held; whether somebody else carries the message. Never raises."""
+        lease, claims = self.lease, self.claims
+        self.lease, self.claims = None, ()
+        if lease is None:
+            self.runtime.manager.take_back(claims)
+            return False
+        try:
+            carried = self.runtime.manager.release(lease, outcome)
+        except BackendUnavailable as exc:
+            # The lease ends by itself. The result stands; a copy that comes later may run again.
+            self.runtime.sinks.emit(Unavailable(self.subject, str(exc)))
+            return False
+        for term in lease.terms:
+            if term.lost:  # noticed only now: the process was stopped, or renewal starved
+                self._tell_lost(lease, term, term.lost)
+        held = time.monotonic() - self.started
+        self.runtime.sinks.emit(Released(self.subject, lease.keys, outcome, held))
+        return carried
+
+    def _on_lost(self, term: Term, reason: str) -> None:
+        """From the keeper's side: the body may still run, or may just be leaving."""
+        lease = self.lease
+        if lease is not None:
+            self._tell_lost(lease, term, reason)
+
+    def _tell_lost(self, lease: Lease, term: Term, reason: str) -> None:
+        if term.key in self.told:
+            return
+        self.told.add(term.key)
+        self.runtime.sinks.emit(Lost(self.subject, term.key, reason))
+        try:
+            self.task.on_lock_lost(lease, self.request.id, self.args, dict(self.kwargs))
+        except Exception:
+            logger.exception("on_lock_lost of %s failed", self.task.name)
+
+
+@signals.task_postrun.connect  # type: ignore[untyped-decorator]
+def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> None:
+    """The result is stored and the callbacks are published: now the lock may go."""
+    execution = getattr(task.request, EXECUTION, None)
+    if not isinstance(execution, Execution):
+        return
+    if state in (states.SUCCESS, states.FAILURE):
+        execution.leave(Outcome.DONE)
+    elif state is None and not execution.request.is_eager:
+        execution.leave(Outcome.ABANDONED)  # SystemExit: a shutdown, or the body's own
+    else:
+        execution.leave(Outcome.OVER)

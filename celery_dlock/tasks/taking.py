@@ -1,0 +1,113 @@
+"""The way to the lock: ask the store, ask the policy, do what it decides.
+
+This is the only place that carries out a policy's decision. Nothing is held on any way out of
+here but the first.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import assert_never
+
+from celery.exceptions import Ignore
+
+from celery_dlock.contention import Complete, Contention, GiveUp, Holder, RunLater, WaitHere
+from celery_dlock.core.events import Contended, Dropped, Skipped, TimedOut
+from celery_dlock.core.lease import SECOND, Lease
+from celery_dlock.core.manager import Refused
+from celery_dlock.core.state import Busy, Drop, Park, Same
+from celery_dlock.errors import BackendUnavailable, LockContended, LockTimeout
+from celery_dlock.tasks.canvas import stop_chain
+from celery_dlock.tasks.execution import Execution
+from celery_dlock.tasks.history import task_id_of
+from celery_dlock.tasks.publish import come_back, reschedule, store_away
+
+#: Between two questions of a task that waits in its slot, in seconds.
+ASK_FIRST = 0.01
+ASK_LAST = 0.25
+
+
+def take(execution: Execution) -> Lease | Complete:
+    """The lease, or the result of a task that is not to run.
+
+    Raises Celery's ``Retry`` or ``Ignore`` when the message has gone back to the broker or is a
+    duplicate, and the policy's error when it gives up.
+    """
+    first_refused: float | None = None
+    asked = ASK_FIRST
+    stay_until = 0.0
+    while True:
+        try:
+            answer = execution.runtime.manager.acquire(execution.claim(), execution.keeping())
+        except BackendUnavailable as exc:
+            store_away(execution, exc)
+        if isinstance(answer, Lease):
+            return answer
+        execution.claims = ()
+        first_refused = first_refused or time.time()
+        if time.monotonic() >= stay_until:
+            decision = _decide(execution, answer, execution.history.since or first_refused)
+            if isinstance(decision, Complete):
+                return decision
+            stay_until = time.monotonic() + decision.seconds
+        time.sleep(min(asked * random.uniform(0.5, 1.0), max(0.0, stay_until - time.monotonic())))
+        asked = min(asked * 2, ASK_LAST)
+
+
+def _decide(execution: Execution, refused: Refused, since: float) -> Complete | WaitHere:
+    match refused.verdict:
+        case Drop(reason=reason):
+            event = Dropped(execution.subject, refused.claim.key, reason)
+            execution.runtime.sinks.emit(event)
+            raise Ignore(f"a duplicate of a task that is {reason} already")
+        case Same(left=left):
+            come_back(execution, left / SECOND)
+        case Busy() as busy:
+            return _ask_policy(execution, refused.claim.key, busy, since)
+        case Park():
+            raise AssertionError("a claim that does not queue was parked")
+        case _:
+            assert_never(refused.verdict)
+
+
+def _ask_policy(execution: Execution, key: str, busy: Busy, since: float) -> Complete | WaitHere:
+    found = _contention(execution, key, busy, max(0.0, time.time() - since))
+    holder = found.holder.task_id if found.holder else None
+    sinks, subject = execution.runtime.sinks, execution.subject
+    sinks.emit(Contended(subject, key, holder, found.attempt, found.waited))
+    decision = execution.policy.decide(found)
+    left = found.holder.seconds_left if found.holder else 0.0
+    match decision:
+        case Complete():
+            sinks.emit(Skipped(subject, key, holder))
+            if decision.then == "stop":
+                stop_chain(execution.task, execution.request, decision.result)
+            return decision
+        case GiveUp(error=error):
+            if isinstance(error, LockTimeout):
+                sinks.emit(TimedOut(subject, key, found.waited))
+            raise error
+        case RunLater() | WaitHere() if execution.request.is_eager:
+            # Nobody else could free the key while this thread waits for it.
+            raise LockContended(key, holder, left)
+        case RunLater(countdown=countdown):
+            reschedule(execution, LockContended(key, holder, left), countdown, since)
+        case WaitHere():
+            return decision
+        case _:
+            assert_never(decision)
+
+
+def _contention(execution: Execution, key: str, busy: Busy, waited: float) -> Contention:
+    holder = busy.holder
+    return Contention(
+        key=key,
+        task_id=execution.request.id,
+        attempt=execution.history.waits,
+        waited=waited,
+        holder=None
+        if holder is None
+        else Holder(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
+        waiting=busy.parked,
+    )

@@ -1,0 +1,141 @@
+"""A Celery task that takes its lock before the body runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from celery import Celery, Task
+
+from celery_dlock.contention import Complete, Policy
+from celery_dlock.core.current import current_lease
+from celery_dlock.core.keys import Key
+from celery_dlock.core.lease import Lease
+from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.tasks.definition import Definition
+from celery_dlock.tasks.execution import EXECUTION, Execution
+from celery_dlock.tasks.hold import hold
+from celery_dlock.tasks.publish import run_again
+from celery_dlock.tasks.taking import take
+from celery_dlock.tasks.worker import CheckAtStart
+
+
+class LockedTask(Task):  # type: ignore[misc]
+    """Base class of tasks that run under a lock: ``@app.task(base=LockedTask, lock_key=…)``.
+
+    The options are those of :func:`~celery_dlock.locked_task` with the prefix ``lock_``. Wrong
+    ones raise :exc:`~celery_dlock.ConfigurationError` when Celery finalizes the task. A class that
+    inherits from it and from another task class names it first.
+    """
+
+    abstract = True
+    Request = "celery_dlock.tasks.request:LockedRequest"
+
+    #: Celery's ``autoretry_for=(Exception,)`` must not spend a retry on a lost lock.
+    dont_autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (LockLost, StaleFencingToken)
+
+    lock_key: ClassVar[Key | Sequence[Key] | None] = None
+    lock_ttl: ClassVar[float | None] = None
+    lock_on_contention: ClassVar[str | Policy | None] = None
+    lock_limit: ClassVar[int] = 1
+    lock_shared: ClassVar[bool] = False
+    lock_max_hold: ClassVar[float | None] = None
+
+    lock_definition: ClassVar[Definition]
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        super().on_bound(app)
+        app.steps["worker"].add(CheckAtStart)
+        if "lock_definition" not in cls.__dict__:
+            cls.lock_definition = cls._define()
+            if "__header__" in cls.__dict__:
+                cls.__header__ = staticmethod(cls.lock_definition.argument_checker())
+
+    @classmethod
+    def _define(cls) -> Definition:
+        first = next(c for c in cls.__mro__ if "__call__" in c.__dict__)
+        if first is not LockedTask:
+            raise ConfigurationError(
+                f"task {cls.name}: {first.__name__}.__call__ comes before LockedTask's and would "
+                "run the body without its lock; put LockedTask first among the base classes"
+            )
+        unbound = isinstance(inspect.getattr_static(cls, "run"), staticmethod)
+        return Definition.of(
+            cls.run,
+            bound=not unbound,
+            name=cls.name,
+            key=cls.lock_key,
+            ttl=cls.lock_ttl,
+            on_contention=cls.lock_on_contention,
+            limit=cls.lock_limit,
+            shared=cls.lock_shared,
+            max_hold=cls.lock_max_hold,
+        )
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the running body, for ``bind=True`` tasks."""
+        return current_lease()
+
+    def on_lock_lost(
+        self, lease: Lease, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Override to react when the lock is lost: compensate, alert.
+
+        Called at most once a key, while the body may still be running, in a thread of its own; or
+        when the body leaves, where the loss was noticed only then. The arguments are the task's.
+        """
+
+    def apply_async(
+        self,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
+        self.lock_definition.refuse_injected(self.name, kwargs or {})
+        return super().apply_async(args, kwargs, *more, **options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.lock_definition.refuse_injected(self.name, kwargs)
+        request = self.request
+        if request.called_directly or hasattr(request, EXECUTION):
+            return self._call_here(args, kwargs)
+        execution = Execution.begin(self, args, kwargs)
+        taken = take(execution)
+        if isinstance(taken, Complete):
+            return dict(taken.result)
+        try:
+            return execution.run(self._body, taken)
+        except (LockLost, StaleFencingToken) as exc:
+            run_again(execution, exc)
+
+    def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
+        definition = self.lock_definition
+        with hold(
+            self.app,
+            definition.template.keys(args, kwargs),
+            name=self.name,
+            mode=definition.mode,
+            limit=definition.limit,
+            ttl=definition.ttl,
+            max_hold=definition.max_hold,
+            timeout=0,
+        ) as lease:
+            return self._body(*args, **definition.injected(kwargs, lease))
+
+    @property
+    def _body(self) -> Callable[..., Any]:
+        """``run``, or the ``__call__`` of a base class of the project's own.
+
+        Never that of :class:`celery.Task`, which would push an empty request on top of this one
+        (celery/celery#912).
+        """
+        bases = type(self).__mro__
+        after = bases[bases.index(LockedTask) + 1 :]
+        owner = next(c for c in after if "__call__" in c.__dict__)
+        body: Callable[..., Any] = self.run if owner is Task else super().__call__
+        return body

@@ -1,0 +1,58 @@
+"""What is checked when a worker starts, so that no message is the first to find out.
+
+A boot step and not a signal: what a receiver of a signal raises is swallowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from celery_dlock.backends.base import Trait
+from celery_dlock.contention import Reschedule
+from celery_dlock.core.checks import duration
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.tasks import runtime
+
+#: Brokers that deliver a message again when it was not acknowledged for this long, in seconds.
+#: A message with a countdown is not acknowledged before it is due.
+VISIBILITY_TIMEOUT = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
+
+
+class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
+    """Refuses to start a worker whose configuration cannot keep what the library promises."""
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        app = parent.app
+        here = runtime.runtime(app)
+        prefork = parent.pool_cls.__module__ == "celery.concurrency.prefork"
+        if prefork and Trait.MULTI_PROCESS not in here.backend.traits:
+            raise ConfigurationError(
+                f"{here.settings.url} lives in one process, and a prefork worker has several: "
+                "use sqlite:///dlock.db on a single machine, or a server"
+            )
+        check_countdowns(app, here.policy)
+
+
+def check_countdowns(app: Any, default: Any) -> None:
+    """Refuse a backoff that outlasts the broker's visibility timeout.
+
+    The message would be delivered again while it waits to be due, and again, without end
+    (celery/celery#3270, #4400).
+    """
+    transport = (app.conf.broker_read_url or "").partition("://")[0].partition("+")[0]
+    usual = VISIBILITY_TIMEOUT.get(transport)
+    options = app.conf.broker_transport_options or {}
+    if usual is None and "visibility_timeout" not in options:
+        return
+    visible = duration("visibility_timeout", options.get("visibility_timeout", usual))
+    for task in app.tasks.values():
+        definition = getattr(task, "lock_definition", None)
+        policy = definition and (definition.policy or default)
+        if isinstance(policy, Reschedule) and policy.backoff.cap >= visible:
+            raise ConfigurationError(
+                f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "
+                f"delivers again after visibility_timeout={visible:g} s: lower the backoff's cap"
+            )
