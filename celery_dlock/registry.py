@@ -20,7 +20,7 @@ GROUP = "celery_dlock.backends"
 #: Scheme to ``module:Class`` and the extra that brings its driver.
 BACKENDS: Mapping[str, tuple[str, str | None]] = {
     "memory": ("celery_dlock.backends.memory:MemoryBackend", None),
-    "sqlite": ("celery_dlock.backends.sqlite:SQLiteBackend", None),
+    "sqlite": ("celery_dlock.backends.sqlite:SqliteBackend", None),
     "redis": ("celery_dlock.backends.redis:RedisBackend", "redis"),
     "rediss": ("celery_dlock.backends.redis:RedisBackend", "redis"),
     "redis+unix": ("celery_dlock.backends.redis:RedisBackend", "redis"),
