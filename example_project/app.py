@@ -1,0 +1,27 @@
+"""The shop's Celery app: no server, everything is kept in files below the folder ``SHOP_DIR``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from celery import Celery
+
+from example_project.broker import transport_options
+
+FOLDER = Path(os.environ.get("SHOP_DIR", "var/shop")).resolve()
+FOLDER.mkdir(parents=True, exist_ok=True)
+
+app = Celery("shop", broker="filesystem://", include=["example_project.tasks"])
+app.conf.update(
+    broker_transport="example_project.broker:Transport",
+    broker_transport_options=transport_options(FOLDER / "broker"),
+    broker_connection_retry_on_startup=True,
+    dlock_url=f"sqlite:///{FOLDER / 'dlock.db'}",
+    dlock_ttl=3,  # how long a key stays taken when its worker dies; a run may take longer
+    dlock_sinks=["example_project.journal:note"],
+    task_acks_late=True,
+    task_ignore_result=True,
+    worker_prefetch_multiplier=1,
+    worker_enable_remote_control=False,
+)
