@@ -12,9 +12,11 @@ from celery_dlock.errors import ConfigurationError
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown *name*: the nearest of *known*, or all of them."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+    names = {entry.lower(): entry for entry in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    if near:
+        return f"did you mean {names[near[0]]!r}?"
+    return f"known: {', '.join(names.values()) or 'none'}"
 
 
 def duration(name: str, value: Any, *, zero: bool = False) -> float:

@@ -1,0 +1,164 @@
+"""The ``dlock_*`` settings of an application, read once and checked as a whole.
+
+A name that nobody knows is an error: a misspelt setting would otherwise be a default in disguise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from celery_dlock.backends.base import BackendOptions, LockBackend, Trait
+from celery_dlock.core.checks import did_you_mean, duration
+from celery_dlock.errors import ConfigurationError
+
+__all__ = ["Settings", "duration"]
+
+PREFIX = "dlock_"
+LARGEST_EPOCH = 1023
+
+Sink = str | Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Each field is the setting ``dlock_<field>``; durations are seconds.
+
+    ``done_ttl`` is by default twice the visibility timeout of Celery's Redis transport: for as
+    long can a copy of a finished task still be redelivered.
+    """
+
+    url: str = field(repr=False)
+    require: frozenset[Trait] = frozenset()
+    ttl: float = 30.0
+    max_hold: float | None = None
+    on_contention: Any = None
+    on_unavailable: Literal["reschedule", "fail"] = "reschedule"
+    key_prefix: str = "dlock"
+    done_ttl: float = 7200.0
+    lock_delay: float = 0.0
+    fencing_epoch: int = 0
+    backend_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sinks: tuple[Sink, ...] = ()
+
+    @classmethod
+    def from_conf(cls, conf: Any) -> Settings:
+        """Read ``app.conf``, with or without a namespace.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` for whatever is missing, wrong or unknown.
+        """
+        # Reading comes first: until then Celery has not loaded the configuration.
+        given = {name: conf.get(PREFIX + name) for name in _CHECKS}
+        _refuse_unknown(conf)
+        if given["url"] is None:
+            raise ConfigurationError(
+                "dlock_url is not set: it names the lock store. sqlite:///dlock.db needs no "
+                "server and no extra, and serves all processes of a single machine"
+            )
+        present = {name: value for name, value in given.items() if value is not None}
+        return cls(**{name: _CHECKS[name](PREFIX + name, v) for name, v in present.items()})
+
+    @property
+    def options(self) -> BackendOptions:
+        """What the store is built with."""
+        return BackendOptions(prefix=self.key_prefix, driver=self.backend_options)
+
+    def check(self, backend: type[LockBackend]) -> None:
+        """Raise :exc:`~celery_dlock.ConfigurationError` if *backend* lacks a required trait."""
+        missing = self.require - backend.traits
+        if missing:
+            lacks = f"{', '.join(sorted(missing))}, which {backend.__name__} lacks"
+            has = ", ".join(sorted(backend.traits)) or "no traits"
+            raise ConfigurationError(f"dlock_require asks for {lacks}; it has {has}")
+
+
+def _refuse_unknown(conf: Any) -> None:
+    """Celery finds ``dlock_url``, and under a namespace ``CELERY_DLOCK_URL``, in that spelling."""
+    namespace = getattr(conf, "prefix", None) or ""
+    spell = str.upper if namespace.isupper() else str.lower
+    known = {PREFIX + name for name in _CHECKS}
+    spelt = {spell(namespace + name) for name in known}
+    for key in [key for key in conf if isinstance(key, str) and key not in known | spelt]:
+        lower = key.lower()
+        meant = namespace != "" and lower.startswith((namespace + PREFIX).lower())
+        # An upper-case name is read by nobody; harmless if it only feeds the setting proper.
+        missed = lower in known and conf.get(lower) is None
+        if key.startswith(PREFIX) or meant or missed:
+            raise ConfigurationError(f"unknown setting {key}; {did_you_mean(key, spelt)}")
+
+
+def _url(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name} must be the URL of a lock store")
+    return value
+
+
+def _traits(name: str, value: Any) -> frozenset[Trait]:
+    known = [str(trait) for trait in Trait]
+    for entry in (required := _listing(name, value)):
+        if entry not in known:
+            raise ConfigurationError(
+                f"{name}: no trait {entry!r}; {did_you_mean(str(entry), known)}"
+            )
+    return frozenset(map(Trait, required))
+
+
+def _reaction(name: str, value: Any) -> str:
+    if value not in ("reschedule", "fail"):
+        raise ConfigurationError(f"{name} must be 'reschedule' or 'fail', got {value!r}")
+    return str(value)
+
+
+def _key_prefix(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not _KEY_PREFIX.fullmatch(value):
+        raise ConfigurationError(f"{name} must be letters, digits and _.:/-, got {value!r}")
+    return value
+
+
+def _epoch(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST_EPOCH:
+        what = f"a whole number from 0 to {LARGEST_EPOCH}"
+        raise ConfigurationError(f"{name} must be {what}, got {value!r}")
+    return value
+
+
+def _options(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{name} must be a dict, got {type(value).__name__}")
+    return dict(value)
+
+
+def _sinks(name: str, value: Any) -> tuple[Sink, ...]:
+    for sink in (sinks := _listing(name, value)):
+        if not callable(sink) and not (isinstance(sink, str) and _DOTTED.fullmatch(sink)):
+            what = "callables or dotted paths such as 'shop.locks.count'"
+            raise ConfigurationError(f"{name} takes {what}, got {sink!r}")
+    return sinks
+
+
+def _listing(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{name} must be a list, got {value!r}")
+    return tuple(value)
+
+
+_KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]+")
+_DOTTED = re.compile(r"[^\W\d]\w*([.:][^\W\d]\w*)+")
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "url": _url,
+    "require": _traits,
+    "ttl": duration,
+    "max_hold": duration,
+    "on_contention": lambda _, value: value,
+    "on_unavailable": _reaction,
+    "key_prefix": _key_prefix,
+    "done_ttl": partial(duration, zero=True),
+    "lock_delay": partial(duration, zero=True),
+    "fencing_epoch": _epoch,
+    "backend_options": _options,
+    "sinks": _sinks,
+}

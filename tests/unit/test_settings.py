@@ -1,0 +1,247 @@
+"""Settings as an application gives them: on ``app.conf``, by a namespace, from Django."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_dlock.backends.base import Trait
+from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock.contention.skip import Skip
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.settings import _CHECKS, Settings, duration
+
+
+def read(**conf: Any) -> Settings:
+    """Settings of an application with *conf* and a URL."""
+    app = Celery("shop", set_as_current=False)
+    app.conf.update({"dlock_url": "memory://", **conf})
+    return Settings.from_conf(app.conf)
+
+
+def test_a_url_is_all_that_is_needed() -> None:
+    assert read() == Settings(
+        url="memory://",
+        require=frozenset(),
+        ttl=30.0,
+        max_hold=None,
+        on_contention=None,
+        on_unavailable="reschedule",
+        key_prefix="dlock",
+        done_ttl=7200.0,
+        lock_delay=0.0,
+        fencing_epoch=0,
+        backend_options={},
+        sinks=(),
+    )
+
+
+def test_every_setting_is_read() -> None:
+    given: dict[str, Any] = {
+        "dlock_url": "sqlite:///x.db",
+        "dlock_require": ["multi-process", Trait.DURABLE],
+        "dlock_ttl": 5,
+        "dlock_max_hold": 60,
+        "dlock_on_contention": (policy := Skip()),
+        "dlock_on_unavailable": "fail",
+        "dlock_key_prefix": "shop:locks",
+        "dlock_done_ttl": 0,
+        "dlock_lock_delay": 1.5,
+        "dlock_fencing_epoch": 7,
+        "dlock_backend_options": {"timeout": 2},
+        "dlock_sinks": ["shop.locks.count", print],
+    }
+
+    assert read(**given) == Settings(
+        url="sqlite:///x.db",
+        require=frozenset({Trait.MULTI_PROCESS, Trait.DURABLE}),
+        ttl=5.0,
+        max_hold=60.0,
+        on_contention=policy,
+        on_unavailable="fail",
+        key_prefix="shop:locks",
+        done_ttl=0.0,
+        lock_delay=1.5,
+        fencing_epoch=7,
+        backend_options={"timeout": 2},
+        sinks=("shop.locks.count", print),
+    )
+
+
+def test_every_field_has_a_check_and_every_check_a_field() -> None:
+    assert [f.name for f in fields(Settings)] == list(_CHECKS)
+
+
+def test_none_means_the_default() -> None:
+    assert read(dlock_ttl=None, dlock_max_hold=None) == read()
+
+
+def test_settings_are_read_from_a_configuration_nobody_has_looked_at_yet() -> None:
+    app = Celery("shop", set_as_current=False)
+    conf = app.conf  # still pending: reading it would load it
+    app.config_from_object(SimpleNamespace(CELERY_DLOCK_URL="memory://"), namespace="CELERY")
+
+    assert Settings.from_conf(conf).url == "memory://"
+
+
+def test_settings_are_read_from_a_plain_mapping() -> None:
+    assert Settings.from_conf({"dlock_url": "memory://", "dlock_ttl": 3}).ttl == 3.0
+
+
+@pytest.mark.parametrize(
+    ("namespace", "keys"),
+    [
+        ("CELERY", {"CELERY_DLOCK_URL": "memory://", "CELERY_DLOCK_TTL": 9}),
+        ("CELERY_", {"CELERY_DLOCK_URL": "memory://", "CELERY_DLOCK_TTL": 9}),
+        ("celery", {"celery_dlock_url": "memory://", "celery_dlock_ttl": 9}),
+        ("CELERY", {"CELERY_DLOCK_URL": "memory://", "dlock_ttl": 9}),
+        (None, {"dlock_url": "memory://", "dlock_ttl": 9}),
+    ],
+)
+def test_settings_are_read_under_a_namespace(namespace: str | None, keys: dict[str, Any]) -> None:
+    assert Settings.from_conf(app_of(namespace, **keys).conf).ttl == 9.0
+
+
+def test_settings_are_read_from_django() -> None:
+    # Given a Django project as in the manual of Celery; a process configures one once
+    code = (
+        "from django.conf import settings; settings.configure(CELERY_DLOCK_URL='memory://', "
+        "CELERY_DLOCK_TTL=9, CELERY_BROKER_URL='memory://')\n"
+        "from celery import Celery; app = Celery('shop')\n"
+        "app.config_from_object('django.conf:settings', namespace='CELERY')\n"
+        "from celery_dlock.settings import Settings; print(Settings.from_conf(app.conf).ttl)\n"
+        "settings.CELERY_DLOCK_TLL = 1; app2 = Celery('other')\n"
+        "app2.config_from_object('django.conf:settings', namespace='CELERY')\n"
+        "try: Settings.from_conf(app2.conf)\n"
+        "except Exception as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == [
+        "9.0",
+        "unknown setting CELERY_DLOCK_TLL; did you mean 'CELERY_DLOCK_TTL'?",
+    ]
+
+
+def test_a_missing_url_is_named_with_a_store_that_needs_nothing() -> None:
+    with pytest.raises(ConfigurationError, match=r"dlock_url .*sqlite:///dlock\.db") as caught:
+        Settings.from_conf(Celery("shop", set_as_current=False).conf)
+
+    assert "single machine" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "meant"),
+    [
+        (None, "dlock_tll", "dlock_ttl"),
+        (None, "DLOCK_REQUIRE", "dlock_require"),
+        ("CELERY", "CELERY_DLOCK_TLL", "CELERY_DLOCK_TTL"),
+        ("CELERY", "CELERY_dlock_ttl", "CELERY_DLOCK_TTL"),
+        ("CELERY", "dlock_tll", "CELERY_DLOCK_TTL"),
+        ("CELERY", "DLOCK_TTL", "CELERY_DLOCK_TTL"),
+        ("celery", "celery_dlock_tll", "celery_dlock_ttl"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_the_nearest(
+    namespace: str | None, key: str, meant: str
+) -> None:
+    app = app_of(namespace, **{key: 3})
+    app.conf.dlock_url = "memory://"
+
+    with pytest.raises(ConfigurationError, match=f"{key}; did you mean '{meant}'"):
+        Settings.from_conf(app.conf)
+
+
+def test_a_constant_that_feeds_a_setting_is_no_misspelling() -> None:
+    app = app_of(None, DLOCK_URL="memory://", dlock_url="memory://", DLOCK_HOSTS=["a"])
+
+    assert Settings.from_conf(app.conf).url == "memory://"
+
+
+def app_of(namespace: str | None, **keys: Any) -> Celery:
+    app = Celery("shop", set_as_current=False)
+    app.config_from_object(SimpleNamespace(**keys), namespace=namespace)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("url", 42),
+        ("url", ""),
+        ("require", "durable"),
+        ("require", 3),
+        ("ttl", 0),
+        ("ttl", -1),
+        ("ttl", "30"),
+        ("ttl", True),
+        ("ttl", float("nan")),
+        ("ttl", float("inf")),
+        ("max_hold", 0),
+        ("on_unavailable", "ignore"),
+        ("key_prefix", ""),
+        ("key_prefix", "a b"),
+        ("key_prefix", "{a}"),
+        ("key_prefix", 3),
+        ("done_ttl", -1),
+        ("lock_delay", -0.1),
+        ("fencing_epoch", -1),
+        ("fencing_epoch", 1024),
+        ("fencing_epoch", 1.0),
+        ("fencing_epoch", True),
+        ("backend_options", ["timeout"]),
+        ("sinks", "shop.locks.count"),
+        ("sinks", ["count"]),
+        ("sinks", [3]),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_setting(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^dlock_{name}"):
+        read(**{f"dlock_{name}": value})
+
+
+def test_the_largest_epoch_is_accepted() -> None:
+    assert read(dlock_fencing_epoch=1023).fencing_epoch == 1023
+
+
+def test_an_unknown_trait_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="'multihost'; did you mean 'multi-host'"):
+        read(dlock_require=["multihost"])
+
+
+def test_a_store_that_lacks_a_required_trait_is_refused_with_what_it_has() -> None:
+    settings = read(dlock_require=["durable", "strict-fencing"])
+
+    with pytest.raises(ConfigurationError, match="durable, which MemoryBackend lacks") as caught:
+        settings.check(MemoryBackend)
+
+    assert "it has lease-per-task, monotone-fencing, strict-fencing" in str(caught.value)
+
+
+def test_a_store_with_every_required_trait_is_accepted() -> None:
+    read(dlock_require=["strict-fencing"]).check(MemoryBackend)
+
+
+def test_a_store_is_built_with_the_prefix_and_the_options_of_its_driver() -> None:
+    options = read(dlock_key_prefix="shop", dlock_backend_options={"timeout": 2}).options
+
+    assert (options.prefix, options.driver) == ("shop", {"timeout": 2})
+
+
+def test_the_url_stays_out_of_the_printed_form() -> None:
+    settings = read(dlock_url="redis://:s3cret@h", dlock_backend_options={"password": "s3cret"})
+
+    assert "s3cret" not in repr(settings)
+
+
+def test_zero_seconds_are_a_duration_only_where_zero_means_off() -> None:
+    assert duration("lock_delay", 0, zero=True) == 0.0
+
+    with pytest.raises(ConfigurationError, match="ttl must be a number of seconds, more than 0"):
+        duration("ttl", 0)
