@@ -1,0 +1,71 @@
+"""Backoff with full jitter: bounded, random, never zero."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_dlock.core.backoff import Backoff, FullJitter
+from celery_dlock.errors import ConfigurationError
+
+
+def test_the_ceiling_doubles_up_to_the_cap() -> None:
+    backoff = FullJitter(base=1, cap=60)
+
+    assert [backoff.ceiling(n) for n in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@given(
+    base=st.floats(1e-300, 1e300),
+    factor=st.floats(1, 1e6),
+    attempt=st.integers(0, 10_000) | st.just(10**30),
+    seed=st.integers(),
+)
+def test_a_delay_is_above_zero_and_within_its_ceiling(
+    base: float, factor: float, attempt: int, seed: int
+) -> None:
+    backoff = FullJitter(base, base * factor)
+
+    delay = backoff.delay(attempt, random.Random(seed).random)
+
+    assert 0 < delay <= backoff.ceiling(attempt) <= backoff.cap
+
+
+def test_the_smallest_and_the_largest_random_number_stay_inside() -> None:
+    backoff = FullJitter(base=1, cap=60)
+
+    assert backoff.delay(3, lambda: 0.0) == 8.0
+    assert 0 < backoff.delay(3, lambda: math.nextafter(1.0, 0.0)) < 1e-9
+
+
+def test_delays_spread_over_the_whole_range() -> None:
+    # Given a thousand who were refused together
+    rng = random.Random(1)
+    delays = [FullJitter(base=1, cap=60).delay(4, rng.random) for _ in range(1000)]
+
+    # Then each quarter of the range has its share of them
+    quarters = [sum(1 for d in delays if q * 4 < d <= q * 4 + 4) for q in range(4)]
+    assert sum(quarters) == 1000
+    assert all(200 < share < 300 for share in quarters)
+
+
+def test_ten_thousand_refusals_are_still_the_cap() -> None:
+    assert FullJitter(base=1, cap=60).ceiling(10_000) == 60
+
+
+def test_full_jitter_is_a_backoff() -> None:
+    assert isinstance(FullJitter(), Backoff)
+
+
+@pytest.mark.parametrize(
+    ("base", "cap"),
+    [(0, 60), (-1, 60), (1, 0.5), (1, math.inf), (math.nan, 60), (1, math.nan), ("1", 60)],
+)
+def test_a_backoff_that_cannot_work_is_refused(base: Any, cap: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"base|cap"):
+        FullJitter(base, cap)

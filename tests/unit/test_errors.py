@@ -1,0 +1,94 @@
+"""Errors travel: by pickle between processes, and as JSON through a result backend."""
+
+from __future__ import annotations
+
+import pickle
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+
+from celery_dlock import errors
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    DLockError,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
+
+EXAMPLES = [
+    DLockError("something"),
+    ConfigurationError("dlock_url is not set"),
+    BackendUnavailable("the store did not answer"),
+    LockContended("order:42", "5f2d", 12.5),
+    LockContended("order:42"),
+    LockTimeout("order:42", "5f2d", 12.5, 3600.0),
+    LockTimeout("order:42", waited=5.0),
+    LockLost("order:42", "it was not renewed in time"),
+    LockLost("order:42"),
+    StaleFencingToken("order:42", 7, 9),
+    StaleFencingToken("order:42", 7),
+]
+
+
+def is_same(one: BaseException, other: BaseException) -> bool:
+    """Same class, text, arguments and attributes."""
+    return (type(one), str(one), one.args, vars(one)) == (
+        type(other),
+        str(other),
+        other.args,
+        vars(other),
+    )
+
+
+def test_every_error_has_an_example() -> None:
+    every = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, DLockError)
+    }
+
+    assert {type(example) for example in EXAMPLES} == every
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=repr)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_survives_pickling(error: DLockError, protocol: int) -> None:
+    assert is_same(pickle.loads(pickle.dumps(error, protocol)), error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=repr)
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+def test_an_error_survives_a_result_backend(error: DLockError, serializer: str) -> None:
+    # Given a result backend of Celery's, and a task that has failed
+    app = Celery("shop", backend="cache+memory://", set_as_current=False)
+    app.conf.update(result_serializer=serializer, accept_content=["json", "pickle"])
+    task_id = uuid4().hex
+    app.backend.store_result(task_id, error, "FAILURE")
+
+    # When its result is read
+    read = app.AsyncResult(task_id).result
+
+    assert is_same(read, error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=repr)
+def test_every_error_is_caught_by_the_one_root(error: DLockError) -> None:
+    with pytest.raises(DLockError):
+        raise error
+
+
+def test_a_timeout_is_caught_as_contention() -> None:
+    with pytest.raises(LockContended):
+        raise LockTimeout("order:42")
+
+
+def test_messages_say_who_holds_the_key_and_for_how_long() -> None:
+    assert str(LockContended("a", "5f2d", 12.34)) == ("'a' is held by task 5f2d for another 12.3 s")
+    assert str(LockContended("a")) == "'a' is reserved for a task that waits for it"
+    assert str(LockTimeout("a", "5f2d", 1.0, 5.0)).startswith("gave up after 5.0 s: 'a' is held")
+    assert str(LockLost("a")) == "the lock on 'a' is lost: the lease has ended"
+    assert str(StaleFencingToken("a", 7, 9)) == "'a' refused fencing token 7: it has seen 9"
