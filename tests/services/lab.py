@@ -1,0 +1,115 @@
+"""The application that the tests' workers run, configured by a file that ``LAB_CONFIG`` names.
+
+What the bodies did is written to a journal, one JSON line an entry, appended in one write: it
+tells afterwards who ran when, with which token, whatever became of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from tests.services.until import until
+from tests.services.worker import Worker
+
+
+class Journal:
+    """Append-only notes of what really happened, readable from any process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, what: str, **fields: Any) -> None:
+        entry = {"what": what, "at": time.time(), "pid": os.getpid(), **fields}
+        line = (json.dumps(entry) + "\n").encode()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+    def read(self, what: str | None = None, **fields: Any) -> list[dict[str, Any]]:
+        """The entries so far, of one kind and with these fields."""
+        if not self._path.exists():
+            return []
+        entries = [json.loads(line) for line in self._path.read_text().splitlines()]
+        return [
+            entry
+            for entry in entries
+            if (what is None or entry["what"] == what)
+            and all(entry.get(name) == value for name, value in fields.items())
+        ]
+
+    def wait_for(
+        self, what: str, count: int = 1, timeout: float = 30.0, **fields: Any
+    ) -> list[dict[str, Any]]:
+        """Wait until at least *count* such entries are there."""
+        return until(
+            f"{count} × {what} {fields}, there is {self.read()}",
+            lambda: found if len(found := self.read(what, **fields)) >= count else [],
+            timeout,
+        )
+
+
+class Lab:
+    """One test's folder, configuration, journal and workers."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.config = {"folder": str(folder), **config}
+        self.journal = Journal(folder / "journal")
+        self.app = make_app(self.config)
+        self._workers = 0
+
+    @contextmanager
+    def worker(
+        self, pool: str = "prefork", concurrency: int = 2, **config: Any
+    ) -> Iterator[Worker]:
+        """A real worker with this configuration and *config* on top of it."""
+        self._workers += 1
+        name = f"worker{self._workers}"
+        settings = {**self.config, **config}
+        with Worker(self.folder, settings, name, pool, concurrency) as worker:
+            yield worker
+
+    def go(self, name: str) -> None:
+        """Let every body that holds at *name* go on."""
+        (self.folder / f"go-{name}").touch()
+
+
+def hold_at(folder: Path, name: str, timeout: float = 60.0) -> None:
+    """Called by bodies: wait for the test to say go."""
+    until(f"go {name}", (folder / f"go-{name}").exists, timeout)
+
+
+def make_app(config: Mapping[str, Any]) -> Celery:
+    """An app from the part ``celery`` of *config*, with the tasks of ``tests.services.tasks``."""
+    from tests.services import tasks
+
+    app = Celery("lab", set_as_current=False)
+    app.conf.update(config["celery"])
+    folder = Path(config["folder"])
+    tasks.register(app, folder, config.get("lock", {}), config.get("task", {}))
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """``tests.services.lab:app`` for ``celery -A``: built where ``LAB_CONFIG`` is set."""
+    if name != "app":
+        raise AttributeError(name)
+    with _building:
+        if "app" not in globals():
+            config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
+            globals()["app"] = make_app(config)
+    return globals()["app"]
+
+
+_building = threading.Lock()

@@ -1,0 +1,47 @@
+"""The tasks that the tests' workers run. Every body notes what it does in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_dlock import Fail, FullJitter, LockedTask, Reschedule, Skip, Wait
+from tests.services.lab import Journal, hold_at
+
+SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
+POLICIES = {"reschedule": SOON, "skip": Skip(), "fail": Fail(), "wait": Wait(timeout=30)}
+
+
+def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[str, Any]) -> None:
+    """Define the tasks on *app*; *lock* and *task* are options of its locked tasks."""
+    journal = Journal(folder / "journal")
+    options = {"ttl": 5.0, **lock}
+    options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
+    options = {f"lock_{name}": value for name, value in options.items()}
+
+    @app.task(
+        name="apply",
+        base=LockedTask,
+        bind=True,
+        shared=False,
+        **{"lock_key": "order:{order}", **options, **task},
+    )
+    def apply(
+        self: Any, order: str, number: int = 0, hold: str | None = None, *, fencing_token: int
+    ) -> int:
+        """Notes start and end; with *hold* it stays in the body until the test says go."""
+        about = {"order": order, "number": number, "token": fencing_token, "id": self.request.id}
+        journal.write("start", **about)
+        if hold:
+            hold_at(folder, hold)
+        journal.write("end", **about)
+        return number
+
+    @app.task(name="note", shared=False)
+    def note(result: Any, what: str = "callback") -> Any:
+        """A plain task to stand behind a link, a chain or a chord."""
+        journal.write(what, result=result)
+        return result

@@ -1,0 +1,23 @@
+"""Waiting for a condition, with a deadline; the tests have no other way to wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(what: str, condition: Callable[[], T], timeout: float = 30.0) -> T:
+    """What *condition* returns as soon as it is true; fails with *what* when time is over."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what}")
+        pause.wait(0.02)

@@ -1,0 +1,97 @@
+"""A real Celery worker as a process group of its own, so that all of it can be killed or paused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.services.until import until
+
+
+class Worker:
+    """``celery worker`` on the app of ``tests.services.lab``; started on entering, gone after."""
+
+    def __init__(
+        self, folder: Path, config: dict[str, Any], name: str, pool: str, concurrency: int
+    ) -> None:
+        self.log_path = folder / f"{name}.log"
+        config_path = folder / f"{name}.json"
+        config_path.write_text(json.dumps(config))
+        self._env = {**os.environ, "LAB_CONFIG": str(config_path), "PYTHONUNBUFFERED": "1"}
+        self._command = [
+            *(sys.executable, "-m", "celery", "-A", "tests.services.lab:app", "worker"),
+            *("--pool", pool, "--concurrency", str(concurrency), "--hostname", f"{name}@lab"),
+            *("--loglevel", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"),
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def start(self, *, ready: bool = True) -> None:
+        """Start, and wait until it consumes (unless *ready* is false)."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=self._env, start_new_session=True
+            )
+        if ready:
+            until(f"worker ready: {self.log_path}", self._is_ready, timeout=60)
+
+    def _is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the worker has exited:\n{self.log}"
+        return " ready." in self.log
+
+    def send(self, number: signal.Signals, *, whole_group: bool = False) -> None:
+        """Send a signal to the main process, or to it and all of its children."""
+        if whole_group:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+        else:
+            os.kill(self.pid, number)
+
+    def pause(self) -> None:
+        self.send(signal.SIGSTOP, whole_group=True)
+
+    def resume(self) -> None:
+        self.send(signal.SIGCONT, whole_group=True)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it; nothing is left afterwards."""
+        if self.process is None:
+            return
+        self.send(signal.SIGCONT, whole_group=True)
+        self.send(signal.SIGKILL, whole_group=True)
+        self.process.wait()
+        self.process = None
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 60.0) -> int:
+        """Ask it to shut down (SIGTERM warm, SIGQUIT cold) and wait until it has; the exit code."""
+        assert self.process is not None
+        self.send(number)
+        return self.process.wait(timeout)
