@@ -1,0 +1,240 @@
+-- How one lock key lies in Redis, all of it in one hash slot.
+--
+--   state    string  holders, calls, how many messages are parked
+--   queue    zset    who waits: head .. task by rank; a head packs mode, limit, arrival, lapse
+--   entries  hash    task -> head .. message, for whoever waits and for parked tasks in their turn
+--   lost     hash    task -> how many runs were lost, and until when that is remembered
+--   token    string  the last fencing token
+--   done     string  until when the asking task counts as finished
+--
+-- Instants are microseconds. Concatenation rounds them, so strings are made by integer() only.
+
+local STATE, QUEUE, ENTRIES = KEYS[1], KEYS[2], KEYS[3]
+local LOST, TOKEN, DONE = KEYS[4], KEYS[5], KEYS[6]
+local DAY = 86400000000
+local TOKEN_STAYS = 7 * DAY
+-- One operation clears away at most this many windows of lapsed places.
+local ROUNDS = 32
+-- A clock that is handed in (tests) runs apart from the one that ends the keys of Redis.
+local DRIVEN = ARGV[1] ~= ''
+
+local HOLDER = {'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees'}
+local GRANT = {'task', 'mode', 'limit', 'parked', 'calls', 'due'}
+local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'lapses'}
+
+local function clock()
+  if DRIVEN then return tonumber(ARGV[1]) end
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local function integer(number)
+  return string.format('%.0f', number)
+end
+
+local function milliseconds(duration)
+  return integer(math.ceil(duration / 1000))
+end
+
+local function to_row(record, fields)
+  local row = {}
+  for i, field in ipairs(fields) do row[i] = record[field] or false end
+  return row
+end
+
+local function from_row(row, fields)
+  local record = {}
+  for i, field in ipairs(fields) do record[field] = row[i] end
+  return record
+end
+
+local function map(list, change, fields)
+  local changed = {}
+  for i, item in ipairs(list) do changed[i] = change(item, fields) end
+  return changed
+end
+
+-- The state: what every operation needs.
+
+local function read_state(name)
+  local packed = redis.call('GET', name)
+  if not packed then return {holders = {}, grants = {}, parked = 0, latest = 0} end
+  local readable, parts = pcall(cmsgpack.unpack, packed)
+  if not readable or type(parts) ~= 'table' or #parts ~= 4 then
+    error('this is not the state of a lock: ' .. name)
+  end
+  return {
+    packed = packed,
+    holders = map(parts[1], from_row, HOLDER),
+    grants = map(parts[2], from_row, GRANT),
+    parked = parts[3],
+    latest = parts[4],  -- the latest instant at which a place lapses
+  }
+end
+
+-- How long the key must outlive this operation; nil with parked messages, which never end.
+local function lifetime(state, now)
+  local latest = state.latest
+  if state.parked > 0 then return nil end
+  for _, grant in ipairs(state.grants) do
+    if grant.parked then return nil end
+    latest = math.max(latest, grant.due)
+  end
+  for _, holder in ipairs(state.holders) do latest = math.max(latest, holder.frees) end
+  return math.max(0, latest - now) + DAY
+end
+
+local function write_state(name, state, now)
+  local holders = map(state.holders, to_row, HOLDER)
+  local grants = map(state.grants, to_row, GRANT)
+  local packed = cmsgpack.pack({holders, grants, state.parked, state.latest})
+  if packed == state.packed then return end
+  local stays = lifetime(state, now)
+  if stays then
+    redis.call('SET', name, packed, 'PX', milliseconds(stays))
+  else
+    redis.call('SET', name, packed)
+  end
+end
+
+-- The queue: of which an operation sees the head, and where its own task stands.
+
+local function pack_head(entry)
+  return cmsgpack.pack(entry.mode, entry.limit, entry.arrived, entry.lapses)
+end
+
+local function unpack_head(packed)
+  local offset, mode, limit, arrived, lapses = cmsgpack.unpack_limit(packed, 4)
+  local rest = offset < 0 and '' or string.sub(packed, offset + 1)
+  return {mode = mode, limit = limit, arrived = arrived, lapses = lapses}, rest
+end
+
+local function read_member(member, rank)
+  local entry, task = unpack_head(member)
+  entry.task, entry.rank = task, tonumber(rank)
+  return entry
+end
+
+local function message_of(task)
+  local packed = redis.call('HGET', ENTRIES, task)
+  if not packed then return '' end
+  local _, message = unpack_head(packed)
+  return message
+end
+
+local function unqueue(entry)
+  redis.call('ZREM', QUEUE, pack_head(entry) .. entry.task)
+end
+
+local function discard(entry)
+  unqueue(entry)
+  redis.call('HDEL', ENTRIES, entry.task)
+end
+
+local function enqueue(entry, message)
+  local head = pack_head(entry)
+  redis.call('HSET', ENTRIES, entry.task, head .. message)
+  redis.call('ZADD', QUEUE, integer(entry.rank), head .. entry.task)
+end
+
+local function add_live(waiting, entry, now)
+  if entry.lapses and entry.lapses <= now then
+    discard(entry)
+  else
+    waiting[#waiting + 1] = entry
+  end
+end
+
+local function load_window(state, now)
+  for _ = 1, ROUNDS do
+    local before = #state.waiting
+    local rows = redis.call('ZRANGE', QUEUE, before, WINDOW - 1, 'WITHSCORES')
+    state.first = state.first or tonumber(rows[2])
+    for i = 1, #rows, 2 do add_live(state.waiting, read_member(rows[i], rows[i + 1]), now) end
+    if #state.waiting - before == #rows / 2 then return end
+  end
+end
+
+local function load_own(state, task, now)
+  for _, entry in ipairs(state.waiting) do
+    if entry.task == task then return end
+  end
+  local packed = redis.call('HGET', ENTRIES, task)
+  if not packed then return end
+  local entry = unpack_head(packed)
+  local rank = redis.call('ZSCORE', QUEUE, pack_head(entry) .. task)
+  if not rank then return end  -- its turn is called
+  entry.task, entry.rank = task, tonumber(rank)
+  add_live(state.waiting, entry, now)
+end
+
+local function load(task, now)
+  local state = read_state(STATE)
+  state.waiting = {}
+  state.done = task and tonumber(redis.call('GET', DONE) or 0) > now
+  local tail = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
+  state.queued = #tail > 0
+  state.last = tonumber(tail[2] or 0)
+  if state.queued then
+    load_window(state, now)
+    if task then load_own(state, task, now) end
+  end
+  state.first = state.first or 0
+  return state
+end
+
+local function keep(name, stays)
+  if stays then
+    redis.call('PEXPIRE', name, milliseconds(stays))
+  else
+    redis.call('PERSIST', name)
+  end
+end
+
+local function save(state, now)
+  local waits = state.queued and redis.call('EXISTS', QUEUE) == 1
+  if #state.holders == 0 and #state.grants == 0 and not waits then
+    redis.call('DEL', STATE)
+    return
+  end
+  write_state(STATE, state, now)
+  if state.queued then
+    local stays = lifetime(state, now)
+    keep(QUEUE, stays)
+    keep(ENTRIES, stays)
+  end
+end
+
+-- What is remembered of tasks that neither hold nor wait.
+
+local function mark_done(ttl, now)
+  local stays = DRIVEN and math.max(ttl, DAY) or ttl
+  redis.call('SET', DONE, integer(now + ttl), 'PX', milliseconds(stays))
+end
+
+local function remembered(value, now)
+  local count, ends = string.match(value or '', '^(%d+) (%d+)$')
+  return count and tonumber(ends) > now and tonumber(count) or 0
+end
+
+local function lost_runs(task, now)
+  return remembered(redis.call('HGET', LOST, task), now)
+end
+
+local function count_lost(task, now)
+  local count = lost_runs(task, now) + 1
+  redis.call('HSET', LOST, task, integer(count) .. ' ' .. integer(now + REMEMBER_LOST))
+  redis.call('PEXPIRE', LOST, milliseconds(REMEMBER_LOST))
+  -- Two at random for each new one: what nobody asks for again cannot pile up.
+  local some = redis.call('HRANDFIELD', LOST, 2, 'WITHVALUES')
+  for i = 1, #some, 2 do
+    if remembered(some[i + 1], now) == 0 then redis.call('HDEL', LOST, some[i]) end
+  end
+end
+
+local function next_token(now)
+  local last = tonumber(redis.call('GET', TOKEN) or 0)
+  local token = math.max(last + 1, now)
+  redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
+  return token
+end

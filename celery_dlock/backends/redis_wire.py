@@ -1,0 +1,156 @@
+"""What goes to Redis and what comes back: scripts, key names, claims, verdicts.
+
+The scripts are the rules of :mod:`celery_dlock.core.machine` in Lua, kept as ``.lua`` files; their
+constants come from the Python side, so that there is one place for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from celery_dlock.backends.base import Wake
+from celery_dlock.backends.change import REMEMBER_LOST
+from celery_dlock.core.machine import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
+from celery_dlock.core.state import (
+    WINDOW,
+    Busy,
+    Claim,
+    Drop,
+    EnterVerdict,
+    Grant,
+    Holder,
+    KeyState,
+    LeaveVerdict,
+    Left,
+    Lost,
+    Mode,
+    Park,
+    Reason,
+    Renewed,
+    RenewVerdict,
+    Run,
+    Same,
+    Waiting,
+)
+
+#: What is stored under a key; a later form gets the next number and so never meets this one.
+SCHEMA = 1
+
+# One letter each: a mode lies in every waiting entry.
+_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
+_MODES = {code.encode(): mode for mode, code in _CODES.items()}
+
+_CONSTANTS = f"""\
+local WINDOW = {WINDOW}
+local CALL_AGAIN_FIRST = {CALL_AGAIN_FIRST}
+local CALL_AGAIN_LAST = {CALL_AGAIN_LAST}
+local REMEMBER_LOST = {REMEMBER_LOST}
+local EXCLUSIVE, SHARED = '{_CODES[Mode.EXCLUSIVE]}', '{_CODES[Mode.SHARED]}'
+"""
+
+
+def script(*names: str) -> str:
+    """The text of one script, made of the named files in this order."""
+    folder = files("celery_dlock.backends") / "lua"
+    texts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
+    return "\n".join((_CONSTANTS, *texts))
+
+
+def base_name(prefix: str, key: str) -> str:
+    """What all names of *key* begin with; the braces put them into one slot of a cluster.
+
+    A ``}`` in the key would end the tag too early and an empty tag is none, so both are written
+    in another way; no two keys become the same.
+    """
+    return f"{_tag_safe(prefix)}:{SCHEMA}:{{{_tag_safe(key) or '{'}}}"
+
+
+def _tag_safe(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "{)")
+
+
+def names(base: str, task: str | None = None) -> list[str]:
+    """The keys of Redis that a script may touch; *task* is the asking one, if there is one."""
+    parts = ["state", "queue", "entries", "lost", "token"]
+    return [f"{base}:{part}" for part in parts] + ([] if task is None else [f"{base}:done:{task}"])
+
+
+def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | bytes]:
+    return [
+        claim.task,
+        claim.nonce,
+        _CODES[claim.mode],
+        claim.limit,
+        claim.ttl,
+        claim.wait.value,
+        claim.patience,
+        claim.lock_delay,
+        claim.done_ttl,
+        message or b"",
+    ]
+
+
+def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
+    match answer:
+        case [b"run", int(slot), int(token)]:
+            return Run(slot, token)
+        case [b"park"]:
+            return Park()
+        case [b"busy", row, int(left), int(parked)]:
+            return Busy(None if row is None else _holder(row), left, parked)
+        case [b"same", row, int(left)]:
+            return Same(_holder(row), left)
+        case [b"drop", bytes(reason)]:
+            return Drop(Reason(reason.decode()))
+    raise ValueError(f"no verdict: {answer!r}")
+
+
+def leave_verdict(answer: Sequence[Any]) -> LeaveVerdict:
+    match answer:
+        case [b"left", int(carried)]:
+            return Left(bool(carried))
+        case [b"lost", int(carried)]:
+            return Lost(bool(carried))
+    raise ValueError(f"no verdict: {answer!r}")
+
+
+def renew_verdicts(answer: Sequence[Any], asked: int) -> list[RenewVerdict]:
+    ends = [int(end) for end in answer]
+    if len(ends) != asked:
+        raise ValueError(f"{len(ends)} verdicts for {asked} claims")
+    return [Renewed(end) if end else Lost() for end in ends]
+
+
+def wakes(key: str, answer: Sequence[Any]) -> tuple[Wake, ...]:
+    return tuple(Wake(key, task.decode(), message) for task, message in answer)
+
+
+def key_state(answer: Sequence[Any]) -> KeyState:
+    holders, grants, queue, parked, lost = answer
+    waiting = tuple(_waiting(row) for row in queue)
+    return KeyState(
+        holders=tuple(_holder(row) for row in holders),
+        grants=tuple(_grant(row) for row in grants),
+        waiting=waiting,
+        parked=parked,
+        first=waiting[0].rank if waiting else 0,
+        last=waiting[-1].rank if waiting else 0,
+        lost=tuple((task.decode(), count) for task, count in lost),
+    )
+
+
+def _holder(row: Sequence[Any]) -> Holder:
+    task, nonce, mode, *numbers = row
+    return Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers)
+
+
+def _grant(row: Sequence[Any]) -> Grant:
+    task, mode, limit, parked, calls, due = row
+    return Grant(task.decode(), _MODES[mode], limit, bool(parked), calls, due)
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    task, mode, *numbers = row
+    return Waiting(task.decode(), _MODES[mode], *numbers)

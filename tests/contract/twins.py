@@ -1,0 +1,122 @@
+"""Two stores given the same operations at the same times, and compared after each.
+
+Tokens come from different sources, so each store's tokens are numbered in the order in which they
+were first given; a token that is not larger than all before it is a difference of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from celery_dlock.backends.base import LockBackend
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Holder,
+    KeyState,
+    Mode,
+    Outcome,
+    Run,
+    Same,
+    Wait,
+)
+
+KEY = "order:42"
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+
+#: All durations are whole seconds, so that ends are hit exactly, from both sides.
+_seconds = st.integers(0, 4).map(lambda n: n * SECOND)
+
+claims = st.builds(
+    Claim,
+    key=st.just(KEY),
+    task=st.sampled_from("abcd"),
+    nonce=st.sampled_from("12"),
+    ttl=st.integers(1, 4).map(lambda n: n * SECOND),
+    mode=st.sampled_from([Mode.EXCLUSIVE, Mode.EXCLUSIVE, Mode.SHARED]),
+    limit=st.integers(1, 3),
+    wait=st.sampled_from([Wait.QUEUE, Wait.QUEUE, Wait.PLACE, Wait.NOT]),
+    patience=_seconds,
+    lock_delay=st.sampled_from([0, 0, 0, 2 * SECOND]),
+    done_ttl=st.sampled_from([0, 3 * SECOND]),
+)
+
+_messages = st.none() | st.binary(min_size=1, max_size=40)
+
+operations = st.one_of(
+    st.tuples(st.just("enter"), claims, _messages),
+    st.tuples(st.just("enter"), claims, _messages),
+    st.tuples(st.just("leave"), claims, st.sampled_from(list(Outcome)), _messages),
+    st.tuples(st.just("renew"), st.lists(claims, max_size=3)),
+    st.tuples(st.just("reap"), st.just(KEY)),
+    st.tuples(
+        st.just("pass"),
+        st.sampled_from([1, SECOND - 1, SECOND, SECOND, 2 * SECOND, 5 * SECOND, 700 * SECOND, DAY]),
+    ),
+)
+
+
+class Clock:
+    """Microseconds that move only when told to; they start where floats lose digits."""
+
+    def __init__(self) -> None:
+        self.now = 1_795_166_707_336_123
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Twin:
+    """A store, and the tokens it has given."""
+
+    store: LockBackend
+    tokens: list[int] = field(default_factory=list)
+
+    def apply(self, kind: str, *args: Any) -> object:
+        return self._comparable(getattr(self.store, kind)(*args))
+
+    def state(self, now: int) -> object:
+        """What the key says. Lapsed places may be cleared late, and ranks only order."""
+        state = self.store.peek(KEY)
+        live = [e for e in state.waiting if e.lapses is None or e.lapses > now]
+        waiting = tuple(replace(entry, rank=n) for n, entry in enumerate(live))
+        holders = tuple(map(self._holder, state.holders))
+        return KeyState(holders, state.grants, waiting, state.parked)
+
+    def _comparable(self, reply: Any) -> object:
+        if isinstance(reply, list):
+            return reply
+        match reply.verdict:
+            case Run(slot, token):
+                return replace(reply, verdict=Run(slot, self._number(token)))
+            case Same(holder, left):
+                return replace(reply, verdict=Same(self._holder(holder), left))
+            case Busy(Holder() as holder, left, parked):
+                return replace(reply, verdict=Busy(self._holder(holder), left, parked))
+        return reply
+
+    def _holder(self, holder: Holder) -> Holder:
+        return replace(holder, token=self._number(holder.token))
+
+    def _number(self, token: int) -> int:
+        if token == 0:
+            return 0
+        if token not in self.tokens:
+            assert not self.tokens or token > self.tokens[-1], "a later token must be larger"
+            self.tokens.append(token)
+        return self.tokens.index(token) + 1
+
+
+def assert_alike(one: Twin, other: Twin, clock: Clock, ops: list[tuple[Any, ...]]) -> None:
+    """Apply *ops* to both; each answer and each state in between must be the same."""
+    for op in ops:
+        if op[0] == "pass":
+            clock.now += op[1]
+            continue
+        assert other.apply(*op) == one.apply(*op), op
+        assert other.state(clock.now) == one.state(clock.now), op
