@@ -19,7 +19,9 @@ from tests.docs.shell import Shell
 
 FILE_NAME = re.compile(r"# ([\w/]+\.py)\n")
 FENCED = re.compile(r"^```(.*)\n[\s\S]*?^```$", re.MULTILINE)
-DIRECTIVE = re.compile(r"^ *\.\. (?:code-block|code|sourcecode)::(.*)$|(?<!\.)::$", re.MULTILINE)
+DIRECTIVE = re.compile(
+    r"^ *\.\. (?:code-block|code|sourcecode)::(.*)$|^(?! *\.\. ).*::$", re.MULTILINE
+)
 KNOWN = {"python", "console", "text"}
 
 
