@@ -169,7 +169,7 @@ class Execution:
 @signals.task_postrun.connect  # type: ignore[untyped-decorator]
 def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> None:
     """The result is stored and the callbacks are published: now the lock may go."""
-    execution = getattr(task.request, EXECUTION, None)
+    execution = vars(task.request).pop(EXECUTION, None)
     if not isinstance(execution, Execution):
         return
     if state in (states.SUCCESS, states.FAILURE):
