@@ -8,11 +8,37 @@ from typing import Any
 
 from celery import Celery
 
-from celery_dlock import Fail, FullJitter, LockedTask, Reschedule, Skip, Wait
+from celery_dlock import (
+    Contention,
+    Decision,
+    Fail,
+    FullJitter,
+    LockedTask,
+    Policy,
+    Reschedule,
+    RunLater,
+    Skip,
+    Wait,
+)
 from tests.services.lab import Journal, hold_at
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
-POLICIES = {"reschedule": SOON, "skip": Skip(), "fail": Fail(), "wait": Wait(timeout=30)}
+
+
+class InTwoSeconds:
+    """A policy that always comes back after the same time, so that attempts can be counted."""
+
+    def decide(self, contention: Contention) -> Decision:
+        return RunLater(2.0)
+
+
+POLICIES: dict[str, Policy] = {
+    "reschedule": SOON,
+    "in two seconds": InTwoSeconds(),
+    "skip": Skip(),
+    "fail": Fail(),
+    "wait": Wait(timeout=30),
+}
 
 
 def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[str, Any]) -> None:
@@ -33,7 +59,9 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
         self: Any, order: str, number: int = 0, hold: str | None = None, *, fencing_token: int
     ) -> int:
         """Notes start and end; with *hold* it stays in the body until the test says go."""
-        about = {"order": order, "number": number, "token": fencing_token, "id": self.request.id}
+        waits = (self.request.get("dlock") or {}).get("waits", 0)
+        about = {"order": order, "number": number, "token": fencing_token, "waits": waits}
+        about["id"] = self.request.id
         journal.write("start", **about)
         if hold:
             hold_at(folder, hold)

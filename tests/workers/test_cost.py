@@ -1,0 +1,88 @@
+"""What a locked task costs on Redis: commands counted at the server, nothing timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.services.lab import Lab
+from tests.services.redis import RedisServer
+from tests.services.until import until
+from tests.workers.conftest import MakeLab
+
+pytestmark = pytest.mark.server("redis")
+
+ROUND_TRIPS = ("evalsha", "eval", "script|load", "multi", "exec", "watch", "publish", "subscribe")
+
+
+def round_trips(server: RedisServer) -> int:
+    """Commands that only a client sends; what a script calls inside the server does not count."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ROUND_TRIPS)
+
+
+@pytest.fixture
+def lab(make_lab: MakeLab, own_redis_server: RedisServer) -> Lab:
+    """Locks alone on Redis; broker and results elsewhere. Leases so long that none is renewed."""
+    return make_lab(
+        celery={"dlock_url": own_redis_server.url},
+        lock={"ttl": 600.0, "policy": "in two seconds"},
+        task={"acks_late": True},
+    )
+
+
+def settled(server: RedisServer, expected: int) -> Callable[[], bool]:
+    return lambda: round_trips(server) >= expected
+
+
+def test_a_task_without_contention_costs_two_round_trips(
+    lab: Lab, own_redis_server: RedisServer
+) -> None:
+    with lab.worker("prefork", concurrency=1):
+        # Given a process that has connected and loaded its scripts
+        lab.app.tasks["apply"].delay("warm", 0)
+        lab.journal.wait_for("end", order="warm")
+        until("the warm-up has left", settled(own_redis_server, 6))  # two scripts, loaded once
+        before = round_trips(own_redis_server)
+
+        # When twenty tasks run, each on a key of its own
+        for number in range(20):
+            lab.app.tasks["apply"].delay(f"order-{number}", number)
+        lab.journal.wait_for("end", count=21)
+        until("all have left", settled(own_redis_server, before + 40))
+        lab.app.tasks["apply"].delay("last", 0)  # whatever came late shows before this one
+        lab.journal.wait_for("end", order="last")
+        until("the last has left", settled(own_redis_server, before + 42))
+
+    # Then each took one to enter and one to leave
+    assert round_trips(own_redis_server) == before + 42
+
+
+def test_a_contended_task_costs_three_round_trips_and_one_publish(
+    lab: Lab, own_redis_server: RedisServer
+) -> None:
+    with lab.worker("prefork", concurrency=2):
+        # Given two processes that have connected and loaded their scripts
+        lab.app.tasks["apply"].delay("warm-1", 0, hold="warm")
+        lab.app.tasks["apply"].delay("warm-2", 0, hold="warm")
+        lab.journal.wait_for("start", count=2)
+        lab.go("warm")
+        lab.journal.wait_for("end", count=2)
+        until("the warm-up has left", settled(own_redis_server, 8))
+        before = round_trips(own_redis_server)
+
+        # When a task meets a held key once, comes back, and runs
+        lab.app.tasks["apply"].delay("42", 1, hold="contended")
+        lab.journal.wait_for("start", number=1)
+        lab.app.tasks["apply"].delay("42", 2)
+        until("the second was refused", settled(own_redis_server, before + 2))
+        lab.go("contended")
+        lab.journal.wait_for("end", number=2)
+        until("both have left", settled(own_redis_server, before + 5))
+
+    # Then the first took two, the second three, and its message was published once more
+    assert round_trips(own_redis_server) == before + 5
+    (second,) = lab.journal.read("start", number=2)
+    assert second["waits"] == 1
