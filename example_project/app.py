@@ -12,13 +12,13 @@ from example_project.broker import transport_options
 FOLDER = Path(os.environ.get("SHOP_DIR", "var/shop")).resolve()
 FOLDER.mkdir(parents=True, exist_ok=True)
 
-app = Celery("shop", broker="filesystem://", include=["example_project.tasks"])
+app = Celery("shop", broker="filesystem://localhost", include=["example_project.tasks"])
 app.conf.update(
     broker_transport="example_project.broker:Transport",
     broker_transport_options=transport_options(FOLDER / "broker"),
     broker_connection_retry_on_startup=True,
     dlock_url=f"sqlite:///{FOLDER / 'dlock.db'}",
-    dlock_ttl=3,  # how long a key stays taken when its worker dies; a run may take longer
+    dlock_ttl=3,  # for the demo: a key whose worker has died is free again soon; usual is 30
     dlock_sinks=["example_project.journal:note"],
     task_acks_late=True,
     task_ignore_result=True,

@@ -76,8 +76,10 @@ def _applied_once(evidence: Evidence) -> Finding:
     wrong = [f"{e}: {times[e]} times" for e in sorted(known | times.keys()) if times[e] != 1]
     wrong += [f"{e} was never sent" for e in sorted(times.keys() - known)]
     wrong += _wrong_orders(evidence)
+    dropped = sum(entry["event"] == "Dropped" for entry in evidence.journal)
     again = sum(not run.applied for run in evidence.runs)
-    detail = f"{len(known & times.keys())} of {len(known)} (and {again} duplicates found it done)"
+    detail = f"{len(known & times.keys())} of {len(known)}"
+    detail += f"; of the duplicates the lock dropped {dropped}, {again} found the event applied"
     return Finding("Every event was applied exactly once", detail, tuple(wrong))
 
 
@@ -110,7 +112,9 @@ def _no_overlap(evidence: Evidence) -> Finding:
             for earlier, later in pairwise(held)
             if later.started < earlier.ended
         ]
+    lapsed = sum(not run.held for run in evidence.runs)
     detail = f"{len(evidence.runs)} runs on {len(_by_order(evidence))} orders"
+    detail += f"; {lapsed} had lost the lock by the end, which is for the fence" if lapsed else ""
     return Finding("No two tasks of one order overlapped", detail, tuple(wrong))
 
 

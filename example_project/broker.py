@@ -6,6 +6,8 @@ under a temporary name and renamed, and a message is taken by renaming it into a
 own, which only one process can win. Like kombu's it delivers nothing again after a kill.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import time
@@ -34,14 +36,16 @@ def transport_options(folder: Path) -> dict[str, Any]:
     }
 
 
-class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu is not typed
+class Channel(filesystem.Channel):
     """A channel on which no message is seen before it is whole."""
 
-    def _put(self, queue: str, payload: Any, **_: Any) -> None:
+    def _put(  # type: ignore[override]  # as kombu's own
+        self, queue: str, payload: Any, **_: Any
+    ) -> None:
         name = f"{time.time_ns():020}_{uuid.uuid4().hex}.{queue}.msg"
         self._write(Path(self.data_folder_out) / name, payload)
 
-    def _get(self, queue: str) -> Any:
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
         waiting = Path(self.data_folder_in)
         for name in sorted(path.name for path in waiting.iterdir()):
             if name.partition(".")[2] != f"{queue}.msg":
@@ -51,9 +55,9 @@ class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu is not typed
                 (waiting / name).rename(taken)
             except FileNotFoundError:
                 continue  # another process was faster
-            payload = loads(taken.read_bytes())
+            message = loads(taken.read_bytes())
             taken.unlink()
-            return payload
+            return message
         raise Empty
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
@@ -70,7 +74,7 @@ class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu is not typed
         written.rename(path)
 
 
-class Transport(filesystem.Transport):  # type: ignore[misc]
+class Transport(filesystem.Transport):
     """Set as ``broker_transport = "example_project.broker:Transport"``."""
 
     Channel = Channel

@@ -32,10 +32,13 @@ class Worker:
     def group(self) -> int:
         return self.process.pid
 
-    def send(self, signum: signal.Signals) -> None:
-        """Send *signum* to the worker's main process and to all of its children."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.group, signum)
+    def pause(self) -> None:
+        """Stop the main process and all of its children, wherever they are."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._send(signal.SIGCONT)
 
     def ask_to_stop(self) -> None:
         """A warm shutdown: it ends what it runs and puts back what it holds."""
@@ -44,8 +47,16 @@ class Worker:
 
     def kill(self) -> None:
         """End the whole group, also one that was stopped, also children without their parent."""
-        self.send(signal.SIGKILL)
+        self._send(signal.SIGKILL)
         self.process.wait()
+
+    def last_words(self) -> str:
+        """The end of what it has written."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+    def _send(self, signum: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.group, signum)
 
 
 def start(name: str, folder: Path, environment: dict[str, str]) -> Worker:
