@@ -157,9 +157,10 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.OVER:
             return _forget(state, task)
         case Outcome.REPEAT:
-            if claim.wait is Wait.QUEUE and not _carried(state, task):
-                return _insert(state, claim, now, state.first - 1, None)
-            return state
+            if claim.wait is not Wait.QUEUE or _carried(state, task):
+                return state
+            state = _leave_queue(state, task)  # another delivery may have a place, or its turn
+            return _insert(state, claim, now, state.first - 1, None)
         case Outcome.ABANDONED:
             return _count_lost(state, task) if held else state
 
@@ -271,13 +272,15 @@ def _drop_entry(state: KeyState, task: str) -> KeyState:
 
 
 def _forget(state: KeyState, task: str) -> KeyState:
-    """Take *task* out of the queue: its place, its shadow, its turn, its count of lost runs."""
+    """Take *task* out of the queue, and its count of lost runs with it."""
+    state = _leave_queue(state, task)
+    return replace(state, lost=tuple(entry for entry in state.lost if entry[0] != task))
+
+
+def _leave_queue(state: KeyState, task: str) -> KeyState:
+    """Without *task*'s place, its shadow or its parked message, and without its turn."""
     state = _drop_entry(state, task)
-    return replace(
-        state,
-        grants=tuple(g for g in state.grants if g.task != task),
-        lost=tuple(entry for entry in state.lost if entry[0] != task),
-    )
+    return replace(state, grants=tuple(g for g in state.grants if g.task != task))
 
 
 def _count_lost(state: KeyState, task: str) -> KeyState:

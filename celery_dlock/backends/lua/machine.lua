@@ -61,9 +61,13 @@ local function drop_grant(state, task)
   if grant.parked then redis.call('HDEL', ENTRIES, task) end
 end
 
-local function forget(state, task)
+local function leave_queue(state, task)
   drop_entry(state, task)
   drop_grant(state, task)
+end
+
+local function forget(state, task)
+  leave_queue(state, task)
   redis.call('HDEL', LOST, task)
 end
 
@@ -199,6 +203,7 @@ local function conclude(state, claim, outcome, held, now)
     forget(state, claim.task)
   elseif outcome == 'repeat' then
     if claim.wait == 'queue' and not carried(state, claim.task) then
+      leave_queue(state, claim.task)
       insert(state, claim, now, state.first - 1, nil, claim.message)
     end
   elseif held then
