@@ -73,7 +73,9 @@ class RedisBackend(LockBackend):
         except (ValueError, TypeError, redis.RedisError) as exc:
             # The driver's own words may quote a part of the URL, password included.
             kind = type(exc).__name__
-            raise ConfigurationError(f"redis-py cannot use this URL or its options: {kind}") from None
+            raise ConfigurationError(
+                f"redis-py cannot use this URL or its options: {kind}"
+            ) from None
         return cls(client, options)
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
@@ -154,7 +156,9 @@ def _driver_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "redis+unix":
         if not parts.path:
-            raise ConfigurationError("a redis+unix:// URL needs a path: redis+unix:///run/redis.sock")
+            raise ConfigurationError(
+                "a redis+unix:// URL needs a path: redis+unix:///run/redis.sock"
+            )
         return url.removeprefix("redis+")
     if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
         raise ConfigurationError("the path of a redis:// URL is the number of a database, as in /2")

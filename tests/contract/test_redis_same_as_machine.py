@@ -51,7 +51,9 @@ _crowds = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(limit=st.sampled_from([1, 3, WINDOW + 10]), crowd=_crowds, ops=st.lists(operations, max_size=30))
+@given(
+    limit=st.sampled_from([1, 3, WINDOW + 10]), crowd=_crowds, ops=st.lists(operations, max_size=30)
+)
 def test_redis_answers_as_the_machine_does_when_more_wait_than_it_loads(
     redis_server: RedisServer,
     tmp_path_factory: pytest.TempPathFactory,
