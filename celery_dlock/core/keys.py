@@ -40,7 +40,7 @@ class KeyTemplate:
         :exc:`~celery_dlock.ConfigurationError` for everything that can be known to be wrong.
         """
         if key is None:
-            return cls(signature, (_Text(default, (escape(default),)),))
+            return cls(signature, (_Text(default, (default,)),))
         entries = (key,) if isinstance(key, str) or not isinstance(key, Sequence) else tuple(key)
         if not entries:
             raise ConfigurationError("a lock needs at least one key, got an empty list")
@@ -68,7 +68,10 @@ class KeyTemplate:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A template: escaped literal text and fields, in turn."""
+    """A template: literal text and fields, in turn.
+
+    The text is escaped piece by piece, so that ``%`` and a value of ``41`` make no ``%41``.
+    """
 
     label: str
     pieces: tuple[str | Field, ...]

@@ -71,6 +71,9 @@ class TestWhichCallsShareAKey:
     def test_braces_are_written_twice(self) -> None:
         assert key_of("{{{order}}}", 1) == "%7B1%7D"
 
+    def test_a_percent_sign_and_a_value_never_make_an_escape(self) -> None:
+        assert key_of("100%{order}", 41) == "100%2541" == key_of("100%25{order}", 41)
+
 
 class TestSeveralKeys:
     def test_are_all_rendered_and_sorted(self) -> None:

@@ -206,6 +206,11 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_setting(name: str, value: A
         read(**{f"dlock_{name}": value})
 
 
+def test_one_text_where_a_list_belongs_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(ConfigurationError, match="dlock_require must be a list, got 'durable'"):
+        read(dlock_require="durable")
+
+
 def test_the_largest_epoch_is_accepted() -> None:
     assert read(dlock_fencing_epoch=1023).fencing_epoch == 1023
 
