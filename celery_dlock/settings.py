@@ -15,8 +15,6 @@ from celery_dlock.backends.base import BackendOptions, LockBackend, Trait
 from celery_dlock.core.checks import did_you_mean, duration
 from celery_dlock.errors import ConfigurationError
 
-__all__ = ["Settings", "duration"]
-
 PREFIX = "dlock_"
 LARGEST_EPOCH = 1023
 

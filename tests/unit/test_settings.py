@@ -14,8 +14,9 @@ from celery import Celery
 from celery_dlock.backends.base import Trait
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.contention.skip import Skip
+from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.settings import _CHECKS, Settings, duration
+from celery_dlock.settings import _CHECKS, Settings
 
 
 def read(**conf: Any) -> Settings:
