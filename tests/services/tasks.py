@@ -73,3 +73,15 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
         """A plain task to stand behind a link, a chain or a chord."""
         journal.write(what, result=result)
         return result
+
+    @app.task(name="plain", shared=False)
+    def plain(order: str, number: int = 0) -> int:
+        """What ``quick`` does, without a lock: the benchmarks compare the two."""
+        journal.write("ran", order=order, number=number)
+        return number
+
+    @app.task(name="quick", base=LockedTask, shared=False, **{"lock_key": "{order}", **options})
+    def quick(order: str, number: int = 0) -> int:
+        """As little as a locked body can do."""
+        journal.write("ran", order=order, number=number)
+        return number
