@@ -9,6 +9,7 @@ feet. So every connection is closed before a fork and opened again, by whoever n
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -22,6 +23,9 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 #: "dlck": marks the file as ours, so that another program's database is never touched.
 APPLICATION_ID = 0x646C636B
 SCHEMA_VERSION = 1
+
+#: Seconds between two tries, on average, while another process writes.
+PAUSE = 0.001
 
 SCHEMA = (
     # The smallest token that has not been issued; one counter for all keys.
@@ -73,9 +77,9 @@ class DatabaseFile:
             if self._connection is None:
                 self._connection = self._open()
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._patiently(self._connection, "BEGIN IMMEDIATE")
                 yield self._connection
-                self._connection.execute("COMMIT")
+                self._patiently(self._connection, "COMMIT")
             except BaseException:
                 self._disconnect()  # rolls back, and a file that was replaced is opened afresh
                 raise
@@ -98,7 +102,7 @@ class DatabaseFile:
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+            self.path, timeout=0, isolation_level=None, check_same_thread=False
         )
         try:
             self._prepare(connection)
@@ -108,14 +112,14 @@ class DatabaseFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")  # several processes may be the first
+        self._patiently(connection, "BEGIN IMMEDIATE")  # several processes may be the first
         if not self._is_ours(connection):
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-        self._write_ahead(connection)
+        self._patiently(connection, "COMMIT")
+        self._patiently(connection, "PRAGMA journal_mode=WAL")
         # A sync of the disk at each commit, milliseconds on a laptop. With less, a power cut may
         # take back the last commits, and a token would be issued a second time.
         connection.execute("PRAGMA synchronous=FULL")
@@ -138,20 +142,23 @@ class DatabaseFile:
             )
         return True
 
-    def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Switch to the write-ahead log, for which SQLite does not itself wait its turn."""
+    def _patiently(self, connection: sqlite3.Connection, statement: str) -> None:
+        """Try until the other processes let it happen.
+
+        SQLite's own way of waiting slows down to ten tries a second; beside a process that is
+        never idle it was starved for 5 s, and some statements do not wait at all.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute(statement)
             except sqlite3.OperationalError as exc:
-                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or (
-                    time.monotonic() > deadline
-                ):
+                busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.005)
             else:
                 return
+            time.sleep(random.uniform(0, 2 * PAUSE))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -1,0 +1,164 @@
+"""Many at once: forty real threads on one key, and a queue longer than anybody loads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from celery_dlock.backends.base import LockBackend, Reply
+from celery_dlock.core.state import WINDOW, Busy, Drop, Outcome, Park, Reason, Run
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import (
+    PLACE,
+    QUEUE,
+    StoreUnderTest,
+    claim,
+    park,
+    running,
+    woken,
+)
+
+THREADS = 40
+TURNS = 5
+DEADLINE = 60.0
+LONG = 1_000
+
+
+def at_once(work: Callable[[int], object]) -> list[object]:
+    """What *work* returns in each of forty threads that start together."""
+    barrier = threading.Barrier(THREADS)
+
+    def start(number: int) -> object:
+        barrier.wait(DEADLINE)
+        return work(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(start, range(THREADS), timeout=DEADLINE))
+
+
+class Turns:
+    """Threads that pass a key on through its queue, and count without a lock of their own."""
+
+    def __init__(self, backend: LockBackend) -> None:
+        self._backend = backend
+        self._called = {f"{n}:{t}": threading.Event() for n in range(THREADS) for t in range(TURNS)}
+        self._inside = 0
+        self.most = 0
+        self.count = 0
+
+    def work(self, number: int) -> None:
+        for turn in range(TURNS):
+            mine = claim(f"{number}:{turn}", wait=QUEUE, ttl=3600)
+            reply = self._backend.enter(mine, b"message")
+            while isinstance(reply.verdict, Park):
+                self._call(reply)
+                assert self._called[mine.task].wait(DEADLINE)
+                reply = self._backend.enter(mine, b"message")
+            running(reply)
+            self._increment()
+            self._call(self._backend.leave(mine, Outcome.DONE))
+
+    def _increment(self) -> None:
+        self._inside += 1
+        self.most = max(self.most, self._inside)
+        seen = self.count
+        time.sleep(0)  # let the others in, if the store does
+        self.count = seen + 1
+        self._inside -= 1
+
+    def _call(self, reply: Reply[object]) -> None:
+        for task in woken(reply):
+            self._called[task].set()
+
+
+class Crowd(StoreUnderTest):
+    def test_of_forty_threads_exactly_one_gets_the_key(self, backend: LockBackend) -> None:
+        for turn in range(TURNS):
+            verdicts = at_once(lambda n, t=turn: backend.enter(claim(f"{n}:{t}")).verdict)
+
+            assert sum(isinstance(v, Run) for v in verdicts) == 1
+            assert sum(isinstance(v, Busy) for v in verdicts) == THREADS - 1
+            (holder,) = backend.peek("key").holders
+            backend.leave(claim(holder.task), Outcome.DONE)
+
+    def test_of_forty_threads_exactly_three_get_three_slots(self, backend: LockBackend) -> None:
+        verdicts = at_once(lambda n: backend.enter(claim(str(n), limit=3)).verdict)
+
+        given = [v for v in verdicts if isinstance(v, Run)]
+        assert sorted(v.slot for v in given) == [0, 1, 2]
+        assert len({v.token for v in given}) == 3
+
+    def test_forty_threads_lose_no_update_of_an_unlocked_counter(
+        self, backend: LockBackend
+    ) -> None:
+        turns = Turns(backend)
+
+        at_once(turns.work)
+
+        assert turns.most == 1
+        assert turns.count == THREADS * TURNS
+
+    def test_a_queue_longer_than_the_window_is_still_served_in_order(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("holder"))
+        park(backend, *(f"task {n}" for n in range(LONG)))
+        last = f"task {LONG - 1}"
+
+        assert backend.enter(claim("other")).verdict == Busy(
+            backend.peek("key").holders[0], 10_000_000, LONG
+        )
+        assert backend.enter(claim(last, "copy", wait=QUEUE), b"x").verdict == Drop(Reason.WAITING)
+
+        task = "holder"
+        for number in range(2 * WINDOW):
+            assert woken(backend.leave(claim(task), Outcome.DONE)) == [f"task {number}"]
+            task = f"task {number}"
+            running(backend.enter(claim(task, wait=QUEUE)))
+        assert backend.peek("key").parked == LONG - 2 * WINDOW
+
+    def test_a_task_far_back_that_finished_meanwhile_leaves_the_queue(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("late"))
+        clock.advance(11)
+        backend.enter(claim("holder", ttl=3600))
+        park(backend, *(f"task {n}" for n in range(2 * WINDOW)))
+        backend.enter(claim("late", "copy", wait=PLACE))
+        park(backend, "last")
+
+        backend.leave(claim("late"), Outcome.DONE)
+
+        queue = [entry.task for entry in backend.peek("key").waiting]
+        assert queue == [*(f"task {n}" for n in range(2 * WINDOW)), "last"]
+
+    def test_a_newcomer_does_not_overtake_those_beyond_the_window(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        slots = WINDOW + 8
+        for number in range(slots):
+            backend.enter(claim(f"holder {number}", limit=slots))
+        queue = [f"task {n}" for n in range(2 * WINDOW)]
+        park(backend, *queue, limit=slots)
+        clock.advance(11)
+
+        called: list[str] = woken(
+            backend.enter(claim("newcomer", wait=QUEUE, limit=slots), b"message")
+        )
+        while more := woken(backend.reap("key")):
+            called += more
+
+        assert called == queue[:slots]
+
+    def test_places_that_lapsed_by_the_hundred_do_not_hide_a_message(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("holder", ttl=60))
+        for number in range(100):
+            backend.enter(claim(f"place {number}", wait=PLACE))
+        park(backend, "parked")
+        clock.advance(31)
+
+        assert woken(backend.leave(claim("holder"), Outcome.DONE)) == ["parked"]

@@ -1,0 +1,188 @@
+"""How a delivery ends decides what becomes of its task, also when its lease had gone before."""
+
+from __future__ import annotations
+
+from celery_dlock.backends.base import LockBackend, Wake
+from celery_dlock.core.state import Busy, Drop, Left, Lost, Outcome, Park, Reason
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import QUEUE, StoreUnderTest, claim, park, running, woken
+
+DONE = Drop(Reason.DONE)
+
+
+class Outcomes(StoreUnderTest):
+    def test_a_copy_of_a_finished_task_is_dropped(self, backend: LockBackend) -> None:
+        backend.enter(claim("a"))
+        assert backend.leave(claim("a"), Outcome.DONE).verdict == Left(carried=True)
+
+        assert backend.enter(claim("a", "copy")).verdict == DONE
+        assert backend.enter(claim("a", "copy", wait=QUEUE), b"m").verdict == DONE
+
+        running(backend.enter(claim("b")))
+
+    def test_a_finished_task_is_forgotten_after_its_time(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        backend.leave(claim("a", done_ttl=3600), Outcome.DONE)
+
+        clock.advance(3599)
+        assert backend.enter(claim("a", "copy")).verdict == DONE
+        clock.advance(1)
+        running(backend.enter(claim("a", "later copy")))
+
+    def test_a_task_that_finishes_again_later_is_remembered_again(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        for nonce in ("first", "second"):
+            running(backend.enter(claim("a", nonce)))
+            backend.leave(claim("a", nonce), Outcome.DONE)
+            assert backend.enter(claim("a", "copy")).verdict == DONE
+            clock.advance(3601)
+
+    def test_a_finished_task_is_not_remembered_where_no_copy_can_come(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a", done_ttl=0))
+        assert backend.leave(claim("a", done_ttl=0), Outcome.DONE).verdict == Left(carried=False)
+
+        running(backend.enter(claim("a", "copy", done_ttl=0)))
+
+    def test_a_task_finished_on_one_key_is_not_finished_on_another(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a", key="one"))
+        backend.leave(claim("a", key="one"), Outcome.DONE)
+
+        running(backend.enter(claim("a", key="other")))
+
+    def test_a_task_that_is_only_over_may_run_again(self, backend: LockBackend) -> None:
+        backend.enter(claim("a"))
+        assert backend.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+
+        running(backend.enter(claim("a", "again")))
+
+    def test_a_task_to_be_repeated_goes_back_to_the_head_with_its_message(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a", wait=QUEUE))
+        park(backend, "b")
+
+        reply = backend.leave(claim("a", wait=QUEUE), Outcome.REPEAT, b"message")
+
+        assert reply.verdict == Left(carried=True)
+        assert reply.wakes == (Wake("key", "a", b"message"),)
+
+    def test_a_task_to_be_repeated_without_a_queue_is_carried_by_nobody(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a"))
+
+        assert backend.leave(claim("a"), Outcome.REPEAT).verdict == Left(carried=False)
+
+        running(backend.enter(claim("a", "again")))
+
+    def test_a_task_to_be_repeated_is_carried_when_another_copy_runs(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a", "first", wait=QUEUE))
+        clock.advance(11)
+        backend.enter(claim("a", "second", wait=QUEUE))
+
+        reply = backend.leave(claim("a", "first", wait=QUEUE), Outcome.REPEAT, b"message")
+
+        assert reply.verdict == Lost(carried=True)
+        assert backend.leave(claim("a", "second"), Outcome.DONE).wakes == ()
+
+    def test_a_task_to_be_repeated_whose_lease_has_gone_waits_again_at_the_head(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a", wait=QUEUE))
+        clock.advance(11)
+        backend.enter(claim("b"))
+        park(backend, "c")
+
+        reply = backend.leave(claim("a", wait=QUEUE), Outcome.REPEAT, b"message")
+
+        assert reply.verdict == Lost(carried=True)
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
+
+    def test_an_abandoned_task_comes_before_those_that_have_not_started(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a"))
+        park(backend, "b", "c")
+        assert woken(backend.leave(claim("a"), Outcome.ABANDONED)) == ["b"]
+
+        assert backend.enter(claim("a", "again", wait=QUEUE), b"m").verdict == Park()
+
+        running(backend.enter(claim("b", wait=QUEUE)))
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
+
+    def test_a_task_whose_lease_ended_comes_before_those_that_have_not_started(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        park(backend, "b", "c")
+        clock.advance(11)
+        assert woken(backend.reap("key")) == ["b"]
+
+        backend.enter(claim("a", "again", wait=QUEUE), b"m")
+
+        running(backend.enter(claim("b", wait=QUEUE)))
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
+
+    def test_a_lost_run_is_not_counted_against_a_task_that_finished_since(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a", done_ttl=0))
+        backend.leave(claim("a", done_ttl=0), Outcome.ABANDONED)
+        backend.enter(claim("a", "again", done_ttl=0))
+        backend.leave(claim("a", "again", done_ttl=0), Outcome.DONE)
+        backend.enter(claim("b"))
+        park(backend, "c")
+
+        park(backend, "a")
+
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["c"]
+
+    def test_a_task_that_finished_without_its_lease_is_finished_all_the_same(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        clock.advance(11)
+        backend.enter(claim("b"))
+
+        assert backend.leave(claim("a"), Outcome.DONE).verdict == Lost(carried=True)
+
+        assert backend.enter(claim("a", "copy")).verdict == DONE
+        assert isinstance(backend.enter(claim("c")).verdict, Busy)
+
+    def test_a_task_that_finished_without_its_lease_takes_its_copy_out_of_the_queue(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        clock.advance(11)
+        backend.enter(claim("b"))
+        park(backend, "a", nonce="copy")
+
+        backend.leave(claim("a"), Outcome.DONE)
+
+        assert backend.leave(claim("b"), Outcome.DONE).wakes == ()
+
+    def test_a_task_that_was_over_without_its_lease_changes_nothing(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        clock.advance(11)
+        backend.enter(claim("b"))
+
+        assert backend.leave(claim("a"), Outcome.OVER).verdict == Lost(carried=False)
+
+        running(backend.enter(claim("b")))
+
+    def test_another_retry_of_a_finished_task_is_another_task(self, backend: LockBackend) -> None:
+        backend.enter(claim("a:0:0"))
+        backend.leave(claim("a:0:0"), Outcome.DONE)
+
+        running(backend.enter(claim("a:1:0")))

@@ -1,0 +1,222 @@
+"""Several processes on one store: spawned ones, forked ones, and one that is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions, LockBackend, Wake
+from celery_dlock.core.state import Busy, Claim, Drop, Left, Lost, Outcome, Reason, Run
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import StoreUnderTest, claim, park, running
+
+DEADLINE = 60.0
+SPAWN: SpawnContext = multiprocessing.get_context("spawn")
+FORK: ForkContext = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How another process builds the store under test."""
+
+    backend_class: type[LockBackend]
+    url: str
+    options: BackendOptions = field(default_factory=BackendOptions)
+
+    def build(self) -> LockBackend:
+        return self.backend_class.from_url(self.url, self.options)
+
+
+@contextmanager
+def child(
+    context: SpawnContext | ForkContext, work: Callable[..., Any], *args: Any
+) -> Iterator[Any]:
+    """Run *work* in a process of its own; the block has the other end of its pipe."""
+    here, there = context.Pipe()
+    process: BaseProcess = context.Process(target=work, args=(there, *args))
+    process.start()
+    there.close()
+    try:
+        yield here
+    finally:
+        with suppress(OSError):  # it may be dead already
+            here.send(None)
+        process.join(DEADLINE)
+        process.kill()
+        process.join()
+
+
+def answer(pipe: Any) -> Any:
+    """The child's next word. Raises :exc:`EOFError` if it died before it said one."""
+    assert pipe.poll(DEADLINE), "the other process said nothing"
+    return pipe.recv()
+
+
+def serve(pipe: Any, store: Recipe | LockBackend) -> None:
+    """In a child: enter as it is told, until it is told nothing more."""
+    backend = store.build() if isinstance(store, Recipe) else store
+    while (mine := pipe.recv()) is not None:
+        pipe.send(backend.enter(mine).verdict)
+    backend.close()
+
+
+def enter_and_die(pipe: Any, recipe: Recipe, mine: Claim) -> None:
+    """In a child: hold a key and be killed without a word to the store."""
+    pipe.send(recipe.build().enter(mine).verdict)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
+    """In a child: fork again and again while a thread uses the store without a pause."""
+    backend, stop = recipe.build(), threading.Event()
+
+    def be_busy() -> None:
+        while not stop.is_set():
+            backend.enter(claim("busy", key="busy"))
+            backend.leave(claim("busy", key="busy"), Outcome.OVER)
+
+    thread = threading.Thread(target=be_busy)
+    thread.start()
+    verdicts = []
+    for number in range(children):
+        with child(FORK, serve, backend) as inner:
+            inner.send(claim("a", key=f"key {number}"))
+            verdicts.append(answer(inner))
+    stop.set()
+    thread.join()
+    pipe.send(verdicts)
+
+
+def compete(pipe: Any, recipe: Recipe, name: str, turns: int, folder: Path) -> None:
+    """In a child: take the key *turns* times, and find out whether anybody was there."""
+    backend, tokens, inside = recipe.build(), [], folder / "inside"
+    pipe.recv()
+    deadline = time.monotonic() + DEADLINE
+    while len(tokens) < turns and time.monotonic() < deadline:
+        mine = claim(name, nonce=str(len(tokens)), ttl=3600)
+        verdict = backend.enter(mine).verdict
+        if isinstance(verdict, Run):
+            inside.touch(exist_ok=False)
+            tokens.append((verdict.token, name))
+            inside.unlink()
+            backend.leave(mine, Outcome.OVER)
+    pipe.send(tokens)
+
+
+class Processes(StoreUnderTest):
+    @pytest.fixture
+    def recipe(self, url: str, options: BackendOptions) -> Recipe:
+        return Recipe(self.backend_class, url, options)
+
+    def test_the_state_survives_the_object_that_made_it(
+        self, backend: LockBackend, recipe: Recipe
+    ) -> None:
+        running(backend.enter(claim("done")))
+        backend.leave(claim("done"), Outcome.DONE)
+        token = running(backend.enter(claim("a"))).token
+        park(backend, "b")
+        backend.close()
+
+        new = recipe.build()
+
+        assert new.enter(claim("done", "copy")).verdict == Drop(Reason.DONE)
+        assert running(new.enter(claim("a"))).token == token
+        reply = new.leave(claim("a"), Outcome.DONE)
+        assert reply.wakes == (Wake("key", "b", b"message of b"),)
+        assert running(new.enter(claim("b"))).token > token
+        new.close()
+
+    def test_two_objects_on_one_store_see_each_other(
+        self, backend: LockBackend, recipe: Recipe
+    ) -> None:
+        other = recipe.build()
+        running(backend.enter(claim("a")))
+
+        assert isinstance(other.enter(claim("b")).verdict, Busy)
+        assert isinstance(other.leave(claim("b"), Outcome.OVER).verdict, Lost)
+        backend.leave(claim("a"), Outcome.OVER)
+        running(other.enter(claim("b")))
+        other.close()
+
+    def test_a_second_process_sees_the_lock(self, backend: LockBackend, recipe: Recipe) -> None:
+        token = running(backend.enter(claim("a"))).token
+
+        with child(SPAWN, serve, recipe) as pipe:
+            pipe.send(claim("b"))
+            assert isinstance(answer(pipe), Busy)
+            backend.leave(claim("a"), Outcome.OVER)
+            pipe.send(claim("b"))
+            assert answer(pipe).token > token
+            assert isinstance(backend.enter(claim("c")).verdict, Busy)
+
+    def test_a_forked_child_uses_the_store_of_its_parent(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("a")))
+
+        with child(FORK, serve, backend) as pipe:
+            pipe.send(claim("b"))
+            assert isinstance(answer(pipe), Busy)
+            pipe.send(claim("b", key="own"))
+            assert isinstance(answer(pipe), Run)
+            assert isinstance(backend.enter(claim("c", key="own")).verdict, Busy)
+
+        assert isinstance(backend.leave(claim("a"), Outcome.OVER).verdict, Left)
+
+    def test_a_forked_childs_lock_outlives_its_parents_connection(
+        self, backend: LockBackend, recipe: Recipe
+    ) -> None:
+        backend.enter(claim("a"))
+
+        with child(FORK, serve, backend) as pipe:
+            pipe.send(claim("b", key="first"))
+            assert isinstance(answer(pipe), Run)
+            backend.close()
+            pipe.send(claim("b", key="second"))
+            assert isinstance(answer(pipe), Run)
+            other = recipe.build()
+            for key in ("first", "second"):
+                assert isinstance(other.enter(claim("c", key=key)).verdict, Busy)
+            other.close()
+
+    def test_a_child_forked_while_a_thread_uses_the_store_can_use_it(self, recipe: Recipe) -> None:
+        with child(SPAWN, fork_while_busy, recipe, 10) as pipe:
+            verdicts = answer(pipe)
+
+        assert [type(verdict) for verdict in verdicts] == [Run] * 10
+
+    def test_a_killed_process_holds_its_lock_until_the_lease_ends(
+        self, backend: LockBackend, recipe: Recipe, clock: ManualClock
+    ) -> None:
+        with child(SPAWN, enter_and_die, recipe, claim("a")) as pipe:
+            dead = answer(pipe)
+
+        assert isinstance(backend.enter(claim("b")).verdict, Busy)
+        clock.advance(10)
+        assert running(backend.enter(claim("b"))).token > dead.token
+
+    def test_processes_that_compete_for_a_key_never_meet(
+        self, recipe: Recipe, tmp_path: Path
+    ) -> None:
+        turns = 50
+        with (
+            child(SPAWN, compete, recipe, "a", turns, tmp_path) as one,
+            child(SPAWN, compete, recipe, "b", turns, tmp_path) as other,
+        ):
+            for pipe in (one, other):
+                pipe.send("go")
+            tokens = sorted(answer(one) + answer(other))
+
+        assert len(tokens) == 2 * turns
+        assert all(earlier[0] < later[0] for earlier, later in pairwise(tokens))

@@ -1,0 +1,82 @@
+"""The words in which the contract speaks: a store under test, and claims in seconds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions, LockBackend, Reply
+from celery_dlock.core.state import Claim, EnterVerdict, Mode, Run, Wait
+from celery_dlock.testing.clock import ManualClock
+
+SECOND = 1_000_000
+DAY = 86_400.0
+
+QUEUE = Wait.QUEUE
+PLACE = Wait.PLACE
+SHARED = Mode.SHARED
+
+
+class StoreUnderTest:
+    """The fixtures of the contract; ``backend_class`` and ``url`` come from the subclass."""
+
+    backend_class: ClassVar[type[LockBackend]]
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def options(self, clock: ManualClock) -> BackendOptions:
+        return BackendOptions(prefix=f"contract-{uuid.uuid4().hex}", clock=clock)
+
+    @pytest.fixture
+    def backend(self, url: str, options: BackendOptions) -> Iterator[LockBackend]:
+        backend = self.backend_class.from_url(url, options)
+        yield backend
+        backend.close()
+
+
+def claim(
+    task: str,
+    nonce: str = "1",
+    *,
+    key: str = "key",
+    ttl: float = 10,
+    patience: float = 30,
+    lock_delay: float = 0,
+    done_ttl: float = 3600,
+    **others: Any,
+) -> Claim:
+    """A claim of *task*, its durations in seconds; *others* are mode, limit and wait."""
+    return Claim(
+        key,
+        task,
+        nonce,
+        ttl=round(ttl * SECOND),
+        patience=round(patience * SECOND),
+        lock_delay=round(lock_delay * SECOND),
+        done_ttl=round(done_ttl * SECOND),
+        **others,
+    )
+
+
+def running(reply: Reply[EnterVerdict]) -> Run:
+    """The verdict, which must be that the task runs."""
+    assert isinstance(reply.verdict, Run), reply
+    return reply.verdict
+
+
+def woken(reply: Reply[Any]) -> list[str]:
+    """The tasks whose messages are now to be published."""
+    return [wake.task for wake in reply.wakes]
+
+
+def park(backend: LockBackend, *tasks: str, **others: Any) -> None:
+    """Let each of *tasks* leave its name as a message in the queue of the key."""
+    for task in tasks:
+        reply = backend.enter(claim(task, wait=QUEUE, **others), f"message of {task}".encode())
+        assert not isinstance(reply.verdict, Run), reply

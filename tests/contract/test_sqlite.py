@@ -1,0 +1,18 @@
+"""The store in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.testing import SharedStoreContract
+
+
+class TestSqlite(SharedStoreContract):
+    backend_class = SqliteBackend
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/locks.db"
