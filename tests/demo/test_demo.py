@@ -1,0 +1,123 @@
+"""The demo as its user starts it: to the end, interrupted, and with the library broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.services.until import until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+class Demo:
+    """Runs of the demo that keep what they write below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.temp = folder / "temp"
+        self.temp.mkdir()
+        self._log = folder / "output"
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    @contextmanager
+    def started(self, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        env = {**os.environ, "TMPDIR": str(self.temp), **environment}
+        command = (sys.executable, "-u", "-m", "example_project.demo")
+        with self._log.open("wb") as output:
+            demo = subprocess.Popen(
+                command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            yield demo
+        finally:
+            demo.kill()
+            demo.wait()
+            for process in self.processes():
+                process.kill()
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs with this folder in its environment and is not a zombie."""
+        return [p for p in psutil.process_iter() if self._is_ours(p)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("TMPDIR") == str(self.temp)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            return False
+
+    def check_nothing_is_left(self) -> None:
+        until("every process has gone", lambda: not self.processes(), timeout=5)
+        assert list(self.temp.iterdir()) == []
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    return Demo(tmp_path)
+
+
+def test_it_shows_that_every_promise_holds_and_leaves_nothing(demo: Demo) -> None:
+    with demo.started() as process:
+        assert process.wait(90) == 0, demo.output
+        demo.check_nothing_is_left()
+    assert demo.output.count("  yes  ") == 5
+    assert "500 of 500" in demo.output
+    assert "killed worker" in demo.output
+    assert "goes on after" in demo.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_anywhere_it_leaves_nothing_and_the_next_run_works(
+    demo: Demo, number: signal.Signals
+) -> None:
+    for moment in ("are starting", "0 of 500", "killed worker", "stopped worker", "closing"):
+        with demo.started() as process:
+            until(moment, lambda m=moment: m in demo.output)  # type: ignore[misc]
+            assert len(demo.processes()) > 1
+            process.send_signal(number)
+            assert process.wait(10) == 130, demo.output
+            demo.check_nothing_is_left()
+    if number is signal.SIGINT:
+        with demo.started() as process:
+            assert process.wait(90) == 0, demo.output
+
+
+DEFECTS = {
+    "the fence lets everybody pass": (
+        "from celery_dlock import fencing\nfencing.admit = lambda *_, **__: None",
+        "NO   The paused worker's late write was refused",
+    ),
+    "the lock is given to everybody": (
+        "from celery_dlock.core import machine\nmachine._free = lambda *_: True",
+        "NO   No two tasks of one order overlapped",
+    ),
+    "effects are not remembered": (
+        "from celery_dlock import fencing\nfencing.once = lambda *_: True\n"
+        "from celery_dlock.core import machine\nfrom celery_dlock.core.state import Outcome\n"
+        "leave = machine.leave\n"
+        "machine.leave = lambda s, c, o, n: leave(s, c, Outcome.OVER, n)",
+        "NO   Every event was applied exactly once",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_it_fails_when(demo: Demo, defect: str, tmp_path: Path) -> None:
+    patch, verdict = DEFECTS[defect]
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    with demo.started(PYTHONPATH=str(tmp_path)) as process:
+        assert process.wait(90) == 1, demo.output
+    assert verdict in demo.output
+    assert "what it has left is in" in demo.output
