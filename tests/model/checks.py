@@ -1,0 +1,219 @@
+"""What must hold: after each operation, and in each state of the key and of the world.
+
+The rules are written here a second time, in other words than those of the machine, so that an
+error there is not repeated here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    EnterVerdict,
+    Grant,
+    Holder,
+    KeyState,
+    LeaveVerdict,
+    Lost,
+    Mode,
+    Outcome,
+    Park,
+    Run,
+    Same,
+    Step,
+    Wait,
+    Waiting,
+)
+
+
+class Violation(Exception):
+    """A rule is broken. ``trace`` is the shortest way there, once the explorer has found it."""
+
+    def __init__(self, rule: str, detail: object = "") -> None:
+        super().__init__(rule, detail)
+        self.rule = rule
+        self.detail = detail
+        self.trace: list[str] = []
+
+    def __str__(self) -> str:
+        return "\n  ".join((f"{self.rule}: {self.detail}", *self.trace))
+
+
+def require(holds: bool, rule: str, detail: object = "") -> None:
+    if not holds:
+        raise Violation(rule, detail)
+
+
+class Facts(NamedTuple):
+    """What the world asks of a key's state, worked out once."""
+
+    held: frozenset[tuple[str, str]]
+    nonces: frozenset[tuple[str, str]]
+    carried: frozenset[str]
+    tokens: frozenset[int]
+    due: bool
+    empty: bool
+
+
+def check_state(state: KeyState) -> Facts:
+    """Check what holds between operations too; instants are past (0) or ahead."""
+    live = [h for h in state.holders if h.frees > 0]
+    waiting = [w.task for w in state.waiting]
+    granted = [g.task for g in state.grants]
+    readers = [h for h in live if h.mode is Mode.SHARED]
+    require(len(readers) in (0, len(live)), "S1 never a reader together with a writer", state)
+    if not readers:
+        require(
+            len(live) <= max((h.limit for h in live), default=0),
+            "S1 never more holders than the limit",
+            state,
+        )
+        require(len({h.slot for h in live}) == len(live), "S1 one holder a slot", state)
+        require(len({h.token for h in live}) == len(live), "S1 one token a holder", state)
+    tasks = [h.task for h in live]
+    require(len(set(tasks)) == len(tasks), "S1 never two copies of one task", state)
+    require(len(set(waiting)) == len(waiting), "Q one entry a task", state)
+    require(len(set(granted)) == len(granted), "Q one grant a task", state)
+    require(not set(waiting) & set(granted), "Q never granted and waiting", state)
+    require(not set(tasks) & set(granted), "Q never granted while it runs", state)
+    parked = sum(w.lapses is None for w in state.waiting)
+    require(state.parked == parked, "Q parked counts the parked entries", state)
+    require(not parked or bool(live or granted) or due(state), "S4 somebody will wake it", state)
+    return Facts(
+        held=frozenset((h.task, h.nonce) for h in state.holders if h.expires > 0),
+        nonces=frozenset((h.task, h.nonce) for h in state.holders),
+        carried=frozenset(
+            [w.task for w in state.waiting if w.lapses is None]
+            + [g.task for g in state.grants if g.parked]
+        ),
+        tokens=frozenset(h.token for h in state.holders) - {0},
+        due=due(state),
+        empty=not (state.holders or state.grants or state.waiting),
+    )
+
+
+def due(state: KeyState) -> bool:
+    """Whether a sweeper has something to do."""
+    return (
+        any(h.frees <= 0 for h in state.holders)
+        or any(g.due <= 0 for g in state.grants)
+        or any(w.lapses is not None and w.lapses <= 0 for w in state.waiting)
+    )
+
+
+def check_after(state: KeyState) -> None:
+    """Check what every operation must have left behind."""
+    running = {h.task for h in state.holders}
+    head = next((w for w in state.waiting if w.task not in running), None)
+    idle = state.parked and head is not None and fits(state, head)
+    require(not idle, "S4 no slot stays free while a message waits that fits", state)
+
+
+def fits(state: KeyState, entry: Waiting) -> bool:
+    """Whether *entry* could hold the key beside all holders and grants."""
+    taken: list[Holder | Grant] = [*state.holders, *state.grants]
+    if entry.mode is Mode.SHARED:
+        return all(t.mode is Mode.SHARED for t in taken)
+    if any(t.mode is Mode.SHARED for t in taken):
+        return False
+    return len(taken) + 1 <= min([entry.limit] + [t.limit for t in taken])
+
+
+def check_enter(
+    before: KeyState,
+    claim: Claim,
+    step: Step[EnterVerdict],
+    again: Step[EnterVerdict],
+    *,
+    same: bool,
+) -> None:
+    """Check a verdict, and the one that the same delivery gets when it asks again."""
+    mine = [h for h in step.state.holders if (h.task, h.nonce) == (claim.task, claim.nonce)]
+    asked = any(
+        (h.task, h.nonce) == (claim.task, claim.nonce) and h.expires > 0 for h in before.holders
+    )
+    if isinstance(step.verdict, Run):
+        require(len(mine) == 1, "R who is told to run holds the key", step)
+        if not asked:
+            require(claim.task not in before.done, "S3 no body starts after done", claim)
+            _check_admitted(claim, before)
+    if claim.wait is Wait.QUEUE:
+        require(not isinstance(step.verdict, Busy | Same), "Q who queues is parked", step)
+    else:
+        require(not isinstance(step.verdict, Park), "Q who does not queue is not parked", step)
+    if isinstance(step.verdict, Busy):
+        running = {h.task for h in before.holders if h.frees > 0}
+        require(claim.task not in running, "S7 a copy of what runs is told so", step)
+    _check_started(before, claim, step)
+    _check_asked_again(before, claim, step, again, same=same)
+
+
+def _check_admitted(claim: Claim, before: KeyState) -> None:
+    """Check that there was room beside all others, lapsed ones under a lock delay too."""
+    room: list[Holder | Grant] = [h for h in before.holders if h.frees > 0]
+    require(all(h.task != claim.task for h in room), "S1 never two copies of one task", before)
+    room += [g for g in before.grants if g.task != claim.task and (g.parked or g.due > 0)]
+    require(all(t.mode is claim.mode for t in room), "S1 readers and writers apart", before)
+    if claim.mode is Mode.EXCLUSIVE:
+        limit = min([claim.limit] + [t.limit for t in room])
+        require(len(room) < limit, "S1 nobody starts where there is no slot", (claim, room))
+    called = any(g.task == claim.task for g in before.grants)
+    if not called and claim.task not in _started(before):
+        require(not before.parked, "S6 a newcomer waits while others wait", (claim, before))
+
+
+def _check_started(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
+    """Check that a lost run is remembered, and that its task waits before those without one."""
+    dead = {h.task for h in before.holders if h.frees <= 0} - {claim.task}
+    require(dead <= set(dict(step.state.lost)), "S6 a lost run is remembered", step)
+    if isinstance(step.verdict, Park) and claim.task in _started(before):
+        tasks = [w.task for w in step.state.waiting]
+        ahead = tasks[: tasks.index(claim.task)] if claim.task in tasks else []
+        require(set(ahead) <= _started(before), "S6 who had started waits at the head", step)
+
+
+def _started(state: KeyState) -> set[str]:
+    return {task for task, _ in state.lost} | {h.task for h in state.holders}
+
+
+def _check_asked_again(
+    before: KeyState,
+    claim: Claim,
+    step: Step[EnterVerdict],
+    again: Step[EnterVerdict],
+    *,
+    same: bool,
+) -> None:
+    verdict, both = step.verdict, (step, again)
+    if claim.task in {g.task for g in step.state.grants}:
+        # It was called in this very operation, so asking again takes the grant.
+        require(isinstance(again.verdict, Run), "R the grant is taken when asked again", both)
+        return
+    if isinstance(verdict, Busy) and isinstance(again.verdict, Run):
+        # It was refused for the sake of those who waited; they were called, and there was room.
+        require(before.parked > step.state.parked, "R asked again, the same verdict", both)
+        return
+    require(same, "R asking again changes nothing", both)
+    expected: type = Drop if isinstance(verdict, Park) else type(verdict)
+    require(isinstance(again.verdict, expected), "R asked again, the same verdict", both)
+    if isinstance(verdict, Run):
+        require(again.verdict == verdict, "R asked again, the same slot and token", both)
+
+
+def check_leave(
+    claim: Claim,
+    outcome: Outcome,
+    step: Step[LeaveVerdict],
+    again: Step[LeaveVerdict],
+    *,
+    same: bool,
+) -> None:
+    """Check that a final outcome is remembered, and what leaving twice comes to."""
+    if outcome is Outcome.DONE:
+        require(claim.task in step.state.done, "S3 what is done is remembered", step)
+    require(same and not again.wakes, "R leaving twice changes nothing", (step, again))
+    require(isinstance(again.verdict, Lost), "R who left has nothing to leave", again)
+    require(again.verdict.carried == step.verdict.carried, "R carried stays", (step, again))

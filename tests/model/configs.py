@@ -1,0 +1,69 @@
+"""The worlds that are explored: small ones at every change, larger ones in the whole run."""
+
+from __future__ import annotations
+
+from celery_dlock.core.state import Mode, Wait
+from tests.model.world import Config, Task
+
+QUEUE, PLACE, NOT = Task(), Task(Wait.PLACE), Task(Wait.NOT)
+READ, READ_PLACE = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
+QUEUE_2, PLACE_2, NOT_2 = Task(limit=2), Task(Wait.PLACE, limit=2), Task(Wait.NOT, limit=2)
+SHRINK, SHRINK_PLACE = Task(limit=2, new_limit=1), Task(Wait.PLACE, limit=2, new_limit=1)
+
+PAIRS = {
+    "queue": (QUEUE, QUEUE),
+    "reschedule": (PLACE, PLACE),
+    "skip": (NOT, NOT),
+    "queue and reschedule": (QUEUE, PLACE),
+    "queue and skip": (QUEUE, NOT),
+    "reschedule and skip": (PLACE, NOT),
+    "readers": (READ, READ),
+    "reader and writer": (READ, QUEUE),
+    "reader and rescheduled writer": (READ, PLACE),
+    "rescheduled reader and writer": (READ_PLACE, PLACE),
+    "two slots": (QUEUE_2, QUEUE_2),
+}
+TRIPLES = {
+    "queue": (QUEUE, QUEUE, QUEUE),
+    "reschedule": (PLACE, PLACE, PLACE),
+    "queue, reschedule, skip": (QUEUE, PLACE, NOT),
+    "a place between": (QUEUE, PLACE, QUEUE),
+    "a writer and readers": (READ, READ, QUEUE),
+    "a writer and readers, rescheduled": (READ_PLACE, READ_PLACE, PLACE),
+    "readers that queue, a rescheduled writer": (READ, READ, PLACE),
+    "rescheduled readers, a writer that queues": (READ_PLACE, READ_PLACE, QUEUE),
+    "a retry, and another": (Task(retries_as=2), QUEUE, QUEUE),
+    "a rescheduled retry, and another": (Task(Wait.PLACE, retries_as=2), PLACE, PLACE),
+}
+SLOTS = {
+    "two slots": (QUEUE_2, QUEUE_2, QUEUE_2),
+    "two slots, rescheduled": (PLACE_2, PLACE_2, PLACE_2),
+    "two slots, all three ways": (QUEUE_2, PLACE_2, NOT_2),
+    "two limits": (QUEUE_2, QUEUE_2, QUEUE),
+    "a limit that shrinks": (SHRINK, SHRINK, SHRINK),
+    "a limit that shrinks, rescheduled": (SHRINK_PLACE, SHRINK_PLACE, SHRINK_PLACE),
+}
+
+QUICK = (
+    *(Config(f"{name}; 3 tasks", tasks) for name, tasks in TRIPLES.items()),
+    *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SLOTS.items()),
+    *(Config(f"{name}; 2 tasks, 1 fault", tasks, faults=1) for name, tasks in PAIRS.items()),
+)
+SLOW = (
+    *(
+        Config(f"{name}; 2 tasks, 2 faults", PAIRS[name], faults=2)
+        for name in ("queue", "reschedule", "skip", "queue and reschedule", "reader and writer")
+    ),
+    *(Config(f"{name}; 3 tasks, 1 fault", tasks, faults=1) for name, tasks in TRIPLES.items()),
+    Config("two slots; 3 tasks, 1 fault", SLOTS["two slots"], faults=1),
+    Config("queue; early, 3 tasks, 1 fault", TRIPLES["queue"], faults=1, early_ack=True),
+    Config("all ways; early, 1 fault", (QUEUE, PLACE, NOT), faults=1, early_ack=True),
+    Config("a lock delay; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, lock_delay=True),
+)
+FULL = (
+    Config("queue; 3 tasks, 2 faults", TRIPLES["queue"], faults=2),
+    *(
+        Config(f"{name}; 3 tasks, 3 workers, 1 fault", tasks, workers=3, faults=1)
+        for name, tasks in SLOTS.items()
+    ),
+)

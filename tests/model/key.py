@@ -1,0 +1,165 @@
+"""The shipped rules, on a key whose instants are only "past" or "ahead".
+
+Real instants would make the space of states infinite. Here it is always the same moment, and
+what is to come either lies ahead or has passed; the surroundings may let any single instant pass
+at any time. That allows every order of events that real clocks allow, and more. Ranks, counters
+and times of arrival are brought to a normal form, equal states are one number, and each operation
+on each state is computed (and checked) once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from celery_dlock.core import machine
+from celery_dlock.core.state import (
+    Claim,
+    EnterVerdict,
+    KeyState,
+    LeaveVerdict,
+    Outcome,
+    RenewVerdict,
+    Step,
+)
+from tests.model import checks
+
+NOW = 0
+AHEAD = 1
+
+Alter = Callable[[KeyState], KeyState]
+
+
+class Op(NamedTuple):
+    """What an operation came to. ``turns``: whose turn it was, in order (a hold or a grant)."""
+
+    key: int
+    verdict: Any
+    wakes: tuple[str, ...]
+    turns: tuple[str, ...]
+
+
+def settle(state: KeyState) -> KeyState:
+    """The normal form of *state*."""
+    holders = (
+        replace(h, since=NOW, expires=when(h.expires), frees=when(h.frees)) for h in state.holders
+    )
+    waiting = tuple(
+        replace(w, rank=n, arrived=NOW, lapses=None if w.lapses is None else when(w.lapses))
+        for n, w in enumerate(state.waiting, 1)
+    )
+    grants = (replace(g, calls=1, due=when(g.due)) for g in state.grants)
+    return replace(
+        state,
+        holders=tuple(sorted(holders, key=lambda h: (h.slot, h.task, h.nonce))),
+        grants=tuple(sorted(grants, key=lambda g: g.task)),
+        waiting=waiting,
+        first=min(1, len(waiting)),
+        last=len(waiting),
+        lost=tuple(sorted((task, 1) for task, _ in state.lost)),
+    )
+
+
+def when(instant: int) -> int:
+    return AHEAD if instant > NOW else NOW
+
+
+class Keys:
+    """Every state of the key that was met, by number, and every operation on each of them."""
+
+    def __init__(self) -> None:
+        self.states: list[KeyState] = []
+        self.facts: list[checks.Facts] = []
+        self._numbers: dict[KeyState, int] = {}
+        self._ops: dict[tuple[object, ...], Op] = {}
+        self._altered: dict[tuple[object, ...], int] = {}
+
+    def number(self, state: KeyState) -> int:
+        state = settle(state)
+        found = self._numbers.get(state)
+        if found is None:
+            facts = checks.check_state(state)
+            found = self._numbers[state] = len(self.states)
+            self.states.append(state)
+            self.facts.append(facts)
+        return found
+
+    def enter(self, key: int, claim: Claim, token: int) -> Op:
+        name = ("enter", key, claim, token)
+        found = self._ops.get(name)
+        if found is None:
+            before = _loaded(self.states[key], claim.task)
+            step = machine.enter(before, claim, NOW, token)
+            again = machine.enter(settle(step.state), claim, NOW, token + 1)
+            same = settle(again.state) == settle(step.state)
+            checks.check_enter(before, claim, step, again, same=same)
+            found = self._ops[name] = self._op(key, before, step)
+        return found
+
+    def leave(self, key: int, claim: Claim, outcome: Outcome) -> Op:
+        name = ("leave", key, claim, outcome)
+        found = self._ops.get(name)
+        if found is None:
+            before = _loaded(self.states[key], claim.task)
+            step = machine.leave(before, claim, outcome, NOW)
+            again = machine.leave(settle(step.state), claim, outcome, NOW)
+            same = settle(again.state) == settle(step.state)
+            checks.check_leave(claim, outcome, step, again, same=same)
+            found = self._ops[name] = self._op(key, before, step)
+        return found
+
+    def renew(self, key: int, claim: Claim) -> Op:
+        name = ("renew", key, claim)
+        found = self._ops.get(name)
+        if found is None:
+            before = _loaded(self.states[key], claim.task)
+            found = self._ops[name] = self._op(key, before, machine.renew(before, claim, NOW))
+        return found
+
+    def reap(self, key: int) -> Op:
+        name = ("reap", key)
+        found = self._ops.get(name)
+        if found is None:
+            before = _loaded(self.states[key], "")
+            found = self._ops[name] = self._op(key, before, machine.reap(before, NOW))
+        return found
+
+    def altered(self, key: int, name: tuple[object, ...], alter: Alter) -> int:
+        """The number of *key* after *alter*, a change of its surroundings that *name* names."""
+        found = self._altered.get((key, name))
+        if found is None:
+            found = self._altered[key, name] = self.number(alter(self.states[key]))
+        return found
+
+    def _op(
+        self,
+        key: int,
+        before: KeyState,
+        step: Step[EnterVerdict] | Step[LeaveVerdict] | Step[RenewVerdict] | Step[None],
+    ) -> Op:
+        whole = self.states[key]
+        known = {entry[0] for entry in before.lost}
+        after = replace(
+            step.state,
+            done=step.state.done | whole.done,
+            lost=step.state.lost + tuple(e for e in whole.lost if e[0] not in known),
+        )
+        checks.check_after(after)
+        return Op(self.number(after), step.verdict, step.wakes, _turns(before, step.state))
+
+
+def _loaded(state: KeyState, task: str) -> KeyState:
+    """What a store hands to an operation: of ``done`` and ``lost`` only what it may ask for."""
+    asked = {task, *(h.task for h in state.holders)}
+    return replace(
+        state,
+        done=state.done & {task},
+        lost=tuple(entry for entry in state.lost if entry[0] in asked),
+    )
+
+
+def _turns(before: KeyState, after: KeyState) -> tuple[str, ...]:
+    had = {h.task for h in before.holders} | {g.task for g in before.grants}
+    new: tuple[Any, ...] = (*after.holders, *after.grants)
+    return tuple(x.task for x in new if x.task not in had)

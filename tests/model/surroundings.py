@@ -1,0 +1,125 @@
+"""What happens without a worker: time passes, the sweeper sweeps, a new version is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from celery_dlock.core.state import Holder, KeyState
+from tests.model.key import NOW
+from tests.model.workers import Next, spent
+from tests.model.world import (
+    HOLDING,
+    LATE,
+    LEASE,
+    OVERDUE,
+    SWEEPER,
+    Model,
+    World,
+    add,
+    put,
+)
+
+
+def other_steps(model: Model, world: World) -> Iterator[Next]:
+    """Every step that no worker takes."""
+    state = model.keys.states[world.key]
+    yield from _leases(model, world, state)
+    yield from _calls(model, world, state)
+    yield from _places(model, world, state)
+    yield from _sweep(model, world)
+    if not world.deployed and any(t.new_limit for t in model.config.tasks):
+        yield "a new version is deployed", 0, world._replace(deployed=True)
+
+
+def _leases(model: Model, world: World, state: KeyState) -> Iterator[Next]:
+    for at, holder in enumerate(state.holders):
+        if holder.expires > NOW:
+            key = model.keys.altered(world.key, ("lease", at), partial(_ended, model, at))
+            mine = (model.names[holder.task], int(holder.nonce))
+            owner = next(
+                (
+                    n
+                    for n, w in enumerate(world.workers)
+                    if (w.task, w.nonce) == mine and w.phase in HOLDING and not w.ended
+                ),
+                None,
+            )
+            if owner is None:
+                yield f"lease of {holder.task} ends", 0, world._replace(key=key)
+            elif model.can(world, LEASE):
+                workers = list(world.workers)
+                workers[owner] = workers[owner]._replace(ended=True)
+                after = world._replace(key=key, workers=tuple(sorted(workers)))
+                yield f"LEASE of {holder.task} ends early", 1, spent(after)
+        elif holder.frees > NOW:
+            key = model.keys.altered(world.key, ("frees", at), partial(_freed, at))
+            yield f"lock delay of {holder.task} ends", 0, world._replace(key=key)
+
+
+def _ended(model: Model, at: int, state: KeyState) -> KeyState:
+    holder = state.holders[at]
+    frees = holder.frees if model.config.lock_delay else NOW
+    return _with_holder(state, at, replace(holder, expires=NOW, frees=frees))
+
+
+def _freed(at: int, state: KeyState) -> KeyState:
+    return _with_holder(state, at, replace(state.holders[at], frees=NOW))
+
+
+def _with_holder(state: KeyState, at: int, holder: Holder) -> KeyState:
+    return replace(state, holders=(*state.holders[:at], holder, *state.holders[at + 1 :]))
+
+
+def _calls(model: Model, world: World, state: KeyState) -> Iterator[Next]:
+    for at, grant in enumerate(state.grants):
+        if grant.due <= NOW:
+            continue
+        passed = model.keys.altered(world.key, ("due", at), partial(_overdue, at))
+        after = world._replace(key=passed)
+        label = f"grant of {grant.task} is overdue"
+        kind = OVERDUE if grant.parked else LATE
+        if not model.under_way(world, model.names[grant.task]):
+            yield label, 0, after
+        elif model.can(world, kind):
+            yield label.upper(), 1, spent(after)
+
+
+def _overdue(at: int, state: KeyState) -> KeyState:
+    grant = replace(state.grants[at], due=NOW)
+    return replace(state, grants=(*state.grants[:at], grant, *state.grants[at + 1 :]))
+
+
+def _places(model: Model, world: World, state: KeyState) -> Iterator[Next]:
+    for at, place in enumerate(state.waiting):
+        if place.lapses is None or place.lapses <= NOW:
+            continue
+        lapsed = model.keys.altered(world.key, ("place", at), partial(_lapsed, at))
+        after = world._replace(key=lapsed)
+        if not model.under_way(world, model.names[place.task]):
+            yield f"place of {place.task} lapses", 0, after
+        elif model.can(world, LATE):
+            yield f"PLACE of {place.task} lapses early", 1, spent(after)
+
+
+def _lapsed(at: int, state: KeyState) -> KeyState:
+    place = replace(state.waiting[at], lapses=NOW)
+    return replace(state, waiting=(*state.waiting[:at], place, *state.waiting[at + 1 :]))
+
+
+def _sweep(model: Model, world: World) -> Iterator[Next]:
+    if world.sweeper:
+        task = world.sweeper[0]
+        calls = put(world.calls, task, world.calls[task] + 1)
+        yield (
+            f"sweeper publishes t{task}",
+            0,
+            world._replace(broker=add(world.broker, task), sweeper=world.sweeper[1:], calls=calls),
+        )
+        if model.can(world, SWEEPER):
+            yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
+    elif model.keys.facts[world.key].due:
+        op = model.keys.reap(world.key)
+        after = world._replace(key=op.key, sweeper=model.numbers(op.wakes))
+        yield "reap", 0, model.settle(after)

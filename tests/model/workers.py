@@ -1,0 +1,280 @@
+"""What a worker does, step by step, and what can go wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import assert_never
+
+from celery_dlock.core.state import (
+    Busy,
+    Drop,
+    EnterVerdict,
+    Lost,
+    Mode,
+    Outcome,
+    Park,
+    Run,
+    Same,
+    Wait,
+)
+from tests.model.checks import Violation, require
+from tests.model.key import Op
+from tests.model.resource import once, write
+from tests.model.world import (
+    ACK,
+    AGAIN,
+    CALLBACKS,
+    CHILD,
+    CRASH,
+    DISTRUST,
+    EFFECT,
+    ENTER,
+    IDLE,
+    LEAVE_ABANDONED,
+    LEAVE_DONE,
+    LEAVE_OVER,
+    LEAVE_REPEAT,
+    NOBODY,
+    REDELIVER,
+    REPLY,
+    REQUEUE,
+    RESULT,
+    RETRY,
+    SKIP_CALLBACKS,
+    SKIP_RESULT,
+    Model,
+    Worker,
+    World,
+    add,
+    check_order,
+    put,
+    remove,
+    seat,
+)
+
+#: A label, the faults it costs, and the world after it.
+Next = tuple[str, int, World]
+
+OUTCOMES = {
+    LEAVE_DONE: Outcome.DONE,
+    LEAVE_OVER: Outcome.OVER,
+    LEAVE_REPEAT: Outcome.REPEAT,
+    LEAVE_ABANDONED: Outcome.ABANDONED,
+}
+
+#: What follows what, where a step has nothing to decide.
+AFTER = {
+    EFFECT: RESULT,
+    RESULT: CALLBACKS,
+    CALLBACKS: LEAVE_DONE,
+    RETRY: LEAVE_OVER,
+    LEAVE_DONE: ACK,
+    LEAVE_OVER: ACK,
+    LEAVE_ABANDONED: REQUEUE,
+    AGAIN: ACK,
+    SKIP_RESULT: SKIP_CALLBACKS,
+    SKIP_CALLBACKS: ACK,
+}
+
+
+def worker_steps(model: Model, world: World) -> Iterator[Next]:
+    """Every step of every worker; of two alike only one is asked."""
+    before: Worker | None = None
+    for at, me in enumerate(world.workers):
+        if me == before:
+            continue
+        before = me
+        if me.phase == IDLE:
+            yield from _deliver(model, world, at)
+            continue
+        if me.wakes:
+            task = me.wakes[0]
+            after = me._replace(wakes=me.wakes[1:])
+            yield (
+                f"publish t{task}",
+                0,
+                _published(world, task)._replace(workers=seat(world, at, after)),
+            )
+        else:
+            yield from STEPS[me.phase](model, world, at, me)
+        if world.left:
+            yield from _faults(model, world, at, me)
+
+
+def _published(world: World, task: int) -> World:
+    calls = put(world.calls, task, world.calls[task] + 1)
+    return world._replace(broker=add(world.broker, task), calls=calls)
+
+
+def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
+    for task in sorted(set(world.broker)):
+        used = {int(n) for t, n in model.keys.facts[world.key].nonces if t == f"t{task}"}
+        used |= {w.nonce for w in world.workers if w.task == task}
+        nonce = next(n for n in range(1, len(used) + 2) if n not in used)
+        me = Worker(ENTER, task, nonce)
+        yield (
+            f"deliver t{task}",
+            0,
+            world._replace(broker=remove(world.broker, task), workers=seat(world, at, me)),
+        )
+
+
+def _enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    claim = model.claim(world, me.task, me.nonce)
+    op = model.keys.enter(world.key, claim, model.next_token(world))
+    after = _judged(model, me, op.verdict)._replace(wakes=model.numbers(op.wakes))
+    writes = after.phase in (EFFECT, SKIP_RESULT)
+    require(not writes or isinstance(op.verdict, Run | Busy), "S7 no result by a copy", world)
+    if not model.faulty(world):
+        world = _arrived(model, world, me.task, op)
+    told = f"enter t{me.task} as {me.nonce}: {type(op.verdict).__name__}"
+    yield told, 0, model.settle(world._replace(key=op.key, workers=seat(world, at, after)))
+    if model.can(world, REPLY):
+        yield f"{told}, reply lost", 1, model.settle(spent(world._replace(key=op.key)))
+
+
+def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
+    spec = model.config.tasks[me.task]
+    match verdict:
+        case Run():
+            phase = EFFECT if spec.retries_as is None else RETRY
+            return me._replace(phase=phase, slot=verdict.slot, token=verdict.token)
+        case Park() | Drop():
+            return Worker(ACK, me.task)
+        case Same():
+            return Worker(AGAIN, me.task)
+        case Busy():
+            return Worker(SKIP_RESULT if spec.wait is Wait.NOT else AGAIN, me.task)
+        case _:
+            assert_never(verdict)
+
+
+def _arrived(model: Model, world: World, task: int, op: Op) -> World:
+    if task not in world.arrived:
+        world = world._replace(arrived=(*world.arrived, task))
+    for turn in model.numbers(op.turns):
+        if turn not in world.turns:
+            called = turn != task or not isinstance(op.verdict, Run)
+            check_order(model, world, turn, called=called)
+            world = world._replace(turns=(*world.turns, turn))
+    return world
+
+
+def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    renewed = model.keys.renew(world.key, model.claim(world, me.task, me.nonce))
+    gone = isinstance(renewed.verdict, Lost)
+    require(gone == me.ended, "R a lease that has ended stays ended, another is renewed", world)
+    if gone:
+        lost = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
+        yield f"t{me.task} sees that its lock is lost", 0, _moved(model, world, at, lost)
+    elif model.can(world, DISTRUST):
+        doubts = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
+        yield f"t{me.task} gives its lock up", 1, spent(_moved(model, world, at, doubts))
+    exclusive = model.config.tasks[me.task].mode is Mode.EXCLUSIVE
+    fence = write(world.fence, me.slot, me.token) if exclusive else world.fence
+    if fence is None:
+        require(me.ended, "S2 the fence refuses nobody who holds the lock", world)
+        stale = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
+        yield f"t{me.task} is refused by the fence", 0, _moved(model, world, at, stale)
+        return
+    if exclusive and fence[me.slot] < world.fence[me.slot]:
+        raise Violation("S2 writes come in the order of their tokens", world)
+    effects = once(world.effects, me.task)
+    after = me._replace(phase=AFTER[EFFECT], token=0, slot=0)
+    yield (
+        f"effect of t{me.task}",
+        0,
+        _moved(model, world._replace(fence=fence, effects=effects), at, after),
+    )
+
+
+def _result(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    yield f"result of t{me.task}", 0, _moved(model, world, at, me._replace(phase=AFTER[me.phase]))
+
+
+def _callbacks(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    told = world._replace(told=world.told | {me.task})
+    yield f"callbacks of t{me.task}", 0, _moved(model, told, at, me._replace(phase=AFTER[me.phase]))
+
+
+def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    successor = model.config.tasks[me.task].retries_as
+    assert successor is not None
+    sent = world._replace(broker=add(world.broker, successor), told=world.told | {me.task})
+    after = me._replace(phase=AFTER[RETRY], token=0, slot=0)
+    yield f"t{me.task} retries as t{successor}", 0, _moved(model, sent, at, after)
+
+
+def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    op = model.keys.leave(world.key, model.claim(world, me.task, me.nonce), OUTCOMES[me.phase])
+    wakes = model.numbers(op.wakes)
+    phase = AFTER.get(me.phase) or (ACK if op.verdict.carried else AGAIN)
+    if not model.faulty(world):
+        world = _arrived(model, world, me.task, op)
+    label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
+    after = Worker(phase, me.task, wakes=wakes)
+    yield label, 0, _moved(model, world._replace(key=op.key), at, after)
+    if model.can(world, REPLY):
+        asks = me._replace(ended=True)
+        yield f"{label}, reply lost", 1, spent(_moved(model, world._replace(key=op.key), at, asks))
+
+
+def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    sent = world._replace(broker=add(world.broker, me.task))
+    yield (
+        f"t{me.task} is published again",
+        0,
+        _moved(model, sent, at, Worker(AFTER[AGAIN], me.task)),
+    )
+
+
+def _ack(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    yield f"ack t{me.task}", 0, _moved(model, world, at, NOBODY)
+
+
+def _requeue(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    yield f"t{me.task} is requeued", 0, _died(model, world, at, me)
+
+
+def _died(model: Model, world: World, at: int, me: Worker) -> World:
+    if not model.config.early_ack:
+        world = world._replace(broker=add(world.broker, me.task))
+    return _moved(model, world, at, NOBODY)
+
+
+def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    if model.can(world, CRASH):
+        yield f"CRASH of t{me.task}", 1, spent(_died(model, world, at, me))
+    if model.can(world, CHILD) and me.phase in (EFFECT, RESULT, CALLBACKS) and not me.wakes:
+        after = me._replace(phase=LEAVE_ABANDONED, token=0, slot=0)
+        yield f"child of t{me.task} is killed", 1, spent(_moved(model, world, at, after))
+    if model.can(world, REDELIVER) and not model.config.early_ack:
+        copy = world._replace(broker=add(world.broker, me.task))
+        yield f"t{me.task} is delivered twice", 1, spent(copy)
+
+
+def _moved(model: Model, world: World, at: int, worker: Worker) -> World:
+    return model.settle(world._replace(workers=seat(world, at, worker)))
+
+
+def spent(world: World) -> World:
+    """*world* after a fault. From then on nobody asks who came first."""
+    return world._replace(left=world.left - 1, arrived=(), turns=())
+
+
+STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
+    ENTER: _enter,
+    EFFECT: _effect,
+    RESULT: _result,
+    CALLBACKS: _callbacks,
+    RETRY: _retry,
+    LEAVE_DONE: _leave,
+    LEAVE_OVER: _leave,
+    LEAVE_REPEAT: _leave,
+    LEAVE_ABANDONED: _leave,
+    AGAIN: _again,
+    REQUEUE: _requeue,
+    SKIP_RESULT: _result,
+    SKIP_CALLBACKS: _callbacks,
+    ACK: _ack,
+}

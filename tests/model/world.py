@@ -1,0 +1,282 @@
+"""A small world around one key: a broker, workers, a sweeper, the resource that is written to.
+
+What a worker does is cut into steps that a crash can fall between::
+
+    deliver  enter  publish each wake  effect  result  callbacks  leave  publish each wake  ack
+
+Everything is a tuple, so a world can be looked up among those that were met before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from celery_dlock.core.state import Claim, KeyState, Mode, Wait
+from tests.model.checks import Violation, require
+from tests.model.key import Keys
+
+IDLE = ""
+ENTER = "enter"
+RETRY = "retry"
+EFFECT = "effect"
+RESULT = "result"
+CALLBACKS = "callbacks"
+LEAVE_DONE = "leave done"
+LEAVE_OVER = "leave over"
+LEAVE_REPEAT = "leave repeat"
+LEAVE_ABANDONED = "leave abandoned"
+AGAIN = "again"
+REQUEUE = "requeue"
+SKIP_RESULT = "skip result"
+SKIP_CALLBACKS = "skip callbacks"
+ACK = "ack"
+
+#: In these a worker holds the key, as far as it knows.
+HOLDING = frozenset(
+    {RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_OVER, LEAVE_REPEAT, LEAVE_ABANDONED}
+)
+
+#: What can go wrong. Each costs one of a configuration's faults.
+CRASH = "crash"  # a worker is gone; late acknowledgement brings its message back
+CHILD = "child"  # the body's process is killed and its parent says so
+LEASE = "lease"  # a lease ends although its holder lives (a pause)
+DISTRUST = "distrust"  # the body gives up a lock that the store still grants it
+OVERDUE = "overdue"  # a call counts as unanswered although its message is under way
+LATE = "late"  # a place lapses although its task is under way
+SWEEPER = "sweeper"  # the sweeper dies before it has published
+REPLY = "reply"  # an operation took effect and the answer is lost
+REDELIVER = "redeliver"  # the broker delivers a message that is still being worked on
+FAULTS = frozenset({CRASH, CHILD, LEASE, DISTRUST, OVERDUE, LATE, SWEEPER, REPLY, REDELIVER})
+
+
+class Worker(NamedTuple):
+    """One worker process. ``ended``: time, or the store at its word, has taken the lock from it."""
+
+    phase: str = IDLE
+    task: int = -1
+    nonce: int = 0
+    slot: int = 0
+    token: int = 0
+    ended: bool = False
+    wakes: tuple[int, ...] = ()
+
+
+NOBODY = Worker()
+
+
+class World(NamedTuple):
+    """Everything there is. ``effects`` and ``calls`` count by task, ``told`` is a set of tasks."""
+
+    key: int
+    broker: tuple[int, ...]
+    workers: tuple[Worker, ...]
+    sweeper: tuple[int, ...]
+    fence: tuple[int, ...]
+    effects: tuple[int, ...]
+    calls: tuple[int, ...]
+    told: frozenset[int]
+    arrived: tuple[int, ...]
+    turns: tuple[int, ...]
+    left: int
+    deployed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task asks for. ``retries_as``: its body ends in a retry, which is that other task.
+
+    ``new_limit`` is its limit once a new version is deployed.
+    """
+
+    wait: Wait = Wait.QUEUE
+    mode: Mode = Mode.EXCLUSIVE
+    limit: int = 1
+    retries_as: int | None = None
+    new_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One world to explore: *faults* of the *kinds* may happen, any of them, in any order."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    workers: int = 2
+    faults: int = 0
+    kinds: frozenset[str] = FAULTS
+    early_ack: bool = False
+    lock_delay: bool = False
+
+
+@dataclass(slots=True)
+class Model:
+    """A configuration, and what has been worked out about it."""
+
+    config: Config
+    keys: Keys = field(default_factory=Keys)
+    names: dict[str, int] = field(default_factory=dict)
+    claims: dict[tuple[int, int, bool], Claim] = field(default_factory=dict)
+
+    def start(self) -> World:
+        tasks = self.config.tasks
+        later = {task.retries_as for task in tasks}
+        self.names = {f"t{n}": n for n in range(len(tasks))}
+        slots = max((t.limit for t in tasks if t.mode is Mode.EXCLUSIVE), default=1)
+        return World(
+            key=self.keys.number(KeyState()),
+            broker=tuple(n for n in range(len(tasks)) if n not in later),
+            workers=(NOBODY,) * self.config.workers,
+            sweeper=(),
+            fence=(0,) * slots,
+            effects=(0,) * len(tasks),
+            calls=(0,) * len(tasks),
+            told=frozenset(),
+            arrived=(),
+            turns=(),
+            left=self.config.faults,
+            deployed=False,
+        )
+
+    def claim(self, world: World, task: int, nonce: int) -> Claim:
+        name = (task, nonce, world.deployed)
+        found = self.claims.get(name)
+        if found is None:
+            spec = self.config.tasks[task]
+            found = self.claims[name] = Claim(
+                key="k",
+                task=f"t{task}",
+                nonce=str(nonce),
+                ttl=1,
+                mode=spec.mode,
+                limit=(world.deployed and spec.new_limit) or spec.limit,
+                wait=spec.wait,
+                patience=1,
+                lock_delay=int(self.config.lock_delay),
+                done_ttl=1,
+            )
+        return found
+
+    def faulty(self, world: World) -> bool:
+        return world.left < self.config.faults
+
+    def can(self, world: World, kind: str) -> bool:
+        """Whether the fault *kind* may happen now."""
+        return world.left > 0 and kind in self.config.kinds
+
+    def numbers(self, tasks: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(self.names[task] for task in tasks)
+
+    def next_token(self, world: World) -> int:
+        return len(self._tokens(world)) + 1
+
+    def _tokens(self, world: World) -> set[int]:
+        found = set(self.keys.facts[world.key].tokens)
+        found.update(world.fence)
+        found.update(w.token for w in world.workers)
+        found.discard(0)
+        return found
+
+    def settle(self, world: World) -> World:
+        """Number the tokens that are still known anywhere 1, 2, 3, in their order."""
+        tokens = self._tokens(world)
+        if not tokens or max(tokens) == len(tokens):
+            return world
+        new = {old: n for n, old in enumerate(sorted(tokens), 1)} | {0: 0}
+        key = self.keys.altered(
+            world.key, ("tokens", *sorted(tokens)), lambda state: _renumbered(state, new)
+        )
+        return world._replace(
+            key=key,
+            fence=tuple(new[t] for t in world.fence),
+            workers=tuple(sorted(w._replace(token=new[w.token]) for w in world.workers)),
+        )
+
+    def under_way(self, world: World, task: int) -> bool:
+        """Whether a message of *task* is on its way to an ``enter``."""
+        return (
+            task in world.broker
+            or task in world.sweeper
+            or any(
+                task in w.wakes or (w.task == task and w.phase in (ENTER, AGAIN, REQUEUE))
+                for w in world.workers
+            )
+        )
+
+
+def _renumbered(state: KeyState, new: dict[int, int]) -> KeyState:
+    return replace(state, holders=tuple(replace(h, token=new[h.token]) for h in state.holders))
+
+
+def seat(world: World, at: int, worker: Worker) -> tuple[Worker, ...]:
+    """The workers with *worker* at *at*. They are alike, so their order does not count."""
+    return tuple(sorted((*world.workers[:at], worker, *world.workers[at + 1 :])))
+
+
+def put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def add(broker: tuple[int, ...], task: int) -> tuple[int, ...]:
+    return tuple(sorted((*broker, task)))
+
+
+def remove(broker: tuple[int, ...], task: int) -> tuple[int, ...]:
+    at = broker.index(task)
+    return broker[:at] + broker[at + 1 :]
+
+
+def check_world(model: Model, world: World) -> None:
+    """Check what must hold in every world that can be reached."""
+    facts = model.keys.facts[world.key]
+    for worker in world.workers:
+        if worker.phase in HOLDING and not worker.ended:
+            name = (f"t{worker.task}", str(worker.nonce))
+            require(name in facts.held, "S1 only its owner or time takes a lock away", world)
+    faults = model.config.faults - world.left
+    require(max(world.effects) <= 1, "S2 one effect a task", world)
+    for spec, calls in zip(model.config.tasks, world.calls, strict=True):
+        # A second copy of a task that went on as a retry is not known as done: it waits again.
+        # So does a task that was called while a larger limit counted.
+        most = 1 + faults * (1 if spec.retries_as is None else 2) + world.deployed
+        require(calls <= most, "S5 one wake a task, and one a fault", world)
+    if model.config.early_ack:
+        return
+    carried = {w.task for w in world.workers} | set(world.broker)
+    for task in owed(model, world):
+        if task not in carried and f"t{task}" not in facts.carried:
+            raise Violation("S8 nobody carries a task whose callbacks were not published", world)
+
+
+def owed(model: Model, world: World) -> set[int]:
+    """The tasks that have still to be finished."""
+    tasks = model.config.tasks
+    later = {t.retries_as for n, t in enumerate(tasks) if n not in world.told}
+    return {n for n in range(len(tasks)) if n not in world.told and n not in later}
+
+
+def check_order(model: Model, world: World, turn: int, *, called: bool) -> None:
+    """Check that *turn* passes over nobody who came first. Asked while nothing went wrong.
+
+    Nobody passes a parked task. A place is passed by those who find the key free and nobody
+    parked (a writer's place not even then by a reader), but not by a task that was *called*.
+    """
+    mine = model.config.tasks[turn]
+    for other in world.arrived[: world.arrived.index(turn)]:
+        theirs = model.config.tasks[other]
+        if other in world.turns or theirs.wait is Wait.NOT:
+            continue
+        reader_first = mine.mode is Mode.SHARED and theirs.mode is Mode.EXCLUSIVE
+        fair = theirs.wait is Wait.PLACE and not called and not reader_first
+        require(fair, f"S6 t{turn} had its turn before t{other}, who came first", world)
+
+
+def goal(model: Model, world: World) -> bool:
+    """Whether all is done and nothing is left over anywhere."""
+    return (
+        not world.broker
+        and not world.sweeper
+        and all(w is NOBODY or w == NOBODY for w in world.workers)
+        and model.keys.facts[world.key].empty
+        and (model.config.early_ack or not owed(model, world))
+    )
