@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu.message import Message
 
+from celery_dlock import LockedTask, lock
 from example_project.broker import transport_options
+from tests.services.desk import Desk, desk
 from tests.services.lab import Lab
 
 MakeLab = Callable[..., Lab]
@@ -34,3 +37,28 @@ def make_lab(tmp_path: Path) -> MakeLab:
         return Lab(tmp_path, {"celery": {**embedded(tmp_path), **(celery or {})}, **options})
 
     return make
+
+
+@pytest.fixture(name="desk")
+def a_desk() -> Iterator[Desk]:
+    """The path of a message through a worker, in this process and without waiting."""
+    with desk() as made:
+        yield made
+
+
+@pytest.fixture
+def charge(desk: Desk) -> LockedTask:
+    @desk.locked("order:{order}", name="charge", max_retries=0)
+    def charge(order: Any, before: int = 0) -> int:
+        return before + 1
+
+    return charge
+
+
+def refused(desk: Desk, key: str = "order:42", queue: str = "celery") -> tuple[Message, Message]:
+    """Deliver the next message while *key* is held; the message, and the one published for it."""
+    with lock(key, app=desk.app, timeout=0):
+        first = desk.deliver(queue)
+    again = desk.take(queue)
+    assert again is not None, "nothing was published again"
+    return first, again

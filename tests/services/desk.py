@@ -1,0 +1,119 @@
+"""A worker's path for one message at a time, in this process: no loop, no thread, no wait.
+
+Broker, results and locks live in memory. A message is taken from its queue and goes through the
+request class, the solo pool and the tracer that a worker would send it through; countdowns are
+there to be looked at and are not waited for.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import Celery
+from celery._state import _on_app_finalizers, _set_current_app, current_app
+from celery.concurrency.solo import TaskPool
+from celery.worker.request import create_request_cls
+from kombu import Connection
+from kombu.message import Message
+from kombu.serialization import prepare_accept_content
+from kombu.transport import memory
+from kombu.utils.imports import symbol_by_name
+
+from celery_dlock import LockedTask, locked_task
+from celery_dlock.tasks.runtime import runtime
+
+logger = logging.getLogger("tests.desk")
+
+
+class Desk:
+    """One app, and the hands that carry its messages."""
+
+    def __init__(self, **config: Any) -> None:
+        self.app = Celery("desk", set_as_current=False)
+        self.app.conf.update(
+            broker_url="memory://",
+            result_backend="cache+memory://",
+            result_extended=True,
+            dlock_url="memory://",
+        )
+        self.app.conf.update(config)
+        self.connection = Connection("memory://")
+        self.channel = self.connection.channel()
+        self.eventer = self.app.events.Dispatcher(self.connection)
+
+    def locked(self, key: Any = None, **options: Any) -> Callable[[Callable[..., Any]], LockedTask]:
+        """``locked_task`` on this app."""
+        return locked_task(key, app=self.app, **options)
+
+    def take(self, queue: str = "celery") -> Message | None:
+        """The next message of *queue*, not acknowledged yet."""
+        message: Message | None = self.channel.basic_get(queue)
+        if message is not None:
+            message.accept = prepare_accept_content(self.app.conf.accept_content)
+        return message
+
+    def run(self, message: Message) -> Message:
+        """Run it as a worker does; what became of it is in its ``acknowledged`` and its queue."""
+        task = self.app.tasks[message.headers["task"]]
+        request = create_request_cls(
+            symbol_by_name(task.Request), task, TaskPool(), "desk", self.eventer, app=self.app
+        )(
+            message,
+            on_ack=message.ack_log_error,
+            on_reject=message.reject_log_error,
+            app=self.app,
+            hostname="desk",
+            eventer=self.eventer,
+            task=task,
+            connection_errors=(OSError,),
+        )
+        request.execute_using_pool(None)
+        return message
+
+    def deliver(self, queue: str = "celery") -> Message:
+        """Take the next message of *queue* and run it."""
+        message = self.take(queue)
+        assert message is not None, f"nothing waits in {queue}"
+        return self.run(message)
+
+    def deliver_all(self, at_most: int = 50) -> int:
+        """Deliver until the queue is empty; how many there were."""
+        for count in range(at_most):
+            message = self.take()
+            if message is None:
+                return count
+            self.run(message)
+        raise AssertionError(f"more than {at_most} messages: do they go round in circles?")
+
+    def size(self, queue: str = "celery") -> int:
+        return int(self.channel._size(queue))
+
+    def result(self, task_id: str) -> Any:
+        return self.app.AsyncResult(task_id)
+
+    def holders(self, key: str) -> list[str]:
+        """The identities that hold *key* in the store."""
+        return [holder.task for holder in runtime(self.app).backend.peek(key).holders]
+
+
+@contextmanager
+def desk(**config: Any) -> Iterator[Desk]:
+    """A desk whose app is the current one, as in a worker; the broker's memory is wiped after."""
+    before = current_app._get_current_object()
+    shared = set(_on_app_finalizers)  # tasks that the next app would be given too
+    made = Desk(**config)
+    _set_current_app(made.app)
+    try:
+        yield made
+    finally:
+        _set_current_app(before)
+        _on_app_finalizers.intersection_update(shared)
+        made.connection.close()
+        made.app.close()
+        memory.Channel.queues.clear()
+        memory.Transport.global_state.clear()
