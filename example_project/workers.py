@@ -66,7 +66,7 @@ def start(name: str, folder: Path, environment: dict[str, str]) -> Worker:
         process = subprocess.Popen(
             (*COMMAND, f"--hostname={name}@shop"),
             cwd=ROOT,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, "TMPDIR": str(folder)},  # a killed one tidies nothing
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
