@@ -57,4 +57,4 @@ def run(page: Path) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{run(Path(sys.argv[1]).resolve())} blocks ran")
+    print(f"{run(Path(sys.argv[1]).resolve())} blocks ran")  # noqa: T201 (this is a program)

@@ -33,7 +33,6 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_every_code_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
     done = run(ROOT / page, tmp_path)
     assert done.returncode == 0, done.stdout
-    print(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

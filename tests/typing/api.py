@@ -1,3 +1,129 @@
 """The public types, pinned: mypy and pyright read this file, nobody runs it."""
 
 from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, assert_type
+
+from celery_dlock import (
+    Complete,
+    Contention,
+    Decision,
+    Fail,
+    FullJitter,
+    GiveUp,
+    Lease,
+    LockContended,
+    LockedTask,
+    LockTimeout,
+    Policy,
+    Reschedule,
+    RunLater,
+    Skip,
+    StaleFencingToken,
+    Wait,
+    WaitHere,
+    current_lease,
+    fencing,
+    lock,
+    locked_task,
+)
+
+app: Any = None  # a Celery, which has no types
+
+
+def target_key(source: str, target: str) -> str:
+    return f"to:{target}"
+
+
+@locked_task
+def bare() -> None: ...
+
+
+@locked_task("order:{order_id}", app=app, ttl=30, limit=2, acks_late=True)
+def charge(order_id: int, *, fencing_token: int) -> str:
+    return str(fencing_token)
+
+
+@locked_task(["from:{source}", target_key], on_contention=Skip())
+def transfer(source: str, target: str, *, lease: Lease) -> None:
+    assert_type(lease.key, str)
+    assert_type(lease.keys, tuple[str, ...])
+    assert_type(lease.owner, str)
+    assert_type(lease.guarantee, str)
+    assert_type(lease.fencing_token, int)
+    assert_type(lease.fencing_tokens, Mapping[str, int])
+    assert_type(lease.ttl, float)
+    assert_type(lease.remaining(), float)
+    assert_type(lease.lost, bool)
+    assert_type(lease.check(), None)
+
+
+class Alerting(LockedTask):
+    def on_lock_lost(
+        self, lease: Lease, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        assert_type(self.lease, Lease)
+
+
+assert_type(bare, LockedTask)
+assert_type(charge, LockedTask)
+assert_type(transfer, LockedTask)
+assert_type(locked_task("key", shared=True), Callable[[Callable[..., Any]], LockedTask])
+assert_type(current_lease(), Lease)
+assert_type(lock("order:42", app=app, timeout=5), AbstractContextManager[Lease])
+with lock(["a", "b"], ttl=10, limit=1, shared=False) as held:
+    assert_type(held, Lease)
+
+
+class Mine:
+    """A policy by its shape, without a base class."""
+
+    def decide(self, contention: Contention) -> Decision:
+        assert_type(contention.key, str)
+        assert_type(contention.task_id, str)
+        assert_type(contention.attempt, int)
+        assert_type(contention.waited, float)
+        assert_type(contention.waiting, int)
+        if contention.holder is None:
+            return RunLater(countdown=1)
+        assert_type(contention.holder.task_id, str)
+        assert_type(contention.holder.since, float)
+        assert_type(contention.holder.seconds_left, float)
+        return GiveUp(LockContended(contention.key)) if contention.attempt else WaitHere(0.5)
+
+
+policies: list[Policy] = [
+    Mine(),
+    Fail(),
+    Reschedule(backoff=FullJitter(base=0.1, cap=5), max_attempts=3, max_wait=None),
+    Skip(then="continue"),
+    Wait(timeout=2),
+]
+decision: Decision = Complete({"skipped": True}, then="stop")
+
+
+def errors(contended: LockContended, timeout: LockTimeout, stale: StaleFencingToken) -> None:
+    assert_type(contended.key, str)
+    assert_type(contended.holder, str | None)
+    assert_type(contended.seconds_left, float)
+    assert_type(timeout.waited, float)
+    assert_type(stale.resource, str)
+    assert_type(stale.mine, int)
+    assert_type(stale.seen, int | None)
+
+
+def write(connection: sqlite3.Connection, lease: Lease) -> None:
+    assert_type(fencing.create_table(connection), None)
+    assert_type(fencing.admit(connection), None)
+    assert_type(fencing.admit(connection, lease), None)
+    fencing.admit(connection, resource="order:42", fencing_token=7, owner="me")
+    assert_type(fencing.once(connection, "event-1"), bool)
+
+
+# What must not pass; an ignore that is not needed is an error too.
+locked_task("key", ttl="30")  # type: ignore[call-overload]
+Skip(then="perhaps")  # type: ignore[arg-type]
+fencing.admit(None, fencing_token=7)  # type: ignore[call-overload]
