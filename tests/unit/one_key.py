@@ -1,0 +1,83 @@
+"""One key and a hand-moved clock, so that a test reads as what happens to it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from celery_dlock.core import machine
+from celery_dlock.core.state import (
+    Claim,
+    EnterVerdict,
+    KeyState,
+    LeaveVerdict,
+    Mode,
+    Outcome,
+    RenewVerdict,
+    Step,
+    Wait,
+)
+
+V = TypeVar("V")
+
+TTL = 30_000_000
+PATIENCE = 10_000_000
+START = 1_800_000_000_000_000
+
+
+def claim(task: str, nonce: str = "1", **options: Any) -> Claim:
+    defaults = {"ttl": TTL, "patience": PATIENCE, "done_ttl": 1}
+    return Claim("key", task, nonce, **{**defaults, **options})
+
+
+def queued(task: str, nonce: str = "1", **options: Any) -> Claim:
+    return claim(task, nonce, wait=Wait.QUEUE, **options)
+
+
+def place(task: str, nonce: str = "1", **options: Any) -> Claim:
+    return claim(task, nonce, wait=Wait.PLACE, **options)
+
+
+def reader(task: str, nonce: str = "1", **options: Any) -> Claim:
+    return claim(task, nonce, mode=Mode.SHARED, **options)
+
+
+class OneKey:
+    """Applies the rules and remembers the state; tokens count 1, 2, 3; instants in microseconds."""
+
+    def __init__(self) -> None:
+        self.state = KeyState()
+        self.now = START
+        self.tokens = 0
+        self.wakes: list[str] = []
+
+    def enter(self, mine: Claim) -> EnterVerdict:
+        self.tokens += 1
+        return self._commit(machine.enter(self.state, mine, self.now, self.tokens))
+
+    def leave(self, mine: Claim, outcome: Outcome = Outcome.DONE) -> LeaveVerdict:
+        return self._commit(machine.leave(self.state, mine, outcome, self.now))
+
+    def renew(self, mine: Claim) -> RenewVerdict:
+        return self._commit(machine.renew(self.state, mine, self.now))
+
+    def reap(self) -> None:
+        self._commit(machine.reap(self.state, self.now))
+
+    def passes(self, microseconds: int) -> None:
+        self.now += microseconds
+
+    @property
+    def running(self) -> list[str]:
+        return [h.task for h in self.state.holders]
+
+    @property
+    def waiting(self) -> list[str]:
+        return [w.task for w in self.state.waiting]
+
+    @property
+    def called(self) -> list[str]:
+        return [g.task for g in self.state.grants]
+
+    def _commit(self, step: Step[V]) -> V:
+        self.state, self.wakes = step.state, list(step.wakes)
+        return step.verdict

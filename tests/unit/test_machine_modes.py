@@ -1,0 +1,133 @@
+"""More than one holder: slots, readers, and a limit that changes while tasks wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlock.core.state import Busy, Park, Run, Wait
+from tests.unit.one_key import TTL, OneKey, claim, place, queued, reader
+
+
+@pytest.fixture
+def key() -> OneKey:
+    return OneKey()
+
+
+def test_as_many_hold_as_the_limit_each_in_a_slot_of_its_own(key: OneKey) -> None:
+    assert key.enter(claim("a", limit=2)) == Run(slot=0, token=1)
+    assert key.enter(claim("b", limit=2)) == Run(slot=1, token=2)
+    assert isinstance(key.enter(claim("c", limit=2)), Busy)
+
+
+def test_a_slot_that_is_given_back_is_the_next_to_be_taken(key: OneKey) -> None:
+    key.enter(claim("a", limit=3))
+    key.enter(claim("b", limit=3))
+    key.leave(claim("a", limit=3))
+
+    assert key.enter(claim("c", limit=3)) == Run(slot=0, token=3)
+
+
+def test_who_is_refused_hears_of_the_lease_that_ends_first(key: OneKey) -> None:
+    key.enter(claim("a", limit=2))
+    key.passes(1)
+    key.enter(claim("b", limit=2))
+    key.renew(claim("a", limit=2, ttl=2 * TTL))
+
+    verdict = key.enter(claim("c", limit=2))
+
+    assert isinstance(verdict, Busy)
+    assert verdict.holder is not None
+    assert verdict.holder.task == "b"
+
+
+def test_readers_run_together_without_a_token(key: OneKey) -> None:
+    assert key.enter(reader("a")) == Run(slot=0, token=0)
+    assert key.enter(reader("b")) == Run(slot=0, token=0)
+
+
+def test_a_writer_runs_alone(key: OneKey) -> None:
+    key.enter(reader("a"))
+    assert isinstance(key.enter(claim("w")), Busy)
+    key.leave(reader("a"))
+
+    assert isinstance(key.enter(claim("w")), Run)
+    assert isinstance(key.enter(reader("b")), Busy)
+
+
+def test_later_readers_queue_behind_a_writer_that_queues(key: OneKey) -> None:
+    key.enter(reader("a", wait=Wait.QUEUE))
+    key.enter(queued("w"))
+
+    assert key.enter(reader("b", wait=Wait.QUEUE)) == Park()
+
+    assert key.waiting == ["w", "b"]
+
+
+def test_all_readers_before_the_next_writer_are_called_together(key: OneKey) -> None:
+    # Given a writer, And two readers, another writer and a reader that wait
+    key.enter(queued("w"))
+    for waiting in (reader("a", wait=Wait.QUEUE), reader("b", wait=Wait.QUEUE), queued("x")):
+        key.enter(waiting)
+    key.enter(reader("c", wait=Wait.QUEUE))
+
+    key.leave(queued("w"))
+
+    assert key.wakes == ["a", "b"]
+    assert key.waiting == ["x", "c"]
+
+
+def test_the_smaller_limit_counts_while_two_versions_run(key: OneKey) -> None:
+    # Given one holder that believes in one slot
+    key.enter(claim("old", limit=1))
+
+    # When a newer version believes in three, or the other way round
+    assert isinstance(key.enter(claim("new", limit=3)), Busy)
+    key.leave(claim("old", limit=1))
+    key.enter(claim("new", limit=3))
+    assert isinstance(key.enter(claim("old2", limit=1)), Busy)
+
+
+def test_a_turn_called_under_a_larger_limit_goes_back_to_the_head(key: OneKey) -> None:
+    # Given b, called into the second slot, And c behind it
+    for task in ("a", "x", "b", "c"):
+        key.enter(queued(task, limit=2))
+    key.leave(queued("x", limit=2))
+    assert key.called == ["b"]
+
+    # When a version with one slot takes up the call, Then it waits for a
+    assert key.enter(queued("b", "called", limit=1)) == Park()
+    assert key.waiting == ["b", "c"]
+    assert key.wakes == []
+
+    # And comes first when a is through
+    key.leave(queued("a", limit=2))
+    assert key.wakes == ["b"]
+
+
+def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(key: OneKey) -> None:
+    # Given b, for whom the second slot is reserved since c is parked
+    key.enter(queued("a", limit=2))
+    key.enter(queued("x", limit=2))
+    key.enter(place("b", limit=2))
+    key.enter(queued("c", limit=2))
+    key.leave(queued("x", limit=2))
+    assert key.called == ["b"]
+
+    assert isinstance(key.enter(place("b", "back", limit=1)), Busy)
+
+    assert key.waiting == ["b", "c"]
+
+
+def test_a_reader_that_was_called_and_is_a_writer_by_now_waits_for_the_readers(key: OneKey) -> None:
+    # Given two readers that were called together, And one of them runs
+    key.enter(queued("w"))
+    key.enter(reader("a", wait=Wait.QUEUE))
+    key.enter(reader("b", wait=Wait.QUEUE))
+    key.leave(queued("w"))
+    key.enter(reader("a", "called", wait=Wait.QUEUE))
+
+    # When the new version of the other one writes
+    assert key.enter(queued("b", "called")) == Park()
+
+    key.leave(reader("a", "called", wait=Wait.QUEUE))
+    assert key.wakes == ["b"]

@@ -1,0 +1,272 @@
+"""Waiting in the store: first come, first called, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlock.core.machine import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
+from celery_dlock.core.state import WINDOW, Busy, Drop, Left, Lost, Outcome, Park, Reason, Run
+from tests.unit.one_key import TTL, OneKey, claim, place, queued
+
+
+@pytest.fixture
+def key() -> OneKey:
+    """A key that a holds."""
+    key = OneKey()
+    key.enter(queued("a"))
+    return key
+
+
+def test_who_queues_is_parked_behind_the_holder(key: OneKey) -> None:
+    assert key.enter(queued("b")) == Park()
+
+    assert key.waiting == ["b"]
+    assert key.state.parked == 1
+    assert key.wakes == []
+
+
+def test_leaving_calls_the_first_who_came(key: OneKey) -> None:
+    key.enter(queued("b"))
+    key.enter(queued("c"))
+
+    key.leave(queued("a"))
+
+    assert key.wakes == ["b"]
+    assert key.called == ["b"]
+    assert key.waiting == ["c"]
+
+
+def test_who_is_called_runs_with_a_new_token(key: OneKey) -> None:
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+
+    assert key.enter(queued("b", "called")) == Run(slot=0, token=3)
+
+    assert key.called == []
+
+
+def test_a_call_reserves_the_key_against_newcomers(key: OneKey) -> None:
+    # Given b, which was called and has not come yet
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+
+    # When others find nobody in the key
+    # Then the one that queues is parked, And the one that does not is refused for nobody's sake
+    assert key.enter(queued("c")) == Park()
+    assert key.enter(claim("d")) == Busy(holder=None, left=0, parked=1)
+
+
+def test_a_redelivered_copy_of_what_waits_is_dropped(key: OneKey) -> None:
+    key.enter(queued("b", "first"))
+
+    assert key.enter(queued("b", "second")) == Drop(Reason.WAITING)
+
+    assert key.waiting == ["b"]
+
+
+def test_a_call_that_comes_twice_runs_once(key: OneKey) -> None:
+    # Given b, which was called twice and runs
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+    key.enter(queued("b", "one"))
+
+    # When the second call arrives, Then it waits behind the first
+    assert key.enter(queued("b", "two")) == Park()
+
+    # And is gone when that one is done
+    key.leave(queued("b", "one"))
+    assert (key.waiting, key.called, key.wakes) == ([], [], [])
+
+
+def test_what_is_done_is_dropped(key: OneKey) -> None:
+    key.leave(queued("a"))
+
+    assert key.enter(queued("a", "again")) == Drop(Reason.DONE)
+
+
+def test_what_is_not_to_be_remembered_may_run_again(key: OneKey) -> None:
+    forgetful = queued("x", done_ttl=0)
+    key.leave(queued("a"))
+    key.enter(forgetful)
+    key.leave(forgetful)
+
+    assert isinstance(key.enter(queued("x", "again")), Run)
+
+
+def test_the_copy_of_a_running_task_is_kept_at_the_head(key: OneKey) -> None:
+    key.enter(queued("b"))
+
+    assert key.enter(queued("a", "copy")) == Park()
+
+    assert key.waiting == ["a", "b"]
+
+
+def test_the_copy_runs_next_when_the_first_one_has_died(key: OneKey) -> None:
+    key.enter(queued("b"))
+    key.enter(queued("a", "copy"))
+    key.passes(TTL)
+
+    key.reap()
+
+    assert key.wakes == ["a"]
+
+
+def test_the_copy_is_not_called_into_a_second_slot() -> None:
+    # Given two slots, And the only holder has a copy in the queue
+    key = OneKey()
+    key.enter(queued("a", limit=2))
+    key.enter(queued("a", "copy", limit=2))
+    assert key.wakes == []
+
+    # When another comes, Then it is called past the copy
+    key.enter(queued("b", limit=2))
+
+    assert key.wakes == ["b"]
+    assert key.waiting == ["a"]
+
+
+def test_who_had_started_before_its_worker_died_does_not_queue_again(key: OneKey) -> None:
+    # Given a that died, And b that waits
+    key.enter(queued("b"))
+    key.passes(TTL)
+
+    # When the broker delivers a once more, Then it is still a's turn
+    assert isinstance(key.enter(queued("a", "redelivered")), Run)
+    assert key.waiting == ["b"]
+
+
+def test_who_had_started_waits_at_the_head_when_the_key_is_taken(key: OneKey) -> None:
+    # Given a that died, b that was called for it and runs, And c that waits
+    key.enter(queued("b"))
+    key.enter(queued("c"))
+    key.passes(TTL)
+    key.reap()
+    key.enter(queued("b", "called"))
+
+    assert key.enter(queued("a", "redelivered")) == Park()
+
+    assert key.waiting == ["a", "c"]
+
+
+def test_whatever_frees_the_key_calls_the_next(key: OneKey) -> None:
+    # Given b that waits for a, whose lease ends
+    key.enter(queued("b"))
+    key.passes(TTL)
+
+    # When anybody asks, Then b is called, not the one who asked
+    assert key.enter(queued("c")) == Park()
+    assert key.wakes == ["b"]
+
+
+def test_an_unanswered_call_is_repeated_at_growing_intervals_for_ever(key: OneKey) -> None:
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+    waits: list[int] = []
+
+    for _ in range(30):
+        due = key.state.grants[0].due
+        waits.append(due - key.now)
+        key.now = due - 1
+        key.reap()
+        assert key.wakes == []
+        key.now = due
+        key.reap()
+        assert key.wakes == ["b"]
+
+    assert waits[:3] == [CALL_AGAIN_FIRST, 2 * CALL_AGAIN_FIRST, 4 * CALL_AGAIN_FIRST]
+    assert waits[-1] == CALL_AGAIN_LAST
+
+
+def test_as_many_are_called_as_there_are_slots() -> None:
+    # Given three slots that are taken, And four that wait
+    key = OneKey()
+    for task in "abc":
+        key.enter(queued(task, limit=3))
+    for task in "wxyz":
+        key.enter(queued(task, limit=3))
+
+    # When two holders die at once
+    key.renew(queued("a", limit=3, ttl=2 * TTL))
+    key.passes(TTL)
+    key.reap()
+
+    assert key.wakes == ["w", "x"]
+
+
+def test_only_the_loaded_part_of_a_long_queue_is_called_from() -> None:
+    # Given more slots than entries are loaded, all taken by tasks that die
+    many = 2 * WINDOW
+    key = OneKey()
+    for n in range(many):
+        key.enter(queued(f"h{n}", limit=many))
+    for n in range(many):
+        key.enter(queued(f"w{n}", limit=many))
+    key.passes(TTL)
+
+    key.reap()
+    assert len(key.wakes) == WINDOW
+
+    key.reap()
+    assert len(key.wakes) == many - WINDOW
+
+
+def test_a_task_that_must_repeat_goes_back_to_the_head(key: OneKey) -> None:
+    # Given b that waits, And a that lost its lock, which b has by now
+    key.enter(queued("b"))
+    key.enter(queued("c"))
+    key.passes(TTL)
+    key.reap()
+    key.enter(queued("b", "called"))
+
+    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+
+    assert key.waiting == ["a", "c"]
+    assert key.running == ["b"]
+
+
+def test_a_task_that_must_repeat_is_not_put_back_twice(key: OneKey) -> None:
+    key.enter(queued("a", "copy"))
+
+    assert key.leave(queued("a"), Outcome.REPEAT) == Left(carried=True)
+
+    assert key.called == ["a"]
+    assert key.waiting == []
+
+
+def test_a_task_that_does_not_queue_must_repeat_by_itself() -> None:
+    key = OneKey()
+    key.enter(place("a"))
+
+    assert key.leave(place("a"), Outcome.REPEAT) == Left(carried=False)
+
+
+def test_a_result_counts_although_the_lock_was_lost(key: OneKey) -> None:
+    # Given a that lost its lock to b, after its write had been fenced
+    key.enter(queued("b"))
+    key.passes(TTL)
+    key.reap()
+    key.enter(queued("b", "called"))
+
+    assert key.leave(queued("a"), Outcome.DONE) == Lost(carried=True)
+
+    assert key.enter(queued("a", "copy")) == Drop(Reason.DONE)
+    assert key.running == ["b"]
+
+
+def test_a_task_that_goes_on_elsewhere_takes_its_copy_along(key: OneKey) -> None:
+    key.enter(queued("a", "copy"))
+
+    assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
+
+    assert (key.waiting, key.called, key.state.done) == ([], [], frozenset())
+
+
+def test_a_killed_body_leaves_its_copy_and_its_turn(key: OneKey) -> None:
+    # Given b that waits, And a whose body was killed, with no copy in the queue
+    key.enter(queued("b"))
+
+    assert key.leave(queued("a"), Outcome.ABANDONED) == Left(carried=False)
+
+    assert key.called == ["b"]
+    assert key.enter(queued("a", "redelivered")) == Park()
+    assert key.state.waiting[0].task == "a"
