@@ -18,7 +18,7 @@ from celery import Celery
 from celery._state import _on_app_finalizers, _set_current_app, current_app
 from celery.concurrency.solo import TaskPool
 from celery.worker.request import create_request_cls
-from kombu import Connection
+from kombu.connection import Connection
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 from kombu.transport import memory
@@ -102,7 +102,7 @@ class Desk:
 
 
 @contextmanager
-def desk(**config: Any) -> Iterator[Desk]:
+def open_desk(**config: Any) -> Iterator[Desk]:
     """A desk whose app is the current one, as in a worker; the broker's memory is wiped after."""
     before = current_app._get_current_object()
     shared = set(_on_app_finalizers)  # tasks that the next app would be given too

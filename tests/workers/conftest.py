@@ -11,7 +11,7 @@ from kombu.message import Message
 
 from celery_dlock import LockedTask, lock
 from example_project.broker import transport_options
-from tests.services.desk import Desk, desk
+from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
 
 MakeLab = Callable[..., Lab]
@@ -42,7 +42,7 @@ def make_lab(tmp_path: Path) -> MakeLab:
 @pytest.fixture(name="desk")
 def a_desk() -> Iterator[Desk]:
     """The path of a message through a worker, in this process and without waiting."""
-    with desk() as made:
+    with open_desk() as made:
         yield made
 
 

@@ -1,0 +1,196 @@
+"""The store or the broker does not answer: no task fails for that, and no message is lost."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kombu.exceptions import EncodeError
+from kombu.serialization import register, unregister
+
+from celery_dlock import BackendUnavailable, lock
+from celery_dlock.tasks.runtime import runtime
+from tests.services.desk import Desk, open_desk
+
+NONSENSE = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$-7\r\n", b"\x00\xff" * 64, b"+OK\r\n", b""]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server_that_says(answer: bytes) -> Iterator[str]:
+    """A server that answers whatever it is asked in the same way; the URL of a store."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client:
+                    client.recv(4096)
+                    client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def check_it_is_rescheduled(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", max_retries=0)
+    def charge(order: str) -> int:
+        return 1
+
+    result = charge.apply_async(("42",))
+    first = desk.deliver()
+
+    assert first.acknowledged
+    assert result.state == "RETRY"
+    assert isinstance(result.result, BackendUnavailable)
+    again = desk.take()
+    assert again is not None
+    assert again.headers["id"] == result.id
+    assert again.headers["retries"] == 0
+    assert again.headers["eta"] is not None
+    assert again.headers["dlock"]["away"] == 1
+    assert again.headers["dlock"]["waits"] == 0
+
+
+def test_a_store_that_is_away_reschedules_the_task() -> None:
+    with open_desk(dlock_url=f"redis://127.0.0.1:{free_port()}/0") as desk:
+        check_it_is_rescheduled(desk)
+
+
+@pytest.mark.parametrize("answer", NONSENSE)
+def test_a_store_that_answers_nonsense_reschedules_the_task(answer: bytes) -> None:
+    with server_that_says(answer) as url, open_desk(dlock_url=url) as desk:
+        check_it_is_rescheduled(desk)
+
+
+def test_a_folder_that_went_away_reschedules_and_back_again_it_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    with open_desk(dlock_url=f"sqlite:///{folder / 'locks.db'}") as desk:
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: str) -> int:
+            return 1
+
+        runtime(desk.app)
+        folder.rmdir()
+        folder.touch()
+        result = charge.apply_async(("42",))
+        desk.deliver()
+        assert result.state == "RETRY"
+
+        folder.unlink()
+        folder.mkdir()
+        desk.deliver()
+        assert result.get() == 1
+
+
+def test_with_on_unavailable_fail_the_task_fails() -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    with open_desk(dlock_url=url, dlock_on_unavailable="fail") as desk:
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: str) -> None: ...
+
+        result = charge.apply_async(("42",))
+        desk.deliver()
+
+        assert result.state == "FAILURE"
+        assert isinstance(result.result, BackendUnavailable)
+        assert desk.size() == 0
+
+
+@pytest.fixture
+def mute_desk() -> Iterator[Desk]:
+    """One that receives messages and cannot publish any."""
+    with open_desk(broker_write_url=f"redis://127.0.0.1:{free_port()}/0") as desk:
+        yield desk
+
+
+def charge_on(desk: Desk, *, acks_late: bool, **options: str) -> str:
+    """Define a task, and send it one message; the message's task id."""
+
+    @desk.locked("order:{order}", name="charge", acks_late=acks_late)
+    def charge(order: str) -> int:
+        return 1
+
+    return str(charge.apply_async(("42",), connection=desk.connection, **options).id)
+
+
+def test_a_message_that_cannot_be_published_again_is_not_lost(mute_desk: Desk) -> None:
+    # Given a task with late acknowledgement whose key is held
+    task_id = charge_on(mute_desk, acks_late=True)
+
+    # When it should be rescheduled while the broker takes nothing
+    with lock("order:42", app=mute_desk.app, timeout=0):
+        message = mute_desk.deliver()
+
+    # Then the broker still has it, once, no result was written, and it runs when its time comes
+    assert message._state == "REJECTED"
+    assert mute_desk.size() == 1
+    assert mute_desk.result(task_id).state == "PENDING"
+    mute_desk.deliver()
+    assert mute_desk.result(task_id).get() == 1
+
+
+def test_with_early_acknowledgement_it_fails_where_people_see_it(mute_desk: Desk) -> None:
+    task_id = charge_on(mute_desk, acks_late=False)
+
+    with lock("order:42", app=mute_desk.app, timeout=0):
+        mute_desk.deliver()
+
+    assert mute_desk.size() == 0
+    assert mute_desk.result(task_id).state == "FAILURE"
+    assert "OperationalError" in repr(mute_desk.result(task_id).result)
+
+
+@pytest.fixture
+def read_only() -> Iterator[Callable[[], None]]:
+    """A serializer that stops writing when it is told to, and goes on reading."""
+    broken = threading.Event()
+
+    def write(value: object) -> str:
+        if broken.is_set():
+            raise EncodeError("this cannot be written any more")
+        return json.dumps(value)
+
+    register("read-only", write, json.loads, "application/x-read-only", "utf-8")
+    yield broken.set
+    unregister("read-only")
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_what_can_never_be_published_again_fails_and_does_not_go_round(
+    desk: Desk, read_only: Callable[[], None], acks_late: bool
+) -> None:
+    desk.app.conf.accept_content = ["json", "read-only"]
+    task_id = charge_on(desk, acks_late=acks_late, serializer="read-only")
+    read_only()
+
+    with lock("order:42", app=desk.app, timeout=0):
+        message = desk.deliver()
+
+    assert message._state == "ACK"
+    assert desk.size() == 0
+    assert desk.result(task_id).state == "FAILURE"
+    assert "EncodeError" in repr(desk.result(task_id).result)
