@@ -72,7 +72,9 @@ class Acts:
         away = time.monotonic() - stopped
         self._stage.release(standing.event_id)
         worker.resume()
-        self._display.say(f"{worker.name} goes on after {away:.1f} s; its order has been taken")
+        self._display.say(
+            f"{worker.name} goes on after {away:.1f} s; its lease has ended, others have written"
+        )
         return standing
 
     def _stand_still(self) -> Standing:
