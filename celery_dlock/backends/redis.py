@@ -58,7 +58,8 @@ class RedisBackend(LockBackend):
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
         """``redis://[[user]:password@]host[:port][/db]``, ``rediss://…`` with TLS, or
-        ``redis+unix:///path/to.sock[?db=n]``; the query takes redis-py's connection options."""
+        ``redis+unix:///path/to.sock[?db=n]``; the query takes redis-py's connection options.
+        """
         driver = {
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_timeout": ANSWER_TIMEOUT,
@@ -68,7 +69,9 @@ class RedisBackend(LockBackend):
             "decode_responses": False,
         }
         try:
-            client = redis.Redis.from_url(_driver_url(url), **driver)
+            client = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+                _driver_url(url), **driver
+            )
             _try_options(client)
         except (ValueError, TypeError, redis.RedisError) as exc:
             # The driver's own words may quote a part of the URL, password included.

@@ -104,7 +104,8 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
             return Same(_holder(row), left)
         case [b"drop", bytes(reason)]:
             return Drop(Reason(reason.decode()))
-    raise ValueError(f"no verdict: {answer!r}")
+        case _:
+            raise ValueError(f"no verdict: {answer!r}")
 
 
 def leave_verdict(answer: Sequence[Any]) -> LeaveVerdict:
@@ -113,7 +114,8 @@ def leave_verdict(answer: Sequence[Any]) -> LeaveVerdict:
             return Left(bool(carried))
         case [b"lost", int(carried)]:
             return Lost(bool(carried))
-    raise ValueError(f"no verdict: {answer!r}")
+        case _:
+            raise ValueError(f"no verdict: {answer!r}")
 
 
 def renew_verdicts(answer: Sequence[Any], asked: int) -> list[RenewVerdict]:

@@ -30,8 +30,8 @@ def _options(clock: Clock) -> BackendOptions:
     return BackendOptions(prefix=f"twin{next(_numbers)}", clock=clock)
 
 
-@settings(max_examples=500, deadline=None)
-@given(ops=st.lists(operations, min_size=1, max_size=60))
+@settings(max_examples=300, deadline=None)
+@given(ops=st.lists(operations, min_size=40, max_size=80))
 def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Operations) -> None:
     clock = Clock()
     memory = Twin(MemoryBackend(_options(clock)))
@@ -50,9 +50,9 @@ _crowds = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
-    limit=st.sampled_from([1, 3, WINDOW + 10]), crowd=_crowds, ops=st.lists(operations, max_size=30)
+    limit=st.sampled_from([1, 3, WINDOW + 10]), crowd=_crowds, ops=st.lists(operations, min_size=10, max_size=40)
 )
 def test_redis_answers_as_the_machine_does_when_more_wait_than_it_loads(
     redis_server: RedisServer,

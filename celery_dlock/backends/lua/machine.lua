@@ -49,8 +49,6 @@ local function insert(state, claim, now, rank, lapses, message)
     state.parked = state.parked + 1
   end
   state.queued = true
-  state.first = math.min(state.first, rank)
-  state.last = math.max(state.last, rank)
   return entry
 end
 
