@@ -28,8 +28,17 @@ def stop_chain(task: Task, request: Context, result: Mapping[str, Any]) -> None:
         context.group = options.get("group_id")
         if context.id is not None:
             task.backend.mark_as_done(context.id, dict(result), request=context)
-        # A chord within the chain is complete when its body is.
-        if signature.get("subtask_type") == "chord":
-            body = (signature.get("kwargs") or {}).get("body")
-            if body is not None:
-                rest.append(body)
+        rest.extend(_within(signature))
+
+
+def _within(signature: Mapping[str, Any]) -> list[Any]:
+    """The tasks that a canvas within a chain is complete with: a chord is when its body is."""
+    kwargs = signature.get("kwargs") or {}
+    match signature.get("subtask_type"):
+        case "chord":
+            body = kwargs.get("body")
+            return [] if body is None else [body]
+        case "group" | "chain":
+            return list(kwargs.get("tasks") or ())
+        case _:
+            return []
