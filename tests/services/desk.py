@@ -25,6 +25,7 @@ from kombu.transport import memory
 from kombu.utils.imports import symbol_by_name
 
 from celery_dlock import LockedTask, locked_task
+from celery_dlock.core.events import Event
 from celery_dlock.tasks.runtime import runtime
 
 logger = logging.getLogger("tests.desk")
@@ -34,12 +35,14 @@ class Desk:
     """One app, and the hands that carry its messages."""
 
     def __init__(self, **config: Any) -> None:
+        self.events: list[Event] = []
         self.app = Celery("desk", set_as_current=False)
         self.app.conf.update(
             broker_url="memory://",
             result_backend="cache+memory://",
             result_extended=True,
             dlock_url="memory://",
+            dlock_sinks=[self.events.append],
         )
         self.app.conf.update(config)
         self.connection = Connection("memory://")
@@ -92,6 +95,10 @@ class Desk:
 
     def size(self, queue: str = "celery") -> int:
         return int(self.channel._size(queue))
+
+    def happened(self, kind: type[Event]) -> list[Any]:
+        """The events of the locks so far, of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
 
     def result(self, task_id: str) -> Any:
         return self.app.AsyncResult(task_id)

@@ -127,14 +127,15 @@ def mute_desk() -> Iterator[Desk]:
         yield desk
 
 
-def charge_on(desk: Desk, *, acks_late: bool, **options: str) -> str:
+def charge_on(desk: Desk, *, acks_late: bool, serializer: str | None = None) -> str:
     """Define a task, and send it one message; the message's task id."""
 
     @desk.locked("order:{order}", name="charge", acks_late=acks_late)
     def charge(order: str) -> int:
         return 1
 
-    return str(charge.apply_async(("42",), connection=desk.connection, **options).id)
+    result = charge.apply_async(("42",), connection=desk.connection, serializer=serializer)
+    return str(result.id)
 
 
 def test_a_message_that_cannot_be_published_again_is_not_lost(mute_desk: Desk) -> None:

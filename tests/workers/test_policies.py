@@ -1,0 +1,257 @@
+"""What each policy makes of a message whose key is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_dlock import (
+    Complete,
+    Contention,
+    Decision,
+    Fail,
+    GiveUp,
+    LockContended,
+    LockTimeout,
+    RunLater,
+    Wait,
+    WaitHere,
+    lock,
+)
+from celery_dlock.core.state import Mode
+from tests.services.desk import Desk
+from tests.services.holder import held_until_refused
+
+
+def test_skip_completes_with_a_result_that_says_who_is_at_it(desk: Desk) -> None:
+    ran = []
+
+    @desk.locked("order:{order}", name="report", on_contention="skip")
+    def report(order: str) -> None:
+        ran.append(order)
+
+    with lock("order:42", app=desk.app, timeout=0) as lease:
+        result = report.apply_async(("42",))
+        desk.deliver()
+
+    assert ran == []
+    assert result.state == "SUCCESS"
+    found = result.get()
+    assert found["skipped"] is True
+    assert found["key"] == "order:42"
+    assert lease.owner.startswith(found["holder"])
+    assert 0 <= result.date_done.timestamp() - found["since"] < 60
+
+
+def test_a_skipped_task_names_the_task_that_holds_the_key(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="report", on_contention="skip")
+    def report(order: str, then: str | None = None) -> Any:
+        if then:  # a second message comes while the first one's body runs
+            report.apply_async((order,), task_id=then)
+            desk.deliver()
+        return "ran"
+
+    report.apply_async(("42", "second"), task_id="first")
+    desk.deliver()
+
+    assert desk.result("first").get() == "ran"
+    assert desk.result("second").get()["holder"] == "first"
+
+
+def test_fail_names_the_holder_and_the_seconds_left_and_calls_the_errback(desk: Desk) -> None:
+    called = []
+
+    @desk.app.task(name="errback")
+    def errback(request: Any, error: Exception, traceback: Any) -> None:
+        called.append(error)
+
+    @desk.locked("order:{order}", name="charge", on_contention="fail")
+    def charge(order: str) -> None: ...
+
+    with lock("order:42", app=desk.app, timeout=0, ttl=10) as lease:
+        result = charge.apply_async(("42",), link_error=errback.s())
+        desk.deliver()
+
+    assert result.state == "FAILURE"
+    error = result.result
+    assert type(error) is LockContended
+    assert error.key == "order:42"
+    assert lease.owner.startswith(str(error.holder))
+    assert 0 < error.seconds_left <= 10
+    assert [type(e) for e in called] == [LockContended]
+
+
+def test_a_task_that_failed_for_contention_runs_when_it_is_sent_anew(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention=Fail())
+    def charge(order: str) -> int:
+        return 1
+
+    with lock("order:42", app=desk.app, timeout=0):
+        charge.apply_async(("42",), task_id="one")
+        desk.deliver()
+    charge.apply_async(("42",), task_id="one")
+    desk.deliver()
+
+    assert desk.result("one").get() == 1
+
+
+def test_wait_takes_the_key_in_the_same_slot_when_it_is_freed(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention=Wait(timeout=30))
+    def charge(order: str, *, fencing_token: int) -> int:
+        return fencing_token
+
+    with held_until_refused(desk, "order:42") as token:
+        result = charge.apply_async(("42",))
+        desk.deliver()
+
+    assert result.get() > token
+    assert desk.size() == 0
+
+
+def test_wait_ends_in_lock_timeout(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention=Wait(timeout=0.2))
+    def charge(order: str) -> None: ...
+
+    with lock("order:42", app=desk.app, timeout=0):
+        result = charge.apply_async(("42",))
+        desk.deliver()
+
+    assert result.state == "FAILURE"
+    assert type(result.result) is LockTimeout
+    assert 0.2 <= result.result.waited < 5
+
+
+class Says:
+    """A policy that keeps what it was asked and answers one thing after another."""
+
+    def __init__(self, *decisions: Decision) -> None:
+        self.decisions = list(decisions)
+        self.asked: list[Contention] = []
+
+    def decide(self, contention: Contention) -> Decision:
+        self.asked.append(contention)
+        return self.decisions.pop(0)
+
+
+def test_a_policy_of_ones_own_is_told_what_there_is_to_know(desk: Desk) -> None:
+    policy = Says(RunLater(7), RunLater(8))
+
+    @desk.locked("order:{order}", name="charge", on_contention=policy)
+    def charge(order: str) -> None: ...
+
+    with lock("order:42", app=desk.app, timeout=0, ttl=10) as lease:
+        result = charge.apply_async(("42",))
+        desk.deliver()
+        desk.deliver()
+
+    first, second = policy.asked
+    assert (first.key, first.task_id) == (second.key, second.task_id) == ("order:42", result.id)
+    assert (first.attempt, second.attempt) == (0, 1)
+    assert 0 <= first.waited < second.waited < 60
+    assert first.holder is not None
+    assert lease.owner.startswith(first.holder.task_id)
+    assert 0 < first.holder.seconds_left <= 10
+    assert first.waiting == 0
+
+
+def test_run_later_comes_back_after_its_countdown(desk: Desk) -> None:
+    @desk.locked("k", name="charge", on_contention=Says(RunLater(100)))
+    def charge() -> None: ...
+
+    with lock("k", app=desk.app, timeout=0):
+        charge.delay()
+        first = desk.deliver()
+    again = desk.take()
+
+    assert first.headers["eta"] is None
+    assert again is not None
+    assert again.headers["eta"] is not None
+
+
+def test_give_up_fails_with_the_error_of_the_policy(desk: Desk) -> None:
+    @desk.locked("k", name="charge", on_contention=Says(GiveUp(ValueError("not today"))))
+    def charge() -> None: ...
+
+    with lock("k", app=desk.app, timeout=0):
+        result = charge.delay()
+        desk.deliver()
+
+    assert result.state == "FAILURE"
+    assert repr(result.result) == "ValueError('not today')"
+
+
+def test_complete_ends_with_the_result_of_the_policy(desk: Desk) -> None:
+    @desk.locked("k", name="charge", on_contention=Says(Complete({"later": True})))
+    def charge() -> None: ...
+
+    with lock("k", app=desk.app, timeout=0):
+        result = charge.delay()
+        desk.deliver()
+
+    assert result.get() == {"later": True}
+
+
+def test_after_waiting_here_the_policy_is_asked_again(desk: Desk) -> None:
+    policy = Says(WaitHere(0.05), WaitHere(0.05), GiveUp(KeyError("enough")))
+
+    @desk.locked("k", name="charge", on_contention=policy)
+    def charge() -> None: ...
+
+    with lock("k", app=desk.app, timeout=0):
+        result = charge.delay()
+        desk.deliver()
+
+    assert repr(result.result) == "KeyError('enough')"
+    waited = [contention.waited for contention in policy.asked]
+    assert waited == sorted(waited)
+    assert waited[1] >= 0.05
+    assert waited[2] >= 0.1
+
+
+class Broken:
+    def decide(self, contention: Contention) -> Any:
+        raise ZeroDivisionError
+
+
+class Undecided:
+    def decide(self, contention: Contention) -> Any:
+        return "later, maybe"
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"), [(Broken(), "ZeroDivisionError"), (Undecided(), "AssertionError")]
+)
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_policy_that_breaks_fails_its_task_visibly(
+    desk: Desk, policy: Any, error: str, acks_late: bool
+) -> None:
+    @desk.locked("k", name="charge", on_contention=policy, acks_late=acks_late)
+    def charge() -> None: ...
+
+    with lock("k", app=desk.app, timeout=0):
+        result = charge.delay()
+        message = desk.deliver()
+
+    assert message._state == "ACK"
+    assert desk.size() == 0
+    assert result.state == "FAILURE"
+    assert type(result.result).__name__ == error
+
+
+def test_readers_share_and_writers_are_refused(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="read", shared=True, on_contention="fail")
+    def read(order: str) -> str:
+        return "read"
+
+    @desk.locked("order:{order}", name="write", on_contention="fail")
+    def write(order: str) -> str:
+        return "written"
+
+    with lock("order:42", app=desk.app, timeout=0, shared=True) as lease:
+        reading, writing = read.apply_async(("42",)), write.apply_async(("42",))
+        assert desk.deliver_all() == 2
+
+    assert [term.claim.mode for term in lease.terms] == [Mode.SHARED]
+    assert reading.get() == "read"
+    assert type(writing.result) is LockContended
