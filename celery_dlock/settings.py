@@ -39,7 +39,7 @@ class Settings:
     done_ttl: float = 7200.0
     lock_delay: float = 0.0
     fencing_epoch: int = 0
-    backend_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    backend_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     sinks: tuple[Sink, ...] = ()
 
     @classmethod

@@ -78,7 +78,7 @@ class BackendOptions:
 
     prefix: str = "dlock"
     clock: Clock | None = None
-    driver: Mapping[str, Any] = field(default_factory=dict)
+    driver: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class LockBackend(ABC):

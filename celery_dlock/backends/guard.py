@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from celery_dlock.core.state import Grant, Holder, Mode
 
@@ -24,8 +25,12 @@ def decode(text: str) -> tuple[tuple[Holder, ...], tuple[Grant, ...]]:
     try:
         held = json.loads(text)
         return (
-            tuple(Holder(**{**h, "mode": Mode(h["mode"])}) for h in held["holders"]),
-            tuple(Grant(**{**g, "mode": Mode(g["mode"])}) for g in held["grants"]),
+            tuple(Holder(**_fields(row)) for row in held["holders"]),
+            tuple(Grant(**_fields(row)) for row in held["grants"]),
         )
     except (TypeError, KeyError) as exc:
         raise ValueError(f"not a guard: {exc!r}") from exc
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "mode": Mode(row["mode"])}

@@ -44,8 +44,8 @@ class _Key:
     """One key: its state, the parked messages by task, and what is remembered of tasks."""
 
     state: KeyState = field(default_factory=KeyState)
-    messages: dict[str, bytes] = field(default_factory=dict)
-    past: dict[str, _Past] = field(default_factory=dict)
+    messages: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    past: dict[str, _Past] = field(default_factory=dict[str, _Past])
 
 
 def wall_clock() -> int:

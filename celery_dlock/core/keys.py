@@ -97,7 +97,7 @@ class _Function:
     """A callable, which is called as the body is."""
 
     label: str
-    function: Callable[..., str]
+    function: Callable[..., object]
 
     def key(self, call: BoundArguments) -> str:
         key = self.function(*call.args, **call.kwargs)

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from celery_dlock.backends.base import LockBackend, Reply
-from celery_dlock.core.state import WINDOW, Busy, Drop, Outcome, Park, Reason, Run
+from celery_dlock.core.state import (
+    WINDOW,
+    Busy,
+    Drop,
+    EnterVerdict,
+    Outcome,
+    Park,
+    Reason,
+    Run,
+)
 from celery_dlock.testing.clock import ManualClock
 from celery_dlock.testing.contract.words import (
     PLACE,
@@ -76,7 +85,11 @@ class Turns:
 class Crowd(StoreUnderTest):
     def test_of_forty_threads_exactly_one_gets_the_key(self, backend: LockBackend) -> None:
         for turn in range(TURNS):
-            verdicts = at_once(lambda n, t=turn: backend.enter(claim(f"{n}:{t}")).verdict)
+
+            def enter(number: int, turn: int = turn) -> EnterVerdict:
+                return backend.enter(claim(f"{number}:{turn}")).verdict
+
+            verdicts = at_once(enter)
 
             assert sum(isinstance(v, Run) for v in verdicts) == 1
             assert sum(isinstance(v, Busy) for v in verdicts) == THREADS - 1

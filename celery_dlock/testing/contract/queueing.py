@@ -38,7 +38,8 @@ class Queueing(StoreUnderTest):
         backend.enter(claim("a"))
         park(backend, "b", "c", "d")
 
-        order, task = [], "a"
+        order: list[str] = []
+        task = "a"
         while called := woken(backend.leave(claim(task), Outcome.DONE)):
             (task,) = called
             order.append(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from celery_dlock.backends.base import LockBackend
 from celery_dlock.core.state import Outcome
@@ -18,7 +19,7 @@ from celery_dlock.testing.contract.words import (
 )
 
 
-def token(backend: LockBackend, task: str, nonce: str = "1", **others: object) -> int:
+def token(backend: LockBackend, task: str, nonce: str = "1", **others: Any) -> int:
     return running(backend.enter(claim(task, nonce, **others))).token
 
 
@@ -31,7 +32,7 @@ class Tokens(StoreUnderTest):
         assert 0 < token(backend, "a") < 2**53
 
     def test_a_hundred_grants_within_one_instant_grow_strictly(self, backend: LockBackend) -> None:
-        tokens = []
+        tokens: list[int] = []
         for number in range(100):
             tokens.append(token(backend, f"task {number}"))
             backend.leave(claim(f"task {number}"), Outcome.DONE)
