@@ -73,7 +73,7 @@ def audit(evidence: Evidence) -> list[Finding]:
 def _applied_once(evidence: Evidence) -> Finding:
     times = Counter(run.event_id for run in evidence.runs if run.applied)
     known = {event.event_id for event in evidence.events}
-    wrong = [f"{e}: {times[e]} times" for e in sorted(known | times.keys()) if times[e] != 1]
+    wrong = [f"{e}: {times[e]} times" for e in sorted(known) if times[e] != 1]
     wrong += [f"{e} was never sent" for e in sorted(times.keys() - known)]
     wrong += _wrong_orders(evidence)
     dropped = sum(entry["event"] == "Dropped" for entry in evidence.journal)

@@ -33,6 +33,7 @@ def test_on_a_terminal_there_is_a_bar() -> None:
     output = shown(terminal=True)
     assert "━" in output
     assert "120/500" in output
+    assert "of 500 events applied" not in output
 
 
 def test_the_verdict_says_what_does_not_hold_and_why() -> None:

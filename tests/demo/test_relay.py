@@ -68,6 +68,7 @@ def test_what_is_not_applied_in_time_is_published_again_under_its_id(bench: Benc
     assert bench.tick() == ["7-004"]
     bench.now += 0.1
     assert bench.tick() == ["7-002", "7-003"]
+    assert bench.tick() == []
     assert bench.relay.repeated == 2
     bench.now += 4.0
     assert bench.tick() == ["7-002", "7-003", "7-004"]
