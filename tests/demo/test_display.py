@@ -10,7 +10,9 @@ from example_project.display import Display
 
 def shown(*, terminal: bool) -> str:
     text = io.StringIO()
-    with Display(Console(file=text, force_terminal=terminal, soft_wrap=True)) as display:
+    with Display(
+        Console(file=text, force_terminal=terminal, soft_wrap=True, highlight=False)
+    ) as display:
         for applied in range(0, 121, 10):
             display.show(applied, 500, repeated=3)
         display.say("killed [worker1]")
