@@ -82,12 +82,10 @@ def _make(
     base = task_options.pop("base", LockedTask)
     if not issubclass(base, LockedTask):
         base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
-    keep_out = (*task_options.pop("dont_autoretry_for", ()), *LockedTask.dont_autoretry_for)
     create = shared_task if app is None else app.task
     task: LockedTask = create(
         base=base,
         lock_key=key,
-        dont_autoretry_for=keep_out,
         **{f"lock_{option}": value for option, value in options.items()},
         **task_options,
     )(body)

@@ -32,9 +32,6 @@ class LockedTask(Task):  # type: ignore[misc]
     abstract = True
     Request = "celery_dlock.tasks.request:LockedRequest"
 
-    #: Celery's ``autoretry_for=(Exception,)`` must not spend a retry on a lost lock.
-    dont_autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (LockLost, StaleFencingToken)
-
     lock_key: ClassVar[Key | Sequence[Key] | None] = None
     lock_ttl: ClassVar[float | None] = None
     lock_on_contention: ClassVar[str | Policy | None] = None
@@ -97,6 +94,18 @@ class LockedTask(Task):  # type: ignore[misc]
     ) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
         return super().apply_async(args, kwargs, *more, **options)
+
+    def retry(
+        self,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        exc: BaseException | None = None,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
+        if isinstance(exc, LockLost | StaleFencingToken):
+            raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
+        return super().retry(args, kwargs, exc, *more, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs)
