@@ -1,0 +1,237 @@
+"""However a body ends, its lock is freed, and only a final end makes later copies duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject
+
+from celery_dlock import LockedTask, LockLost, StaleFencingToken
+from celery_dlock.core.events import Acquired, Dropped, StaleRejected
+from tests.services.desk import Desk
+
+LOST = [LockLost("order:42"), StaleFencingToken("order:42", 1, 2)]
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_after_retry_it_runs_again_and_is_no_duplicate(desk: Desk, acks_late: bool) -> None:
+    tokens = []
+
+    @desk.locked("order:{order}", name="charge", bind=True, acks_late=acks_late)
+    def charge(self: Any, order: str, *, fencing_token: int) -> int:
+        tokens.append(fencing_token)
+        if self.request.retries < 2:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+    assert result.state == "RETRY"
+    assert desk.holders("order:42") == []
+    desk.deliver_all()
+
+    assert result.get() == 2
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 3
+    assert desk.happened(Dropped) == []
+
+
+def test_an_automatic_retry_does_the_same(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", bind=True, autoretry_for=(Exception,))
+    def charge(self: Any, order: str) -> int:
+        if self.request.retries == 0:
+            raise ValueError
+        return int(self.request.retries)
+
+    result = charge.apply_async(("42",))
+    desk.deliver_all()
+
+    assert result.get() == 1
+    assert desk.happened(Dropped) == []
+
+
+def by_decorator(desk: Desk, body: Callable[..., Any]) -> LockedTask:
+    return desk.locked("order:{order}", name="charge", bind=True, autoretry_for=(Exception,))(body)
+
+
+def by_decorator_with_exceptions(desk: Desk, body: Callable[..., Any]) -> LockedTask:
+    options = {"autoretry_for": (Exception,), "dont_autoretry_for": (KeyError,)}
+    return desk.locked("order:{order}", name="charge", bind=True, **options)(body)
+
+
+def by_base(desk: Desk, body: Callable[..., Any]) -> LockedTask:
+    options = {"autoretry_for": (Exception,), "dont_autoretry_for": (KeyError,)}
+    task: LockedTask = desk.app.task(
+        base=LockedTask, lock_key="order:{order}", name="charge", bind=True, **options
+    )(body)
+    return task
+
+
+def by_class(desk: Desk, body: Callable[..., Any]) -> LockedTask:
+    class Base(LockedTask):
+        abstract = True
+        autoretry_for = (Exception,)
+        dont_autoretry_for = (KeyError,)
+
+    return desk.locked("order:{order}", name="charge", bind=True, base=Base)(body)
+
+
+DEFINED = [by_decorator, by_decorator_with_exceptions, by_base, by_class]
+
+
+@pytest.mark.parametrize("error", LOST, ids=["lost", "stale"])
+@pytest.mark.parametrize("define", DEFINED)
+def test_a_lost_lock_is_no_failure_and_spends_no_retry(
+    desk: Desk, error: Exception, define: Callable[..., LockedTask]
+) -> None:
+    runs, called = [], []
+
+    @desk.app.task(name="errback")
+    def errback(*args: Any) -> None:
+        called.append(args)
+
+    def charge(self: Any, order: str) -> int:
+        runs.append(self.request.retries)
+        if len(runs) == 1:
+            raise error
+        return int(self.request.retries)
+
+    task = define(desk, charge)
+    result = task.apply_async(("42",), link_error=errback.si())
+    desk.deliver()
+
+    assert result.state == "RETRY"
+    assert type(result.result) is type(error)
+    assert desk.holders("order:42") == []
+    again = desk.take()
+    assert again is not None
+    assert (again.headers["id"], again.headers["retries"]) == (result.id, 0)
+    desk.run(again)
+    assert result.get() == 0
+    assert runs == [0, 0]
+    assert called == []
+
+
+@pytest.mark.parametrize("define", DEFINED[1:])
+def test_the_projects_own_exceptions_to_automatic_retries_still_count(
+    desk: Desk, define: Callable[..., LockedTask]
+) -> None:
+    def charge(self: Any, order: str) -> None:
+        raise KeyError(order)
+
+    task = define(desk, charge)
+    result = task.apply_async(("42",))
+    desk.deliver()
+
+    assert result.state == "FAILURE"
+    assert desk.size() == 0
+
+
+def test_a_refused_write_is_told_to_the_sinks(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> None:
+        raise StaleFencingToken("order:42", 1, 2)
+
+    charge.apply_async(("42",))
+    desk.deliver()
+
+    (event,) = desk.happened(StaleRejected)
+    assert (event.resource, event.mine) == ("order:42", 1)
+
+
+def test_a_lock_that_is_lost_again_and_again_ends_in_a_visible_failure(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> None:
+        raise LockLost("order:42")
+
+    result = charge.apply_async(("42",))
+    runs = desk.deliver_all()
+
+    assert runs == 11
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, LockLost)
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_body_that_raises_fails_and_frees_its_lock_at_once(desk: Desk, acks_late: bool) -> None:
+    @desk.locked("order:{order}", name="charge", acks_late=acks_late)
+    def charge(order: str) -> None:
+        raise ValueError(order)
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+
+    assert result.state == "FAILURE"
+    assert repr(result.result) == "ValueError('42')"
+    assert desk.holders("order:42") == []
+
+
+def test_ignore_frees_the_lock_and_leaves_no_result(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", acks_late=True)
+    def charge(order: str, again: bool = False) -> str:
+        if not again:
+            raise Ignore
+        return "ran"
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+    assert result.state == "PENDING"
+    assert desk.holders("order:42") == []
+
+    charge.apply_async(("42", True), task_id=result.id)
+    desk.deliver()
+    assert result.get() == "ran"
+
+
+def test_what_the_body_rejects_comes_back_and_runs(desk: Desk) -> None:
+    runs = []
+
+    @desk.locked("order:{order}", name="charge", acks_late=True)
+    def charge(order: str, *, fencing_token: int) -> str:
+        runs.append(fencing_token)
+        if len(runs) == 1:
+            raise Reject("not now", requeue=True)
+        return "ran"
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+    assert desk.holders("order:42") == []
+    assert desk.size() == 1
+    desk.deliver()
+
+    assert result.get() == "ran"
+    assert runs[0] < runs[1]
+
+
+def test_what_the_body_rejects_for_good_frees_its_lock(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", acks_late=True)
+    def charge(order: str) -> None:
+        raise Reject("never", requeue=False)
+
+    charge.apply_async(("42",))
+    desk.deliver()
+
+    assert desk.holders("order:42") == []
+    assert desk.size() == 0
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_replacement_runs_under_the_same_id_and_takes_the_same_key(
+    desk: Desk, acks_late: bool
+) -> None:
+    @desk.locked("order:{order}", name="charge", bind=True, acks_late=acks_late)
+    def charge(self: Any, order: str, part: int = 0) -> Any:
+        if part == 0:
+            return self.replace(charge.s(order, 1))
+        return (self.request.id, part)
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+    assert desk.holders("order:42") == []
+    desk.deliver_all()
+
+    assert result.get() == [result.id, 1]
+    assert len(desk.happened(Acquired)) == 2
+    assert desk.happened(Dropped) == []
