@@ -45,47 +45,51 @@ class Keeper:
     def __init__(self, renew: Renew, monotonic: Monotonic = time.monotonic) -> None:
         self._renew = renew
         self._monotonic = monotonic
-        self._changed = threading.Condition()
-        self._watches: dict[int, Watch] = {}
+        # A lock of its own, taken in one step: Condition.__enter__ is Python code, and a soft time
+        # limit that strikes in it would leave it locked for good.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._watches: dict[Claim, Watch] = {}
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
     def watch(self, term: Term, max_hold: float | None, on_lost: OnLost) -> None:
         """Renew *term* in the background; *on_lost* is called at most once, in another thread."""
         watch = Watch(term, math.inf if max_hold is None else term.since + max_hold, on_lost)
-        with self._changed:
-            self._watches[id(term)] = watch
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="celery-dlock-keeper", daemon=True
-                )
-                self._thread.start()
+        with self._mutex:
+            self._watches[term.claim] = watch
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="celery-dlock-keeper", daemon=True)
+                thread.start()
+                self._thread = thread
             elif watch.due < self._wakes_at:
                 self._changed.notify()
 
-    def forget(self, terms: Iterable[Term]) -> None:
+    def forget(self, claims: Iterable[Claim]) -> None:
         """Stop renewing; the thread is not woken for this, it finds nothing to do when it is."""
-        with self._changed:
-            for term in terms:
-                self._watches.pop(id(term), None)
+        with self._mutex:
+            for claim in claims:
+                self._watches.pop(claim, None)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._mutex:
                 now = self._monotonic()
                 self._wakes_at = min((w.due for w in self._watches.values()), default=math.inf)
                 if self._wakes_at > now:
                     idle = math.isinf(self._wakes_at)
                     self._changed.wait(None if idle else self._wakes_at - now)
                     continue
-            self.tend()
+            try:
+                self.tend()
+            except Exception:  # a defect must not end the thread that keeps every other lock
+                logger.exception("the keeper stumbled, trying again")
+                self._later(self._all())
 
     def tend(self) -> None:
         """Renew what is due now, and what will be soon, in one round trip."""
         now = self._monotonic()
-        with self._changed:
-            watches = list(self._watches.values())
-        soon = [w for w in watches if w.due <= now + w.term.ttl / 6]
+        soon = [w for w in self._all() if w.due <= now + w.term.ttl / 6]
         for watch in soon:
             if now >= watch.until:
                 self._lose(
@@ -97,6 +101,10 @@ class Keeper:
         if alive:
             self._renew_all(alive)
 
+    def _all(self) -> list[Watch]:
+        with self._mutex:
+            return list(self._watches.values())
+
     def _renew_all(self, watches: list[Watch]) -> None:
         sent_at = self._monotonic()
         try:
@@ -105,10 +113,8 @@ class Keeper:
             logger.warning("%d leases could not be renewed, trying again: %s", len(watches), exc)
             self._later(watches)
             return
-        except Exception:  # a defect must not end the thread that keeps every other lock
-            logger.exception("%d leases could not be renewed, trying again", len(watches))
-            self._later(watches)
-            return
+        if len(verdicts) != len(watches):
+            raise RuntimeError(f"{len(verdicts)} verdicts for {len(watches)} claims")
         for watch, verdict in zip(watches, verdicts, strict=True):
             match verdict:
                 case Renewed():
@@ -126,8 +132,8 @@ class Keeper:
             watch.due = min(now + again, watch.term.trusted_until, watch.until)
 
     def _lose(self, watch: Watch, reason: str) -> None:
-        with self._changed:
-            if self._watches.pop(id(watch.term), None) is None:
+        with self._mutex:
+            if self._watches.pop(watch.term.claim, None) is None:
                 return  # the body has left in the meantime
         watch.term.lose(reason)
         threading.Thread(

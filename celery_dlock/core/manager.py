@@ -76,11 +76,10 @@ class LockManager:
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
             for term in terms:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost)
+            return Lease(tuple(terms), str(self._backend.guarantee))
         except BaseException:  # a time limit strikes anywhere, and a lost reply may have landed
-            self._keeper.forget(terms)
             self.take_back(claims)
             raise
-        return Lease(tuple(terms), str(self._backend.guarantee))
 
     def release(self, lease: Lease, outcome: Outcome) -> bool:
         """Give every key of *lease* back; whether somebody still carries the task's message.
@@ -90,7 +89,7 @@ class LockManager:
         """
         if os.getpid() != self._pid:
             return True
-        self._keeper.forget(lease.terms)
+        self._keeper.forget([term.claim for term in lease.terms])
         carried = True
         failed: BackendUnavailable | None = None
         for term in lease.terms:
@@ -110,6 +109,7 @@ class LockManager:
         """Make sure that none of *claims* is held, as far as the store can be reached."""
         if os.getpid() != self._pid:
             return
+        self._keeper.forget(claims)
         for claim in claims:
             try:
                 self._backend.leave(claim, Outcome.OVER)

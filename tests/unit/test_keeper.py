@@ -1,0 +1,421 @@
+"""The keeper, moved by hand: the clock is the test's, and so is every turn of its loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from celery_dlock.core.keeper import Keeper
+from celery_dlock.core.lease import SECOND, Term, margin
+from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict
+from celery_dlock.errors import BackendUnavailable
+from tests.services.monotonic import Monotonic
+from tests.services.until import until
+
+TTL = 9.0
+
+
+class Store:
+    """The renewing half of a store: what it was asked, and what it is to answer."""
+
+    def __init__(self, clock: Monotonic) -> None:
+        self.clock = clock
+        self.asked: list[list[str]] = []
+        self.given_up: set[str] = set()
+        self.error: Exception | None = None
+        self.takes = 0.0
+        self.before_answer: Callable[[], None] = lambda: None
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        self.asked.append(sorted(claim.key for claim in claims))
+        self.clock.advance(self.takes)
+        self.before_answer()
+        if self.error is not None:
+            raise self.error
+        return [Lost() if claim.key in self.given_up else Renewed(0) for claim in claims]
+
+
+class Idle(Keeper):
+    """A keeper whose thread does nothing, so that the test turns the loop."""
+
+    def _run(self) -> None:
+        self.released = threading.Event()
+        self.released.wait()
+
+
+class Losses:
+    """What the holders were told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def __call__(self, term: Term, reason: str) -> None:
+        self.told.append((term.key, reason))
+
+    def wait(self) -> list[tuple[str, str]]:
+        return until("a loss is told", lambda: self.told)
+
+
+@pytest.fixture
+def clock() -> Monotonic:
+    return Monotonic()
+
+
+@pytest.fixture
+def store(clock: Monotonic) -> Store:
+    return Store(clock)
+
+
+@pytest.fixture
+def losses() -> Losses:
+    return Losses()
+
+
+@pytest.fixture
+def keeper(store: Store, clock: Monotonic) -> Keeper:
+    return Idle(store.renew, clock)
+
+
+def term(clock: Monotonic, key: str = "a", ttl: float = TTL) -> Term:
+    return Term(Claim(key, f"task-{key}:0:0", "n", int(ttl * SECOND)), 0, 1, clock(), clock)
+
+
+def turn(keeper: Keeper, clock: Monotonic, until: float = float("inf")) -> bool:
+    """Sleep until the first lease is due, as the thread does, and tend; or only until *until*."""
+    due = min((w.due for w in keeper._watches.values()), default=float("inf"))
+    if due >= until:
+        clock.now = until
+        return False
+    clock.now = max(clock.now, due)
+    keeper.tend()
+    return True
+
+
+def told_in_the_end(losses: Losses) -> list[tuple[str, str]]:
+    """All that was told of losses, when no thread is left that could still tell one."""
+    for thread in threading.enumerate():
+        if thread.name == "celery-dlock-lost":
+            thread.join()
+    return losses.told
+
+
+def test_a_lease_is_renewed_every_third_of_its_ttl(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    times = []
+    for _ in range(10):
+        turn(keeper, clock)
+        times.append(clock.now - held.since)
+    assert times == pytest.approx([TTL / 3 * n for n in range(1, 11)])
+    assert store.asked == [["a"]] * 10
+    assert not held.lost
+
+
+def test_nothing_is_renewed_before_half_of_that_has_passed(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    keeper.watch(term(clock), None, losses)
+    clock.advance(TTL / 6 - 0.01)
+    keeper.tend()
+    assert store.asked == []
+    clock.advance(0.02)
+    keeper.tend()
+    assert store.asked == [["a"]]
+
+
+def test_what_is_due_soon_goes_along_in_the_same_call(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    # Given three leases taken within a second of each other, and one taken later
+    for key in ("a", "b", "c"):
+        keeper.watch(term(clock, key), None, losses)
+        clock.advance(0.4)
+    clock.advance(TTL / 3 - 1.2)
+    keeper.watch(term(clock, "late"), None, losses)
+    # When the first of them is due
+    keeper.tend()
+    # Then one call renews the three
+    assert store.asked == [["a", "b", "c"]]
+
+
+def test_a_renewal_is_trusted_from_its_sending_however_late_the_answer(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    clock.advance(TTL / 3)
+    sent_at = clock()
+    store.takes = 4.0
+    keeper.tend()
+    assert held.trusted_until == pytest.approx(sent_at + TTL - margin(TTL))
+
+
+def test_a_failed_renewal_is_tried_again_well_before_the_lease_ends(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    store.error = BackendUnavailable("away")
+    # When the store is away for two thirds of the lease, and back
+    while turn(keeper, clock, held.since + TTL * 2 / 3):
+        pass
+    tries = len(store.asked)
+    store.error = None
+    turn(keeper, clock)
+    # Then it was asked about once a second, and the lease was never lost
+    assert tries in range(3, 7)
+    assert not held.lost
+    assert held.trusted_until > held.since + TTL
+    assert told_in_the_end(losses) == []
+
+
+def test_a_lease_that_cannot_be_renewed_is_lost_when_it_can_no_longer_be_trusted(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    store.error = BackendUnavailable("away")
+    while turn(keeper, clock, held.trusted_until):
+        assert held.lost is None
+    assert told_in_the_end(losses) == []
+    # Then it is lost by the clock alone, and the next turn tells
+    assert held.lost == "it was not renewed in time"
+    keeper.tend()
+    assert losses.wait() == [("a", "it was not renewed in time")]
+    # And then it is over, even when the store is back
+    asked = len(store.asked)
+    store.error = None
+    clock.advance(TTL)
+    keeper.tend()
+    assert len(store.asked) == asked
+    assert held.lost
+
+
+def test_the_last_try_is_not_skipped_past_the_end_of_trust(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    store.error = BackendUnavailable("away")
+    clock.advance(held.trusted_until - clock() - 0.3)
+    keeper.tend()
+    # When the next turn comes, it comes at the end of trust and not a retry later
+    turn(keeper, clock)
+    assert clock.now == held.trusted_until
+    assert losses.wait() == [("a", "it was not renewed in time")]
+
+
+def test_a_lease_that_the_store_has_given_up_is_lost_at_once(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    gone, kept = term(clock, "gone"), term(clock, "kept")
+    for each in (gone, kept):
+        keeper.watch(each, None, losses)
+    store.given_up = {"gone"}
+    clock.advance(TTL / 3)
+    keeper.tend()
+    assert losses.wait() == [("gone", "the store has given it up")]
+    assert gone.lost
+    assert not kept.lost
+
+
+def test_it_is_not_renewed_beyond_max_hold(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, 20.0, losses)
+    while turn(keeper, clock, held.since + 20.0):
+        assert held.lost is None
+    asked = len(store.asked)
+    turn(keeper, clock)
+    assert clock.now == held.since + 20.0
+    clock.advance(TTL)
+    keeper.tend()
+    assert len(store.asked) == asked
+    assert losses.wait() == [("a", "it was held for longer than 20 s")]
+    assert held.lost == "it was held for longer than 20 s"
+
+
+def test_max_hold_shorter_than_a_third_of_the_ttl_strikes_in_time(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    keeper.watch(term(clock), 1.0, losses)
+    clock.advance(1.0)
+    keeper.tend()
+    assert losses.wait() == [("a", "it was held for longer than 1 s")]
+    assert store.asked == []
+
+
+def test_what_was_forgotten_is_neither_renewed_nor_lost(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held, other = term(clock, "a"), term(clock, "b")
+    keeper.watch(held, None, losses)
+    keeper.watch(other, None, losses)
+    keeper.forget([held.claim])
+    clock.advance(TTL / 3)
+    keeper.tend()
+    assert store.asked == [["b"]]
+
+
+def test_a_lease_given_back_while_its_renewal_was_under_way_is_not_lost(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    clock.advance(TTL / 3)
+    store.given_up = {"a"}
+    store.before_answer = lambda: keeper.forget([held.claim])
+    keeper.tend()
+    assert told_in_the_end(losses) == []
+    assert held.lost is None
+
+
+def test_the_holder_is_told_once(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    store.given_up = {"a"}
+    clock.advance(TTL / 3)
+    for _ in range(5):
+        keeper.tend()
+        clock.advance(TTL)
+    assert told_in_the_end(losses) == [("a", "the store has given it up")]
+
+
+# The thread itself, on the real clock.
+
+
+def real_term(key: str, ttl: float) -> Term:
+    claim = Claim(key, f"task-{key}:0:0", "n", int(ttl * SECOND))
+    return Term(claim, 0, 1, time.monotonic())
+
+
+def asleep(keeper: Keeper) -> None:
+    """Wait until the thread waits for the first lease to be due."""
+    waiters = vars(keeper._changed)["_waiters"]
+    until("the keeper sleeps", lambda: waiters and keeper._wakes_at < float("inf"))
+
+
+def test_the_thread_starts_with_the_first_lease_and_not_before(losses: Losses) -> None:
+    keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
+    before = set(threading.enumerate())
+    assert vars(keeper)["_thread"] is None
+    keeper.watch(real_term("a", 600.0), None, losses)
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon
+    keeper.forget([real_term("a", 600.0).claim])
+
+
+def test_a_short_task_that_comes_and_goes_wakes_nobody(
+    losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a keeper that sleeps until the first lease is due
+    asked: list[Sequence[Claim]] = []
+
+    def renew(claims: Sequence[Claim]) -> list[RenewVerdict]:
+        asked.append(claims)
+        return [Renewed(0) for _ in claims]
+
+    keeper = Keeper(renew)
+    keeper.watch(real_term("first", 600.0), None, losses)
+    asleep(keeper)
+    woken: list[int] = []
+    monkeypatch.setattr(keeper._changed, "notify", lambda n=1: woken.append(n))
+    # When a hundred leases come and go
+    for number in range(100):
+        held = real_term(f"short-{number}", 600.0)
+        keeper.watch(held, None, losses)
+        keeper.forget([held.claim])
+    # Then it has slept through all of it
+    assert woken == []
+    assert asked == []
+
+
+def test_a_lease_due_earlier_than_the_others_wakes_the_thread(losses: Losses) -> None:
+    asked: list[list[str]] = []
+
+    def renew(claims: Sequence[Claim]) -> list[RenewVerdict]:
+        asked.append([claim.key for claim in claims])
+        return [Renewed(0) for _ in claims]
+
+    keeper = Keeper(renew)
+    keeper.watch(real_term("long", 600.0), None, losses)
+    asleep(keeper)
+    short = real_term("short", 0.3)
+    keeper.watch(short, None, losses)
+    until("three renewals", lambda: len(asked) >= 3)
+    keeper.forget([short.claim])
+    assert {"short"} == {key for keys in asked for key in keys}
+    assert short.lost is None
+
+
+@pytest.mark.parametrize("defect", ["raises", "too few verdicts"])
+def test_a_defect_in_renewing_does_not_end_the_thread(defect: str, losses: Losses) -> None:
+    calls = 0
+
+    def renew(claims: Sequence[Claim]) -> list[RenewVerdict]:
+        nonlocal calls
+        calls += 1
+        if calls == 1 and defect == "raises":
+            raise KeyError("a bug")
+        return [] if calls == 1 else [Renewed(0) for _ in claims]
+
+    keeper = Keeper(renew)
+    held = real_term("a", 1.5)
+    keeper.watch(held, None, losses)
+    until("it goes on renewing", lambda: calls >= 3)
+    keeper.forget([held.claim])
+    assert held.lost is None
+    assert losses.told == []
+
+
+def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
+    losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a process that can start no further thread once the keeper runs
+    keeper = Keeper(lambda claims: [Lost() if c.key == "gone" else Renewed(0) for c in claims])
+    gone, kept = real_term("gone", 0.3), real_term("kept", 0.6)
+    keeper.watch(gone, None, losses)
+    keeper.watch(kept, None, losses)
+    start = threading.Thread.start
+
+    def no_more(thread: threading.Thread) -> None:
+        if thread.name == "celery-dlock-lost":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    # When one lease is lost
+    until("the loss is noticed", lambda: gone.lost)
+    # Then the others are still renewed
+    first = kept.trusted_until
+    until("the other is renewed", lambda: kept.trusted_until > first + 0.5)
+    keeper.forget([kept.claim])
+    assert kept.lost is None
+
+
+def test_a_keeper_whose_thread_could_not_start_tries_again_with_the_next_lease(
+    losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
+
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError):
+            keeper.watch(real_term("a", 0.3), None, losses)
+    keeper.forget([real_term("a", 0.3).claim])
+    held = real_term("b", 0.3)
+    keeper.watch(held, None, losses)
+    first = held.trusted_until
+    until("it is renewed", lambda: held.trusted_until > first)
+    keeper.forget([held.claim])
