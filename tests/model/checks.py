@@ -142,8 +142,9 @@ def check_enter(
             _check_admitted(claim, before)
     if claim.wait is Wait.QUEUE:
         require(not isinstance(step.verdict, Busy | Same), "Q who queues is parked", step)
-    else:
-        require(not isinstance(step.verdict, Park), "Q who does not queue is not parked", step)
+    elif isinstance(step.verdict, Park):
+        was = any(g.task == claim.task and g.parked for g in before.grants)
+        require(was, "Q who does not queue is only put back where it was parked", step)
     if isinstance(step.verdict, Busy):
         running = {h.task for h in before.holders if h.frees > 0}
         require(claim.task not in running, "S7 a copy of what runs is told so", step)
@@ -188,9 +189,12 @@ def _check_asked_again(
     same: bool,
 ) -> None:
     verdict, both = step.verdict, (step, again)
-    if claim.task in {g.task for g in step.state.grants}:
-        # It was called in this very operation, so asking again takes the grant.
-        require(isinstance(again.verdict, Run), "R the grant is taken when asked again", both)
+    grant = next((g for g in step.state.grants if g.task == claim.task), None)
+    if grant is not None:
+        # It was called in this very operation, so asking again takes the grant, if it still fits.
+        same_terms = (grant.mode, grant.limit) == (claim.mode, claim.limit)
+        taken = isinstance(again.verdict, Run) or not same_terms
+        require(taken, "R the grant is taken when asked again", both)
         return
     if isinstance(verdict, Busy) and isinstance(again.verdict, Run):
         # It was refused for the sake of those who waited; they were called, and there was room.

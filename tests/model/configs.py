@@ -8,7 +8,9 @@ from tests.model.world import Config, Task
 QUEUE, PLACE, NOT = Task(), Task(Wait.PLACE), Task(Wait.NOT)
 READ, READ_PLACE = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
 QUEUE_2, PLACE_2, NOT_2 = Task(limit=2), Task(Wait.PLACE, limit=2), Task(Wait.NOT, limit=2)
-SHRINK, SHRINK_PLACE = Task(limit=2, new_limit=1), Task(Wait.PLACE, limit=2, new_limit=1)
+SHRINK, SHRINK_PLACE = Task(limit=2, becomes=QUEUE), Task(Wait.PLACE, limit=2, becomes=PLACE)
+UNPARK, PARK = Task(becomes=PLACE), Task(Wait.PLACE, becomes=QUEUE)
+WRITES, READS = Task(mode=Mode.SHARED, becomes=QUEUE), Task(becomes=READ)
 
 PAIRS = {
     "queue": (QUEUE, QUEUE),
@@ -35,11 +37,20 @@ TRIPLES = {
     "a retry, and another": (Task(retries_as=2), QUEUE, QUEUE),
     "a rescheduled retry, and another": (Task(Wait.PLACE, retries_as=2), PLACE, PLACE),
 }
+CHANGES = {
+    "a policy that changes": (UNPARK, UNPARK),
+    "policies that swap": (UNPARK, PARK),
+    "a reader that becomes a writer": (WRITES, READ),
+    "a writer that becomes a reader": (READS, QUEUE),
+    "a skip that becomes a queue": (Task(Wait.NOT, becomes=QUEUE), PLACE),
+}
 SLOTS = {
     "two slots": (QUEUE_2, QUEUE_2, QUEUE_2),
     "two slots, rescheduled": (PLACE_2, PLACE_2, PLACE_2),
     "two slots, all three ways": (QUEUE_2, PLACE_2, NOT_2),
     "two limits": (QUEUE_2, QUEUE_2, QUEUE),
+}
+SHRINKS = {
     "a limit that shrinks": (SHRINK, SHRINK, SHRINK),
     "a limit that shrinks, rescheduled": (SHRINK_PLACE, SHRINK_PLACE, SHRINK_PLACE),
 }
@@ -55,6 +66,8 @@ SLOW = (
         for name in ("queue", "reschedule", "skip", "queue and reschedule", "reader and writer")
     ),
     *(Config(f"{name}; 3 tasks, 1 fault", tasks, faults=1) for name, tasks in TRIPLES.items()),
+    *(Config(f"{name}; 2 tasks, 1 fault", tasks, faults=1) for name, tasks in CHANGES.items()),
+    *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SHRINKS.items()),
     Config("two slots; 3 tasks, 1 fault", SLOTS["two slots"], faults=1),
     Config("queue; early, 3 tasks, 1 fault", TRIPLES["queue"], faults=1, early_ack=True),
     Config("all ways; early, 1 fault", (QUEUE, PLACE, NOT), faults=1, early_ack=True),
@@ -62,8 +75,9 @@ SLOW = (
 )
 FULL = (
     Config("queue; 3 tasks, 2 faults", TRIPLES["queue"], faults=2),
+    *(Config(f"{name}; 2 tasks, 2 faults", tasks, faults=2) for name, tasks in CHANGES.items()),
     *(
         Config(f"{name}; 3 tasks, 3 workers, 1 fault", tasks, workers=3, faults=1)
-        for name, tasks in SLOTS.items()
+        for name, tasks in (SLOTS | SHRINKS).items()
     ),
 )

@@ -30,7 +30,7 @@ from tests.model.world import (
 Q, P, N = Task(), Task(Wait.PLACE), Task(Wait.NOT)
 RQ, RP = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
 Q2, P2 = Task(limit=2), Task(Wait.PLACE, limit=2)
-SHRINKING = Task(limit=2, new_limit=1)
+SHRINKING, MIXED = Task(limit=2, becomes=Q), Task(becomes=P)
 
 TWO = Config("two that queue, 1 fault", (Q, Q), faults=1)
 THREE = Config("three that queue", (Q, Q, Q))
@@ -304,6 +304,14 @@ DEFECTS: tuple[Defect | Disorder, ...] = (
         "pass",
         "S6",
         Config("three that queue, 1 fault", (Q, Q, Q), faults=1),
+    ),
+    Defect(
+        "a message put back at the head stands beside its own place",
+        "_conclude",
+        "state = _leave_queue(state, task)  # another",
+        "pass  # another",
+        "Q one entry a task",
+        Config("a policy that changes, 2 faults", (MIXED, MIXED), faults=2),
     ),
     Defect(
         "a finished task leaves its copy in the queue",

@@ -1,4 +1,4 @@
-"""What happens without a worker: time passes, the sweeper sweeps, a new version is deployed."""
+"""What happens without a worker: time passes, and the sweeper sweeps."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ def other_steps(model: Model, world: World) -> Iterator[Next]:
     yield from _calls(model, world, state)
     yield from _places(model, world, state)
     yield from _sweep(model, world)
-    if not world.deployed and any(t.new_limit for t in model.config.tasks):
-        yield "a new version is deployed", 0, world._replace(deployed=True)
 
 
 def _leases(model: Model, world: World, state: KeyState) -> Iterator[Next]:

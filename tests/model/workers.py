@@ -111,16 +111,16 @@ def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
         used = {int(n) for t, n in model.keys.facts[world.key].nonces if t == f"t{task}"}
         used |= {w.nonce for w in world.workers if w.task == task}
         nonce = next(n for n in range(1, len(used) + 2) if n not in used)
+        taken = world._replace(broker=remove(world.broker, task))
         me = Worker(ENTER, task, nonce)
-        yield (
-            f"deliver t{task}",
-            0,
-            world._replace(broker=remove(world.broker, task), workers=seat(world, at, me)),
-        )
+        yield f"deliver t{task}", 0, taken._replace(workers=seat(world, at, me))
+        if model.config.tasks[task].becomes:
+            new = seat(world, at, me._replace(changed=True))
+            yield f"deliver t{task} to the new version", 0, taken._replace(workers=new)
 
 
 def _enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    claim = model.claim(world, me.task, me.nonce)
+    claim = model.claim(me)
     op = model.keys.enter(world.key, claim, model.next_token(world))
     after = _judged(model, me, op.verdict)._replace(wakes=model.numbers(op.wakes))
     writes = after.phase in (EFFECT, SKIP_RESULT)
@@ -134,7 +134,7 @@ def _enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
-    spec = model.config.tasks[me.task]
+    spec = model.asks(me)
     match verdict:
         case Run():
             phase = EFFECT if spec.retries_as is None else RETRY
@@ -161,7 +161,7 @@ def _arrived(model: Model, world: World, task: int, op: Op) -> World:
 
 
 def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    renewed = model.keys.renew(world.key, model.claim(world, me.task, me.nonce))
+    renewed = model.keys.renew(world.key, model.claim(me))
     gone = isinstance(renewed.verdict, Lost)
     require(gone == me.ended, "R a lease that has ended stays ended, another is renewed", world)
     if gone:
@@ -170,7 +170,7 @@ def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     elif model.can(world, DISTRUST):
         doubts = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
         yield f"t{me.task} gives its lock up", 1, spent(_moved(model, world, at, doubts))
-    exclusive = model.config.tasks[me.task].mode is Mode.EXCLUSIVE
+    exclusive = model.asks(me).mode is Mode.EXCLUSIVE
     fence = write(world.fence, me.slot, me.token) if exclusive else world.fence
     if fence is None:
         require(me.ended, "S2 the fence refuses nobody who holds the lock", world)
@@ -206,7 +206,7 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    op = model.keys.leave(world.key, model.claim(world, me.task, me.nonce), OUTCOMES[me.phase])
+    op = model.keys.leave(world.key, model.claim(me), OUTCOMES[me.phase])
     wakes = model.numbers(op.wakes)
     phase = AFTER.get(me.phase) or (ACK if op.verdict.carried else AGAIN)
     if not model.faulty(world):

@@ -51,7 +51,10 @@ FAULTS = frozenset({CRASH, CHILD, LEASE, DISTRUST, OVERDUE, LATE, SWEEPER, REPLY
 
 
 class Worker(NamedTuple):
-    """One worker process. ``ended``: time, or the store at its word, has taken the lock from it."""
+    """One worker process. ``ended``: time, or the store at its word, has taken the lock from it.
+
+    ``changed``: it runs the new version of its task.
+    """
 
     phase: str = IDLE
     task: int = -1
@@ -59,6 +62,7 @@ class Worker(NamedTuple):
     slot: int = 0
     token: int = 0
     ended: bool = False
+    changed: bool = False
     wakes: tuple[int, ...] = ()
 
 
@@ -79,21 +83,20 @@ class World(NamedTuple):
     arrived: tuple[int, ...]
     turns: tuple[int, ...]
     left: int
-    deployed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """What a task asks for. ``retries_as``: its body ends in a retry, which is that other task.
 
-    ``new_limit`` is its limit once a new version is deployed.
+    ``becomes``: while a new version is deployed, workers of both take its deliveries.
     """
 
     wait: Wait = Wait.QUEUE
     mode: Mode = Mode.EXCLUSIVE
     limit: int = 1
     retries_as: int | None = None
-    new_limit: int | None = None
+    becomes: Task | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +138,25 @@ class Model:
             arrived=(),
             turns=(),
             left=self.config.faults,
-            deployed=False,
         )
 
-    def claim(self, world: World, task: int, nonce: int) -> Claim:
-        name = (task, nonce, world.deployed)
+    def asks(self, worker: Worker) -> Task:
+        """What the version of the task that *worker* runs asks for."""
+        old = self.config.tasks[worker.task]
+        return old.becomes if worker.changed and old.becomes else old
+
+    def claim(self, worker: Worker) -> Claim:
+        name = (worker.task, worker.nonce, worker.changed)
         found = self.claims.get(name)
         if found is None:
-            spec = self.config.tasks[task]
+            spec = self.asks(worker)
             found = self.claims[name] = Claim(
                 key="k",
-                task=f"t{task}",
-                nonce=str(nonce),
+                task=f"t{worker.task}",
+                nonce=str(worker.nonce),
                 ttl=1,
                 mode=spec.mode,
-                limit=(world.deployed and spec.new_limit) or spec.limit,
+                limit=spec.limit,
                 wait=spec.wait,
                 patience=1,
                 lock_delay=int(self.config.lock_delay),
@@ -237,8 +244,8 @@ def check_world(model: Model, world: World) -> None:
     require(max(world.effects) <= 1, "S2 one effect a task", world)
     for spec, calls in zip(model.config.tasks, world.calls, strict=True):
         # A second copy of a task that went on as a retry is not known as done: it waits again.
-        # So does a task that was called while a larger limit counted.
-        most = 1 + faults * (1 if spec.retries_as is None else 2) + world.deployed
+        # So does a task that was called under an older version, which asked for less.
+        most = 1 + faults * (1 if spec.retries_as is None else 2) + (spec.becomes is not None)
         require(calls <= most, "S5 one wake a task, and one a fault", world)
     if model.config.early_ack:
         return
