@@ -17,6 +17,7 @@ from celery_dlock.core.events import Contended, Dropped, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.manager import Refused
 from celery_dlock.core.state import Busy, Drop, Park, Same
+from celery_dlock.core.state import Holder as Held
 from celery_dlock.errors import BackendUnavailable, LockContended, LockTimeout
 from celery_dlock.tasks.canvas import stop_chain
 from celery_dlock.tasks.execution import Execution
@@ -61,8 +62,13 @@ def _decide(execution: Execution, refused: Refused, since: float) -> Complete | 
             event = Dropped(execution.subject, refused.claim.key, reason)
             execution.runtime.sinks.emit(event)
             raise Ignore(f"a duplicate of a task that is {reason} already")
-        case Same(left=left):
+        case Same(holder=holder, left=left):
+            if execution.request.is_eager:
+                raise LockContended(refused.claim.key, task_id_of(holder.task), left / SECOND)
             come_back(execution, left / SECOND)
+        case Busy(holder=holder) if _is_own(execution, holder):
+            # Its attempt before, or what it replaces, has published it and is about to leave.
+            come_back(execution, 0.0)
         case Busy() as busy:
             return _ask_policy(execution, refused.claim.key, busy, since)
         case Park():
@@ -97,6 +103,10 @@ def _ask_policy(execution: Execution, key: str, busy: Busy, since: float) -> Com
             return decision
         case _:
             assert_never(decision)
+
+
+def _is_own(execution: Execution, holder: Held | None) -> bool:
+    return holder is not None and task_id_of(holder.task) == execution.request.id
 
 
 def _contention(execution: Execution, key: str, busy: Busy, waited: float) -> Contention:

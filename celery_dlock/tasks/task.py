@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from celery import Celery, Task
 
 from celery_dlock.contention import Complete, Policy
-from celery_dlock.core.current import current_lease
+from celery_dlock.core.current import current_lease, held_term
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
@@ -112,6 +112,8 @@ class LockedTask(Task):  # type: ignore[misc]
         request = self.request
         if request.called_directly or hasattr(request, EXECUTION):
             return self._call_here(args, kwargs)
+        if request.is_eager and self._holds(args, kwargs):  # a retry, or sent by a body
+            return self._call_here(args, kwargs)
         execution = Execution.begin(self, args, kwargs)
         taken = take(execution)
         if isinstance(taken, Complete):
@@ -135,6 +137,9 @@ class LockedTask(Task):  # type: ignore[misc]
             timeout=0,
         ) as lease:
             return self._body(*args, **definition.injected(kwargs, lease))
+
+    def _holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return any(map(held_term, self.lock_definition.template.keys(args, kwargs)))
 
     @property
     def _body(self) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from celery import Celery
 from celery._state import _on_app_finalizers, _set_current_app, current_app
+from celery.backends.cache import _DUMMY_CLIENT_CACHE
 from celery.concurrency.solo import TaskPool
 from celery.worker.request import create_request_cls
 from kombu.connection import Connection
@@ -110,7 +111,7 @@ class Desk:
 
 @contextmanager
 def open_desk(**config: Any) -> Iterator[Desk]:
-    """A desk whose app is the current one, as in a worker; the broker's memory is wiped after."""
+    """A desk whose app is the current one, as in a worker; the memory is wiped after."""
     before = current_app._get_current_object()
     shared = set(_on_app_finalizers)  # tasks that the next app would be given too
     made = Desk(**config)
@@ -124,3 +125,4 @@ def open_desk(**config: Any) -> Iterator[Desk]:
         made.app.close()
         memory.Channel.queues.clear()
         memory.Transport.global_state.clear()
+        _DUMMY_CLIENT_CACHE.clear()

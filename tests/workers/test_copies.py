@@ -1,0 +1,170 @@
+"""Several messages of one task: the body runs once, and a copy never writes a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_dlock import Fail, LockedTask, Policy, Reschedule, Skip, Wait
+from celery_dlock.core.events import Acquired, Dropped
+from tests.services.desk import Desk
+
+IMPATIENT = [Skip(), Fail(), Wait(timeout=0), Reschedule(max_attempts=0), Reschedule(max_wait=0)]
+
+
+@pytest.fixture
+def runs() -> list[str]:
+    return []
+
+
+def charge_on(desk: Desk, runs: list[str], **options: Any) -> LockedTask:
+    @desk.locked("order:{order}", name="charge", acks_late=True, **options)
+    def charge(order: str, fails: bool = False) -> str:
+        runs.append(order)
+        if fails:
+            raise ValueError(order)
+        return f"run {len(runs)}"
+
+    return charge
+
+
+def test_a_copy_of_a_finished_task_is_dropped_and_leaves_the_result_alone(
+    desk: Desk, runs: list[str]
+) -> None:
+    charge = charge_on(desk, runs)
+    result = charge.apply_async(("42",))
+    desk.deliver()
+    before = (result.state, result.get(), result.date_done)
+
+    charge.apply_async(("42",), task_id=result.id)
+    copy = desk.deliver()
+
+    assert copy._state == "ACK"
+    assert runs == ["42"]
+    assert (result.state, result.get(), result.date_done) == before
+    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+    assert desk.size() == 0
+
+
+def test_a_copy_of_a_failed_task_is_dropped_as_well(desk: Desk, runs: list[str]) -> None:
+    charge = charge_on(desk, runs)
+    result = charge.apply_async(("42", True))
+    desk.deliver()
+
+    charge.apply_async(("42", True), task_id=result.id)
+    desk.deliver()
+
+    assert runs == ["42"]
+    assert result.state == "FAILURE"
+
+
+def test_a_copy_of_a_rescheduled_task_is_dropped_even_with_early_acknowledgement(
+    desk: Desk,
+) -> None:
+    # Publishing again and acknowledging are two steps: a crash between them makes two messages
+    ran = []
+
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> None:
+        ran.append(order)
+
+    past = {"task": "one:0:0", "waits": 1, "since": 1.0}
+    for _ in range(2):
+        charge.apply_async(("42",), task_id="one", headers={"dlock": past})
+    desk.deliver_all()
+
+    assert ran == ["42"]
+
+
+def test_without_late_acknowledgement_nothing_is_remembered_of_a_task_that_met_no_lock(
+    desk: Desk,
+) -> None:
+    ran = []
+
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> None:
+        ran.append(order)
+
+    for _ in range(2):
+        charge.apply_async(("42",), task_id="one")
+    desk.deliver_all()
+
+    assert ran == ["42", "42"]
+
+
+@pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
+def test_a_copy_of_a_running_task_waits_and_writes_nothing(desk: Desk, policy: Policy) -> None:
+    states = []
+
+    @desk.locked("order:{order}", name="charge", acks_late=True, on_contention=policy)
+    def charge(order: str) -> str:
+        if not states:  # the broker delivers the message a second time while the body runs
+            charge.apply_async((order,), task_id="one")
+            copy = desk.deliver()
+            states.append((desk.result("one").state, copy._state))
+        return "ran"
+
+    charge.apply_async(("42",), task_id="one")
+    desk.deliver()
+    assert states == [("PENDING", "ACK")]
+    assert desk.result("one").get() == "ran"
+
+    # The copy was kept: had the first one's worker died, it would have run
+    again = desk.take()
+    assert again is not None
+    assert again.headers["id"] == "one"
+    assert again.headers["eta"] is not None
+    assert again.headers["dlock"]["waits"] == 0
+    desk.run(again)
+    assert desk.result("one").get() == "ran"
+    assert len(desk.happened(Acquired)) == 1
+    assert desk.size() == 0
+
+
+@pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
+def test_a_retry_that_overtakes_its_own_first_attempt_is_not_contention(
+    desk: Desk, policy: Policy
+) -> None:
+    # With countdown=0 another process may have the next attempt while this one is still leaving
+    attempts = []
+
+    @desk.locked("order:{order}", name="charge", bind=True, on_contention=policy)
+    def charge(self: Any, order: str) -> str:
+        attempts.append(self.request.retries)
+        if len(attempts) == 1:
+            retry = self.retry(countdown=0, throw=False)
+            desk.deliver()
+            raise retry
+        return "ran"
+
+    result = charge.apply_async(("42",))
+    desk.deliver_all()
+
+    assert attempts == [0, 1]
+    assert result.get() == "ran"
+
+
+@pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
+def test_a_replacement_that_overtakes_the_replaced_is_not_contention(
+    desk: Desk, policy: Policy
+) -> None:
+    class Overtaking(LockedTask):
+        abstract = True
+
+        def on_replace(self, sig: Any) -> Any:
+            try:
+                return super().on_replace(sig)
+            finally:
+                desk.deliver()
+
+    @desk.locked("order:{order}", name="charge", bind=True, base=Overtaking, on_contention=policy)
+    def charge(self: Any, order: str, part: int = 0) -> Any:
+        if part == 0:
+            return self.replace(charge.s(order, 1))
+        return "ran"
+
+    result = charge.apply_async(("42",))
+    desk.deliver_all()
+
+    assert result.get() == "ran"
