@@ -34,18 +34,15 @@ class LockBackendContract(
                 return "mystore://127.0.0.1:4711"
 
     ``backend_class`` is the :class:`~celery_dlock.backends.base.LockBackend`, which must be
-    importable by name. ``url`` is a fixture with what its ``from_url`` takes; it may start a
-    server or skip where there is none. Each test uses a prefix of its own, so nothing needs to be
-    emptied in between. The store must take ``BackendOptions.clock`` and go by it in every respect
-    (leases, places, calls, memory of finished tasks): the suite moves that clock by days, and
-    never sleeps. More of ``BackendOptions`` comes from overriding the ``options`` fixture.
+    importable by name, in a spawned process too. ``url`` is a fixture with what its ``from_url``
+    takes; it may start a server, or skip where there is none. Each test uses a prefix of its own,
+    so nothing needs to be emptied in between. The store must take ``BackendOptions.clock`` and go
+    by it in every respect (leases, places, calls, memory of finished tasks): the suite moves that
+    clock by days, and never sleeps. Override the ``options`` fixture to pass driver options.
 
     A store with the trait ``MULTI_PROCESS`` subclasses :class:`SharedStoreContract` instead.
     """
 
 
 class SharedStoreContract(LockBackendContract, Processes):
-    """The same, and what a store has to do when several processes share it.
-
-    The test module must be importable in a spawned child, as pytest's default import mode makes it.
-    """
+    """The same, and what a store has to do when several processes share it."""

@@ -23,7 +23,9 @@ from celery_dlock.core.state import Busy, Claim, Drop, Left, Lost, Outcome, Reas
 from celery_dlock.testing.clock import ManualClock
 from celery_dlock.testing.contract.words import StoreUnderTest, claim, park, running
 
-DEADLINE = 60.0
+#: Seconds for a child to say its next word, and to end after it was told to.
+DEADLINE = 30.0
+GRACE = 5.0
 SPAWN: SpawnContext = multiprocessing.get_context("spawn")
 FORK: ForkContext = multiprocessing.get_context("fork")
 
@@ -54,14 +56,14 @@ def child(
     finally:
         with suppress(OSError):  # it may be dead already
             here.send(None)
-        process.join(DEADLINE)
+        process.join(GRACE)
         process.kill()
         process.join()
 
 
-def answer(pipe: Any) -> Any:
+def answer(pipe: Any, within: float = DEADLINE) -> Any:
     """The child's next word. Raises :exc:`EOFError` if it died before it said one."""
-    assert pipe.poll(DEADLINE), "the other process said nothing"
+    assert pipe.poll(within), "the other process said nothing"
     return pipe.recv()
 
 
@@ -88,13 +90,13 @@ def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
             backend.enter(claim("busy", key="busy"))
             backend.leave(claim("busy", key="busy"), Outcome.OVER)
 
-    thread = threading.Thread(target=be_busy)
+    thread = threading.Thread(target=be_busy, daemon=True)
     thread.start()
     verdicts = []
     for number in range(children):
         with child(FORK, serve, backend) as inner:
             inner.send(claim("a", key=f"key {number}"))
-            verdicts.append(answer(inner))
+            verdicts.append(answer(inner, DEADLINE / 2))
     stop.set()
     thread.join()
     pipe.send(verdicts)
@@ -102,7 +104,8 @@ def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
 
 def compete(pipe: Any, recipe: Recipe, name: str, turns: int, folder: Path) -> None:
     """In a child: take the key *turns* times, and find out whether anybody was there."""
-    backend, tokens, inside = recipe.build(), [], folder / "inside"
+    backend, inside = recipe.build(), folder / "inside"
+    tokens: list[tuple[int, str]] = []
     pipe.recv()
     deadline = time.monotonic() + DEADLINE
     while len(tokens) < turns and time.monotonic() < deadline:

@@ -38,14 +38,12 @@ class Queueing(StoreUnderTest):
         backend.enter(claim("a"))
         park(backend, "b", "c", "d")
 
-        order: list[str] = []
         task = "a"
-        while called := woken(backend.leave(claim(task), Outcome.DONE)):
-            (task,) = called
-            order.append(task)
-            running(backend.enter(claim(task, wait=QUEUE)))
-
-        assert order == ["b", "c", "d"]
+        for following in ("b", "c", "d"):
+            assert woken(backend.leave(claim(task), Outcome.DONE)) == [following]
+            running(backend.enter(claim(following, wait=QUEUE)))
+            task = following
+        assert backend.leave(claim(task), Outcome.DONE).wakes == ()
 
     def test_a_call_reserves_the_key_against_newcomers(self, backend: LockBackend) -> None:
         backend.enter(claim("a"))
