@@ -1,0 +1,209 @@
+"""A lease is trusted from the moment of asking, never for longer than the store was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from celery_dlock.core.lease import Lease, Term, margin
+from celery_dlock.core.state import Claim, Mode
+from celery_dlock.errors import ConfigurationError, LockLost
+
+TTL = 30.0
+
+
+@dataclass
+class Monotonic:
+    """Seconds that pass when told to."""
+
+    now: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def monotonic() -> Monotonic:
+    return Monotonic()
+
+
+def term(
+    monotonic: Monotonic,
+    key: str = "order:42",
+    *,
+    token: int = 7,
+    slot: int = 0,
+    ttl: float = TTL,
+    mode: Mode = Mode.EXCLUSIVE,
+    sent_at: float | None = None,
+) -> Term:
+    claim = Claim(key, "task", "nonce", ttl=round(ttl * 1_000_000), mode=mode)
+    sent_at = monotonic.now if sent_at is None else sent_at
+    return Term(claim, slot, token, sent_at, monotonic)
+
+
+def lease(*terms: Term) -> Lease:
+    return Lease(terms, "strict")
+
+
+def test_trust_is_counted_from_the_sending_so_a_slow_answer_does_not_stretch_it(
+    monotonic: Monotonic,
+) -> None:
+    sent_at = monotonic.now
+    monotonic.now += 20  # the answer took its time
+
+    held = lease(term(monotonic, sent_at=sent_at))
+
+    assert held.remaining() == pytest.approx(TTL - margin(TTL) - 20)
+
+
+def test_trust_ends_a_margin_before_the_store_lets_the_next_one_in(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic))
+
+    monotonic.now += TTL - margin(TTL) - 0.001
+    assert not held.lost
+    monotonic.now += 0.002
+    assert held.lost
+
+
+def test_the_margin_is_the_drift_allowance_of_the_redlock_article() -> None:
+    assert margin(30) == pytest.approx(0.302)
+
+
+def test_a_renewal_counts_from_its_own_sending(monotonic: Monotonic) -> None:
+    kept = term(monotonic)
+    sent_at = monotonic.now + 10
+    monotonic.now += 15
+
+    kept.renewed(sent_at)
+
+    assert lease(kept).remaining() == pytest.approx(TTL - margin(TTL) - 5)
+
+
+def test_a_renewal_whose_answer_comes_late_does_not_shorten_a_later_one(
+    monotonic: Monotonic,
+) -> None:
+    kept = term(monotonic)
+    kept.renewed(monotonic.now + 10)
+    until = kept.trusted_until
+
+    kept.renewed(monotonic.now + 5)
+
+    assert kept.trusted_until == until
+
+
+def test_what_was_lost_stays_lost_whatever_the_store_answers_later(monotonic: Monotonic) -> None:
+    kept = term(monotonic)
+    held = lease(kept)
+    monotonic.now += TTL
+    assert held.lost
+
+    kept.renewed(monotonic.now)
+
+    assert held.lost
+    assert held.remaining() == 0.0
+
+
+def test_the_first_reason_of_a_loss_is_the_one_that_is_told(monotonic: Monotonic) -> None:
+    kept = term(monotonic)
+    kept.lose("the store had given it up")
+    kept.lose("max_hold is over")
+    monotonic.now += 2 * TTL
+
+    with pytest.raises(LockLost, match="the store had given it up"):
+        lease(kept).check()
+
+
+def test_checking_says_nothing_while_the_lock_can_be_trusted(monotonic: Monotonic) -> None:
+    lease(term(monotonic)).check()
+
+
+def test_checking_names_the_key_and_the_reason(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic, "order:42"))
+    monotonic.now += TTL
+
+    with pytest.raises(LockLost) as caught:
+        held.check()
+
+    assert (caught.value.key, caught.value.reason) == ("order:42", "it was not renewed in time")
+
+
+def test_what_remains_never_falls_below_nothing(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic))
+    monotonic.now += 10 * TTL
+
+    assert held.remaining() == 0.0
+
+
+def test_several_keys_are_as_good_as_the_one_that_ends_first(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic, "a", ttl=30), term(monotonic, "b", ttl=10))
+
+    assert held.ttl == 10
+    assert held.remaining() == pytest.approx(10 - margin(10))
+
+
+def test_one_key_of_several_lost_is_all_lost(monotonic: Monotonic) -> None:
+    kept, lost = term(monotonic, "a"), term(monotonic, "b")
+    held = lease(kept, lost)
+    lost.lose("the store had given it up")
+
+    assert held.lost
+    assert held.remaining() == 0.0
+    with pytest.raises(LockLost) as caught:
+        held.check()
+    assert caught.value.key == "b"
+
+
+def test_several_keys_have_a_token_each_and_no_single_one(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic, "a", token=7), term(monotonic, "b", token=9))
+
+    assert held.keys == ("a", "b")
+    assert held.key == "a"
+    assert held.fencing_tokens == {"a": 7, "b": 9}
+    with pytest.raises(ConfigurationError, match="use fencing_tokens"):
+        _ = held.fencing_token
+
+
+def test_one_key_has_one_token(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic, token=7))
+
+    assert held.fencing_token == 7
+    assert held.owner == "task|nonce"
+
+
+def test_a_read_lock_has_no_token(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic, token=0, mode=Mode.SHARED))
+
+    assert held.fencing_tokens == {}
+    with pytest.raises(ConfigurationError, match="a read lock has none"):
+        _ = held.fencing_token
+
+
+def test_a_read_lock_beside_a_write_lock_leaves_the_token_of_the_latter(
+    monotonic: Monotonic,
+) -> None:
+    held = lease(term(monotonic, "a", token=0, mode=Mode.SHARED), term(monotonic, "b", token=9))
+
+    assert held.fencing_token == 9
+
+
+def test_the_tokens_cannot_be_altered(monotonic: Monotonic) -> None:
+    with pytest.raises(TypeError):
+        lease(term(monotonic)).fencing_tokens["order:42"] = 8  # type: ignore[index]
+
+
+def test_a_resource_is_named_by_its_key_and_from_the_second_on_by_its_slot(
+    monotonic: Monotonic,
+) -> None:
+    names = [term(monotonic, "gate", slot=slot).resource for slot in range(3)]
+
+    assert names == ["gate", "gate#1", "gate#2"]
+
+
+def test_a_lease_shows_its_keys_its_owner_and_what_remains(monotonic: Monotonic) -> None:
+    held = lease(term(monotonic, "a"), term(monotonic, "b"))
+
+    assert repr(held) == "<Lease a, b of task|nonce: 29.7 s>"
+    monotonic.now += TTL
+    assert repr(held) == "<Lease a, b of task|nonce: lost>"
