@@ -1,4 +1,4 @@
-"""What every check of a configuration needs: a number of seconds, and the name that was meant."""
+"""What every check of a configuration needs: seconds, how many may hold, the name meant."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def duration(name: str, value: Any, *, zero: bool = False) -> float:
         return float(value)
     least = "0 or more" if zero else "more than 0"
     raise ConfigurationError(f"{name} must be a number of seconds, {least}, got {value!r}")
+
+
+def check_limit(limit: Any, *, shared: bool) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` unless so many may hold a key at once."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigurationError(f"limit= is a number from 1 up, got {limit!r}")
+    if shared and limit != 1:
+        raise ConfigurationError("shared=True has no limit=: readers run together")

@@ -10,7 +10,7 @@ from typing import Any
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import Policy, policy_named
-from celery_dlock.core.checks import duration
+from celery_dlock.core.checks import check_limit, duration
 from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
@@ -54,7 +54,7 @@ class Definition:
         try:
             signature, injects = _split(inspect.signature(run), bound=bound)
             template = KeyTemplate.compile(key, signature, default=name)
-            _check_limit(limit, shared=shared)
+            check_limit(limit, shared=shared)
             if "fencing_token" in injects:
                 _check_one_token(template, shared=shared)
             return cls(
@@ -111,13 +111,6 @@ def _split(
     injects = frozenset(p.name for p in parameters) & INJECTED
     kept = [p for p in parameters if p.name not in injects]
     return signature.replace(parameters=kept), injects
-
-
-def _check_limit(limit: int, *, shared: bool) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ConfigurationError(f"limit= is a number from 1 up, got {limit!r}")
-    if shared and limit != 1:
-        raise ConfigurationError("shared=True has no limit=: readers run together")
 
 
 def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:

@@ -17,14 +17,14 @@ from typing import Any
 
 from celery import current_app
 
-from celery_dlock.core.checks import duration
+from celery_dlock.core.checks import check_limit, duration
 from celery_dlock.core.current import held_term, holding
 from celery_dlock.core.events import Acquired, Lost, Released, Subject, Unavailable
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.manager import Keeping, Refused
 from celery_dlock.core.state import Busy, Claim, Mode, Outcome, Same, Wait
-from celery_dlock.errors import BackendUnavailable, LockContended, LockTimeout
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockTimeout
 from celery_dlock.tasks.history import task_id_of
 from celery_dlock.tasks.runtime import Runtime, runtime
 
@@ -48,11 +48,15 @@ def lock(
     It waits for up to *timeout* seconds (0: not at all). *ttl* is the length of the lease, which
     is renewed in the background while the block runs. With several keys all are taken or none.
 
-    Raises :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or when the running code
+    Raises :exc:`~celery_dlock.ConfigurationError` for what makes no sense;
+    :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or when the running code
     holds the key in another mode; :exc:`~celery_dlock.LockTimeout` when time is over; and
     :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
     """
     keys = [key] if isinstance(key, str) else list(key)
+    if not keys:
+        raise ConfigurationError("a lock needs at least one key, got an empty list")
+    check_limit(limit, shared=shared)
     return hold(
         app or current_app,
         sorted({canonical(k) for k in keys}),

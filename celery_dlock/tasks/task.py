@@ -112,7 +112,7 @@ class LockedTask(Task):  # type: ignore[misc]
         request = self.request
         if request.called_directly or hasattr(request, EXECUTION):
             return self._call_here(args, kwargs)
-        if request.is_eager and self._holds(args, kwargs):  # a retry, or sent by a body
+        if request.is_eager and self._holds(args, kwargs):  # sent by a body
             return self._call_here(args, kwargs)
         execution = Execution.begin(self, args, kwargs)
         taken = take(execution)

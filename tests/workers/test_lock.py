@@ -1,0 +1,228 @@
+"""``lock()`` in web handlers and scripts: the very locks that tasks take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from celery_dlock import ConfigurationError, LockContended, LockTimeout, current_lease, lock
+from celery_dlock.tasks.runtime import runtime
+from tests.services.desk import Desk, open_desk
+from tests.services.until import until
+
+
+def test_it_keeps_a_task_of_the_same_key_off(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention="fail")
+    def charge(order: int) -> str:
+        return "ran"
+
+    with lock("order:42", app=desk.app, ttl=10, timeout=0) as lease:
+        refused = charge.delay(42)
+        other = charge.delay(43)
+        desk.deliver_all()
+        assert lease.ttl == 10
+        assert desk.holders("order:42") != []
+
+    assert type(refused.result) is LockContended
+    assert other.get() == "ran"
+    assert desk.holders("order:42") == []
+
+
+def test_a_task_keeps_it_off_and_is_named(desk: Desk) -> None:
+    caught = []
+
+    def handler() -> None:
+        try:
+            with lock("order:42", app=desk.app, timeout=0):
+                pass
+        except LockContended as exc:
+            caught.append(exc)
+
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: int) -> None:
+        other = threading.Thread(target=handler)
+        other.start()
+        other.join()
+
+    result = charge.delay(42)
+    desk.deliver()
+
+    (error,) = caught
+    assert type(error) is LockContended
+    assert error.holder == result.id
+    assert 0 < error.seconds_left <= 30
+
+
+def test_its_tokens_and_those_of_tasks_are_one_sequence(desk: Desk) -> None:
+    @desk.locked("k", name="charge")
+    def charge(*, fencing_token: int) -> int:
+        return fencing_token
+
+    tokens = []
+    for _ in range(3):
+        with lock("k", app=desk.app) as lease:
+            tokens.append(lease.fencing_token)
+        tokens.append(charge())
+
+    assert tokens == sorted(set(tokens))
+
+
+def other_thread_holds(desk: Desk, key: str, go: threading.Event) -> threading.Thread:
+    held = threading.Event()
+
+    def hold() -> None:
+        with lock(key, app=desk.app, timeout=0):
+            held.set()
+            go.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    return thread
+
+
+def test_it_waits_until_the_key_is_free(desk: Desk) -> None:
+    go = threading.Event()
+    other = other_thread_holds(desk, "k", go)
+
+    def watch() -> None:
+        until("somebody waits", lambda: runtime(desk.app).backend.peek("k").waiting)
+        go.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+
+    with lock("k", app=desk.app, timeout=30) as lease:
+        assert go.is_set()
+        assert lease.fencing_token > 0
+    other.join()
+    watcher.join()
+
+
+def test_it_gives_up_after_its_timeout(desk: Desk) -> None:
+    go = threading.Event()
+    other = other_thread_holds(desk, "k", go)
+    before = time.monotonic()
+
+    with pytest.raises(LockTimeout) as caught, lock("k", app=desk.app, timeout=0.2):
+        pytest.fail("it was held")
+
+    assert 0.2 <= caught.value.waited <= time.monotonic() - before
+    assert caught.value.holder is not None
+    go.set()
+    other.join()
+
+
+def test_of_several_keys_it_takes_all_or_none(desk: Desk) -> None:
+    go = threading.Event()
+    other = other_thread_holds(desk, "b", go)
+
+    with pytest.raises(LockContended) as caught, lock(["c", "a", "b"], app=desk.app, timeout=0):
+        pytest.fail("b was held")
+
+    assert caught.value.key == "b"
+    assert desk.holders("a") == desk.holders("c") == []
+    go.set()
+    other.join()
+    with lock(["c", "a", "b", "a"], app=desk.app, timeout=0) as lease:
+        assert lease.keys == ("a", "b", "c")
+        assert len(set(lease.fencing_tokens.values())) == 3
+        assert all(desk.holders(key) for key in lease.keys)
+    assert desk.holders("a") == desk.holders("b") == desk.holders("c") == []
+
+
+def test_with_a_limit_so_many_hold_it(desk: Desk) -> None:
+    go = threading.Event()
+    others = []
+
+    def hold(held: threading.Event) -> None:
+        with lock("k", app=desk.app, timeout=0, limit=3):
+            held.set()
+            go.wait(30)
+
+    for _ in range(3):
+        held = threading.Event()
+        others.append(threading.Thread(target=hold, args=(held,)))
+        others[-1].start()
+        assert held.wait(30)
+
+    with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0, limit=3):
+        pytest.fail("three hold it")
+    go.set()
+    for other in others:
+        other.join()
+    with lock("k", app=desk.app, timeout=0):
+        pass
+
+
+def test_readers_hold_it_together_and_carry_no_token(desk: Desk) -> None:
+    go = threading.Event()
+    both = threading.Barrier(3)
+
+    def read() -> None:
+        with lock("k", app=desk.app, timeout=0, shared=True):
+            both.wait(30)
+            go.wait(30)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    both.wait(30)
+
+    with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0):
+        pytest.fail("two read")
+    with lock("k", app=desk.app, timeout=0, shared=True) as lease:
+        assert lease.fencing_tokens == {}
+        with pytest.raises(ConfigurationError, match="read lock"):
+            _ = lease.fencing_token
+    go.set()
+    for reader in readers:
+        reader.join()
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_however_the_block_ends_nothing_is_held(desk: Desk, error: Any) -> None:
+    try:
+        with lock("k", app=desk.app) as lease:
+            assert current_lease() is lease
+            if error:
+                raise error
+    except (ValueError, KeyboardInterrupt):
+        pass
+
+    assert desk.holders("k") == []
+    with pytest.raises(ConfigurationError):
+        current_lease()
+
+
+def test_it_is_nested_key_by_key(desk: Desk) -> None:
+    with lock("a", app=desk.app) as outer:
+        with lock(["a", "b"], app=desk.app, timeout=0) as inner:
+            assert inner.fencing_tokens["a"] == outer.fencing_token
+            assert current_lease() is inner
+        assert current_lease() is outer
+        assert desk.holders("a") != []
+        assert desk.holders("b") == []
+    assert desk.holders("a") == []
+
+
+def test_without_app_it_is_the_current_ones() -> None:
+    with open_desk() as desk, lock("k") as lease:
+        assert desk.holders("k") == [lease.owner.rpartition("|")[0]]
+
+
+@pytest.mark.parametrize(
+    "options", [{"ttl": 0}, {"ttl": -1}, {"timeout": -1}, {"timeout": float("nan")}, {"limit": 0}]
+)
+def test_what_makes_no_sense_is_refused(desk: Desk, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError), lock("k", app=desk.app, **options):
+        pytest.fail("it was taken")
+
+
+@pytest.mark.parametrize("key", ["", [], [""], 7, ["a", 7], None])
+def test_a_key_that_is_none_is_refused(desk: Desk, key: Any) -> None:
+    with pytest.raises((ConfigurationError, TypeError)), lock(key, app=desk.app):
+        pytest.fail("it was taken")
