@@ -95,7 +95,7 @@ def test_without_late_acknowledgement_nothing_is_remembered_of_a_task_that_met_n
 
 @pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
 def test_a_copy_of_a_running_task_waits_and_writes_nothing(desk: Desk, policy: Policy) -> None:
-    states = []
+    states: list[tuple[str, str]] = []
 
     @desk.locked("order:{order}", name="charge", acks_late=True, on_contention=policy)
     def charge(order: str) -> str:
