@@ -66,7 +66,7 @@ class Channel(filesystem.Channel):
             flock(mutex, LOCK_EX)
             bindings = self.get_table(exchange)
             if binding not in bindings:
-                self._write(self._exchange_file(exchange), [binding, *bindings])
+                self._write(self.control_folder / f"{exchange}.exchange", [binding, *bindings])
 
     def _write(self, path: Path, content: Any) -> None:
         written = Path(self.transport_options["writing_folder"]) / f"{uuid.uuid4().hex}.part"
