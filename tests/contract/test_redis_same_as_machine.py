@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_dlock.backends.base import BackendOptions
@@ -16,6 +16,7 @@ from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import WINDOW, Claim, Mode, Wait
+from tests.contract import twin_examples as examples
 from tests.contract.twins import KEY, SECOND, Clock, Twin, assert_alike, operations
 from tests.services.redis import RedisServer
 
@@ -30,8 +31,11 @@ def _options(clock: Clock) -> BackendOptions:
     return BackendOptions(prefix=f"twin{next(_numbers)}", clock=clock)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(ops=st.lists(operations, min_size=40, max_size=80))
+@example(ops=examples.DONE_TWICE)
+@example(ops=examples.WRITER_AHEAD)
+@example(ops=examples.NEVER_ANSWERED)
 def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Operations) -> None:
     clock = Clock()
     memory = Twin(MemoryBackend(_options(clock)))
@@ -50,10 +54,13 @@ _crowds = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
-    limit=st.sampled_from([1, 3, WINDOW + 10]), crowd=_crowds, ops=st.lists(operations, min_size=10, max_size=40)
+    limit=st.sampled_from([1, 3, WINDOW + 10]),
+    crowd=_crowds,
+    ops=st.lists(operations, min_size=10, max_size=40),
 )
+@example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
 def test_redis_answers_as_the_machine_does_when_more_wait_than_it_loads(
     redis_server: RedisServer,
     tmp_path_factory: pytest.TempPathFactory,

@@ -1,0 +1,48 @@
+"""Sequences that random operations meet too seldom; each caught a planted defect they missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_dlock.core.state import WINDOW, Claim, Mode, Outcome, Wait
+from tests.contract.twins import KEY, SECOND
+
+Operations = list[tuple[Any, ...]]
+
+
+def _claim(task: str, wait: Wait = Wait.NOT, **others: Any) -> Claim:
+    return Claim(KEY, task, "1", ttl=4 * SECOND, wait=wait, patience=60 * SECOND, **others)
+
+
+def _enter(claim: Claim) -> tuple[Any, ...]:
+    return ("enter", claim, claim.task.encode())
+
+
+def _done_twice() -> Operations:
+    """The second time does not lengthen the memory of the first."""
+    claim = _claim("a", done_ttl=3 * SECOND)
+    leave = ("leave", claim, Outcome.DONE, None)
+    return [_enter(claim), leave, ("pass", 2 * SECOND), leave, ("pass", SECOND), _enter(claim)]
+
+
+def _writer_ahead() -> Operations:
+    """A reader does not overtake a writer that has a place."""
+    holder, writer = _claim("a"), _claim("b", Wait.PLACE)
+    reader = _claim("c", Wait.PLACE, mode=Mode.SHARED)
+    leave = ("leave", holder, Outcome.OVER, None)
+    return [_enter(holder), _enter(writer), _enter(reader), leave, _enter(reader), _enter(writer)]
+
+
+def _never_answered() -> Operations:
+    """The pause between two calls stops growing."""
+    holder, parked = _claim("a"), _claim("b", Wait.QUEUE)
+    later = [("pass", 700 * SECOND), ("reap", KEY)]
+    return [_enter(holder), _enter(parked), *later * 12]
+
+
+DONE_TWICE, WRITER_AHEAD, NEVER_ANSWERED = _done_twice(), _writer_ahead(), _never_answered()
+
+#: With every slot free at once, and the first to come the one who stands last: its operation
+#: sees its own entry, and may not call it before those in between.
+CROWD = [(Mode.EXCLUSIVE, Wait.QUEUE, 0)] * (WINDOW + 8)
+ALL_FREE_AT_ONCE: Operations = [("pass", 5 * SECOND)]
