@@ -20,6 +20,7 @@ from celery_dlock import (
     Skip,
     Wait,
 )
+from tests.services.effects import Effects
 from tests.services.lab import Journal, hold_at
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
@@ -56,16 +57,52 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
         **{"lock_key": "order:{order}", **options, **task},
     )
     def apply(
-        self: Any, order: str, number: int = 0, hold: str | None = None, *, fencing_token: int
+        self: Any,
+        order: str,
+        number: int = 0,
+        hold: str | None = None,
+        fails: bool = False,
+        *,
+        fencing_token: int,
     ) -> int:
         """Notes start and end; with *hold* it stays in the body until the test says go."""
         waits = (self.request.get("dlock") or {}).get("waits", 0)
         about = {"order": order, "number": number, "token": fencing_token, "waits": waits}
-        about["id"] = self.request.id
+        about |= {"id": self.request.id, "retries": self.request.retries}
         journal.write("start", **about)
         if hold:
             hold_at(folder, hold)
         journal.write("end", **about)
+        if fails:
+            raise ValueError(order)
+        return number
+
+    class Watched(LockedTask):
+        """Notes that its lock is lost."""
+
+        abstract = True
+
+        def on_lock_lost(
+            self, lease: Any, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> None:
+            reasons = [term.lost for term in lease.terms]
+            journal.write("lost", id=task_id, token=lease.fencing_token, reasons=reasons)
+
+    @app.task(
+        name="pay",
+        base=Watched,
+        bind=True,
+        shared=False,
+        **{"lock_key": "order:{order}", **options, **task},
+    )
+    def pay(self: Any, order: str, number: int = 0, hold: str | None = None, *, lease: Any) -> int:
+        """Pays once, behind the fence; with *hold* it waits before that until the test says go."""
+        about = {"id": self.request.id, "order": order, "token": lease.fencing_token}
+        journal.write("start", **about)
+        if hold:
+            hold_at(folder, hold)
+        new = Effects(folder).pay(lease, self.request.id)
+        journal.write("end", new=new, lost=lease.lost, **about)
         return number
 
     @app.task(name="note", shared=False)

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from celery_dlock.core.state import Holder
+from celery_dlock.tasks.runtime import runtime
+from tests.services.lab import Lab
+from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
+CONCURRENT = [pool for pool in POOLS if pool != "solo"]
+
+
+def holders(lab: Lab, key: str) -> tuple[Holder, ...]:
+    return runtime(lab.app).backend.peek(key).holders
+
+
+def check_no_overlap(lab: Lab, order: str, count: int) -> None:
+    """The *count* bodies of *order* ran one after the other, their tokens growing."""
+    entries = lab.journal.read(order=order)
+    assert [entry["what"] for entry in entries] == ["start", "end"] * count
+    tokens = [entry["token"] for entry in entries[::2]]
+    assert tokens == sorted(set(tokens))
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -19,8 +38,109 @@ def test_tasks_of_one_order_never_overlap_and_their_tokens_grow(
         sent = [lab.app.tasks["apply"].delay("42", number) for number in range(12)]
         lab.journal.wait_for("end", count=12)
 
-    entries = lab.journal.read(order="42")
-    assert [entry["what"] for entry in entries] == ["start", "end"] * 12
-    tokens = [entry["token"] for entry in entries[::2]]
-    assert tokens == sorted(set(tokens))
-    assert {entry["id"] for entry in entries} == {result.id for result in sent}
+    check_no_overlap(lab, "42", 12)
+    assert {entry["id"] for entry in lab.journal.read()} == {result.id for result in sent}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_lock_is_freed_after_success_and_after_failure(make_lab: MakeLab, pool: str) -> None:
+    # Leases that outlast the test: only a leave can free them
+    lab = make_lab(lock={"ttl": 600.0})
+
+    with lab.worker(pool):
+        for number, fails in enumerate((False, True, False)):
+            result = lab.app.tasks["apply"].delay("42", number, fails=fails)
+            until("the result is there", result.ready)
+            assert result.state == ("FAILURE" if fails else "SUCCESS")
+            until("the key is free", lambda: not holders(lab, "order:42"))
+
+    assert len(lab.journal.read("end")) == 3
+
+
+@pytest.mark.parametrize("pool", CONCURRENT)
+def test_a_refused_task_is_rescheduled_and_runs_without_spending_a_retry(
+    make_lab: MakeLab, pool: str
+) -> None:
+    lab = make_lab(task={"max_retries": 0})
+    apply = lab.app.tasks["apply"]
+
+    with lab.worker(pool):
+        apply.delay("42", 1, hold="first")
+        lab.journal.wait_for("start", number=1)
+        second = apply.delay("42", 2)
+        until("the second is refused", lambda: second.state == "RETRY")
+        assert lab.journal.read("start", number=2) == []
+        lab.go("first")
+        assert second.get(timeout=30) == 2
+
+    (start,) = lab.journal.read("start", number=2)
+    assert start["id"] == second.id
+    assert start["retries"] == 0
+    assert start["waits"] >= 1
+    check_no_overlap(lab, "42", 2)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_renewal_keeps_a_body_safe_that_takes_longer_than_its_ttl(
+    make_lab: MakeLab, pool: str
+) -> None:
+    lab = make_lab(lock={"ttl": 1.0})
+    apply = lab.app.tasks["apply"]
+
+    with lab.worker(pool):
+        # Given a body that holds until its lease would have ended twice
+        apply.delay("42", 1, hold="first")
+        lab.journal.wait_for("start", number=1)
+        (first,) = holders(lab, "order:42")
+        twice = first.since + 2_000_000
+        until("it was renewed", lambda: holders(lab, "order:42")[0].expires > twice)
+        apply.delay("42", 2)
+
+        # Then it holds still under its first token, and the next one waits for its end
+        (last,) = holders(lab, "order:42")
+        assert (last.nonce, last.token) == (first.nonce, first.token)
+        lab.go("first")
+        lab.journal.wait_for("end", number=2)
+
+    check_no_overlap(lab, "42", 2)
+
+
+def test_forty_threads_at_once_run_one_after_the_other(make_lab: MakeLab) -> None:
+    lab = make_lab(lock={"policy": "wait"})
+    apply = lab.app.tasks["apply"]
+
+    with lab.worker("threads", concurrency=40):
+        # Given a held key, and a thread for each of the others that waits for it in its slot
+        apply.delay("42", 0, hold="first")
+        lab.journal.wait_for("start", number=0)
+        sent = [apply.delay("42", number) for number in range(1, 40)]
+        until("all wait", lambda: len(runtime(lab.app).backend.peek("order:42").waiting) == 39)
+
+        # When the key is freed
+        lab.go("first")
+        assert [result.get(timeout=60) for result in sent] == list(range(1, 40))
+
+    check_no_overlap(lab, "42", 40)
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(descriptor.readlink().name)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_under_prefork_only_the_children_open_the_lock_store(make_lab: MakeLab) -> None:
+    lab = make_lab()
+
+    with lab.worker("prefork", concurrency=1) as worker:
+        lab.app.tasks["apply"].delay("42").get(timeout=30)
+        lab.app.tasks["apply"].delay("42", 1, hold="here")
+        (entry,) = lab.journal.wait_for("start", number=1)
+        assert entry["pid"] != worker.pid
+        assert "locks.db" in open_files(entry["pid"])
+        assert "locks.db" not in open_files(worker.pid)
+        lab.go("here")
