@@ -116,7 +116,6 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     if claim.wait is not Wait.QUEUE:
         return state, Same(running, max(0, running.expires - now))
     # A shadow: this delivery may be the only copy that survives the first one's death.
-    state = _drop_entry(state, claim.task)
     return _insert(state, claim, now, state.first - 1, None), Park()
 
 
