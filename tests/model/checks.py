@@ -79,6 +79,8 @@ def check_state(state: KeyState) -> Facts:
     require(len(set(granted)) == len(granted), "Q one grant a task", state)
     require(not set(waiting) & set(granted), "Q never granted and waiting", state)
     require(not set(tasks) & set(granted), "Q never granted while it runs", state)
+    places = {w.task for w in state.waiting if w.lapses is not None}
+    require(not places & set(tasks), "Q never a place for what runs", state)
     parked = sum(w.lapses is None for w in state.waiting)
     require(state.parked == parked, "Q parked counts the parked entries", state)
     require(not parked or bool(live or granted) or due(state), "S4 somebody will wake it", state)

@@ -104,6 +104,19 @@ def test_a_turn_called_under_a_larger_limit_goes_back_to_the_head(key: OneKey) -
     assert key.wakes == ["b"]
 
 
+def test_a_called_message_stays_with_the_store_when_the_new_version_does_not_queue(
+    key: OneKey,
+) -> None:
+    for task in ("a", "x", "b"):
+        key.enter(queued(task, limit=2))
+    key.leave(queued("x", limit=2))
+    assert key.called == ["b"]
+
+    assert key.enter(place("b", "called", limit=1)) == Park()
+
+    assert key.state.parked == 1
+
+
 def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(key: OneKey) -> None:
     # Given b, for whom the second slot is reserved since c is parked
     key.enter(queued("a", limit=2))

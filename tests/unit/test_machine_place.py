@@ -135,6 +135,17 @@ def test_readers_that_come_back_do_not_starve_a_writer() -> None:
     assert isinstance(key.enter(place("w", "back")), Run)
 
 
+def test_a_reader_that_came_before_the_writer_does_not_wait_for_it() -> None:
+    # Given a reader, then a writer, who both come back
+    key = OneKey()
+    key.enter(place("holder"))
+    key.enter(place("r", mode=Mode.SHARED))
+    key.enter(place("w"))
+    key.leave(place("holder"))
+
+    assert isinstance(key.enter(place("r", "back", mode=Mode.SHARED)), Run)
+
+
 def test_a_lost_run_gives_its_task_the_first_place() -> None:
     # Given a whose lease ended, And b has the key now, And c waits
     key = OneKey()
