@@ -52,7 +52,7 @@ class Execution:
     nonce: str
     claims: tuple[Claim, ...] = ()
     lease: Lease | None = None
-    told: set[str] = field(default_factory=set)
+    told: dict[str, object] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -130,23 +130,32 @@ class Execution:
             return body(*self.args, **self.task.lock_definition.injected(self.kwargs, lease))
 
     def leave(self, outcome: Outcome) -> bool:
-        """Give back what is held; whether somebody else carries the message. Never raises."""
-        lease, claims = self.lease, self.claims
-        self.lease, self.claims = None, ()
+        """Give back what is held; whether somebody else carries the message.
+
+        Raises nothing of its own. What a signal interrupted can be said again.
+        """
+        lease = self.lease
         if lease is None:
-            self.runtime.manager.take_back(claims)
+            self.runtime.manager.take_back(self.claims)
+            self.claims = ()
             return False
+        carried = self._release(lease, outcome)
+        self.lease, self.claims = None, ()
+        return carried
+
+    def _release(self, lease: Lease, outcome: Outcome) -> bool:
+        carried = False
         try:
             carried = self.runtime.manager.release(lease, outcome)
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             self.runtime.sinks.emit(Unavailable(self.subject, str(exc)))
-            return False
+        else:
+            held = time.monotonic() - self.started
+            self.runtime.sinks.emit(Released(self.subject, lease.keys, outcome, held))
         for term in lease.terms:
             if term.lost:  # noticed only now: the process was stopped, or renewal starved
                 self._tell_lost(lease, term, term.lost)
-        held = time.monotonic() - self.started
-        self.runtime.sinks.emit(Released(self.subject, lease.keys, outcome, held))
         return carried
 
     def _on_lost(self, term: Term, reason: str) -> None:
@@ -156,9 +165,9 @@ class Execution:
             self._tell_lost(lease, term, reason)
 
     def _tell_lost(self, lease: Lease, term: Term, reason: str) -> None:
-        if term.key in self.told:
-            return
-        self.told.add(term.key)
+        mine = object()
+        if self.told.setdefault(term.key, mine) is not mine:
+            return  # the keeper's side and the leaving one may come at the same time
         self.runtime.sinks.emit(Lost(self.subject, term.key, reason))
         try:
             self.task.on_lock_lost(lease, self.request.id, self.args, dict(self.kwargs))
@@ -169,12 +178,25 @@ class Execution:
 @signals.task_postrun.connect  # type: ignore[untyped-decorator]
 def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> None:
     """The result is stored and the callbacks are published: now the lock may go."""
-    execution = vars(task.request).pop(EXECUTION, None)
+    execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
         return
+    outcome = _outcome(state, eager=bool(execution.request.is_eager))
+    try:
+        execution.leave(outcome)
+    except BaseException:
+        # A soft time limit strikes once, and can strike here: Celery would only log it. What the
+        # interrupted call has freed by now is not a loss to be told.
+        execution.told.update(dict.fromkeys(execution.keys))
+        execution.leave(outcome)
+        raise
+    finally:
+        vars(task.request).pop(EXECUTION, None)
+
+
+def _outcome(state: str | None, *, eager: bool) -> Outcome:
     if state in (states.SUCCESS, states.FAILURE):
-        execution.leave(Outcome.DONE)
-    elif state is None and not execution.request.is_eager:
-        execution.leave(Outcome.ABANDONED)  # SystemExit: a shutdown, or the body's own
-    else:
-        execution.leave(Outcome.OVER)
+        return Outcome.DONE
+    if state is None and not eager:
+        return Outcome.ABANDONED  # SystemExit: a shutdown, or the body's own
+    return Outcome.OVER

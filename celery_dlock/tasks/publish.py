@@ -66,10 +66,13 @@ def run_again(execution: Execution, error: LockLost | StaleFencingToken) -> NoRe
     past = execution.history
     if execution.request.is_eager or past.lost >= MAX_LOST_RUNS:
         raise error
-    if execution.leave(Outcome.REPEAT):
-        raise Ignore(f"{error}; another delivery of this task carries on")
+    carried = execution.leave(Outcome.REPEAT)
     countdown = _AFTER_TROUBLE.delay(past.lost, random.random)
+    # Also when another delivery is running: on some brokers (Redis) it is the same message to
+    # acknowledge, so this one could take away the only copy that survives the other's worker.
     _publish(execution, countdown, replace(past, lost=past.lost + 1), str(error))
+    if carried:
+        raise Ignore(f"{error}; another delivery of this task has it")
     raise Retry(exc=error, when=countdown)
 
 

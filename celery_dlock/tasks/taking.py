@@ -42,6 +42,7 @@ def take(execution: Execution) -> Lease | Complete:
         try:
             answer = execution.runtime.manager.acquire(execution.claim(), execution.keeping())
         except BackendUnavailable as exc:
+            execution.claims = ()  # taken back as far as it goes; the copy may soon hold the key
             store_away(execution, exc)
         if isinstance(answer, Lease):
             return answer

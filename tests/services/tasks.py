@@ -35,6 +35,7 @@ class InTwoSeconds:
 
 POLICIES: dict[str, Policy] = {
     "reschedule": SOON,
+    "reschedule by up to a minute": Reschedule(),
     "in two seconds": InTwoSeconds(),
     "skip": Skip(),
     "fail": Fail(),

@@ -1,0 +1,106 @@
+"""A worker is killed at each place between the lock and the acknowledgement.
+
+Whatever is killed where: the task ends, its effect happens once, the chain behind it goes on, the
+result is there, and nothing stays locked or lies in the broker.
+"""
+
+from __future__ import annotations
+
+import pytest
+from celery import chain, chord
+
+from celery_dlock.tasks.runtime import runtime
+from tests.faults.conftest import MakeLab
+from tests.services import faults
+from tests.services.effects import Effects
+from tests.services.lab import Lab
+from tests.services.redelivery import deliver_again, not_finished
+from tests.services.until import until
+
+pytestmark = pytest.mark.server("redis")
+
+BODY = "tests.services.effects:Effects.pay"
+RUN = "celery_dlock.tasks.execution:Execution.run"
+ENTER = "celery_dlock.backends.redis:RedisBackend.enter"
+LEAVE = "celery_dlock.backends.redis:RedisBackend.leave"
+RESULT = "celery.backends.base:Backend.mark_as_done"
+COUNTED = "celery.backends.redis:RedisBackend.on_chord_part_return"
+ACKNOWLEDGE = "celery.worker.request:Request.acknowledge"
+
+# Where it is killed; how often the body runs to its end, and the callback, all told.
+PLACES = [
+    pytest.param("before", ENTER, 1, 1, id="before the lock"),
+    pytest.param("after", ENTER, 1, 1, id="between the lock and the body"),
+    pytest.param("before", BODY, 1, 1, id="in the body"),
+    pytest.param("after", RUN, 2, 1, id="between the body and the callbacks"),
+    pytest.param("before", RESULT, 2, 2, id="between the callbacks and the result"),
+    pytest.param("after", RESULT, 2, 2, id="between the result and the leave"),
+    pytest.param("after", LEAVE, 1, 1, id="between the leave and the acknowledgement"),
+    pytest.param("after", ACKNOWLEDGE, 1, 1, id="after the acknowledgement"),
+]
+
+
+def kill_and_deliver_again(lab: Lab) -> None:
+    """Let a worker die at the lab's fault and another one do what is left, until all is done."""
+    with lab.worker("prefork", concurrency=1) as worker:
+        until("the fault strikes", lambda: faults.struck(lab.folder))
+        assert worker.process is not None
+        worker.process.wait(30)
+        deliver_again(lab.app)
+        worker.start()
+        until("all is done", lambda: not_finished(lab.app) == (0, 0))
+        worker.stop()
+
+
+def nothing_is_held(lab: Lab, *orders: str) -> bool:
+    backend = runtime(lab.app).backend
+    return not any(backend.peek(f"order:{order}").holders for order in orders)
+
+
+@pytest.mark.parametrize(("when", "where", "ends", "callbacks"), PLACES)
+def test_a_chain_whose_first_task_is_killed(
+    make_lab: MakeLab, effects: Effects, when: str, where: str, ends: int, callbacks: int
+) -> None:
+    # Given a worker that will be killed there, and a chain
+    lab = make_lab(faults=[faults.kill(when, where)])
+    tasks = lab.app.tasks
+    last = chain(tasks["pay"].s("42", 7), tasks["note"].s()).apply_async()
+    # When it was killed, and its message is delivered again
+    kill_and_deliver_again(lab)
+    # Then it has run as often as it had to, and the effect happened once
+    starts = lab.journal.read("start")
+    assert len(lab.journal.read("end")) == ends
+    assert [payment[0] for payment in effects.payments()] == [last.parent.id]
+    tokens = [start["token"] for start in starts]
+    assert tokens == sorted(set(tokens))
+    # And the chain has gone on, the results are there, and nothing is held
+    assert len(lab.journal.read("callback", result=7)) == callbacks
+    assert last.parent.state == "SUCCESS"
+    assert last.parent.get() == 7
+    assert last.get() == 7
+    assert nothing_is_held(lab, "42")
+
+
+@pytest.mark.parametrize(
+    ("when", "where"),
+    [
+        pytest.param("after", RUN, id="between the body and the result"),
+        pytest.param("before", COUNTED, id="between the result and the count"),
+        pytest.param("after", COUNTED, id="between the count and the leave"),
+        pytest.param("after", LEAVE, id="between the leave and the acknowledgement"),
+    ],
+)
+def test_a_chord_whose_first_task_is_killed(
+    make_lab: MakeLab, effects: Effects, when: str, where: str
+) -> None:
+    lab = make_lab(faults=[faults.kill(when, where)])
+    tasks = lab.app.tasks
+    header = [tasks["pay"].s("42", 7), tasks["pay"].s("43", 8)]
+    body = chord(header)(tasks["note"].s())
+
+    kill_and_deliver_again(lab)
+
+    assert sorted(payment[1] for payment in effects.payments()) == ["order:42", "order:43"]
+    assert len(lab.journal.read("callback")) == 1
+    assert body.get() == [7, 8]
+    assert nothing_is_held(lab, "42", "43")

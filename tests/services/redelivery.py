@@ -1,0 +1,33 @@
+"""The broker's visibility timeout, over when the test says so.
+
+Redis as a broker delivers a message again when it was not acknowledged for an hour. kombu's own
+code for that is run here, with a timeout of nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu import Connection
+
+
+def deliver_again(app: Celery) -> int:
+    """Put every message that is not acknowledged back into its queue; how many there were."""
+    url = app.conf.broker_url
+    with Connection(url, transport_options={"visibility_timeout": 0}) as connection:
+        channel = connection.default_channel
+        with channel.conn_or_acquire() as client:
+            waiting = int(client.hlen(channel.unacked_key))
+            channel.qos.restore_visible(num=1000, interval=1)
+            assert client.hlen(channel.unacked_key) == 0
+        return waiting
+
+
+def not_finished(app: Celery) -> tuple[int, int]:
+    """How many messages lie in the default queue, and how many are not acknowledged."""
+    with Connection(app.conf.broker_url) as connection:
+        channel: Any = connection.default_channel
+        with channel.conn_or_acquire() as client:
+            queue = app.conf.task_default_queue
+            return int(client.llen(queue)), int(client.hlen(channel.unacked_key))
