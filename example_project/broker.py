@@ -20,6 +20,9 @@ from typing import Any
 from kombu.transport import filesystem
 from kombu.utils.json import dumps, loads
 
+#: Seconds. Celery itself would wait for 2, and 5.5 acknowledges nothing until then.
+BACK_AFTER = 0.05
+
 
 def transport_options(folder: Path) -> dict[str, Any]:
     """Make the broker's folders below *folder*; the value of ``broker_transport_options``."""
@@ -78,3 +81,9 @@ class Transport(filesystem.Transport):
     """Set as ``broker_transport = "example_project.broker:Transport"``."""
 
     Channel = Channel
+
+    def drain_events(  # type: ignore[override]
+        self, connection: Any, timeout: float | None = None
+    ) -> None:
+        """Return to the worker often: between two calls it acknowledges and hears of a shutdown."""
+        super().drain_events(connection, min(timeout or BACK_AFTER, BACK_AFTER))

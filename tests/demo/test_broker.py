@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
@@ -107,6 +108,13 @@ def test_bindings_of_many_at_once_are_all_kept(channel: Channel, options: dict[s
         thread.join()
     queues = [row.queue for row in channel.get_table("orders")]
     assert sorted(queues) == sorted(f"queue{number}" for number in range(16))
+
+
+def test_a_worker_is_never_kept_from_acknowledging_for_long(channel: Channel) -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        channel.connection.drain_events(channel.connection, timeout=5)
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.slow
