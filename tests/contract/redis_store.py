@@ -1,0 +1,74 @@
+"""A store on a real server, and a look at what its operations cost there."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_dlock.backends.base import BackendOptions, Clock
+from celery_dlock.backends.redis import RedisBackend
+from celery_dlock.backends.redis_wire import base_name, names
+from tests.services.redis import RedisServer
+
+
+@dataclass
+class Cost:
+    """What the server did within a block: requests that it read, and every command by name."""
+
+    requests: int = 0
+    commands: Counter[str] = field(default_factory=Counter[str])
+
+
+class StoreOnRedis:
+    """A :class:`RedisBackend` with a prefix of its own, beside a client that looks in."""
+
+    def __init__(self, server: RedisServer, clock: Clock | None, **driver: Any) -> None:
+        self.prefix = f"test-{uuid.uuid4().hex}"
+        self.options = BackendOptions(prefix=self.prefix, clock=clock, driver=driver)
+        self.backend = RedisBackend.from_url(server.url, self.options)
+        self.client = server.client()
+
+    def names(self, key: str, task: str | None = None) -> list[str]:
+        return names(base_name(self.prefix, key), task)
+
+    def lying(self) -> dict[str, int]:
+        """Each key of this store with its time to live in milliseconds, -1 for ever."""
+        found = list(self.client.scan_iter(f"{self.prefix}:*", count=1000))
+        return {name.decode(): int(self.client.pttl(name)) for name in found}
+
+    @contextmanager
+    def counted(self) -> Iterator[Cost]:
+        """Count what the server does; nobody else may use it meanwhile."""
+        cost = Cost()
+        before, commands_before = self._requests(), self._commands()
+        yield cost
+        commands_after, after = self._commands(), self._requests()
+        cost.commands = commands_after - commands_before - Counter(info=2)
+        cost.requests = after - before - 3  # the three looks after the first
+
+    def _requests(self) -> int:
+        return int(self._info("stats")["total_reads_processed"])
+
+    def _commands(self) -> Counter[str]:
+        stats = self._info("commandstats")
+        return Counter({name.removeprefix("cmdstat_"): s["calls"] for name, s in stats.items()})
+
+    def _info(self, section: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.info(section)
+        return found
+
+
+@contextmanager
+def store_on(
+    server: RedisServer, clock: Clock | None = None, **driver: Any
+) -> Iterator[StoreOnRedis]:
+    store = StoreOnRedis(server, clock, **driver)
+    try:
+        yield store
+    finally:
+        store.backend.close()
+        store.client.close()

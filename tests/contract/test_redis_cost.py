@@ -1,0 +1,145 @@
+"""What an operation costs on Redis: round trips, commands inside a script, memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from celery_dlock.backends import redis_wire
+from celery_dlock.core.state import WINDOW, Outcome, Park, Renewed
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
+from tests.contract.redis_store import StoreOnRedis, store_on
+from tests.services.redis import RedisServer
+
+pytestmark = pytest.mark.server("redis")
+
+
+def test_an_uncontended_task_takes_two_round_trips(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        _warm(store)
+        mine = claim("a", wait=QUEUE)
+
+        with store.counted() as cost:
+            running(store.backend.enter(mine, b"message"))
+            store.backend.leave(mine, Outcome.DONE)
+
+        assert cost.requests == 2
+        # Inside: what is read, what is written. A command that is added here is added to each task.
+        assert cost.commands == Counter(
+            evalsha=2, time=2, get=5, hget=1, zrange=2, set=3, hdel=1, **{"del": 1}
+        )
+
+
+def test_a_contended_task_takes_three_round_trips(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        _warm(store)
+        first, mine = claim("a"), claim("b", wait=QUEUE)
+        running(store.backend.enter(first))
+
+        with store.counted() as cost:
+            assert store.backend.enter(mine, b"message").verdict == Park()
+        assert (cost.requests, cost.commands["evalsha"]) == (1, 1)
+        store.backend.leave(first, Outcome.DONE)
+        with store.counted() as cost:
+            running(store.backend.enter(mine, b"message"))
+            store.backend.leave(mine, Outcome.DONE)
+        assert (cost.requests, cost.commands["evalsha"]) == (2, 2)
+
+
+def test_all_leases_of_a_worker_are_renewed_in_one_round_trip(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        _warm(store)
+        mine = [claim("a", key=f"key {n}") for n in range(100)]
+        for one in mine:
+            running(store.backend.enter(one))
+
+        with store.counted() as cost:
+            assert all(isinstance(v, Renewed) for v in store.backend.renew(mine))
+
+        assert cost.commands == Counter(evalsha=1, time=1, get=100, set=100)
+
+
+def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousand(
+    redis_server: RedisServer,
+) -> None:
+    costs = {}
+    for waiting in (10, WINDOW + 10, 100_000):
+        with store_on(redis_server, ManualClock()) as store:
+            _warm(store)
+            running(store.backend.enter(claim("holder")))
+            _fill(store, waiting)
+            costs[waiting] = _cost_of_each(store, last=f"w{waiting - 1}")
+            store.client.unlink(*store.names("key"))
+
+    copy_of_the_last = {waiting: cost.pop("copy of the last") for waiting, cost in costs.items()}
+    assert costs[10] == costs[WINDOW + 10] == costs[100_000]
+    # Whoever stands behind the window is looked up by name, which is two commands.
+    assert copy_of_the_last[WINDOW + 10] == copy_of_the_last[100_000]
+    assert copy_of_the_last[100_000] - copy_of_the_last[10] == Counter(hget=1, zscore=1)
+
+
+def test_a_waiting_task_takes_no_more_than_one_and_a_half_times_its_message(
+    redis_server: RedisServer,
+) -> None:
+    for size in (1000, 1024):
+        with store_on(redis_server) as store:
+            running(store.backend.enter(claim("holder")))
+            for _ in range(1000):
+                mine = claim(f"{uuid.uuid4()}:0:0", wait=QUEUE)
+                assert store.backend.enter(mine, b"x" * size).verdict == Park()
+
+            used = sum(store.client.memory_usage(name, 0) or 0 for name in store.names("key"))
+
+            assert used / 1000 <= 1.5 * size
+
+
+def _warm(store: StoreOnRedis) -> None:
+    """Load every script, and open the connection."""
+    running(store.backend.enter(claim("warm", key="warm")))
+    store.backend.renew([claim("warm", key="warm")])
+    store.backend.leave(claim("warm", key="warm"), Outcome.OVER)
+    store.backend.reap("warm")
+    store.client.ping()
+
+
+#: Parks as an operation does, all in one script: through the store it would take a minute.
+FILL = """
+local now = clock()
+local state = load(nil, now)
+for n = 0, ARGV[2] - 1 do
+  state.waiting = {}
+  insert(state, {task = 'w' .. n, mode = EXCLUSIVE, limit = 1}, now, n + 1, nil, 'message')
+end
+save(state, now)
+"""
+
+
+def _fill(store: StoreOnRedis, waiting: int) -> None:
+    keys = store.names("key")
+    script = redis_wire.script("key", "machine") + FILL
+    store.client.eval(script, len(keys), *keys, store.backend._now(), waiting)
+    assert store.client.zcard(keys[1]) == waiting
+
+
+def _cost_of_each(store: StoreOnRedis, last: str) -> dict[str, Counter[str]]:
+    backend = store.backend
+    operations: dict[str, Callable[[], object]] = {
+        "newcomer": lambda: backend.enter(claim("new", wait=QUEUE), b"message"),
+        "newcomer with a place": lambda: backend.enter(claim("place", wait=PLACE)),
+        "copy of the first": lambda: backend.enter(claim("w0", "2", wait=QUEUE), b"message"),
+        "copy of the last": lambda: backend.enter(claim(last, "2", wait=QUEUE), b"message"),
+        "renewal": lambda: backend.renew([claim("holder")]),
+        "release": lambda: woken(backend.leave(claim("holder"), Outcome.DONE)),
+        "turn": lambda: running(backend.enter(claim("w0", wait=QUEUE))),
+        "reaping": lambda: backend.reap("key"),
+    }
+    costs = {}
+    for name, operation in operations.items():
+        with store.counted() as cost:
+            operation()
+        costs[name] = cost.commands
+    return costs
