@@ -80,7 +80,12 @@ def _publish(execution: Execution, countdown: float, history: History, reason: s
     task, request = execution.task, execution.request
     headers = dict(request.as_execution_options()["headers"] or {})
     delivery = headers.pop(DELIVERY, None) or {}
-    options = {"headers": {**headers, HISTORY: history.header()}, "countdown": countdown}
+    options = {
+        "headers": {**headers, HISTORY: history.header()},
+        "countdown": countdown,
+        # Before 5.7 Celery does not carry this over.
+        "ignore_result": vars(request).get("ignore_result", task.ignore_result),
+    }
     serializer = registry.type_to_name.get(delivery.get("content_type"))
     if serializer is not None:
         options["serializer"] = serializer
