@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from celery_dlock.core import machine
@@ -79,5 +80,11 @@ class OneKey:
         return [g.task for g in self.state.grants]
 
     def _commit(self, step: Step[V]) -> V:
-        self.state, self.wakes = step.state, list(step.wakes)
+        self.state, self.wakes = _stored(step.state), list(step.wakes)
         return step.verdict
+
+
+def _stored(state: KeyState) -> KeyState:
+    """*state* as a store reads it again: the ranks at both ends are those of the queue."""
+    ranks = [w.rank for w in state.waiting] or [0]
+    return replace(state, first=min(ranks), last=max(ranks))

@@ -65,11 +65,13 @@ def test_another_delivery_of_the_same_task_frees_nothing(key: OneKey) -> None:
 
 def test_a_copy_of_what_runs_is_told_so(key: OneKey) -> None:
     key.enter(claim("a", "first"))
+    key.passes(1)
 
     verdict = key.enter(claim("a", "second"))
 
     assert isinstance(verdict, Same)
     assert verdict.holder.nonce == "first"
+    assert verdict.left == TTL - 1
 
 
 def test_a_lost_reply_is_asked_for_again_with_the_same_answer(key: OneKey) -> None:
@@ -142,6 +144,15 @@ def test_a_lapsed_holder_keeps_the_next_one_out_for_the_lock_delay(key: OneKey) 
     key.passes(1)
 
     assert isinstance(key.enter(claim("b")), Run)
+
+
+def test_a_renewed_lease_keeps_its_lock_delay(key: OneKey) -> None:
+    delayed = claim("a", lock_delay=5_000_000)
+    key.enter(delayed)
+    key.renew(delayed)
+    key.passes(TTL + 4_999_999)
+
+    assert isinstance(key.enter(claim("b")), Busy)
 
 
 def test_a_clean_release_has_no_lock_delay(key: OneKey) -> None:

@@ -79,8 +79,11 @@ def test_a_place_that_is_not_taken_in_time_goes_to_the_next(key: OneKey) -> None
     key.enter(place("b"))
     key.enter(queued("c"))
     key.leave(place("a"))
-    key.passes(PATIENCE)
+    key.passes(PATIENCE - 1)
+    key.reap()
+    assert key.called == ["b"]
 
+    key.passes(1)
     key.reap()
 
     assert key.wakes == ["c"]
@@ -144,6 +147,16 @@ def test_a_reader_that_came_before_the_writer_does_not_wait_for_it() -> None:
     key.leave(place("holder"))
 
     assert isinstance(key.enter(place("r", "back", mode=Mode.SHARED)), Run)
+
+
+def test_of_two_readers_with_places_the_first_to_come_back_runs() -> None:
+    key = OneKey()
+    key.enter(place("w"))
+    key.enter(place("r", mode=Mode.SHARED))
+    key.enter(place("s", mode=Mode.SHARED))
+    key.leave(place("w"))
+
+    assert isinstance(key.enter(place("s", "back", mode=Mode.SHARED)), Run)
 
 
 def test_a_lost_run_gives_its_task_the_first_place() -> None:

@@ -233,6 +233,42 @@ def test_a_task_that_must_repeat_is_not_put_back_twice(key: OneKey) -> None:
     assert key.waiting == []
 
 
+def test_a_task_that_was_called_meanwhile_is_not_put_back(key: OneKey) -> None:
+    # Given a copy of a, called since a's lease ended
+    key.enter(queued("a", "copy"))
+    key.passes(TTL)
+    key.reap()
+    assert key.called == ["a"]
+
+    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+
+    assert (key.called, key.waiting) == (["a"], [])
+
+
+def test_a_task_whose_copy_runs_meanwhile_is_not_put_back(key: OneKey) -> None:
+    key.passes(TTL)
+    key.enter(queued("a", "copy"))
+
+    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+
+    assert (key.running, key.waiting) == (["a"], [])
+
+
+def test_a_message_put_back_takes_the_place_of_its_place(key: OneKey) -> None:
+    # Given a, which lost its lock to b, And another delivery of a that has a place
+    key.passes(TTL)
+    key.enter(queued("b"))
+    key.enter(place("a", "other"))
+
+    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+
+    # Then a waits once, And its message does not lapse with the place
+    assert key.waiting == ["a"]
+    key.passes(TTL - 1)
+    key.reap()
+    assert key.state.parked == 1
+
+
 def test_a_task_that_does_not_queue_must_repeat_by_itself() -> None:
     key = OneKey()
     key.enter(place("a"))
@@ -259,6 +295,15 @@ def test_a_task_that_goes_on_elsewhere_takes_its_copy_along(key: OneKey) -> None
     assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
 
     assert (key.waiting, key.called, key.state.done) == ([], [], frozenset())
+
+
+def test_a_run_that_was_lost_and_then_killed_is_one_lost_run(key: OneKey) -> None:
+    key.passes(TTL)
+    key.reap()
+
+    key.leave(queued("a"), Outcome.ABANDONED)
+
+    assert dict(key.state.lost) == {"a": 1}
 
 
 def test_a_killed_body_leaves_its_copy_and_its_turn(key: OneKey) -> None:
