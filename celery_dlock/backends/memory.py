@@ -71,7 +71,7 @@ class MemoryBackend(LockBackend):
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
         if url != "memory://":
-            raise ConfigurationError(f"memory:// takes nothing after it, got {url!r}")
+            raise ConfigurationError("memory:// takes nothing after it")
         return cls(options)
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:

@@ -63,8 +63,8 @@ class SqliteBackend(LockBackend):
         scheme, _, rest = url.partition("://")
         host, slash, path = rest.partition("/")
         if scheme != "sqlite" or host or "?" in path:
-            raise ConfigurationError(
-                f"{url!r} is not of the form sqlite:///relative.db or sqlite:////absolute/path.db; "
+            raise ConfigurationError(  # not quoted: what stands there may be a password
+                "the URL is not of the form sqlite:///relative.db or sqlite:////absolute/path.db; "
                 "options go to dlock_backend_options"
             )
         if not slash or path in ("", ":memory:"):
