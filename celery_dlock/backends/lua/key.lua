@@ -36,6 +36,10 @@ local function milliseconds(duration)
   return integer(math.ceil(duration / 1000))
 end
 
+local function read_number(name)
+  return tonumber(redis.call('GET', name) or 0) or error('this is not a number: ' .. name)
+end
+
 local function to_row(record, fields)
   local row = {}
   for i, field in ipairs(fields) do row[i] = record[field] or false end
@@ -171,7 +175,7 @@ end
 local function load(task, now)
   local state = read_state(STATE)
   state.waiting = {}
-  state.done = task and tonumber(redis.call('GET', DONE) or 0) > now
+  state.done = task and read_number(DONE) > now
   local tail = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
   state.queued = #tail > 0
   state.last = tonumber(tail[2] or 0)
@@ -233,8 +237,7 @@ local function count_lost(task, now)
 end
 
 local function next_token(now)
-  local last = tonumber(redis.call('GET', TOKEN) or 0)
-  local token = math.max(last + 1, now)
+  local token = math.max(read_number(TOKEN) + 1, now)
   redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
   return token
 end

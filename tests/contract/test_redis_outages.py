@@ -1,0 +1,171 @@
+"""A Redis that dies, forgets its scripts, hangs, or answers nonsense."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions, LockBackend
+from celery_dlock.backends.redis import RedisBackend
+from celery_dlock.core.state import Drop, Outcome, Park, Reason
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.testing.contract.words import QUEUE, claim, running
+from tests.contract.redis_store import store_on
+from tests.services.garbage import answering
+from tests.services.redis import RedisServer
+
+pytestmark = pytest.mark.server("redis")
+
+OPERATIONS: dict[str, Callable[[LockBackend], object]] = {
+    "enter": lambda store: store.enter(claim("a", wait=QUEUE), b"message"),
+    "leave": lambda store: store.leave(claim("a"), Outcome.DONE),
+    "renew": lambda store: store.renew([claim("a")]),
+    "reap": lambda store: store.reap("key"),
+    "peek": lambda store: store.peek("key"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_killed_server_is_unavailable_and_the_same_store_works_after_a_restart(
+    own_redis_server: RedisServer, name: str
+) -> None:
+    with store_on(own_redis_server) as store:
+        running(store.backend.enter(claim("a")))  # and its connection stays open, idle
+
+        own_redis_server.kill()
+        with pytest.raises(BackendUnavailable):
+            OPERATIONS[name](store.backend)
+        own_redis_server.start()
+
+        # Nothing was saved, its scripts neither.
+        OPERATIONS[name](store.backend)
+
+
+def test_a_server_that_forgot_its_scripts_gets_them_again(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        token = running(store.backend.enter(claim("a"))).token
+        for operation in OPERATIONS.values():
+            store.client.script_flush()
+            operation(store.backend)
+        store.client.script_flush()
+        assert running(store.backend.enter(claim("b"))).token > token
+
+
+def test_a_hanging_server_is_unavailable_and_what_landed_is_found_again(
+    own_redis_server: RedisServer,
+) -> None:
+    with store_on(own_redis_server, socket_timeout=0.2) as store:
+        running(store.backend.enter(claim("first")))
+
+        own_redis_server.pause()
+        for late in (
+            lambda: store.backend.leave(claim("first"), Outcome.DONE),
+            lambda: store.backend.enter(claim("a")),
+            lambda: store.backend.enter(claim("b", wait=QUEUE), b"message"),
+        ):
+            with pytest.raises(BackendUnavailable):
+                late()
+        own_redis_server.resume()
+
+        # The requests lay in the sockets and were served after all, in any order.
+        a, b = store.backend.enter(claim("a")), store.backend.enter(claim("b", wait=QUEUE), b"")
+        state = store.backend.peek("key")
+        holders = {holder.task for holder in state.holders}
+        assert len(holders | {grant.task for grant in state.grants}) == 1
+        if holders == {"a"}:
+            assert running(a).token == state.holders[0].token
+            assert b.verdict in (Park(), Drop(Reason.WAITING))
+
+
+def test_threads_that_share_a_store_never_share_a_lock(redis_server: RedisServer) -> None:
+    verdicts: list[object] = []
+    start = threading.Barrier(40)
+
+    def compete(number: int) -> None:
+        start.wait()
+        verdicts.append(store.backend.enter(claim(f"task {number}")).verdict)
+
+    with store_on(redis_server) as store:
+        threads = [threading.Thread(target=compete, args=(n,)) for n in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(type(verdict).__name__ for verdict in verdicts) == ["Busy"] * 39 + ["Run"]
+
+
+def _take_and_park(store: LockBackend) -> None:
+    """Between them, these touch all that a key is made of."""
+    store.enter(claim("a"))
+    store.enter(claim("b", wait=QUEUE), b"message")
+
+
+@pytest.mark.parametrize("part", ["state", "queue", "entries", "lost", "token", "done"])
+@pytest.mark.parametrize("theirs", ["a string", "a list"])
+def test_somebody_elses_data_under_our_names_is_refused_and_left_alone(
+    redis_server: RedisServer, part: str, theirs: str
+) -> None:
+    with store_on(redis_server) as store:
+        name = next(n for n in store.names("key", "b") if part in n.split(":"))
+        if theirs == "a string":
+            store.client.set(name, "theirs")
+        else:
+            store.client.rpush(name, "theirs")
+        before = store.client.dump(name)
+
+        with pytest.raises(BackendUnavailable, match="database 0"):
+            _take_and_park(store.backend)
+
+        assert store.client.dump(name) == before
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"+OK\r\n",
+        b"$-1\r\n",
+        b"*-1\r\n",
+        b":7\r\n",
+        b"*2\r\n+what\r\n+ever\r\n",
+        b":abc\r\n",
+        b"$9999999999999\r\nx",
+        b"\xff\xfe\r\n",
+        b"-ERR unknown command 'EVALSHA'\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_server_that_answers_nonsense_is_unavailable(name: str, reply: bytes) -> None:
+    with answering(reply) as port:
+        options = BackendOptions(driver={"socket_timeout": 0.5})
+        store = RedisBackend.from_url(f"redis://127.0.0.1:{port}", options)
+        with pytest.raises(BackendUnavailable, match=f"127.0.0.1:{port}"):
+            OPERATIONS[name](store)
+        store.close()
+
+
+def test_a_password_that_the_server_quotes_is_not_repeated() -> None:
+    quoting = b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2'\r\n"
+    with answering(quoting) as port:
+        store = RedisBackend.from_url(f"redis://:hunter2@127.0.0.1:{port}", BackendOptions())
+        with pytest.raises(BackendUnavailable) as caught:
+            store.peek("key")
+        store.close()
+
+    told = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in told
+    assert "***" in told
+
+
+def test_nobody_listening_is_unavailable() -> None:
+    with answering(b"") as port:
+        pass
+    store = RedisBackend.from_url(f"redis://127.0.0.1:{port}/3", BackendOptions())
+    with pytest.raises(BackendUnavailable, match=rf"127.0.0.1:{port}, database 3"):
+        store.peek("key")

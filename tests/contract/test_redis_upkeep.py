@@ -1,0 +1,162 @@
+"""What lies in Redis, for how long, and that nothing piles up there."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.redis import RedisBackend
+from celery_dlock.core.state import WINDOW, Busy, Mode, Outcome
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import DAY, PLACE, QUEUE, claim, running, woken
+from tests.contract.redis_store import StoreOnRedis, store_on
+from tests.services.redis import RedisServer
+
+pytestmark = pytest.mark.server("redis")
+
+HOUR = 3_600_000
+WEEK = 7 * 24 * HOUR
+
+
+def test_an_idle_key_leaves_its_token_for_a_week_and_its_done_tasks(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        for task in ("a", "b"):
+            store.backend.enter(claim(task, wait=QUEUE), b"message")
+        store.backend.leave(claim("a"), Outcome.DONE)
+        running(store.backend.enter(claim("b")))
+        store.backend.leave(claim("b"), Outcome.OVER)
+
+        lying = store.lying()
+        token, done = store.names("key", "a")[4:]
+        assert lying.keys() == {token, done}
+        assert WEEK - HOUR < lying[token] <= WEEK
+        assert 0 < lying[done] <= HOUR
+
+
+def test_a_readers_key_leaves_nothing(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        running(store.backend.enter(claim("a", mode=Mode.SHARED)))
+        store.backend.leave(claim("a"), Outcome.OVER)
+        assert store.lying() == {}
+
+
+def test_what_nobody_comes_back_for_ends_by_itself_a_day_after_it_lapsed(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        running(store.backend.enter(claim("holder", ttl=10)))
+        store.backend.enter(claim("a", wait=PLACE, patience=3600))
+        store.backend.enter(claim("b", wait=PLACE, patience=60))
+
+        lying = store.lying()
+        for name in store.names("key")[:3]:
+            assert 24 * HOUR < lying[name] <= 25 * HOUR
+        store.backend.renew([claim("holder", ttl=7200)])
+        assert store.lying()[store.names("key")[0]] > 25 * HOUR
+
+
+def test_a_parked_message_has_no_end(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        running(store.backend.enter(claim("holder")))
+        store.backend.enter(claim("place", wait=PLACE))
+        store.backend.enter(claim("a", wait=QUEUE), b"message")
+        state, queue, entries, *_ = store.names("key")
+
+        assert {store.lying()[name] for name in (state, queue, entries)} == {-1}
+        # Nor has one whose turn is called and who does not come
+        store.backend.leave(claim("holder"), Outcome.DONE)
+        running(store.backend.enter(claim("place")))
+        assert woken(store.backend.leave(claim("place"), Outcome.DONE)) == ["a"]
+        assert {store.lying()[name] for name in (state, entries)} == {-1}
+
+
+def test_counts_of_lost_runs_do_not_pile_up(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+    with store_on(redis_server, clock) as store:
+        for day in range(40):
+            for number in range(5):
+                running(store.backend.enter(claim(f"{day}-{number}", ttl=10)))
+                clock.advance(10)
+            clock.advance(DAY)
+        lost = store.names("key")[3]
+        assert store.client.hlen(lost) < 50
+        assert 0 < store.lying()[lost] <= 24 * HOUR
+
+
+def test_lost_runs_are_counted_until_the_task_is_done(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+    with store_on(redis_server, clock) as store:
+        for nonce in "123":
+            running(store.backend.enter(claim("a", nonce)))
+            clock.advance(10)
+            store.backend.reap("key")
+        assert store.backend.peek("key").lost == (("a", 3),)
+
+        running(store.backend.enter(claim("a", "4")))
+        store.backend.leave(claim("a", "4"), Outcome.DONE)
+        assert store.backend.peek("key").lost == ()
+
+
+def test_a_crowd_of_lapsed_places_is_cleared_bit_by_bit(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+    with store_on(redis_server, clock) as store:
+        running(store.backend.enter(claim("holder", ttl=1000)))
+        for number in range(40 * WINDOW):
+            store.backend.enter(claim(f"place {number}", wait=PLACE, patience=60))
+        store.backend.enter(claim("a", wait=QUEUE), b"message")
+        clock.advance(100)
+
+        store.backend.reap("key")
+        assert _waiting(store) == 8 * WINDOW + 1
+        store.backend.reap("key")
+        assert _waiting(store) == 1
+        assert woken(store.backend.leave(claim("holder"), Outcome.DONE)) == ["a"]
+
+
+def test_two_prefixes_on_one_server_do_not_meet(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as one, store_on(redis_server) as other:
+        running(one.backend.enter(claim("a")))
+        running(other.backend.enter(claim("a")))
+
+
+def test_tokens_are_the_servers_microseconds_to_the_last_digit(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        before = _server_time(store)
+        token = running(store.backend.enter(claim("a"))).token
+        assert before <= token <= _server_time(store)
+        assert running(store.backend.enter(claim("a"))).token == token
+        assert int(store.client.get(store.names("key")[4]) or 0) == token
+
+
+def test_tokens_grow_by_one_while_the_clock_stands_or_steps_back(redis_server: RedisServer) -> None:
+    clock = ManualClock(9_007_199_254_740_000)  # a little below what a double can count
+    with store_on(redis_server, clock) as store:
+        for number in range(50):
+            run = running(store.backend.enter(claim("a", str(number), done_ttl=0)))
+            assert run.token == 9_007_199_254_740_000 + number
+            store.backend.leave(claim("a", str(number), done_ttl=0), Outcome.OVER)
+            if number == 20:
+                clock.advance(-3600)
+
+
+def test_a_unix_socket_serves_as_well(redis_server: RedisServer) -> None:
+    url = f"redis+unix://{redis_server.socket_path}?db=3"
+    store = RedisBackend.from_url(url, BackendOptions(prefix=f"unix-{time.time_ns()}"))
+    running(store.enter(claim("a")))
+    assert isinstance(store.enter(claim("b")).verdict, Busy)
+    store.close()
+    assert isinstance(store.enter(claim("b")).verdict, Busy)  # opened again
+    store.close()
+
+
+def _waiting(store: StoreOnRedis) -> int:
+    return int(store.client.zcard(store.names("key")[1]))
+
+
+def _server_time(store: StoreOnRedis) -> int:
+    seconds, microseconds = store.client.time()
+    return int(seconds) * 1_000_000 + int(microseconds)

@@ -1,0 +1,73 @@
+"""A Redis URL is read when the store is built, without a connection and without a secret told."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.redis import RedisBackend
+from celery_dlock.errors import ConfigurationError
+
+
+def _settings(url: str, **driver: Any) -> dict[str, Any]:
+    store = RedisBackend.from_url(url, BackendOptions(driver=driver))
+    settings: dict[str, Any] = store._session.client.connection_pool.connection_kwargs
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://localhost", {"host": "localhost"}),
+        ("redis://h:7/2", {"host": "h", "port": 7, "db": 2}),
+        ("redis://u:p%40ss@h/0", {"username": "u", "password": "p@ss", "db": 0}),
+        ("rediss://h:7", {"host": "h", "port": 7}),
+        ("redis+unix:///run/redis.sock?db=3", {"path": "/run/redis.sock", "db": 3}),
+    ],
+)
+def test_a_url_names_host_port_database_and_user(url: str, expected: dict[str, Any]) -> None:
+    settings = _settings(url)
+    assert {name: settings.get(name) for name in expected} == expected
+
+
+def test_the_store_is_not_waited_for_without_end() -> None:
+    settings = _settings("redis://h")
+    assert (settings["socket_connect_timeout"], settings["socket_timeout"]) == (2.0, 5.0)
+
+
+def test_options_and_the_query_override_the_defaults() -> None:
+    assert _settings("redis://h", socket_timeout=1)["socket_timeout"] == 1
+    assert _settings("redis://h?socket_timeout=9", socket_timeout=1)["socket_timeout"] == 9.0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h/dlock",
+        "redis://h/-1",
+        "redis://h:port/0",
+        "redis://h:99999999/0",
+        "redis://:hunter2/x@h/0",
+        "redis://:hunter2@[::1/0",
+        "redis://u:hunter2@h/0?socket_timeout=soon",
+        "redis://u:hunter2@h/0?no_such_option=1",
+        "redis+unix://",
+        "redis+unix://u:hunter2@?db=1",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_and_its_password_not_told(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RedisBackend.from_url(url, BackendOptions())
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="options"):
+        _settings("redis://h", no_such_option=1)
+
+
+def test_answers_stay_bytes_whatever_the_options_say() -> None:
+    assert _settings("redis://h", decode_responses=True)["decode_responses"] is False
