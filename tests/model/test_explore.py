@@ -7,7 +7,9 @@ import pytest
 from celery_dlock.core.state import Wait
 from tests.model.checks import Violation
 from tests.model.configs import QUICK, SLOW
-from tests.model.defects import DEFECTS, TWO, Defect, Disorder
+from tests.model.defects import TWO, Defect, Disorder
+from tests.model.defects_of_rules import RULES
+from tests.model.defects_of_world import AROUND
 from tests.model.explore import explore
 from tests.model.world import CRASH, FAULTS, Config, Task
 
@@ -23,7 +25,7 @@ def test_no_rule_breaks_in_a_larger_world(config: Config) -> None:
     explore(config)
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+@pytest.mark.parametrize("defect", [*RULES, *AROUND], ids=lambda defect: defect.name)
 def test_a_defect_is_found(defect: Defect | Disorder) -> None:
     with defect.planted(), pytest.raises(Violation) as found:
         explore(defect.config)
@@ -33,7 +35,7 @@ def test_a_defect_is_found(defect: Defect | Disorder) -> None:
 
 
 def test_no_defect_stays_behind() -> None:
-    for defect in DEFECTS:
+    for defect in (*RULES, *AROUND):
         with defect.planted():
             pass
 

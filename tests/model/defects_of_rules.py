@@ -1,0 +1,256 @@
+"""The machine with one rule spoilt at a time."""
+
+from __future__ import annotations
+
+from celery_dlock.core.state import Mode, Wait
+from tests.model.defects import Defect
+from tests.model.world import Config, Task
+
+Q, P, N = Task(), Task(Wait.PLACE), Task(Wait.NOT)
+RQ, RP = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
+Q2 = Task(limit=2)
+SHRINKING, MIXED = Task(limit=2, becomes=Q), Task(becomes=P)
+
+THREE = Config("three that queue", (Q, Q, Q))
+PLACES = Config("two places, 1 fault", (P, P), faults=1)
+SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
+DEPLOY = Config("a limit that shrinks", (SHRINKING, SHRINKING, SHRINKING), workers=3)
+
+
+RULES = (
+    Defect(
+        "an operation that frees the key calls nobody: enter",
+        "enter",
+        "state, wakes = _grant_next(state, now)",
+        "wakes = ()",
+        "S4",
+    ),
+    Defect(
+        "an operation that frees the key calls nobody: leave",
+        "leave",
+        "state, wakes = _grant_next(state, now)",
+        "wakes = ()",
+        "S4",
+    ),
+    Defect(
+        "an operation that frees the key calls nobody: reap",
+        "reap",
+        "state, wakes = _grant_next(replace(state, grants=grants), now)",
+        "state, wakes = replace(state, grants=grants), ()",
+        "S4",
+    ),
+    Defect(
+        "a call that nobody answers is not repeated",
+        "reap",
+        "if g.parked and g.due <= now",
+        "if False",
+        "L",
+    ),
+    Defect(
+        "a call reserves nothing",
+        "_grant_next",
+        "state = replace(state, grants=(*state.grants, grant))",
+        "pass",
+        "S",
+        THREE,
+    ),
+    Defect(
+        "a newcomer overtakes a grant",
+        "_free",
+        "(*state.holders, *state.grants)",
+        "(*state.holders,)",
+        "S",
+        THREE,
+    ),
+    Defect(
+        "a newcomer overtakes those who are parked",
+        "_may_start",
+        "if state.parked:",
+        "if False:",
+        "S6",
+        Config("three that queue, 1 fault", (Q, Q, Q), faults=1),
+    ),
+    Defect(
+        "a waiting writer is starved by readers that come back",
+        "_may_start",
+        "return claim.mode is Mode.EXCLUSIVE or not writer_ahead",
+        "return True",
+        "S6",
+        Config("a writer and readers, all places", (RP, P, RP)),
+    ),
+    Defect(
+        "a place loses its rank at each attempt",
+        "_start_or_wait",
+        "rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)",
+        "rank = state.first - 1 if started else state.last + 1",
+        "S6",
+        Config("a place between two that queue", (Q, P, Q)),
+    ),
+    Defect(
+        "what is done is not checked",
+        "_answer",
+        "if claim.task in state.done:",
+        "if False:",
+        "S3",
+    ),
+    Defect(
+        "a result is only remembered while the lock is held",
+        "_conclude",
+        "if claim.done_ttl else",
+        "if claim.done_ttl and held else",
+        "S3",
+    ),
+    Defect(
+        "the copy of a running task is dropped",
+        "_answer",
+        "return _insert(state, claim, now, state.first - 1, None), Park()",
+        "return state, Drop(Reason.WAITING)",
+        "S8",
+        Config("two that queue, 2 faults", (Q, Q), faults=2),
+    ),
+    Defect(
+        "the copy of a running task is called into the second slot",
+        "_grant_next",
+        "if entry.task in running:",
+        "if False:",
+        "Q never granted while it runs",
+        Config("two with two slots, 1 fault", (Q2, Q2), faults=1),
+    ),
+    Defect(
+        "the copy of a running task is told that another has the key",
+        "_answer",
+        "Same(running, max(0, running.expires - now))",
+        "_busy(state, now)",
+        "S7",
+        SKIP,
+    ),
+    Defect(
+        "what waits is parked a second time",
+        "_answer",
+        "if entry is not None and entry.parked:",
+        "if False:",
+        "R",
+    ),
+    Defect(
+        "a message is acknowledged after its lock was lost",
+        "_carried",
+        "task in state.done\n",
+        "True\n",
+        "S8",
+    ),
+    Defect(
+        "leaving frees the key whoever holds it",
+        "leave",
+        "mine = _holder(state, claim)",
+        "mine = next(iter(state.holders), None)",
+        "S1",
+        Config("two places, 2 faults", (P, P), faults=2),
+    ),
+    Defect(
+        "leaving frees the copy of the same task",
+        "leave",
+        "mine = _holder(state, claim)",
+        "mine = next((h for h in state.holders if h.task == claim.task), None)",
+        "S1",
+        Config("two that queue, 2 faults", (Q, Q), faults=2),
+    ),
+    Defect(
+        "a lease that has ended is renewed",
+        "renew",
+        "if mine is None or mine.expires <= now:",
+        "if mine is None:",
+        "R",
+    ),
+    Defect(
+        "who asks again is not known",
+        "_answer",
+        "if mine is not None and mine.expires > now:",
+        "if False:",
+        "R",
+    ),
+    Defect(
+        "the dead keep their slots",
+        "_expire",
+        "if h.frees > now",
+        "if True",
+        "L",
+    ),
+    Defect(
+        "the lock delay is not kept",
+        "_expire",
+        "if h.frees > now",
+        "if h.expires > now",
+        "S1",
+        Config("two places with a lock delay, 1 fault", (P, P), faults=1, lock_delay=True),
+    ),
+    Defect(
+        "a grant outlives the place it was for",
+        "_expire",
+        "if g.parked or g.due > now",
+        "if True",
+        "L",
+        Config("early acknowledgement, 1 fault", (Q, P, Q), faults=1, early_ack=True),
+    ),
+    Defect(
+        "places never lapse",
+        "_expire",
+        "if w.lapses is not None and w.lapses <= now",
+        "if False",
+        "L",
+        Config("early acknowledgement, 1 fault", (Q, P), faults=1, early_ack=True),
+    ),
+    Defect(
+        "a grant is not used up",
+        "_take_turn",
+        "if g is not grant",
+        "if True",
+        "R",
+    ),
+    Defect(
+        "one slot for two holders",
+        "_hold",
+        "if exclusive else 0\n    token",
+        "* 0\n    token",
+        "S1 one holder a slot",
+        Config("two with two slots", (Q2, Q2)),
+    ),
+    Defect(
+        "a turn is taken although the limit has shrunk",
+        "_take_turn",
+        "if _free(state, claim.mode, claim.limit):",
+        "if True:",
+        "S1",
+        DEPLOY,
+    ),
+    Defect(
+        "the larger limit counts while two versions run",
+        "_free",
+        "min((limit, *(t.limit for t in taken)))",
+        "max((limit, *(t.limit for t in taken)))",
+        "S1",
+        DEPLOY,
+    ),
+    Defect(
+        "a run that was lost is forgotten",
+        "_expire",
+        "state = _count_lost(state, holder.task)",
+        "pass",
+        "S6",
+        Config("three that queue, 1 fault", (Q, Q, Q), faults=1),
+    ),
+    Defect(
+        "a message put back at the head stands beside its own place",
+        "_conclude",
+        "state = _leave_queue(state, task)  # another",
+        "pass  # another",
+        "Q one entry a task",
+        Config("a policy that changes, 2 faults", (MIXED, MIXED), faults=2),
+    ),
+    Defect(
+        "a finished task leaves its copy in the queue",
+        "_conclude",
+        "case Outcome.DONE:\n            state = _forget(state, task)",
+        "case Outcome.DONE:",
+        "S",
+    ),
+)

@@ -1,0 +1,68 @@
+"""Workers and resources that do the wrong thing around sound rules."""
+
+from __future__ import annotations
+
+from celery_dlock.core.state import Outcome, Wait
+from tests.model import workers
+from tests.model.defects import Defect, Disorder
+from tests.model.world import (
+    ACK,
+    LEAVE_ABANDONED,
+    LEAVE_DONE,
+    LEAVE_REPEAT,
+    RESULT,
+    SKIP_CALLBACKS,
+    Config,
+    Task,
+)
+
+N, P = Task(Wait.NOT), Task(Wait.PLACE)
+PLACES = Config("two places, 1 fault", (P, P), faults=1)
+SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
+
+AROUND: tuple[Defect | Disorder, ...] = (
+    Defect(
+        "a copy completes the task with a skip",
+        "_judged",
+        "case Same():\n            return Worker(AGAIN, me.task)",
+        "case Same():\n            return Worker(SKIP_RESULT, me.task)",
+        "S7",
+        SKIP,
+        workers,
+    ),
+    Defect(
+        "the resource has no fence",
+        "write",
+        "if token < fence[slot]:",
+        "if False:",
+        "S2 writes come in the order of their tokens",
+        module=workers,
+    ),
+    Defect(
+        "the resource does not know what it has done",
+        "once",
+        "if effects[task]:",
+        "if False:",
+        "S2 one effect a task",
+        module=workers,
+    ),
+    Disorder(
+        "done is written before the callbacks are published",
+        {RESULT: LEAVE_DONE, LEAVE_DONE: SKIP_CALLBACKS},
+        "S8",
+        {},
+    ),
+    Disorder(
+        "a killed body counts as a result",
+        {LEAVE_ABANDONED: ACK},
+        "S8",
+        {LEAVE_ABANDONED: Outcome.DONE},
+    ),
+    Disorder(
+        "a message is acknowledged instead of published again",
+        {LEAVE_REPEAT: ACK},
+        "S8",
+        {},
+        PLACES,
+    ),
+)
