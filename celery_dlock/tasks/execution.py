@@ -9,6 +9,7 @@ are published may a redelivered copy be dropped as done, or the chain behind it 
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -195,6 +196,12 @@ def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> 
 
 
 def _outcome(state: str | None, *, eager: bool) -> Outcome:
+    passing = sys.exc_info()[1]  # Celery tells us in a finally; SUCCESS only says the body returned
+    stored = passing is None or (
+        isinstance(passing, Exception) and not isinstance(passing, MemoryError)
+    )
+    if not stored and not eager:
+        return Outcome.ABANDONED  # the message stays with the broker: its next delivery must run
     if state in (states.SUCCESS, states.FAILURE):
         return Outcome.DONE
     if state is None and not eager:

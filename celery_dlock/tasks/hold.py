@@ -106,8 +106,9 @@ def hold(
         lambda term, reason: here.sinks.emit(Lost(subject, term.key, reason)),
     )
     started = time.monotonic()
-    taken = _take(here, claims, keeping, timeout) if claims else None
+    taken: Lease | None = None
     try:
+        taken = _take(here, claims, keeping, timeout) if claims else None
         acquired = taken.terms if taken else ()
         terms = sorted((*held.values(), *acquired), key=lambda term: term.key)
         lease = Lease(tuple(terms), here.backend.guarantee)
@@ -117,8 +118,13 @@ def hold(
         with holding(lease):
             yield lease
     finally:
-        if taken:
-            _leave(here, taken, subject, started)
+        try:
+            if taken:
+                _leave(here, taken, subject, started)
+                claims.clear()
+        finally:
+            # A soft time limit can strike anywhere, here too; the keeper would renew for ever.
+            here.manager.take_back(claims)
 
 
 def _held_alike(key: str, mode: Mode) -> Term | None:
@@ -130,7 +136,8 @@ def _held_alike(key: str, mode: Mode) -> Term | None:
     return term
 
 
-def _take(here: Runtime, claims: Sequence[Claim], keeping: Keeping, timeout: float) -> Lease:
+def _take(here: Runtime, claims: list[Claim], keeping: Keeping, timeout: float) -> Lease:
+    """Hold *claims*; when that is refused nothing is held, and none of them is left."""
     started = time.monotonic()
     asked = ASK_FIRST
     while True:
@@ -139,6 +146,7 @@ def _take(here: Runtime, claims: Sequence[Claim], keeping: Keeping, timeout: flo
             return answer
         waited = time.monotonic() - started
         if waited >= timeout:
+            claims.clear()
             raise _refusal(answer, waited if timeout else None)
         time.sleep(min(asked * random.uniform(0.5, 1.0), timeout - waited))
         asked = min(asked * 2, ASK_LAST)

@@ -1,0 +1,89 @@
+"""A soft time limit strikes between any two lines; nothing may stay held, or be called done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
+
+from celery_dlock import LockedTask, lock
+from celery_dlock.core.manager import LockManager
+from celery_dlock.core.state import Outcome
+from celery_dlock.tasks.runtime import runtime
+from tests.services.desk import Desk, open_desk
+
+
+def strike_once(monkeypatch: pytest.MonkeyPatch, method: str, *, before: bool) -> None:
+    """The limit strikes as *method* of the manager is called, or as it has returned."""
+    real: Callable[..., Any] = getattr(LockManager, method)
+    struck: list[bool] = []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if struck:
+            return real(*args, **kwargs)
+        struck.append(True)
+        if not before:
+            real(*args, **kwargs)
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(LockManager, method, interrupted)
+
+
+@pytest.mark.parametrize(("method", "before"), [("acquire", False), ("release", True)])
+def test_a_block_that_is_struck_while_it_takes_or_leaves_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch, method: str, before: bool
+) -> None:
+    with open_desk() as desk:
+        strike_once(monkeypatch, method, before=before)
+
+        with pytest.raises(SoftTimeLimitExceeded), lock("order:42", app=desk.app, timeout=0):
+            pass
+
+        assert desk.holders("order:42") == []
+        assert runtime(desk.app).manager._keeper._watches == {}
+
+
+@pytest.mark.parametrize("way_out", [SystemExit, MemoryError, KeyboardInterrupt])
+def test_a_task_that_is_ended_before_its_result_is_stored_is_not_done(
+    monkeypatch: pytest.MonkeyPatch, way_out: type[BaseException]
+) -> None:
+    with open_desk() as desk:
+        task = late(desk)
+        outcomes = watch_outcomes(monkeypatch)
+        monkeypatch.setattr(task.backend, "mark_as_done", raises(way_out))
+
+        task.delay()
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - the solo pool has its own way with each
+            desk.deliver()
+
+        # The broker still has the message: its next delivery must not be dropped as done
+        assert outcomes == [Outcome.ABANDONED]
+
+
+def late(desk: Desk) -> LockedTask:
+    @desk.locked("order:42", name="late", acks_late=True)
+    def late() -> int:
+        return 1
+
+    return late
+
+
+def raises(error: type[BaseException]) -> Callable[..., None]:
+    def mark_as_done(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    return mark_as_done
+
+
+def watch_outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    release = LockManager.release
+
+    def watched(self: LockManager, lease: Any, outcome: Outcome) -> bool:
+        outcomes.append(outcome)
+        return release(self, lease, outcome)
+
+    monkeypatch.setattr(LockManager, "release", watched)
+    return outcomes
