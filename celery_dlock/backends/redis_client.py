@@ -94,7 +94,9 @@ def client_of(url: str, driver: Mapping[str, Any]) -> redis.Redis:
         "decode_responses": False,
     }
     try:
-        pool = redis.ConnectionPool.from_url(_driver_url(url), **options)
+        pool = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
+            _driver_url(url), **options
+        )
         # A connection that is built, not opened: a wrong option shows now, not at a message.
         pool.connection_class(**pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as exc:

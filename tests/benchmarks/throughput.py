@@ -30,4 +30,4 @@ def drained(folder: Path, celery: dict[str, Any], name: str, tasks: int) -> floa
             lab.app.tasks[name].delay(f"order:{number}", number)
         with lab.worker("prefork", concurrency=2):
             ran = lab.journal.wait_for("ran", count=tasks, timeout=120)
-        return tasks / (ran[-1]["at"] - ran[0]["at"])
+        return tasks / float(ran[-1]["at"] - ran[0]["at"])

@@ -92,7 +92,7 @@ def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
 
     thread = threading.Thread(target=be_busy, daemon=True)
     thread.start()
-    verdicts = []
+    verdicts: list[Any] = []
     for number in range(children):
         with child(FORK, serve, backend) as inner:
             inner.send(claim("a", key=f"key {number}"))
