@@ -1,0 +1,153 @@
+"""Others at the same file: processes that create it, lock it, die over it, and a full disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.core.state import Busy, Left, Outcome
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.testing.contract.processes import FORK, answer, child
+from celery_dlock.testing.contract.words import QUEUE, claim, running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+def store(path: Path, **driver: Any) -> SqliteBackend:
+    return SqliteBackend.from_url(f"sqlite:///{path}", BackendOptions(driver=driver))
+
+
+def test_a_file_locked_by_another_process_is_unavailable_after_the_timeout(path: Path) -> None:
+    backend = store(path, timeout=0.05)
+    backend.enter(claim("a"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(BackendUnavailable, match="locked"):
+        backend.enter(claim("b"))
+
+    other.execute("ROLLBACK")
+    other.close()
+    assert isinstance(backend.enter(claim("b")).verdict, Busy)
+    backend.close()
+
+
+def test_a_folder_that_vanishes_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    backend = store(tmp_path / "folder" / "locks.db")
+    (tmp_path / "folder").rmdir()
+
+    with pytest.raises(BackendUnavailable, match="unable to open"):
+        backend.enter(claim("a"))
+
+
+def test_an_operation_that_is_interrupted_has_not_happened(path: Path) -> None:
+    backend = store(path)
+    before = running(backend.enter(claim("a"))).token
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    clock, backend._now = backend._now, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        backend.leave(claim("a"), Outcome.OVER)
+    backend._now = clock
+
+    assert isinstance(backend.enter(claim("b")).verdict, Busy)
+    assert isinstance(backend.leave(claim("a"), Outcome.OVER).verdict, Left)
+    assert running(backend.enter(claim("b"))).token == before + 1
+    backend.close()
+
+
+def first_of_many(pipe: Any, path: Path, number: int) -> None:
+    """In a child: use a file that others create in the same moment."""
+    pipe.recv()
+    backend = store(path)
+    pipe.send(backend.enter(claim("a", key=str(number))).verdict)
+    backend.close()
+
+
+@pytest.mark.parametrize("turn", range(5))
+def test_several_processes_may_create_the_file_at_once(path: Path, turn: int) -> None:
+    with (
+        child(FORK, first_of_many, path, 1) as one,
+        child(FORK, first_of_many, path, 2) as two,
+        child(FORK, first_of_many, path, 3) as three,
+        child(FORK, first_of_many, path, 4) as four,
+    ):
+        pipes = (one, two, three, four)
+        for pipe in pipes:
+            pipe.send("go")
+        verdicts = [answer(pipe) for pipe in pipes]
+
+    assert sorted(verdict.token for verdict in verdicts) == [1, 2, 3, 4]
+
+
+def die_while_writing(pipe: Any, path: Path) -> None:
+    """In a child: be killed between a write and its commit."""
+    with store(path)._file.transaction() as db:
+        db.execute("UPDATE token SET next = 1000")
+        pipe.send("written")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_killed_while_it_writes_leaves_the_file_usable(path: Path) -> None:
+    backend = store(path)
+    running(backend.enter(claim("a")))
+
+    with child(FORK, die_while_writing, path) as pipe:
+        assert answer(pipe) == "written"
+
+    assert isinstance(backend.enter(claim("b")).verdict, Busy)
+    assert running(backend.enter(claim("b", key="other"))).token == 2
+    backend.close()
+
+
+def write_to_a_full_disk(pipe: Any, path: Path) -> None:
+    """In a child: go on when no file may grow any more, as on a full disk."""
+    backend = store(path)
+    backend.enter(claim("a"))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
+    try:
+        backend.enter(claim("b", wait=QUEUE), b"x" * 100_000)
+    except BackendUnavailable as exc:
+        pipe.send(str(exc))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    pipe.send(backend.peek("key"))
+    pipe.send(backend.leave(claim("a"), Outcome.OVER).verdict)
+
+
+def test_a_full_disk_is_unavailable_and_changes_nothing(path: Path) -> None:
+    with child(FORK, write_to_a_full_disk, path) as pipe:
+        assert str(path) in answer(pipe)
+        state = answer(pipe)
+        assert [h.task for h in state.holders] == ["a"]
+        assert state.waiting == ()
+        assert answer(pipe) == Left(carried=False)
+
+
+def test_nothing_of_the_connection_is_carried_over_a_fork(path: Path) -> None:
+    backend = store(path)
+    backend.enter(claim("a"))
+
+    with child(FORK, tell_connection, backend) as pipe:
+        assert answer(pipe) is None
+
+    assert isinstance(backend.enter(claim("b")).verdict, Busy)
+    backend.close()
+
+
+def tell_connection(pipe: Any, backend: SqliteBackend) -> None:
+    pipe.send(backend._file._connection)

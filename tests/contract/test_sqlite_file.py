@@ -1,0 +1,233 @@
+"""What only a file can get wrong: where it is, and what is in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.core.state import Outcome
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park
+
+TABLES = ("guard", "waiting", "message", "past")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def store(path: Path, clock: ManualClock | None = None, **driver: Any) -> SqliteBackend:
+    return SqliteBackend.from_url(f"sqlite:///{path}", BackendOptions(clock=clock, driver=driver))
+
+
+def count(path: Path, table: str) -> int:
+    connection = sqlite3.connect(path)
+    number: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    connection.close()
+    return number
+
+
+# Where it is.
+
+
+def test_three_slashes_are_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = SqliteBackend.from_url("sqlite:///my%20locks.db", BackendOptions())
+    backend.enter(claim("a"))
+    backend.close()
+
+    assert (tmp_path / "my%20locks.db").exists()
+
+
+def test_a_working_directory_that_changes_later_does_not_move_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    backend = SqliteBackend.from_url("sqlite:///locks.db", BackendOptions())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    backend.enter(claim("a"))
+    backend.close()
+
+    assert (tmp_path / "locks.db").exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_url_without_a_file_is_refused_and_names_the_store_in_memory(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="memory://"):
+        SqliteBackend.from_url(url, BackendOptions())
+
+
+@pytest.mark.parametrize("url", ["sqlite://host/locks.db", "sqlite:///locks.db?timeout=3", "x://"])
+def test_a_url_that_says_more_than_a_file_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="sqlite:////absolute"):
+        SqliteBackend.from_url(url, BackendOptions())
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=str(tmp_path / "missing")):
+        store(tmp_path / "missing" / "locks.db")
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a folder"):
+        store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "driver", [{"timeout": -1}, {"timeout": "5"}, {"timeout": float("inf")}, {"isolation": None}]
+)
+def test_driver_options_other_than_a_timeout_are_refused(
+    path: Path, driver: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match="timeout"):
+        store(path, **driver)
+
+
+# What is in it.
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+    path.write_text("notes " * 1_000)
+
+    with pytest.raises(ConfigurationError, match="not an SQLite database"):
+        store(path).enter(claim("a"))
+
+    assert path.read_text() == "notes " * 1_000
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE orders (id INTEGER)")
+    connection.close()
+    before = path.read_bytes()
+
+    with pytest.raises(ConfigurationError, match="another program's database"):
+        store(path).enter(claim("a"))
+
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_a_newer_release_is_refused(path: Path) -> None:
+    backend = store(path)
+    backend.enter(claim("a"))
+    backend.close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=2")
+    connection.close()
+
+    with pytest.raises(ConfigurationError, match="schema version 2"):
+        store(path).enter(claim("a"))
+
+
+def test_a_damaged_file_is_unavailable(path: Path) -> None:
+    backend = store(path)
+    for number in range(50):
+        backend.enter(claim("a", key=f"key {number}"))
+    backend.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+
+    with pytest.raises(BackendUnavailable, match="malformed"):
+        store(path).enter(claim("a"))
+
+
+def test_every_commit_is_on_the_disk_before_it_is_answered(path: Path) -> None:
+    with store(path)._file.transaction() as db:
+        synchronous = db.execute("PRAGMA synchronous").fetchone()[0]
+        journal = db.execute("PRAGMA journal_mode").fetchone()[0]
+
+    assert (synchronous, journal) == (2, "wal")
+
+
+def test_idle_keys_leave_no_row(path: Path, clock: ManualClock) -> None:
+    backend = store(path, clock)
+    for number in range(5):
+        key = f"key {number}"
+        backend.enter(claim("a", key=key))
+        park(backend, "b", key=key)
+        backend.enter(claim("c", key=key, mode=SHARED))
+        backend.leave(claim("a", key=key, done_ttl=0), Outcome.DONE)
+        backend.enter(claim("b", key=key, wait=QUEUE))
+        backend.leave(claim("b", key=key, done_ttl=0), Outcome.DONE)
+    backend.close()
+
+    assert [count(path, table) for table in TABLES] == [0, 0, 0, 0]
+
+
+def test_what_is_remembered_of_finished_tasks_is_swept_bit_by_bit(
+    path: Path, clock: ManualClock
+) -> None:
+    backend = store(path, clock)
+    for number in range(200):
+        backend.leave(claim(f"task {number}", key=f"key {number}"), Outcome.DONE)
+    clock.advance(3601)
+    for number in range(15):
+        backend.leave(claim(f"later {number}"), Outcome.DONE)
+    backend.close()
+
+    assert count(path, "past") == 15
+
+
+def test_an_operation_costs_the_same_with_a_hundred_waiting_or_with_ten_thousand(
+    path: Path, clock: ManualClock
+) -> None:
+    backend = store(path, clock)
+    backend.enter(claim("holder", ttl=3600))
+
+    def steps_with(waiting: int) -> list[int]:
+        fill(backend, waiting)
+        operations = [
+            lambda: backend.enter(claim("other")),
+            lambda: backend.enter(claim("task 77", "copy", wait=QUEUE), b"copy"),
+            lambda: backend.enter(claim(f"new {waiting}", wait=QUEUE), b"new"),
+            lambda: backend.renew([claim("holder", ttl=3600)]),
+            lambda: backend.reap("key"),
+            lambda: backend.leave(claim("stranger"), Outcome.OVER),
+        ]
+        return [steps(backend, operation) for operation in operations]
+
+    few, many = steps_with(100), steps_with(10_000)
+
+    assert max(many) < 2_000
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def fill(backend: SqliteBackend, waiting: int) -> None:
+    """Put tasks into the queue up to *waiting*, past the store's own slower way."""
+    entries = [("dlock", "key", f"task {n}", "exclusive", 1, n, 0, None) for n in range(waiting)]
+    with backend._file.transaction() as db:
+        db.executemany("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?)", entries)
+        db.execute("UPDATE guard SET parked=?", (waiting,))
+
+
+def steps(backend: SqliteBackend, operation: Any) -> int:
+    """How many instructions SQLite's machine takes for *operation*."""
+    taken = 0
+
+    def step() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    connection = backend._file._connection
+    assert connection is not None
+    connection.set_progress_handler(step, 1)
+    operation()
+    connection.set_progress_handler(None, 0)
+    return taken
