@@ -13,7 +13,8 @@ from contextvars import ContextVar
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.errors import ConfigurationError
 
-_held: ContextVar[tuple[Lease, ...]] = ContextVar("celery_dlock_held", default=())
+#: Leases, each with the store it is of: another application's key of the same name is another lock.
+_held: ContextVar[tuple[tuple[Lease, object], ...]] = ContextVar("celery_dlock_held", default=())
 
 
 def current_lease() -> Lease:
@@ -28,22 +29,22 @@ def current_lease() -> Lease:
             "no lock is held here: current_lease() works below the body of a locked task or "
             "inside lock(); hand the lease to threads that the body starts"
         )
-    return held[-1]
+    return held[-1][0]
 
 
-def held_term(key: str) -> Term | None:
-    """The term under which the running code already holds *key*, if it does."""
-    for lease in reversed(_held.get()):
+def held_term(key: str, store: object = None) -> Term | None:
+    """The term under which the running code already holds *key* of *store*, if it does."""
+    for lease, of in reversed(_held.get()):
         for term in lease.terms:
-            if term.key == key:
+            if term.key == key and of is store:
                 return term
     return None
 
 
 @contextmanager
-def holding(lease: Lease) -> Iterator[Lease]:
-    """Make *lease* the current one for the time of the block."""
-    reset = _held.set((*_held.get(), lease))
+def holding(lease: Lease, store: object = None) -> Iterator[Lease]:
+    """Make *lease* of *store* the current one for the time of the block."""
+    reset = _held.set((*_held.get(), (lease, store)))
     try:
         yield lease
     finally:

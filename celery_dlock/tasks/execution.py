@@ -127,7 +127,7 @@ class Execution:
         tokens = tuple(lease.fencing_tokens.values())
         self.runtime.sinks.emit(Acquired(self.subject, lease.keys, tokens, took))
         self.started = time.monotonic()
-        with holding(lease):
+        with holding(lease, self.runtime.backend):
             return body(*self.args, **self.task.lock_definition.injected(self.kwargs, lease))
 
     def leave(self, outcome: Outcome) -> bool:

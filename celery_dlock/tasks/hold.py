@@ -83,7 +83,7 @@ def hold(
 ) -> Iterator[Lease]:
     """Run the block under *keys*; *name* is what is holding them, for people."""
     here = runtime(app)
-    held = {term.key: term for key in keys if (term := _held_alike(key, mode))}
+    held = {term.key: term for key in keys if (term := _held_alike(here, key, mode))}
     who = f"{name}@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
     subject = Subject(who, name, name)
     claims = [
@@ -115,7 +115,7 @@ def hold(
         if taken:
             tokens = tuple(taken.fencing_tokens.values())
             here.sinks.emit(Acquired(subject, taken.keys, tokens, time.monotonic() - started))
-        with holding(lease):
+        with holding(lease, here.backend):
             yield lease
     finally:
         try:
@@ -127,8 +127,8 @@ def hold(
             here.manager.take_back(claims)
 
 
-def _held_alike(key: str, mode: Mode) -> Term | None:
-    term = held_term(key)
+def _held_alike(here: Runtime, key: str, mode: Mode) -> Term | None:
+    term = held_term(key, here.backend)
     if term is not None and term.claim.mode is not mode:
         # Waiting would be waiting for itself.
         left = max(0.0, term.trusted_until - term.monotonic())

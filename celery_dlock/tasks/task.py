@@ -17,6 +17,7 @@ from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
 from celery_dlock.tasks.publish import run_again
+from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.taking import take
 from celery_dlock.tasks.worker import CheckAtStart
 
@@ -139,7 +140,9 @@ class LockedTask(Task):  # type: ignore[misc]
             return self._body(*args, **definition.injected(kwargs, lease))
 
     def _holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return any(map(held_term, self.lock_definition.template.keys(args, kwargs)))
+        store = runtime(self.app).backend
+        keys = self.lock_definition.template.keys(args, kwargs)
+        return any(held_term(key, store) for key in keys)
 
     @property
     def _body(self) -> Callable[..., Any]:
