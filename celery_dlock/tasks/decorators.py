@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from celery import shared_task
+from celery import Celery, shared_task
 
 from celery_dlock.contention import Policy
 from celery_dlock.core.keys import Key
@@ -14,6 +14,9 @@ from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.task import LockedTask
 
 Body = Callable[..., Any]
+
+#: What ``Celery(task_cls=…)`` is when nobody has set it.
+DEFAULT_TASK = Celery.task_cls
 
 _DEFAULTS = {"ttl": None, "on_contention": None, "limit": 1, "shared": False, "max_hold": None}
 
@@ -79,7 +82,9 @@ def _make(
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
     Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
-    base = task_options.pop("base", LockedTask)
+    # An application's own task class carries what its tasks rely on: Flask's context, Django's hooks.
+    usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
+    base = task_options.pop("base", None) or usual
     if not issubclass(base, LockedTask):
         base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
     create = shared_task if app is None else app.task
