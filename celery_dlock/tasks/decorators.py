@@ -82,7 +82,7 @@ def _make(
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
     Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
-    # An application's own task class carries what its tasks rely on: Flask's context, Django's hooks.
+    # The application's own task class has what its tasks rely on: Flask's context, Django's hooks.
     usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
     base = task_options.pop("base", None) or usual
     if not issubclass(base, LockedTask):
