@@ -139,7 +139,9 @@ def test_a_lapsed_holder_keeps_the_next_one_out_for_the_lock_delay(key: OneKey) 
     # Given a lease that lapsed, with a lock delay of 5 seconds
     key.enter(claim("a", lock_delay=5_000_000))
     key.passes(TTL + 4_999_999)
-    assert isinstance(key.enter(claim("b")), Busy)
+    verdict = key.enter(claim("b"))
+    assert isinstance(verdict, Busy)
+    assert verdict.left == 0
 
     key.passes(1)
 
@@ -170,7 +172,9 @@ def test_under_a_lock_delay_the_lapsed_delivery_is_not_taken_for_the_owner(key: 
     key.passes(TTL)
 
     # When the same delivery asks again, Then it does not run on a lease that nobody renews
-    assert isinstance(key.enter(delayed), Same)
+    verdict = key.enter(delayed)
+    assert isinstance(verdict, Same)
+    assert verdict.left == 0
 
 
 def test_who_comes_late_but_was_not_replaced_still_leaves(key: OneKey) -> None:
@@ -190,13 +194,23 @@ def test_reaping_drops_what_has_ended_and_remembers_the_lost_run(key: OneKey) ->
     assert key.state == KeyState(lost=(("a", 1),))
 
 
+def test_each_task_has_its_own_count_of_lost_runs(key: OneKey) -> None:
+    key.enter(claim("a", limit=2))
+    key.enter(claim("b", limit=2))
+    key.passes(TTL)
+
+    key.reap()
+
+    assert dict(key.state.lost) == {"a": 1, "b": 1}
+
+
 def test_lost_runs_are_counted_until_the_task_is_done(key: OneKey) -> None:
     # Given a that lost two runs: one to time, one to a kill
     key.enter(claim("a", "first"))
     key.passes(TTL)
     key.enter(claim("a", "second"))
     key.leave(claim("a", "second"), Outcome.ABANDONED)
-    assert dict(key.state.lost) == {"a": 2}
+    assert list(key.state.lost) == [("a", 2)]
 
     # When the third one ends well
     key.enter(claim("a", "third"))

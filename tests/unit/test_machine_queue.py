@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core.machine import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
-from celery_dlock.core.state import WINDOW, Busy, Drop, Left, Lost, Outcome, Park, Reason, Run
-from tests.unit.one_key import TTL, OneKey, claim, place, queued
+from celery_dlock.core.state import WINDOW, Busy, Drop, Park, Reason, Run
+from tests.unit.one_key import TTL, OneKey, claim, queued
 
 
 @pytest.fixture
@@ -208,110 +208,3 @@ def test_only_the_loaded_part_of_a_long_queue_is_called_from() -> None:
 
     key.reap()
     assert len(key.wakes) == many - WINDOW
-
-
-def test_a_task_that_must_repeat_goes_back_to_the_head(key: OneKey) -> None:
-    # Given b that waits, And a that lost its lock, which b has by now
-    key.enter(queued("b"))
-    key.enter(queued("c"))
-    key.passes(TTL)
-    key.reap()
-    key.enter(queued("b", "called"))
-
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
-
-    assert key.waiting == ["a", "c"]
-    assert key.running == ["b"]
-
-
-def test_a_task_that_must_repeat_is_not_put_back_twice(key: OneKey) -> None:
-    key.enter(queued("a", "copy"))
-
-    assert key.leave(queued("a"), Outcome.REPEAT) == Left(carried=True)
-
-    assert key.called == ["a"]
-    assert key.waiting == []
-
-
-def test_a_task_that_was_called_meanwhile_is_not_put_back(key: OneKey) -> None:
-    # Given a copy of a, called since a's lease ended
-    key.enter(queued("a", "copy"))
-    key.passes(TTL)
-    key.reap()
-    assert key.called == ["a"]
-
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
-
-    assert (key.called, key.waiting) == (["a"], [])
-
-
-def test_a_task_whose_copy_runs_meanwhile_is_not_put_back(key: OneKey) -> None:
-    key.passes(TTL)
-    key.enter(queued("a", "copy"))
-
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
-
-    assert (key.running, key.waiting) == (["a"], [])
-
-
-def test_a_message_put_back_takes_the_place_of_its_place(key: OneKey) -> None:
-    # Given a, which lost its lock to b, And another delivery of a that has a place
-    key.passes(TTL)
-    key.enter(queued("b"))
-    key.enter(place("a", "other"))
-
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
-
-    # Then a waits once, And its message does not lapse with the place
-    assert key.waiting == ["a"]
-    key.passes(TTL - 1)
-    key.reap()
-    assert key.state.parked == 1
-
-
-def test_a_task_that_does_not_queue_must_repeat_by_itself() -> None:
-    key = OneKey()
-    key.enter(place("a"))
-
-    assert key.leave(place("a"), Outcome.REPEAT) == Left(carried=False)
-
-
-def test_a_result_counts_although_the_lock_was_lost(key: OneKey) -> None:
-    # Given a that lost its lock to b, after its write had been fenced
-    key.enter(queued("b"))
-    key.passes(TTL)
-    key.reap()
-    key.enter(queued("b", "called"))
-
-    assert key.leave(queued("a"), Outcome.DONE) == Lost(carried=True)
-
-    assert key.enter(queued("a", "copy")) == Drop(Reason.DONE)
-    assert key.running == ["b"]
-
-
-def test_a_task_that_goes_on_elsewhere_takes_its_copy_along(key: OneKey) -> None:
-    key.enter(queued("a", "copy"))
-
-    assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
-
-    assert (key.waiting, key.called, key.state.done) == ([], [], frozenset())
-
-
-def test_a_run_that_was_lost_and_then_killed_is_one_lost_run(key: OneKey) -> None:
-    key.passes(TTL)
-    key.reap()
-
-    key.leave(queued("a"), Outcome.ABANDONED)
-
-    assert dict(key.state.lost) == {"a": 1}
-
-
-def test_a_killed_body_leaves_its_copy_and_its_turn(key: OneKey) -> None:
-    # Given b that waits, And a whose body was killed, with no copy in the queue
-    key.enter(queued("b"))
-
-    assert key.leave(queued("a"), Outcome.ABANDONED) == Left(carried=False)
-
-    assert key.called == ["b"]
-    assert key.enter(queued("a", "redelivered")) == Park()
-    assert key.state.waiting[0].task == "a"
