@@ -10,6 +10,7 @@ import pytest
 
 from celery_dlock.backends.base import LockBackend
 from celery_dlock.backends.memory import MemoryBackend
+from tests.contract import broken_queues  # noqa: F401  (more subclasses of Broken)
 from tests.contract.broken import Broken
 
 SUITE = """
