@@ -32,6 +32,7 @@ def lab(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> 
     lab = Lab(tmp_path_factory.mktemp("canvas"), {"celery": config, "task": {"acks_late": True}})
     with lab.worker("prefork", concurrency=4):
         yield lab
+    del lab.app
     gc.collect()  # results unsubscribe when they go, while there is a server to tell
 
 
