@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_dlock.tasks.runtime import runtime
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
@@ -29,8 +30,9 @@ def effects(tmp_path: Path) -> Effects:
 
 
 @pytest.fixture
-def make_lab(tmp_path: Path, redis_server: RedisServer, effects: Effects) -> MakeLab:
+def make_lab(tmp_path: Path, redis_server: RedisServer, effects: Effects) -> Iterator[MakeLab]:
     """``make_lab(celery={...}, lock={...}, task={...}, faults=[...])``: late ack, short leases."""
+    labs: list[Lab] = []
     for number in (BROKER, RESULTS, LOCKS):
         with redis_server.client() as client:
             client.select(number)
@@ -51,6 +53,15 @@ def make_lab(tmp_path: Path, redis_server: RedisServer, effects: Effects) -> Mak
         }
         options["lock"] = {"ttl": 2.0, **(lock or {})}
         options["task"] = {"acks_late": True, **(task or {})}
-        return Lab(tmp_path, {"celery": settings, **options})
+        labs.append(Lab(tmp_path, {"celery": settings, **options}))
+        return labs[-1]
 
-    return make
+    yield make
+    for lab in labs:
+        lab.app.backend.result_consumer.stop()  # before its server is gone
+
+
+def nothing_is_held(lab: Lab, *orders: str) -> bool:
+    """Whether the key of none of *orders* is held."""
+    backend = runtime(lab.app).backend
+    return not any(backend.peek(f"order:{order}").holders for order in orders)

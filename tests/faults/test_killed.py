@@ -9,15 +9,14 @@ from __future__ import annotations
 import pytest
 from celery import chain, chord
 
-from celery_dlock.tasks.runtime import runtime
-from tests.faults.conftest import MakeLab
+from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services import faults
 from tests.services.effects import Effects
 from tests.services.lab import Lab
-from tests.services.redelivery import deliver_again, not_finished
+from tests.services.redelivery import deliver_again, work_off
 from tests.services.until import until
 
-pytestmark = pytest.mark.server("redis")
+pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
 BODY = "tests.services.effects:Effects.pay"
 RUN = "celery_dlock.tasks.execution:Execution.run"
@@ -36,7 +35,7 @@ PLACES = [
     pytest.param("before", RESULT, 2, 2, id="between the callbacks and the result"),
     pytest.param("after", RESULT, 2, 2, id="between the result and the leave"),
     pytest.param("after", LEAVE, 1, 1, id="between the leave and the acknowledgement"),
-    pytest.param("after", ACKNOWLEDGE, 1, 1, id="after the acknowledgement"),
+    pytest.param("after", ACKNOWLEDGE, 1, 1, id="as it is acknowledged"),
 ]
 
 
@@ -47,14 +46,7 @@ def kill_and_deliver_again(lab: Lab) -> None:
         assert worker.process is not None
         worker.process.wait(30)
         deliver_again(lab.app)
-        worker.start()
-        until("all is done", lambda: not_finished(lab.app) == (0, 0))
-        worker.stop()
-
-
-def nothing_is_held(lab: Lab, *orders: str) -> bool:
-    backend = runtime(lab.app).backend
-    return not any(backend.peek(f"order:{order}").holders for order in orders)
+        work_off(lab, worker)
 
 
 @pytest.mark.parametrize(("when", "where", "ends", "callbacks"), PLACES)

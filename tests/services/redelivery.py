@@ -11,6 +11,10 @@ from typing import Any
 from celery import Celery
 from kombu import Connection
 
+from tests.services.lab import Lab
+from tests.services.until import until
+from tests.services.worker import Worker
+
 
 def deliver_again(app: Celery) -> int:
     """Put every message that is not acknowledged back into its queue; how many there were."""
@@ -31,3 +35,17 @@ def not_finished(app: Celery) -> tuple[int, int]:
         with channel.conn_or_acquire() as client:
             queue = app.conf.task_default_queue
             return int(client.llen(queue)), int(client.hlen(channel.unacked_key))
+
+
+def work_off(lab: Lab, worker: Worker) -> None:
+    """Run *worker*, which is not running, until the broker has nothing left, and stop it.
+
+    A message on its way into a worker is nowhere for a moment, but a worker that has stopped has
+    either finished what it had or put it back.
+    """
+    while True:
+        worker.start()
+        until("all is done", lambda: not_finished(lab.app) == (0, 0))
+        worker.stop()
+        if not_finished(lab.app) == (0, 0):
+            return

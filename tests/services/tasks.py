@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,8 @@ from celery_dlock import (
     Skip,
     Wait,
 )
-from tests.services.effects import Effects
 from tests.services.lab import Journal, hold_at
-from tests.services.until import until
+from tests.services.payments import register_payments
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
 
@@ -52,6 +49,7 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
     options = {"ttl": 5.0, **lock}
     options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
     options = {f"lock_{name}": value for name, value in options.items()}
+    register_payments(app, folder, {**options, **task})
 
     @app.task(
         name="apply",
@@ -81,67 +79,17 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
             raise ValueError(order)
         return number
 
-    class Watched(LockedTask):
-        """Notes that its lock is lost."""
-
-        abstract = True
-
-        def on_lock_lost(
-            self, lease: Any, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> None:
-            reasons = [term.lost for term in lease.terms]
-            journal.write("lost", id=task_id, token=lease.fencing_token, reasons=reasons)
-
     @app.task(
-        name="pay",
-        base=Watched,
-        bind=True,
+        name="collect",
+        base=LockedTask,
         shared=False,
         **{"lock_key": "order:{order}", **options, **task},
     )
-    def pay(
-        self: Any,
-        order: str,
-        number: int = 0,
-        hold: str | None = None,
-        after: str | None = None,
-        *,
-        lease: Any,
-    ) -> int:
-        """Pays once, behind the fence; waits before it (*hold*) and *after* it as the test says."""
-        about = {"id": self.request.id, "order": order, "token": lease.fencing_token}
-        journal.write("start", **about)
-        if hold:
-            hold_at(folder, hold)
-        new = Effects(folder).pay(lease, self.request.id)
-        journal.write("paid", new=new, **about)
-        if after:
-            hold_at(folder, after)
-        journal.write("end", lost=lease.lost, **about)
-        return number
-
-    @app.task(name="outlive", base=Watched, shared=False, **{"lock_key": "{order}", **options})
-    def outlive(order: str, *, lease: Any) -> bool:
-        """Stays in the body until its lease is lost, and notes how soon it knew."""
-        journal.write("start", order=order)
-        until("the lease is lost", lambda: lease.lost)
-        journal.write("noticed", order=order)
-        return True
-
-    @app.task(
-        name="forking", base=Watched, shared=False, **{"lock_key": "order:{order}", **options}
-    )
-    def forking(order: str, how: str, *, lease: Any) -> str:
-        """Forks in the body; the child ends in its own way, the parent waits for the test."""
-        pid = os.fork()
-        if pid == 0 and how == "os._exit":
-            os._exit(0)
-        if pid == 0:
-            sys.exit(0)
-        os.waitpid(pid, 0)
-        journal.write("forked", order=order)
-        hold_at(folder, "forked")
-        return "parent"
+    def collect(numbers: list[int], order: str) -> int:
+        """The locked body of a chord."""
+        journal.write("start", order=order, numbers=numbers)
+        journal.write("end", order=order, numbers=numbers)
+        return sum(numbers)
 
     @app.task(name="note", shared=False)
     def note(result: Any, what: str = "callback") -> Any:

@@ -1,0 +1,84 @@
+"""A worker is stopped in the body, past the end of its lease, and goes on when it is too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlock.tasks.runtime import runtime
+from tests.faults.conftest import MakeLab, nothing_is_held
+from tests.services.effects import Effects
+from tests.services.redelivery import deliver_again, work_off
+
+pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
+
+
+def test_the_late_write_of_a_copy_that_was_overtaken_is_refused(
+    make_lab: MakeLab, effects: Effects
+) -> None:
+    lab = make_lab()
+    with lab.worker(concurrency=1) as paused, lab.worker(concurrency=1) as other:
+        # Given a worker that is stopped before its write
+        other.kill()
+        result = lab.app.tasks["pay"].delay("42", 7, hold="write")
+        lab.journal.wait_for("start")
+        paused.pause()
+        # And its message delivered to another one, which commits
+        deliver_again(lab.app)
+        lab.go("write")
+        other.start()
+        (paid,) = lab.journal.wait_for("paid")
+        lab.journal.wait_for("end")
+        # When the first goes on
+        paused.resume()
+        lab.journal.wait_for("lost")
+        paused.stop()
+        other.stop()
+        work_off(lab, other)
+
+    # Then its write was refused, its hook was called, once, and the result is the other's
+    late, taker = lab.journal.read("start")
+    assert late["token"] < taker["token"] == paid["token"]
+    assert [payment[2] for payment in effects.payments()] == [taker["token"]]
+    assert len(lab.journal.read("start")) == 2
+    assert [lost["token"] for lost in lab.journal.read("lost")] == [late["token"]]
+    assert "StaleRejected" in paused.log
+    assert result.state == "SUCCESS"
+    assert result.get() == 7
+
+
+def test_the_late_leave_does_not_free_the_key_of_another_task(
+    make_lab: MakeLab, effects: Effects
+) -> None:
+    lab = make_lab()
+    pay = lab.app.tasks["pay"]
+    with lab.worker(concurrency=1) as paused, lab.worker(concurrency=1) as other:
+        # Given a worker stopped before its write, while the other one is not there
+        other.kill()
+        late = pay.delay("42", 1, hold="write")
+        lab.journal.wait_for("start")
+        paused.pause()
+        # And another task that has taken the key over, has written, and goes on
+        other.start()
+        successor = pay.delay("42", 2, after="end")
+        lab.journal.wait_for("paid", id=successor.id)
+        # When the first goes on, is refused, and leaves
+        lab.go("write")
+        paused.resume()
+        lab.journal.wait_for("lost", id=late.id)
+        paused.stop()
+        # Then the successor still holds the key, and nobody wrote in between
+        holders = runtime(lab.app).backend.peek("order:42").holders
+        assert [holder.task for holder in holders] == [f"{successor.id}:0:0"]
+        assert [payment[0] for payment in effects.payments()] == [successor.id]
+        assert late.state == "RETRY"
+        # And when that is done, the first runs again, with a newer token
+        lab.go("end")
+        lab.journal.wait_for("end", id=late.id)
+        other.stop()
+        work_off(lab, other)
+
+    assert [payment[0] for payment in effects.payments()] == [successor.id, late.id]
+    tokens = [start["token"] for start in lab.journal.read("start")]
+    assert tokens == sorted(set(tokens))
+    assert (late.get(), successor.get()) == (1, 2)
+    assert nothing_is_held(lab, "42")

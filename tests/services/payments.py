@@ -1,0 +1,77 @@
+"""Tasks of the fault tests: they pay behind the fence, outlive their lease, or fork."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_dlock import LockedTask
+from tests.services.effects import Effects
+from tests.services.lab import Journal, hold_at
+from tests.services.until import until
+
+
+def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
+    """Define the tasks on *app*, all on the key of their order; *options* are Celery's own."""
+    journal = Journal(folder / "journal")
+
+    class Watched(LockedTask):
+        """Notes that its lock is lost."""
+
+        abstract = True
+
+        def on_lock_lost(
+            self, lease: Any, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> None:
+            reasons = [term.lost for term in lease.terms]
+            journal.write("lost", id=task_id, token=lease.fencing_token, reasons=reasons)
+
+    options = {"base": Watched, "shared": False, "lock_key": "order:{order}", **options}
+
+    @app.task(name="pay", bind=True, **options)
+    def pay(
+        self: Any,
+        order: str,
+        number: int = 0,
+        hold: str | None = None,
+        after: str | None = None,
+        *,
+        lease: Any,
+    ) -> int:
+        """Pays once, behind the fence; waits before it (*hold*) and *after* it as the test says."""
+        about = {"id": self.request.id, "order": order, "token": lease.fencing_token}
+        journal.write("start", **about)
+        if hold:
+            hold_at(folder, hold)
+        new = Effects(folder).pay(lease, self.request.id)
+        journal.write("paid", new=new, **about)
+        if after:
+            hold_at(folder, after)
+        journal.write("end", lost=lease.lost, **about)
+        return number
+
+    @app.task(name="outlive", **options)
+    def outlive(order: str, *, lease: Any) -> bool:
+        """Stays in the body until its lease is lost, and notes how soon it knew."""
+        journal.write("start", order=order)
+        until("the lease is lost", lambda: lease.lost)
+        journal.write("noticed", order=order)
+        return True
+
+    @app.task(name="forking", **options)
+    def forking(order: str, how: str, *, lease: Any) -> str:
+        """Forks in the body; the child ends in its own way, the parent waits for the test."""
+        pid = os.fork()
+        if pid == 0 and how == "os._exit":
+            os._exit(0)
+        if pid == 0:
+            sys.exit(0)
+        os.waitpid(pid, 0)
+        journal.write("forked", order=order)
+        hold_at(folder, "forked")
+        return "parent"

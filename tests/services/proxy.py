@@ -1,0 +1,90 @@
+"""A TCP proxy between a client and a server that loses replies when the test says so.
+
+The request has then reached the server, which has done what it was asked; the client sees its
+connection end. ``nonsense`` answers in the server's place.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+Matches = Callable[[bytes], bool]
+
+
+class Proxy:
+    """Forwards to *port* on loopback; ``port`` is where it listens."""
+
+    def __init__(self, port: int) -> None:
+        self.nonsense: bytes | None = None
+        self.lost: list[bytes] = []
+        self._target = port
+        self._mutex = threading.Lock()
+        self._to_lose = 0
+        self._matches: Matches = lambda request: True
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.port: int = self._listener.getsockname()[1]
+
+    def lose_replies(self, count: int, matches: Matches) -> None:
+        """Lose the replies to the next *count* requests that *matches*."""
+        with self._mutex:
+            self._to_lose, self._matches = count, matches
+
+    def serve(self) -> None:
+        """Accept until closed; each connection in a thread of its own."""
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(client)
+            threading.Thread(target=self._converse, args=(client,), daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for each in self._open:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _converse(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            if self.nonsense is not None:
+                client.recv(65536)
+                client.sendall(self.nonsense)
+                return
+            with socket.create_connection(("127.0.0.1", self._target)) as server:
+                self._open.append(server)
+                self._forward(client, server)
+
+    def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        """One request, one reply, in turns, as Redis clients do; both fit into one read here."""
+        while request := client.recv(65536):
+            server.sendall(request)
+            reply = server.recv(65536)
+            if self._is_to_be_lost(request):
+                return
+            client.sendall(reply)
+
+    def _is_to_be_lost(self, request: bytes) -> bool:
+        with self._mutex:
+            if self._to_lose == 0 or not self._matches(request):
+                return False
+            self._to_lose -= 1
+            self.lost.append(request)
+            return True
+
+
+@contextmanager
+def proxy_to(port: int) -> Iterator[Proxy]:
+    """A proxy that serves for the time of the block."""
+    proxy = Proxy(port)
+    thread = threading.Thread(target=proxy.serve, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        thread.join()
