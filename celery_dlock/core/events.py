@@ -137,14 +137,22 @@ def log(event: Event) -> None:
 
 
 class Sinks:
-    """Tells every sink; one that fails is logged and the others still hear."""
+    """Tells every sink; one that fails is logged and the others still hear.
 
-    def __init__(self, sinks: Sequence[Sink] = ()) -> None:
+    *through* are errors that only happen to strike inside a sink: a time limit is nobody's defect.
+    """
+
+    def __init__(
+        self, sinks: Sequence[Sink] = (), through: tuple[type[Exception], ...] = ()
+    ) -> None:
         self._sinks = (log, *sinks)
+        self._through = through
 
     def emit(self, event: Event) -> None:
         for sink in self._sinks:
             try:
                 sink(event)
+            except self._through:
+                raise
             except Exception:
                 logger.exception("the sink %r failed on %r", sink, event)

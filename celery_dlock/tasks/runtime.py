@@ -13,6 +13,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.local import Proxy
 from kombu.utils.imports import symbol_by_name
 
@@ -96,6 +97,6 @@ def _build(app: Celery) -> Runtime:
         settings=settings,
         backend=backend,
         manager=LockManager(backend, settings.fencing_epoch),
-        sinks=Sinks(sinks),
+        sinks=Sinks(sinks, through=(SoftTimeLimitExceeded,)),
         policy=policy_named(settings.on_contention or "reschedule"),
     )
