@@ -148,9 +148,11 @@ def test_a_damaged_file_is_unavailable(path: Path) -> None:
 
 
 def test_every_commit_is_on_the_disk_before_it_is_answered(path: Path) -> None:
-    with store(path)._file.transaction() as db:
+    backend = store(path)
+    with backend._file.transaction() as db:
         synchronous = db.execute("PRAGMA synchronous").fetchone()[0]
         journal = db.execute("PRAGMA journal_mode").fetchone()[0]
+    backend.close()
 
     assert (synchronous, journal) == (2, "wal")
 
@@ -203,6 +205,7 @@ def test_an_operation_costs_the_same_with_a_hundred_waiting_or_with_ten_thousand
         return [steps(backend, operation) for operation in operations]
 
     few, many = steps_with(100), steps_with(10_000)
+    backend.close()
 
     assert max(many) < 2_000
     assert many == pytest.approx(few, rel=0.05)
