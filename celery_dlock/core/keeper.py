@@ -78,7 +78,9 @@ class Keeper:
                 self._wakes_at = min((w.due for w in self._watches.values()), default=math.inf)
                 if self._wakes_at > now:
                     idle = math.isinf(self._wakes_at)
-                    self._changed.wait(None if idle else self._wakes_at - now)
+                    self._changed.wait(
+                        None if idle else min(self._wakes_at - now, threading.TIMEOUT_MAX)
+                    )
                     continue
             try:
                 self.tend()

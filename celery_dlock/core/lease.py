@@ -152,6 +152,11 @@ class Lease:
             if reason is not None:
                 raise LockLost(term.key, reason)
 
+    def give_back(self) -> None:
+        """Whatever still has this lease in its hands must not trust it any more."""
+        for term in self._terms:
+            term.lose("it was given back")
+
     def __repr__(self) -> str:
         state = "lost" if self.lost else f"{self.remaining():.1f} s"
         return f"<Lease {', '.join(self.keys)} of {self.owner}: {state}>"

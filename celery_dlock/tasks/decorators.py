@@ -18,11 +18,9 @@ Body = Callable[..., Any]
 #: What ``Celery(task_cls=…)`` is when nobody has set it.
 DEFAULT_TASK = Celery.task_cls
 
-_DEFAULTS = {"ttl": None, "on_contention": None, "limit": 1, "shared": False, "max_hold": None}
-
 
 @overload
-def locked_task(key: Body, /) -> LockedTask: ...
+def locked_task(body: Body, /) -> LockedTask: ...
 @overload
 def locked_task(
     key: Key | Sequence[Key] | None = None,
@@ -35,21 +33,12 @@ def locked_task(
     max_hold: float | None = None,
     **task_options: Any,
 ) -> Callable[[Body], LockedTask]: ...
-def locked_task(
-    key: Key | Sequence[Key] | None = None,
-    *,
-    app: Any = None,
-    ttl: float | None = None,
-    on_contention: str | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    **task_options: Any,
-) -> LockedTask | Callable[[Body], LockedTask]:
+def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], LockedTask]:
     """Make a task that takes a lock before its body runs.
 
     *key* is a template over the task's parameters (``"order:{order_id}"``), a callable with the
-    task's signature, or a list of either; without it the task locks on its own name. *ttl* is the
+    task's signature (as ``key=…``: a named function alone is taken for the body of a bare
+    ``@locked_task``), or a list of either; without it the task locks on its own name. *ttl* is the
     length of the lease in seconds, renewed while the body runs; *max_hold* bounds that, in
     seconds. *on_contention* is a policy or the name of one. *limit* lets that many hold the key at
     once; *shared* makes it a read lock. Without *app* it is a ``shared_task``. All other options
@@ -59,6 +48,27 @@ def locked_task(
 
     Raises :exc:`~celery_dlock.ConfigurationError` here and now when something does not fit.
     """
+    if len(bare) == 1 and not options and _is_body(bare[0]):
+        return _make(bare[0])
+    return lambda body: _make(body, *bare, **options)
+
+
+def _is_body(function: object) -> bool:
+    return inspect.isfunction(function) and function.__name__ != "<lambda>"
+
+
+def _make(
+    body: Body,
+    key: Key | Sequence[Key] | None = None,
+    *,
+    app: Any = None,
+    ttl: float | None = None,
+    on_contention: str | Policy | None = None,
+    limit: int = 1,
+    shared: bool = False,
+    max_hold: float | None = None,
+    **task_options: Any,
+) -> LockedTask:
     options: dict[str, Any] = {
         "ttl": ttl,
         "on_contention": on_contention,
@@ -66,19 +76,6 @@ def locked_task(
         "shared": shared,
         "max_hold": max_hold,
     }
-    untouched = app is None and not task_options and options == _DEFAULTS
-    if inspect.isfunction(key) and untouched and key.__name__ != "<lambda>":
-        return _make(key, None, app, options, task_options)  # a bare @locked_task
-    return lambda body: _make(body, key, app, options, task_options)
-
-
-def _make(
-    body: Body,
-    key: Key | Sequence[Key] | None,
-    app: Any,
-    options: dict[str, Any],
-    task_options: dict[str, Any],
-) -> LockedTask:
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
     Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ logger = logging.getLogger("celery_dlock")
 EXECUTION = "dlock_execution"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Execution:
     """What is known of one delivery. ``lease`` is set while the keys are held."""
 
@@ -59,6 +60,7 @@ class Execution:
     @classmethod
     def begin(cls, task: LockedTask, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution:
         """Read the request and put the record on it."""
+        _settle_interrupted()
         request = task.request
         definition = task.lock_definition
         here = runtime(task.app)
@@ -75,6 +77,7 @@ class Execution:
             nonce=nonce_of(request),
         )
         setattr(request, EXECUTION, execution)
+        _thread.open.append(execution)
         return execution
 
     def claim(self) -> tuple[Claim, ...]:
@@ -93,21 +96,11 @@ class Execution:
                 wait=Wait.PLACE if keeps else Wait.NOT,
                 patience=int(keeps * SECOND),
                 lock_delay=int(settings.lock_delay * SECOND),
-                done_ttl=int(settings.done_ttl * SECOND) if self._may_come_again() else 0,
+                done_ttl=int(settings.done_ttl * SECOND),
             )
             for key in self.keys
         )
         return self.claims
-
-    def _may_come_again(self) -> bool:
-        """Whether a copy of this message may be delivered after it is done.
-
-        With late acknowledgement, after a redelivery, and once it was published again: publishing
-        and acknowledging are two steps.
-        """
-        delivery = self.request.delivery_info or {}
-        again = self.history.waits or self.history.away or self.history.lost
-        return bool(self.task.acks_late or delivery.get("redelivered") or again)
 
     def keeping(self) -> Keeping:
         """How long the lease is kept: ``max_hold``, by default the task's hard time limit."""
@@ -157,6 +150,7 @@ class Execution:
         for term in lease.terms:
             if term.lost:  # noticed only now: the process was stopped, or renewal starved
                 self._tell_lost(lease, term, term.lost)
+        lease.give_back()
         return carried
 
     def _on_lost(self, term: Term, reason: str) -> None:
@@ -176,6 +170,28 @@ class Execution:
             logger.exception("on_lock_lost of %s failed", self.task.name)
 
 
+class _Thread(threading.local):
+    """The executions of one thread or greenlet: the running one, below it what it runs eagerly."""
+
+    def __init__(self) -> None:
+        self.open: list[Execution] = []
+
+
+_thread = _Thread()
+
+
+def _settle_interrupted() -> None:
+    """Give back what an earlier task of this thread could not.
+
+    A soft time limit can strike inside Celery's own dispatch of ``task_postrun``, before anything
+    of ours is reached; the keeper would renew that lock for as long as the process lives.
+    """
+    for execution in list(_thread.open):
+        if execution.request not in execution.task.request_stack.stack:
+            _thread.open.remove(execution)
+            execution.leave(Outcome.ABANDONED)
+
+
 @signals.task_postrun.connect  # type: ignore[untyped-decorator]
 def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> None:
     """The result is stored and the callbacks are published: now the lock may go."""
@@ -193,6 +209,8 @@ def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> 
         raise
     finally:
         vars(task.request).pop(EXECUTION, None)
+        if execution in _thread.open:
+            _thread.open.remove(execution)
 
 
 def _outcome(state: str | None, *, eager: bool) -> Outcome:

@@ -170,5 +170,7 @@ def _leave(here: Runtime, taken: Lease, subject: Subject, started: float) -> Non
         # The lease ends by itself; the block's own result or error must not be hidden.
         here.sinks.emit(Unavailable(subject, str(exc)))
         return
+    finally:
+        taken.give_back()
     held = time.monotonic() - started
     here.sinks.emit(Released(subject, taken.keys, Outcome.OVER, held))

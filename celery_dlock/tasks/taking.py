@@ -35,7 +35,9 @@ def take(execution: Execution) -> Lease | Complete:
     Raises Celery's ``Retry`` or ``Ignore`` when the message has gone back to the broker or is a
     duplicate, and the policy's error when it gives up.
     """
-    first_refused: float | None = None
+    began = time.monotonic()
+    since = execution.history.since or time.time()
+    waited_before = max(0.0, time.time() - since)
     asked = ASK_FIRST
     stay_until = 0.0
     while True:
@@ -47,9 +49,9 @@ def take(execution: Execution) -> Lease | Complete:
         if isinstance(answer, Lease):
             return answer
         execution.claims = ()
-        first_refused = first_refused or time.time()
         if time.monotonic() >= stay_until:
-            decision = _decide(execution, answer, execution.history.since or first_refused)
+            waited = waited_before + time.monotonic() - began  # a clock may be set in between
+            decision = _decide(execution, answer, since, waited)
             if isinstance(decision, Complete):
                 return decision
             stay_until = time.monotonic() + decision.seconds
@@ -57,7 +59,9 @@ def take(execution: Execution) -> Lease | Complete:
         asked = min(asked * 2, ASK_LAST)
 
 
-def _decide(execution: Execution, refused: Refused, since: float) -> Complete | WaitHere:
+def _decide(
+    execution: Execution, refused: Refused, since: float, waited: float
+) -> Complete | WaitHere:
     match refused.verdict:
         case Drop(reason=reason):
             event = Dropped(execution.subject, refused.claim.key, reason)
@@ -71,15 +75,17 @@ def _decide(execution: Execution, refused: Refused, since: float) -> Complete | 
             # Its attempt before, or what it replaces, has published it and is about to leave.
             come_back(execution, 0.0)
         case Busy() as busy:
-            return _ask_policy(execution, refused.claim.key, busy, since)
+            return _ask_policy(execution, refused.claim.key, busy, since, waited)
         case Park():
             raise AssertionError("a claim that does not queue was parked")
         case _:
             assert_never(refused.verdict)
 
 
-def _ask_policy(execution: Execution, key: str, busy: Busy, since: float) -> Complete | WaitHere:
-    found = _contention(execution, key, busy, max(0.0, time.time() - since))
+def _ask_policy(
+    execution: Execution, key: str, busy: Busy, since: float, waited: float
+) -> Complete | WaitHere:
+    found = _contention(execution, key, busy, waited)
     holder = found.holder.task_id if found.holder else None
     sinks, subject = execution.runtime.sinks, execution.subject
     sinks.emit(Contended(subject, key, holder, found.attempt, found.waited))

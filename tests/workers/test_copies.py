@@ -77,22 +77,6 @@ def test_a_copy_of_a_rescheduled_task_is_dropped_even_with_early_acknowledgement
     assert ran == ["42"]
 
 
-def test_without_late_acknowledgement_nothing_is_remembered_of_a_task_that_met_no_lock(
-    desk: Desk,
-) -> None:
-    ran = []
-
-    @desk.locked("order:{order}", name="charge")
-    def charge(order: str) -> None:
-        ran.append(order)
-
-    for _ in range(2):
-        charge.apply_async(("42",), task_id="one")
-    desk.deliver_all()
-
-    assert ran == ["42", "42"]
-
-
 @pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
 def test_a_copy_of_a_running_task_waits_and_writes_nothing(desk: Desk, policy: Policy) -> None:
     states: list[tuple[str, str]] = []

@@ -1,0 +1,120 @@
+"""When a task is over: what is remembered, what is left over, what its lease still says."""
+
+from __future__ import annotations
+
+import pytest
+from celery import signals
+
+from celery_dlock import Lease, LockLost, lock
+from celery_dlock.core.events import Dropped
+from celery_dlock.tasks.execution import leave_after_result
+from tests.services.desk import open_desk
+
+
+def test_a_copy_of_a_finished_task_is_dropped_under_early_acknowledgement_too() -> None:
+    with open_desk() as desk:
+        runs: list[int] = []
+
+        @desk.locked("order:{order}", name="charge", acks_late=False)
+        def charge(order: int) -> None:
+            runs.append(order)
+
+        # A broker may deliver again what a worker had prefetched, long before it ran
+        for _ in range(2):
+            charge.apply_async((42,), task_id="one-id")
+        desk.deliver_all()
+
+        assert runs == [42]
+        assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+
+
+def test_with_no_memory_of_what_is_done_the_copy_runs() -> None:
+    with open_desk(dlock_done_ttl=0) as desk:
+        runs: list[int] = []
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: int) -> None:
+            runs.append(order)
+
+        for _ in range(2):
+            charge.apply_async((42,), task_id="one-id")
+        desk.deliver_all()
+
+        assert runs == [42, 42]
+
+
+def test_a_lock_whose_leaving_was_struck_goes_with_the_next_task() -> None:
+    with open_desk() as desk:
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: int) -> None: ...
+
+        # Given a soft time limit inside Celery's dispatch, before our receiver is reached
+        signals.task_postrun.disconnect(leave_after_result)
+        try:
+            charge.delay(1)
+            desk.deliver()
+        finally:
+            signals.task_postrun.connect(leave_after_result)
+        assert len(desk.holders("order:1")) == 1
+
+        charge.delay(2)
+        desk.deliver()
+
+        assert desk.holders("order:1") == []
+        assert desk.holders("order:2") == []
+
+
+def test_a_task_run_eagerly_by_a_body_leaves_the_body_its_lock() -> None:
+    with open_desk() as desk:
+
+        @desk.locked("inner", name="inner")
+        def inner() -> None: ...
+
+        @desk.locked("outer", name="outer")
+        def outer() -> int:
+            inner.apply()
+            return len(desk.holders("outer"))
+
+        result = outer.delay()
+        desk.deliver()
+
+        assert result.get() == 1
+        assert desk.holders("outer") == []
+
+
+def test_a_lease_that_was_given_back_is_not_trusted_any_more() -> None:
+    with open_desk() as desk:
+        kept: list[Lease] = []
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: int, *, lease: Lease) -> None:
+            kept.append(lease)
+
+        charge.delay(1)
+        desk.deliver()
+        with lock("order:2", app=desk.app) as held:
+            kept.append(held)
+            assert not held.lost
+
+        for lease in kept:
+            assert lease.lost
+            assert lease.remaining() == 0
+            with pytest.raises(LockLost, match="given back"):
+                lease.check()
+
+
+def test_a_named_function_is_a_key_when_it_is_called_one() -> None:
+    with open_desk() as desk:
+
+        def key_of(order: int) -> str:
+            return f"order:{order}"
+
+        @desk.locked(key=key_of, name="charge")
+        def charge(order: int) -> int:
+            return len(desk.holders("order:7"))
+
+        result = charge.delay(7)
+        desk.deliver()
+
+        assert result.get() == 1
