@@ -156,8 +156,9 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.OVER:
             return _forget(state, task)
         case Outcome.REPEAT:
-            if claim.wait is not Wait.QUEUE or _carried(state, task):
+            if claim.wait is not Wait.QUEUE or _kept(state, task):
                 return state
+            # Also while a copy runs: on some brokers this acknowledgement takes its message away.
             state = _leave_queue(state, task)  # another delivery may have a place, or its turn
             return _insert(state, claim, now, state.first - 1, None)
         case Outcome.ABANDONED:
@@ -226,21 +227,10 @@ def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bo
 
 def _hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, EnterVerdict]:
     taken = {h.slot for h in state.holders}
-    exclusive = claim.mode is Mode.EXCLUSIVE
-    slot = next(n for n in range(len(taken) + 1) if n not in taken) if exclusive else 0
-    token = token if exclusive else 0
-    expires = now + claim.ttl
-    holder = Holder(
-        task=claim.task,
-        nonce=claim.nonce,
-        mode=claim.mode,
-        limit=claim.limit,
-        slot=slot,
-        token=token,
-        since=now,
-        expires=expires,
-        frees=expires + claim.lock_delay,
-    )
+    unused = next(n for n in range(len(taken) + 1) if n not in taken)
+    slot, token = (unused, token) if claim.mode is Mode.EXCLUSIVE else (0, 0)
+    ends, frees = now + claim.ttl, now + claim.ttl + claim.lock_delay
+    holder = Holder(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees)
     return replace(state, holders=(*state.holders, holder)), Run(slot, token)
 
 
@@ -284,18 +274,21 @@ def _leave_queue(state: KeyState, task: str) -> KeyState:
 
 def _count_lost(state: KeyState, task: str) -> KeyState:
     count = dict(state.lost).get(task, 0) + 1
-    others = tuple(entry for entry in state.lost if entry[0] != task)
-    return replace(state, lost=(*others, (task, count)))
+    return replace(state, lost=(*(e for e in state.lost if e[0] != task), (task, count)))
 
 
-def _carried(state: KeyState, task: str) -> bool:
-    """Whether *task* is done, or somebody has its message: the queue, a call, a running copy."""
+def _kept(state: KeyState, task: str) -> bool:
+    """Whether *task* is done, or the store has its message: parked, or called."""
     return (
         task in state.done
         or any(w.task == task and w.parked for w in state.waiting)
         or any(g.task == task and g.parked for g in state.grants)
-        or any(h.task == task for h in state.holders)
     )
+
+
+def _carried(state: KeyState, task: str) -> bool:
+    """Whether *task* is done, or somebody has its message: the store, or a copy that runs."""
+    return _kept(state, task) or any(h.task == task for h in state.holders)
 
 
 def _busy(state: KeyState, now: int) -> Busy:

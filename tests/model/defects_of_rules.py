@@ -133,10 +133,18 @@ RULES = (
     ),
     Defect(
         "a message is acknowledged after its lock was lost",
-        "_carried",
+        "_kept",
         "task in state.done\n",
         "True\n",
         "S8",
+    ),
+    Defect(
+        "a copy that runs is trusted to keep the message",
+        "_conclude",
+        "_kept(state, task)",
+        "_carried(state, task)",
+        "S8",
+        Config("one message for both copies", (Q,), faults=3, shared_ack=True),
     ),
     Defect(
         "leaving frees the key whoever holds it",
@@ -209,8 +217,8 @@ RULES = (
     Defect(
         "one slot for two holders",
         "_hold",
-        "if exclusive else 0\n    token",
-        "* 0\n    token",
+        "(unused, token) if",
+        "(0, token) if",
         "S1 one holder a slot",
         Config("two with two slots", (Q2, Q2)),
     ),

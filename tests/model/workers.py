@@ -22,6 +22,7 @@ from tests.model.key import Op
 from tests.model.resource import once, write
 from tests.model.world import (
     ACK,
+    ACKED,
     AGAIN,
     CALLBACKS,
     CHILD,
@@ -42,6 +43,7 @@ from tests.model.world import (
     RETRY,
     SKIP_CALLBACKS,
     SKIP_RESULT,
+    TAG,
     Model,
     Worker,
     World,
@@ -50,6 +52,7 @@ from tests.model.world import (
     put,
     remove,
     seat,
+    task_of,
 )
 
 #: A label, the faults it costs, and the world after it.
@@ -107,12 +110,13 @@ def _published(world: World, task: int) -> World:
 
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
-    for task in sorted(set(world.broker)):
+    for message in sorted(set(world.broker)):
+        task = task_of(message)
         used = {int(n) for t, n in model.keys.facts[world.key].nonces if t == f"t{task}"}
         used |= {w.nonce for w in world.workers if w.task == task}
         nonce = next(n for n in range(1, len(used) + 2) if n not in used)
-        taken = world._replace(broker=remove(world.broker, task))
-        me = Worker(ENTER, task, nonce)
+        taken = world._replace(broker=remove(world.broker, message))
+        me = Worker(ENTER, task, nonce, tag=message // TAG)
         yield f"deliver t{task}", 0, taken._replace(workers=seat(world, at, me))
         if model.config.tasks[task].becomes:
             new = seat(world, at, me._replace(changed=True))
@@ -140,11 +144,11 @@ def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
             phase = EFFECT if spec.retries_as is None else RETRY
             return me._replace(phase=phase, slot=verdict.slot, token=verdict.token)
         case Park() | Drop():
-            return Worker(ACK, me.task)
+            return Worker(ACK, me.task, tag=me.tag)
         case Same():
-            return Worker(AGAIN, me.task)
+            return Worker(AGAIN, me.task, tag=me.tag)
         case Busy():
-            return Worker(SKIP_RESULT if spec.wait is Wait.NOT else AGAIN, me.task)
+            return Worker(SKIP_RESULT if spec.wait is Wait.NOT else AGAIN, me.task, tag=me.tag)
         case _:
             assert_never(verdict)
 
@@ -208,11 +212,11 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     op = model.keys.leave(world.key, model.claim(me), OUTCOMES[me.phase])
     wakes = model.numbers(op.wakes)
-    phase = AFTER.get(me.phase) or (ACK if op.verdict.carried else AGAIN)
+    phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is Wait.QUEUE else AGAIN)
     if not model.faulty(world):
         world = _arrived(model, world, me.task, op)
     label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
-    after = Worker(phase, me.task, wakes=wakes)
+    after = Worker(phase, me.task, tag=me.tag, wakes=wakes)
     yield label, 0, _moved(model, world._replace(key=op.key), at, after)
     if model.can(world, REPLY):
         asks = me._replace(ended=True)
@@ -229,7 +233,10 @@ def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _ack(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    yield f"ack t{me.task}", 0, _moved(model, world, at, NOBODY)
+    others = tuple(
+        w._replace(tag=ACKED) if me.tag > 0 and w.tag == me.tag else w for w in world.workers
+    )
+    yield f"ack t{me.task}", 0, _moved(model, world._replace(workers=others), at, NOBODY)
 
 
 def _requeue(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -237,8 +244,9 @@ def _requeue(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _died(model: Model, world: World, at: int, me: Worker) -> World:
-    if not model.config.early_ack:
-        world = world._replace(broker=add(world.broker, me.task))
+    shared = me.tag > 0 and sum(w.tag == me.tag for w in world.workers) > 1
+    if not model.config.early_ack and me.tag != ACKED and not shared:
+        world = world._replace(broker=add(world.broker, me.task, me.tag))
     return _moved(model, world, at, NOBODY)
 
 
@@ -248,8 +256,15 @@ def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     if model.can(world, CHILD) and me.phase in (EFFECT, RESULT, CALLBACKS) and not me.wakes:
         after = me._replace(phase=LEAVE_ABANDONED, token=0, slot=0)
         yield f"child of t{me.task} is killed", 1, spent(_moved(model, world, at, after))
-    if model.can(world, REDELIVER) and not model.config.early_ack:
-        copy = world._replace(broker=add(world.broker, me.task))
+    if model.can(world, REDELIVER) and not model.config.early_ack and me.tag != ACKED:
+        tag = me.tag
+        if model.config.shared_ack and not tag:
+            used = {w.tag for w in world.workers} | {m // TAG for m in world.broker}
+            tag = next(n for n in range(1, len(used) + 2) if n not in used)
+        copy = world._replace(
+            broker=add(world.broker, me.task, tag),
+            workers=seat(world, at, me._replace(tag=tag)),
+        )
         yield f"t{me.task} is delivered twice", 1, spent(copy)
 
 

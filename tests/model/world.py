@@ -50,10 +50,16 @@ REDELIVER = "redeliver"  # the broker delivers a message that is still being wor
 FAULTS = frozenset({CRASH, CHILD, LEASE, DISTRUST, OVERDUE, LATE, SWEEPER, REPLY, REDELIVER})
 
 
+#: A message is its task, and ``TAG`` times a tag that it shares with copies of itself. No tag: 0.
+TAG = 100
+#: The tag of a worker whose message was acknowledged by another.
+ACKED = -1
+
+
 class Worker(NamedTuple):
     """One worker process. ``ended``: time, or the store at its word, has taken the lock from it.
 
-    ``changed``: it runs the new version of its task.
+    ``changed``: it runs the new version of its task. ``tag`` is that of its message.
     """
 
     phase: str = IDLE
@@ -63,6 +69,7 @@ class Worker(NamedTuple):
     token: int = 0
     ended: bool = False
     changed: bool = False
+    tag: int = 0
     wakes: tuple[int, ...] = ()
 
 
@@ -101,7 +108,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One world to explore: *faults* of the *kinds* may happen, any of them, in any order."""
+    """One world to explore: *faults* of the *kinds* may happen, any of them, in any order.
+
+    ``shared_ack``: a message that is delivered twice is acknowledged for both by the first who
+    does, as on Redis; the worker that still has it is then its last.
+    """
 
     name: str
     tasks: tuple[Task, ...]
@@ -109,6 +120,7 @@ class Config:
     faults: int = 0
     kinds: frozenset[str] = FAULTS
     early_ack: bool = False
+    shared_ack: bool = False
     lock_delay: bool = False
 
 
@@ -202,7 +214,7 @@ class Model:
     def under_way(self, world: World, task: int) -> bool:
         """Whether a message of *task* is on its way to an ``enter``."""
         return (
-            task in world.broker
+            any(task_of(m) == task for m in world.broker)
             or task in world.sweeper
             or any(
                 task in w.wakes or (w.task == task and w.phase in (ENTER, AGAIN, REQUEUE))
@@ -224,13 +236,17 @@ def put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
     return (*values[:at], value, *values[at + 1 :])
 
 
-def add(broker: tuple[int, ...], task: int) -> tuple[int, ...]:
-    return tuple(sorted((*broker, task)))
+def add(broker: tuple[int, ...], task: int, tag: int = 0) -> tuple[int, ...]:
+    return tuple(sorted((*broker, task + TAG * tag)))
 
 
-def remove(broker: tuple[int, ...], task: int) -> tuple[int, ...]:
-    at = broker.index(task)
+def remove(broker: tuple[int, ...], message: int) -> tuple[int, ...]:
+    at = broker.index(message)
     return broker[:at] + broker[at + 1 :]
+
+
+def task_of(message: int) -> int:
+    return message % TAG
 
 
 def check_world(model: Model, world: World) -> None:
@@ -249,7 +265,8 @@ def check_world(model: Model, world: World) -> None:
         require(calls <= most, "S5 one wake a task, and one a fault", world)
     if model.config.early_ack:
         return
-    carried = {w.task for w in world.workers} | set(world.broker)
+    carried = {w.task for w in world.workers} | {task_of(m) for m in world.broker}
+    carried.update(world.sweeper, *(w.wakes for w in world.workers))
     for task in owed(model, world):
         if task not in carried and f"t{task}" not in facts.carried:
             raise Violation("S8 nobody carries a task whose callbacks were not published", world)

@@ -77,13 +77,18 @@ def test_a_reserved_place_carries_no_message(key: OneKey) -> None:
     assert (key.called, key.waiting, key.wakes) == (["a"], ["c"], ["a"])
 
 
-def test_a_task_whose_copy_runs_meanwhile_is_not_put_back(key: OneKey) -> None:
+def test_a_task_whose_copy_runs_meanwhile_is_kept_behind_it(key: OneKey) -> None:
+    # Given a, which lost its lock to a copy of itself
     key.passes(TTL)
     key.enter(queued("a", "copy"))
 
+    # When it is to be repeated, Then its message is kept: the copy may die
     assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert (key.running, key.waiting, key.wakes) == (["a"], ["a"], [])
 
-    assert (key.running, key.waiting) == (["a"], [])
+    # And goes when the copy is through
+    key.leave(queued("a", "copy"))
+    assert (key.waiting, key.called) == ([], [])
 
 
 def test_a_message_put_back_takes_the_place_of_its_place(key: OneKey) -> None:

@@ -69,12 +69,13 @@ local function forget(state, task)
   redis.call('HDEL', LOST, task)
 end
 
-local function carried(state, task)
+local function kept(state, task)
   local entry, grant = find(state.waiting, task), find(state.grants, task)
-  return state.done
-    or (entry and not entry.lapses)
-    or (grant and grant.parked)
-    or find(state.holders, task) ~= nil
+  return state.done or (entry and not entry.lapses) or (grant and grant.parked)
+end
+
+local function carried(state, task)
+  return kept(state, task) or find(state.holders, task) ~= nil
 end
 
 -- Whether one more may hold the key. After a change of the limit the smaller one counts.
@@ -200,7 +201,7 @@ local function conclude(state, claim, outcome, held, now)
   elseif outcome == 'over' then
     forget(state, claim.task)
   elseif outcome == 'repeat' then
-    if claim.wait == 'queue' and not carried(state, claim.task) then
+    if claim.wait == 'queue' and not kept(state, claim.task) then
       leave_queue(state, claim.task)
       insert(state, claim, now, state.first - 1, nil, claim.message)
     end

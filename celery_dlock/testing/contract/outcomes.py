@@ -94,6 +94,18 @@ class Outcomes(StoreUnderTest):
         assert reply.verdict == Lost(carried=True)
         assert backend.leave(claim("a", "second"), Outcome.DONE).wakes == ()
 
+    def test_a_task_to_be_repeated_is_called_when_the_copy_that_ran_has_died(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a", "first", wait=QUEUE))
+        clock.advance(11)
+        backend.enter(claim("a", "second", wait=QUEUE))
+        backend.leave(claim("a", "first", wait=QUEUE), Outcome.REPEAT, b"message")
+
+        clock.advance(11)
+
+        assert backend.reap("key").wakes == (Wake("key", "a", b"message"),)
+
     def test_a_task_to_be_repeated_whose_lease_has_gone_waits_again_at_the_head(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
