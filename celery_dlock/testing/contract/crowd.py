@@ -32,7 +32,7 @@ from celery_dlock.testing.contract.words import (
 THREADS = 40
 TURNS = 5
 DEADLINE = 60.0
-STALLED = 2.0
+STALLED = 3.0
 LONG = 1_000
 
 
