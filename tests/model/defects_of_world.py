@@ -24,8 +24,8 @@ AROUND: tuple[Defect | Disorder, ...] = (
     Defect(
         "a copy completes the task with a skip",
         "_judged",
-        "case Same():\n            return Worker(AGAIN, me.task)",
-        "case Same():\n            return Worker(SKIP_RESULT, me.task)",
+        "case Same():\n            return Worker(AGAIN, me.task, tag=me.tag)",
+        "case Same():\n            return Worker(SKIP_RESULT, me.task, tag=me.tag)",
         "S7",
         SKIP,
         workers,
