@@ -19,7 +19,7 @@ def runs() -> list[str]:
 
 
 def charge_on(desk: Desk, runs: list[str], **options: Any) -> LockedTask:
-    @desk.locked("order:{order}", name="charge", acks_late=True, **options)
+    @desk.locked("order:{order}", name="charge", **options)
     def charge(order: str, fails: bool = False) -> str:
         runs.append(order)
         if fails:
@@ -29,10 +29,11 @@ def charge_on(desk: Desk, runs: list[str], **options: Any) -> LockedTask:
     return charge
 
 
+@pytest.mark.parametrize("acks_late", [True, False])
 def test_a_copy_of_a_finished_task_is_dropped_and_leaves_the_result_alone(
-    desk: Desk, runs: list[str]
+    desk: Desk, runs: list[str], acks_late: bool
 ) -> None:
-    charge = charge_on(desk, runs)
+    charge = charge_on(desk, runs, acks_late=acks_late)
     result = charge.apply_async(("42",))
     desk.deliver()
     before = (result.state, result.get(), result.date_done)
@@ -47,8 +48,11 @@ def test_a_copy_of_a_finished_task_is_dropped_and_leaves_the_result_alone(
     assert desk.size() == 0
 
 
-def test_a_copy_of_a_failed_task_is_dropped_as_well(desk: Desk, runs: list[str]) -> None:
-    charge = charge_on(desk, runs)
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_copy_of_a_failed_task_is_dropped_as_well(
+    desk: Desk, runs: list[str], acks_late: bool
+) -> None:
+    charge = charge_on(desk, runs, acks_late=acks_late)
     result = charge.apply_async(("42", True))
     desk.deliver()
 
@@ -59,22 +63,15 @@ def test_a_copy_of_a_failed_task_is_dropped_as_well(desk: Desk, runs: list[str])
     assert result.state == "FAILURE"
 
 
-def test_a_copy_of_a_rescheduled_task_is_dropped_even_with_early_acknowledgement(
-    desk: Desk,
-) -> None:
+def test_a_copy_of_a_rescheduled_task_is_dropped_as_well(desk: Desk, runs: list[str]) -> None:
     # Publishing again and acknowledging are two steps: a crash between them makes two messages
-    ran = []
-
-    @desk.locked("order:{order}", name="charge")
-    def charge(order: str) -> None:
-        ran.append(order)
-
+    charge = charge_on(desk, runs)
     past = {"task": "one:0:0", "waits": 1, "since": 1.0}
     for _ in range(2):
         charge.apply_async(("42",), task_id="one", headers={"dlock": past})
     desk.deliver_all()
 
-    assert ran == ["42"]
+    assert runs == ["42"]
 
 
 @pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
