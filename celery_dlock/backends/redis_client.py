@@ -1,7 +1,8 @@
 """A client of Redis for one process: how it is opened, and what its errors become.
 
 redis-py's pool does not survive every fork: one that a thread was using at that moment stays
-locked in the child for ever. So a client belongs to the process that opened it.
+locked in the child for ever. So a client belongs to the process that opened it. The same goes for
+a module that a thread is importing at the fork, as the first connection does with ``idna``.
 
 One connection error is retried at once, because a connection that idled may have been closed under
 us; operations repeat safely. A timeout is not: the caller has waited long enough, and decides.
@@ -9,6 +10,7 @@ us; operations repeat safely. A timeout is not: the caller has waited long enoug
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  # see above
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
