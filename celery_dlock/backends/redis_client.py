@@ -10,7 +10,7 @@ us; operations repeat safely. A timeout is not: the caller has waited long enoug
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401  # see above
+import encodings.idna  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
