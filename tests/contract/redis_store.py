@@ -21,6 +21,7 @@ class Cost:
 
     requests: int = 0
     commands: Counter[str] = field(default_factory=Counter[str])
+    microseconds: int = 0  # within scripts
 
 
 class StoreOnRedis:
@@ -44,18 +45,20 @@ class StoreOnRedis:
     def counted(self) -> Iterator[Cost]:
         """Count what the server does; nobody else may use it meanwhile."""
         cost = Cost()
-        before, commands_before = self._requests(), self._commands()
+        before, (commands_before, spent_before) = self._requests(), self._commands()
         yield cost
-        commands_after, after = self._commands(), self._requests()
+        (commands_after, spent_after), after = self._commands(), self._requests()
         cost.commands = commands_after - commands_before - Counter(info=2)
+        cost.microseconds = spent_after - spent_before
         cost.requests = after - before - 3  # the three looks after the first
 
     def _requests(self) -> int:
         return int(self._info("stats")["total_reads_processed"])
 
-    def _commands(self) -> Counter[str]:
+    def _commands(self) -> tuple[Counter[str], int]:
         stats = self._info("commandstats")
-        return Counter({name.removeprefix("cmdstat_"): s["calls"] for name, s in stats.items()})
+        calls = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
+        return Counter(calls), int(stats.get("cmdstat_evalsha", {"usec": 0})["usec"])
 
     def _info(self, section: str) -> dict[str, Any]:
         found: dict[str, Any] = self.client.info(section)
