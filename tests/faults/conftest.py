@@ -1,5 +1,7 @@
 """Labs on a real Redis: broker, results and locks, each in a database of its own."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -7,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from kombu import pools
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.tasks.runtime import forget, runtime
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
+from tests.services.until import until
 
 MakeLab = Callable[..., Lab]
 
@@ -58,7 +63,21 @@ def make_lab(tmp_path: Path, redis_server: RedisServer, effects: Effects) -> Ite
 
     yield make
     for lab in labs:
-        lab.app.backend.result_consumer.stop()  # before its server is gone
+        close(lab.app)
+
+
+def close(app: Celery) -> None:
+    """Give back every connection of this process's *app*, before its servers are gone."""
+    app.backend.result_consumer.stop()
+    app.backend.client.connection_pool.disconnect()
+    app.close()
+    pools.reset()  # kombu keeps one a URL, for all apps
+    forget(app)
+
+
+def all_have_left(lab: Lab, *orders: str) -> None:
+    """Wait until the keys of *orders* are free: a task leaves after its result is there."""
+    until(f"{orders} are free", lambda: nothing_is_held(lab, *orders))
 
 
 def nothing_is_held(lab: Lab, *orders: str) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
-from celery_dlock import LockedTask
+from celery_dlock import LockedTask, lock
 from tests.services.effects import Effects
 from tests.services.lab import Journal, hold_at
 from tests.services.until import until
@@ -63,14 +62,20 @@ def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
         journal.write("noticed", order=order)
         return True
 
-    @app.task(name="forking", **options)
-    def forking(order: str, how: str, *, lease: Any) -> str:
+    @app.task(name="forking", bind=True, **options)
+    def forking(self: Any, order: str, how: str, *, lease: Any) -> str:
         """Forks in the body; the child ends in its own way, the parent waits for the test."""
         pid = os.fork()
-        if pid == 0 and how == "os._exit":
-            os._exit(0)
         if pid == 0:
-            sys.exit(0)
+            try:
+                if how == "as the tracer":
+                    about = {"task_id": self.request.id, "args": (order, how), "kwargs": {}}
+                    signals.task_postrun.send(self, task=self, state="SUCCESS", **about)
+                elif how == "lock()":
+                    with lock("other", app=app):
+                        journal.write("locked")
+            finally:
+                os._exit(0)
         os.waitpid(pid, 0)
         journal.write("forked", order=order)
         hold_at(folder, "forked")

@@ -45,6 +45,7 @@ class Proxy:
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
         for each in self._open:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -57,16 +58,25 @@ class Proxy:
                 return
             with socket.create_connection(("127.0.0.1", self._target)) as server:
                 self._open.append(server)
-                self._forward(client, server)
+                reply_is_lost = threading.Event()
+                args = (server, client, reply_is_lost)
+                threading.Thread(target=self._replies, args=args, daemon=True).start()
+                while request := client.recv(65536):
+                    if self._is_to_be_lost(request):
+                        reply_is_lost.set()
+                    server.sendall(request)
 
-    def _forward(self, client: socket.socket, server: socket.socket) -> None:
-        """One request, one reply, in turns, as Redis clients do; both fit into one read here."""
-        while request := client.recv(65536):
-            server.sendall(request)
-            reply = server.recv(65536)
-            if self._is_to_be_lost(request):
-                return
-            client.sendall(reply)
+    def _replies(
+        self, server: socket.socket, client: socket.socket, reply_is_lost: threading.Event
+    ) -> None:
+        with suppress(OSError):
+            while reply := server.recv(65536):
+                if reply_is_lost.is_set():
+                    break
+                client.sendall(reply)
+        for each in (client, server):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def _is_to_be_lost(self, request: bytes) -> bool:
         with self._mutex:

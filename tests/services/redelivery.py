@@ -4,12 +4,14 @@ Redis as a broker delivers a message again when it was not acknowledged for an h
 code for that is run here, with a timeout of nothing.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from typing import Any
 
 from celery import Celery
-from kombu import Connection
+from kombu.connection import Connection
 
 from tests.services.lab import Lab
 from tests.services.until import until

@@ -1,0 +1,78 @@
+"""The request reaches the store, and the connection ends before its reply comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.conftest import MakeLab, all_have_left
+from tests.services.effects import Effects
+from tests.services.proxy import proxy_to
+from tests.services.redelivery import deliver_again, work_off
+from tests.services.redis import RedisServer
+from tests.services.until import until
+
+pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
+
+#: Far longer than the test: a key that stays locked shows.
+TTL = 120.0
+
+
+def is_script(request: bytes) -> bool:
+    return b"EVALSHA" in request
+
+
+def is_leave(request: bytes) -> bool:
+    return is_script(request) and b"$4\r\ndone\r\n" in request
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_the_reply_to_entering_is_lost(
+    make_lab: MakeLab, effects: Effects, redis_server: RedisServer, times: int
+) -> None:
+    # The client asks once more by itself; after that the claim is taken back, and again.
+    with proxy_to(redis_server.port) as proxy:
+        lab = make_lab(
+            celery={"dlock_url": f"redis://127.0.0.1:{proxy.port}/13"}, lock={"ttl": TTL}
+        )
+        pay = lab.app.tasks["pay"]
+        with lab.worker(concurrency=1):
+            assert pay.delay("warm").get(timeout=30) == 0
+            all_have_left(lab, "warm")
+            proxy.lose_replies(times, is_script)
+            results = [pay.delay("42", number) for number in (1, 2)]
+            assert [result.get(timeout=30) for result in results] == [1, 2]
+            all_have_left(lab, "42")
+        assert len(proxy.lost) == times
+        assert len(lab.journal.read("start", order="42")) == 2
+        assert len(effects.payments()) == 3
+        tokens = [payment[2] for payment in effects.payments()]
+        assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_reply_to_leaving_is_lost(
+    make_lab: MakeLab, effects: Effects, redis_server: RedisServer, times: int
+) -> None:
+    with proxy_to(redis_server.port) as proxy:
+        lab = make_lab(
+            celery={"dlock_url": f"redis://127.0.0.1:{proxy.port}/13"}, lock={"ttl": TTL}
+        )
+        pay = lab.app.tasks["pay"]
+        with lab.worker(concurrency=1) as worker:
+            # Given a task whose leave was heard and not answered
+            proxy.lose_replies(times, is_leave)
+            result = pay.delay("42", 1, hold="body")
+            lab.journal.wait_for("start")
+            # And a second delivery of its message
+            assert deliver_again(lab.app) == 1
+            lab.go("body")
+            assert result.get(timeout=30) == 1
+            until("it was lost", lambda: len(proxy.lost) == times)
+            # When the next one comes, it finds the key free
+            assert pay.delay("42", 2).get(timeout=30) == 2
+            worker.stop()
+            work_off(lab, worker)
+        # And the second delivery finds the first done
+        assert len(lab.journal.read("start")) == 2
+        assert len(effects.payments()) == 2
+        assert result.state == "SUCCESS"

@@ -1,0 +1,115 @@
+"""The store goes down, or stops answering, while a body runs: the broker and the results do not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.conftest import MakeLab, all_have_left
+from tests.services.effects import Effects
+from tests.services.lab import Lab
+from tests.services.redis import RedisServer, require_redis
+
+pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
+
+TTL = 3.0
+
+
+def lab_with_store(make_lab: MakeLab, store: RedisServer) -> Lab:
+    """Its locks alone are on *store*, which is given half a second to answer."""
+    options = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
+    return make_lab(
+        celery={"dlock_url": store.url, "dlock_backend_options": options}, lock={"ttl": TTL}
+    )
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_a_body_learns_in_time_that_its_lease_can_no_longer_be_trusted(
+    make_lab: MakeLab, own_redis_server: RedisServer, how: str
+) -> None:
+    lab = lab_with_store(make_lab, own_redis_server)
+    with lab.worker(concurrency=1):
+        # Given a body whose lease has been renewed at least once
+        result = lab.app.tasks["outlive"].delay("42")
+        (start,) = lab.journal.wait_for("start")
+        if how == "killed":
+            own_redis_server.kill()
+        else:
+            own_redis_server.pause()
+        away = time.time()
+        # When the store does not come back
+        (noticed,) = lab.journal.wait_for("noticed")
+        (lost,) = lab.journal.wait_for("lost")
+        # Then the lease is lost within its ttl, by the holder's own clock
+        assert start["at"] + TTL * 0.9 < noticed["at"] < away + TTL + 0.5
+        assert lost["at"] < away + TTL + 1.5
+        assert lost["reasons"] == ["it was not renewed in time"]
+        # And the result of the body is not hidden by any of this
+        assert result.get(timeout=30) is True
+        if how == "paused":
+            own_redis_server.resume()
+    assert len(lab.journal.read("lost")) == 1
+
+
+def test_a_body_that_ends_while_the_store_is_away_keeps_its_result(
+    make_lab: MakeLab, effects: Effects, own_redis_server: RedisServer
+) -> None:
+    lab = lab_with_store(make_lab, own_redis_server)
+    pay = lab.app.tasks["pay"]
+    with lab.worker(concurrency=1):
+        # Given a store that dies with all it knows while the body runs
+        result = pay.delay("42", 1, hold="first")
+        lab.journal.wait_for("start")
+        own_redis_server.kill()
+        # When the body ends
+        lab.go("first")
+        assert result.get(timeout=30) == 1
+        # Then a task that comes meanwhile waits for the store, and runs when it is back
+        later = pay.delay("42", 2)
+        lab.journal.wait_for("end", count=1)
+        own_redis_server.start()
+        assert later.get(timeout=60) == 2
+    assert [payment[0] for payment in effects.payments()] == [result.id, later.id]
+
+
+def test_a_lease_survives_an_outage_that_is_shorter_than_itself(make_lab: MakeLab) -> None:
+    require_redis()
+    with RedisServer("--appendonly", "yes", "--appendfsync", "always") as store:
+        lab = lab_with_store(make_lab, store)
+        with lab.worker(concurrency=1):
+            result = lab.app.tasks["pay"].delay("42", 1, hold="body")
+            (start,) = lab.journal.wait_for("start")
+            # When the store is killed, comes back with what it had, and is paused for a moment
+            store.restart()
+            store.pause()
+            store.resume()
+            # And the body goes on for longer than its lease would have lasted
+            wait_until(start["at"] + 2 * TTL)
+            lab.go("body")
+            assert result.get(timeout=30) == 1
+            all_have_left(lab, "42")
+        # Then nothing was lost
+        assert lab.journal.read("lost") == []
+        assert lab.journal.read("end")[0]["lost"] is False
+
+
+def test_a_store_that_forgot_the_lease_says_so_at_the_next_renewal(
+    make_lab: MakeLab, own_redis_server: RedisServer
+) -> None:
+    lab = lab_with_store(make_lab, own_redis_server)
+    with lab.worker(concurrency=1):
+        result = lab.app.tasks["outlive"].delay("42")
+        lab.journal.wait_for("start")
+        # When the store comes back at once, and empty
+        own_redis_server.restart()
+        back = time.time()
+        (lost,) = lab.journal.wait_for("lost")
+        assert lost["at"] < back + TTL / 3 + 1.0
+        assert lost["reasons"] == ["the store has given it up"]
+        assert result.get(timeout=30) is True
+
+
+def wait_until(instant: float) -> None:
+    """Time itself has to pass here: a lease must have been renewed to be older than its ttl."""
+    time.sleep(max(0.0, instant - time.time()))
