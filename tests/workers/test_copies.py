@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from celery.exceptions import Ignore
 
 from celery_dlock import Fail, LockedTask, Policy, Reschedule, Skip, Wait
 from celery_dlock.core.events import Acquired, Dropped
@@ -149,3 +151,24 @@ def test_a_replacement_that_overtakes_the_replaced_is_not_contention(
     desk.deliver_all()
 
     assert result.get() == "ran"
+
+
+@pytest.mark.parametrize("how", ["retry", "replace"])
+def test_what_a_body_sends_under_its_own_id_is_no_copy_of_it(desk: Desk, how: str) -> None:
+    parts = []
+
+    @desk.locked("order:{order}", name="charge", bind=True, acks_late=True)
+    def charge(self: Any, order: str, part: int = 0) -> str:
+        parts.append(part)
+        if part == 0 and how == "retry":
+            self.retry((order, 1), countdown=0, throw=False)
+        elif part == 0:
+            with suppress(Ignore):
+                self.replace(charge.s(order, 1))
+        return f"part {part}"
+
+    result = charge.apply_async(("42",))
+    desk.deliver_all()
+
+    assert parts == [0, 1]
+    assert result.get() == "part 1"
