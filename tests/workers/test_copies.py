@@ -167,8 +167,7 @@ def test_what_a_body_sends_under_its_own_id_is_no_copy_of_it(desk: Desk, how: st
                 self.replace(charge.s(order, 1))
         return f"part {part}"
 
-    result = charge.apply_async(("42",))
+    charge.apply_async(("42",))
     desk.deliver_all()
 
     assert parts == [0, 1]
-    assert result.get() == "part 1"
