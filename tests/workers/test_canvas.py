@@ -16,7 +16,11 @@ from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.until import until
 
-pytestmark = pytest.mark.server("redis")
+pytestmark = [
+    pytest.mark.server("redis"),
+    # Celery 5.5 with a newer redis-py
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")
