@@ -7,9 +7,17 @@ import pytest
 from celery_dlock.tasks.runtime import runtime
 from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services.effects import Effects
+from tests.services.lab import Lab
 from tests.services.redelivery import deliver_again, work_off
+from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
+
+
+def lapse(lab: Lab, key: str) -> None:
+    """Wait until the lease of *key* has ended, so that the next delivery runs at once."""
+    backend = runtime(lab.app).backend
+    until("the lease ends", lambda: backend.reap(key) and not backend.peek(key).holders)
 
 
 def test_the_late_write_of_a_copy_that_was_overtaken_is_refused(
@@ -81,4 +89,33 @@ def test_the_late_leave_does_not_free_the_key_of_another_task(
     tokens = [start["token"] for start in lab.journal.read("start")]
     assert tokens == sorted(set(tokens))
     assert (late.get(), successor.get()) == (1, 2)
+    assert nothing_is_held(lab, "42")
+
+
+def test_a_run_that_lost_its_lock_takes_no_message_away_from_the_one_that_carries_on(
+    make_lab: MakeLab, effects: Effects
+) -> None:
+    lab = make_lab()
+    with lab.worker(concurrency=1) as paused, lab.worker(concurrency=1) as other:
+        # Given a worker stopped in the body, and its message running in another one
+        other.kill()
+        result = lab.app.tasks["careful"].delay("42")
+        lab.journal.wait_for("start")
+        paused.pause()
+        lapse(lab, "order:42")
+        deliver_again(lab.app)
+        other.start()
+        lab.journal.wait_for("start", count=2)
+        # When the first goes on, finds its lease lost, and ends; and then the other one is killed
+        paused.resume()
+        lab.journal.wait_for("lost")
+        until("it has ended", lambda: f"[{result.id}] ignored" in paused.log)
+        paused.stop()
+        other.kill()
+        # Then there still is a message, and the task runs to its end
+        deliver_again(lab.app)
+        lab.go("careful")
+        work_off(lab, other)
+    assert [payment[0] for payment in effects.payments()] == [result.id]
+    assert result.state == "SUCCESS"
     assert nothing_is_held(lab, "42")

@@ -62,6 +62,20 @@ def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
         journal.write("noticed", order=order)
         return True
 
+    @app.task(name="careful", bind=True, **options)
+    def careful(self: Any, order: str, *, lease: Any) -> None:
+        """Waits until the test says go or its lease is lost, and pays only in the first case."""
+        journal.write("start", token=lease.fencing_token)
+        until("go or lost", lambda: lease.lost or (folder / "go-careful").exists())
+        lease.check()
+        Effects(folder).pay(lease, self.request.id)
+
+    _register_forking(app, folder, options)
+
+
+def _register_forking(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
+    journal = Journal(folder / "journal")
+
     @app.task(name="forking", bind=True, **options)
     def forking(self: Any, order: str, how: str, *, lease: Any) -> str:
         """Forks in the body; the child ends in its own way, the parent waits for the test."""
