@@ -12,6 +12,7 @@ from celery.exceptions import ChordError
 from celery.result import AsyncResult
 
 from celery_dlock import lock
+from celery_dlock.tasks.runtime import forget
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.until import until
@@ -36,8 +37,18 @@ def lab(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> 
     lab = Lab(tmp_path_factory.mktemp("canvas"), {"celery": config, "task": {"acks_late": True}})
     with lab.worker("prefork", concurrency=4):
         yield lab
+    hang_up(lab)
+
+
+def hang_up(lab: Lab) -> None:
+    """Results unsubscribe when they are collected: while there is a server to tell, then."""
+    forget(lab.app)
+    subscription, client = lab.app.backend.result_consumer._pubsub, lab.app.backend.client
+    lab.app.close()
     del lab.app
-    gc.collect()  # results unsubscribe when they go, while there is a server to tell
+    gc.collect()
+    subscription.close()
+    client.connection_pool.disconnect()
 
 
 def check_no_overlap(lab: Lab, order: str, count: int) -> None:
