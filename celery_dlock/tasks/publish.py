@@ -21,6 +21,7 @@ from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, StaleFencingToken
 from celery_dlock.tasks.execution import Execution
 from celery_dlock.tasks.history import DELIVERY, HISTORY, History
+from celery_dlock.tasks.visibility import longest_countdown
 
 #: After this many runs in a row that ended because the lock was gone, the task fails visibly.
 MAX_LOST_RUNS = 10
@@ -43,7 +44,8 @@ def come_back(execution: Execution, left: float) -> NoReturn:
     This copy may be the only one that survives the other's worker, so it is kept; and it never
     writes a result, nor counts as a wait.
     """
-    _publish(execution, min(max(left, 1.0), 60.0), execution.history, "this task is running")
+    countdown = _bounded(execution, min(max(left, 1.0), 60.0))
+    _publish(execution, countdown, execution.history, "this task is running")
     raise Ignore("another delivery of this task is running")
 
 
@@ -53,7 +55,7 @@ def store_away(execution: Execution, error: BackendUnavailable) -> NoReturn:
     if execution.request.is_eager or execution.runtime.settings.on_unavailable == "fail":
         raise error
     past = execution.history
-    countdown = _AFTER_TROUBLE.delay(past.away, random.random)
+    countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.away, random.random))
     _publish(execution, countdown, replace(past, away=past.away + 1), str(error))
     raise Retry(exc=error, when=countdown)
 
@@ -67,13 +69,18 @@ def run_again(execution: Execution, error: LockLost | StaleFencingToken) -> NoRe
     if execution.request.is_eager or past.lost >= MAX_LOST_RUNS:
         raise error
     carried = execution.leave(Outcome.REPEAT)
-    countdown = _AFTER_TROUBLE.delay(past.lost, random.random)
+    countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.lost, random.random))
     # Also when another delivery is running: on some brokers (Redis) it is the same message to
     # acknowledge, so this one could take away the only copy that survives the other's worker.
     _publish(execution, countdown, replace(past, lost=past.lost + 1), str(error))
     if carried:
         raise Ignore(f"{error}; another delivery of this task has it")
     raise Retry(exc=error, when=countdown)
+
+
+def _bounded(execution: Execution, countdown: float) -> float:
+    """The waits that no policy chose keep within what the broker allows."""
+    return min(countdown, longest_countdown(execution.task.app))
 
 
 def _publish(execution: Execution, countdown: float, history: History, reason: str) -> None:

@@ -11,13 +11,9 @@ from celery import bootsteps
 
 from celery_dlock.backends.base import Trait
 from celery_dlock.contention import Reschedule
-from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.tasks import runtime
-
-#: Brokers that deliver a message again when it was not acknowledged for this long, in seconds.
-#: A message with a countdown is not acknowledged before it is due.
-VISIBILITY_TIMEOUT = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
+from celery_dlock.tasks.visibility import visibility_timeout
 
 
 class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
@@ -37,17 +33,8 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
 
 
 def check_countdowns(app: Any, default: Any) -> None:
-    """Refuse a backoff that outlasts the broker's visibility timeout.
-
-    The message would be delivered again while it waits to be due, and again, without end
-    (celery/celery#3270, #4400).
-    """
-    transport = (app.conf.broker_read_url or "").partition("://")[0].partition("+")[0]
-    usual = VISIBILITY_TIMEOUT.get(transport)
-    options = app.conf.broker_transport_options or {}
-    if usual is None and "visibility_timeout" not in options:
-        return
-    visible = duration("visibility_timeout", options.get("visibility_timeout", usual))
+    """Refuse a backoff that outlasts the broker's visibility timeout."""
+    visible = visibility_timeout(app)
     for task in app.tasks.values():
         definition = getattr(task, "lock_definition", None)
         policy = definition and (definition.policy or default)
