@@ -69,6 +69,8 @@ def make_lab(tmp_path: Path, redis_server: RedisServer, effects: Effects) -> Ite
 def close(app: Celery) -> None:
     """Give back every connection of this process's *app*, before its servers are gone."""
     app.backend.result_consumer.stop()
+    # A result that is collected later would ask its server, which is gone by then.
+    app.backend.remove_pending_result = lambda result: result
     app.backend.client.connection_pool.disconnect()
     app.close()
     pools.reset()  # kombu keeps one a URL, for all apps

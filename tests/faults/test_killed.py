@@ -7,7 +7,8 @@ result is there, and nothing stays locked or lies in the broker.
 from __future__ import annotations
 
 import pytest
-from celery import chain, chord
+from celery import Signature, chain, chord
+from celery.result import AsyncResult
 
 from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services import faults
@@ -39,14 +40,16 @@ PLACES = [
 ]
 
 
-def kill_and_deliver_again(lab: Lab) -> None:
+def kill_and_deliver_again(lab: Lab, work: Signature) -> AsyncResult:
     """Let a worker die at the lab's fault and another one do what is left, until all is done."""
     with lab.worker("prefork", concurrency=1) as worker:
+        result = work.apply_async()
         until("the fault strikes", lambda: faults.struck(lab.folder))
         assert worker.process is not None
         worker.process.wait(30)
         deliver_again(lab.app)
         work_off(lab, worker)
+    return result
 
 
 @pytest.mark.parametrize(("when", "where", "ends", "callbacks"), PLACES)
@@ -56,9 +59,9 @@ def test_a_chain_whose_first_task_is_killed(
     # Given a worker that will be killed there, and a chain
     lab = make_lab(faults=[faults.kill(when, where)])
     tasks = lab.app.tasks
-    last = chain(tasks["pay"].s("42", 7), tasks["note"].s()).apply_async()
+    work = chain(tasks["pay"].s("42", 7), tasks["note"].s())
     # When it was killed, and its message is delivered again
-    kill_and_deliver_again(lab)
+    last = kill_and_deliver_again(lab, work)
     # Then it has run as often as it had to, and the effect happened once
     starts = lab.journal.read("start")
     assert len(lab.journal.read("end")) == ends
@@ -88,9 +91,8 @@ def test_a_chord_whose_first_task_is_killed(
     lab = make_lab(faults=[faults.kill(when, where)])
     tasks = lab.app.tasks
     header = [tasks["pay"].s("42", 7), tasks["pay"].s("43", 8)]
-    body = chord(header)(tasks["note"].s())
 
-    kill_and_deliver_again(lab)
+    body = kill_and_deliver_again(lab, chord(header, tasks["note"].s()))
 
     assert sorted(payment[1] for payment in effects.payments()) == ["order:42", "order:43"]
     assert len(lab.journal.read("callback")) == 1
