@@ -1,0 +1,160 @@
+"""The manager with a fault planted at each of its calls: nothing stays held."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlock.core import manager as manager_module
+from celery_dlock.core.manager import LockManager
+from celery_dlock.core.state import (
+    Outcome,
+)
+from celery_dlock.errors import BackendUnavailable
+from tests.services.faulty import (
+    KEEPING,
+    KEYS,
+    TTL,
+    Faulty,
+    TimeLimit,
+    claims,
+    fails_for,
+    nth,
+    taken,
+    watched,
+)
+
+
+@pytest.fixture
+def store() -> Faulty:
+    return Faulty()
+
+
+@pytest.fixture
+def manager(store: Faulty) -> LockManager:
+    return LockManager(store)
+
+
+def test_a_request_without_an_answer_is_taken_back(manager: LockManager, store: Faulty) -> None:
+    # Given a store that does what it is asked, and whose answer to the second key is lost
+    store.late = fails_for(("enter", "b"))
+    # When three keys are asked for
+    with pytest.raises(BackendUnavailable):
+        manager.acquire(claims(), KEEPING)
+    # Then what landed is given back
+    assert ("enter", "b") in store.calls
+    assert store.held() == set()
+    assert watched(manager) == set()
+
+
+def test_the_error_is_that_of_the_request_even_when_taking_back_fails_too(
+    manager: LockManager, store: Faulty
+) -> None:
+    store.late = fails_for(("enter", "b"))
+    store.fault = fails_for(("leave", "a"), ("leave", "b"))
+    with pytest.raises(BackendUnavailable, match="no answer to enter b"):
+        manager.acquire(claims(), KEEPING)
+    # What cannot be reached lapses with its lease, for nobody renews it
+    assert store.held() == {"a", "b"}
+    assert watched(manager) == set()
+    store.late = fails_for()
+    store.clock.advance(TTL)
+    assert taken(manager.acquire(claims("next"), KEEPING)).keys == KEYS
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, len(KEYS) + 1))
+def test_a_time_limit_at_any_call_of_acquiring_leaves_nothing_held(
+    manager: LockManager, store: Faulty, number: int, late: bool
+) -> None:
+    strikes = nth(number, TimeLimit())
+    if late:
+        store.late = strikes
+    else:
+        store.fault = strikes
+    with pytest.raises(TimeLimit):
+        manager.acquire(claims(), KEEPING)
+    assert len(store.calls) == number + len(KEYS)
+    assert store.held() == set()
+    assert watched(manager) == set()
+
+
+@pytest.mark.parametrize("number", range(1, len(KEYS) + 3))
+def test_a_time_limit_while_being_refused_leaves_nothing_held(
+    manager: LockManager, store: Faulty, number: int
+) -> None:
+    # Given the last key held by another: three calls ask, two give back
+    taken(LockManager(store).acquire(claims("holder", ["c"]), KEEPING))
+    store.late = nth(number, TimeLimit())
+    with pytest.raises(TimeLimit):
+        manager.acquire(claims(), KEEPING)
+    assert store.held() == {"c"}
+
+
+@pytest.mark.parametrize("number", range(1, len(KEYS) + 1))
+def test_a_time_limit_while_the_keeper_takes_over_leaves_nothing_held(
+    manager: LockManager, store: Faulty, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    strikes = nth(number, TimeLimit())
+    watch = manager._keeper.watch
+
+    def interrupted(*arguments: object) -> None:
+        watch(*arguments)  # type: ignore[arg-type]
+        strikes("watch", "")
+
+    monkeypatch.setattr(manager._keeper, "watch", interrupted)
+    with pytest.raises(TimeLimit):
+        manager.acquire(claims(), KEEPING)
+    assert store.held() == set()
+    assert watched(manager) == set()
+
+
+def test_a_time_limit_while_the_lease_is_made_leaves_nothing_held(
+    manager: LockManager, store: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise TimeLimit
+
+    monkeypatch.setattr(manager_module, "Lease", interrupted)
+    with pytest.raises(TimeLimit):
+        manager.acquire(claims(), KEEPING)
+    assert store.held() == set()
+    assert watched(manager) == set()
+
+
+@pytest.mark.parametrize("number", range(1, 2 * len(KEYS) + 1))
+def test_a_time_limit_while_releasing_can_be_made_good_by_releasing_again(
+    manager: LockManager, store: Faulty, number: int
+) -> None:
+    lease = taken(manager.acquire(claims(), KEEPING))
+    strikes = nth(number, TimeLimit())
+    store.fault = store.late = strikes
+    with pytest.raises(TimeLimit):
+        manager.release(lease, Outcome.DONE)
+    assert watched(manager) == set()
+    manager.release(lease, Outcome.DONE)
+    assert store.held() == set()
+
+
+@pytest.mark.parametrize("failing", KEYS)
+def test_a_key_that_cannot_be_freed_does_not_keep_the_others(
+    manager: LockManager, store: Faulty, failing: str
+) -> None:
+    lease = taken(manager.acquire(claims(), KEEPING))
+    store.fault = fails_for(("leave", failing))
+    with pytest.raises(BackendUnavailable):
+        manager.release(lease, Outcome.DONE)
+    assert store.held() == {failing}
+    assert watched(manager) == set()
+
+
+def test_a_claim_taken_back_while_the_store_is_away_is_not_renewed_when_it_is_back(
+    manager: LockManager, store: Faulty
+) -> None:
+    # Given a claim that the caller never got to use
+    taken(manager.acquire(claims(keys="a"), KEEPING))
+    # When it is taken back in vain
+    store.fault = fails_for(("leave", "a"))
+    manager.take_back(claims(keys="a"))
+    # Then it is the store's to end
+    assert store.held() == {"a"}
+    assert watched(manager) == set()
