@@ -10,6 +10,7 @@ import pytest
 from kombu.message import Message
 
 from celery_dlock import LockedTask, lock
+from celery_dlock.tasks.runtime import forget
 from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
@@ -30,13 +31,18 @@ def embedded(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make_lab(tmp_path: Path) -> MakeLab:
+def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
     """``make_lab(celery={...}, lock={...}, task={...})``: a lab with these on top of its own."""
 
     def make(celery: dict[str, Any] | None = None, **options: dict[str, Any]) -> Lab:
-        return Lab(tmp_path, {"celery": {**embedded(tmp_path), **(celery or {})}, **options})
+        config = {"celery": {**embedded(tmp_path), **(celery or {})}, **options}
+        labs.append(Lab(tmp_path, config))
+        return labs[-1]
 
-    return make
+    labs: list[Lab] = []
+    yield make
+    for lab in labs:
+        forget(lab.app)  # from Python 3.13 on an SQLite connection that is left open is a warning
 
 
 @pytest.fixture(name="desk")
