@@ -19,7 +19,7 @@ lint:   ## style, format and layers, then the types
 docs:   ## build the documentation into docs/_build/html
 	@scripts/tox run -e docs
 
-bench:  ## compare with other lock libraries; the report goes to the terminal
+bench:  ## cycles and throughput as ratios; the report goes to the terminal
 	@scripts/tox run -e bench
 
 clean:  ## remove everything these commands have made

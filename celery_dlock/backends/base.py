@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from celery_dlock.core.state import (
     Claim,
+    Ending,
     EnterVerdict,
     KeyState,
     LeaveVerdict,
@@ -53,11 +54,15 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A waiting task whose turn has come, and its message as it was parked."""
+    """A waiting task that is called, and its message as it was parked.
+
+    ``ending`` is ``None`` when its turn has come; else it is called to end, for that reason.
+    """
 
     key: str
     task: str
     message: bytes
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,17 @@ class Reply(Generic[V_co]):
 
     verdict: V_co
     wakes: tuple[Wake, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found due, and in how many seconds the next key is (``None``: none is).
+
+    That may be too early for a key whose lease was renewed: the next sweep puts it right.
+    """
+
+    wakes: tuple[Wake, ...]
+    next_in: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +132,13 @@ class LockBackend(ABC):
     @abstractmethod
     def reap(self, key: str) -> Reply[None]:
         """Let time pass on *key*: drop what has ended, call who is next."""
+
+    @abstractmethod
+    def sweep(self, limit: int = 100) -> Swept:
+        """:meth:`reap` up to *limit* keys that are due, the most overdue first.
+
+        Several may sweep at once: a key that one has reaped is no longer due for the others.
+        """
 
     @abstractmethod
     def peek(self, key: str) -> KeyState:

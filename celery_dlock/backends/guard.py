@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from celery_dlock.core.state import Grant, Holder, Mode
+from celery_dlock.core.state import Ending, Grant, Holder, Mode
 
 
 def encode(holders: Sequence[Holder], grants: Sequence[Grant]) -> str:
@@ -26,10 +26,16 @@ def decode(text: str) -> tuple[tuple[Holder, ...], tuple[Grant, ...]]:
         held = json.loads(text)
         return (
             tuple(Holder(**_fields(row)) for row in held["holders"]),
-            tuple(Grant(**_fields(row)) for row in held["grants"]),
+            tuple(_grant(_fields(row)) for row in held["grants"]),
         )
     except (TypeError, KeyError) as exc:
         raise ValueError(f"not a guard: {exc!r}") from exc
+
+
+def _grant(fields: dict[str, Any]) -> Grant:
+    if fields["ending"] is not None:
+        fields["ending"] = Ending(fields["ending"])
+    return Grant(**fields)
 
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self, TypeVar
 
-from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Trait, Wake
+from celery_dlock.backends.base import (
+    BackendOptions,
+    Guarantee,
+    LockBackend,
+    Reply,
+    Swept,
+    Trait,
+    Wake,
+)
 from celery_dlock.backends.change import REMEMBER_LOST, difference
 from celery_dlock.core import machine
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
     Claim,
     EnterVerdict,
@@ -108,6 +117,18 @@ class MemoryBackend(LockBackend):
             before = self._load(nobody, now)
             return self._commit(nobody, before, machine.reap(before, now), None, now)
 
+    def sweep(self, limit: int = 100) -> Swept:
+        overdue = [key for at, key in self._dues() if at <= self._now()]
+        wakes = [wake for key in overdue[:limit] for wake in self.reap(key).wakes]
+        later = self._dues()
+        next_in = max(0, later[0][0] - self._now()) / SECOND if later else None
+        return Swept(tuple(wakes), next_in)
+
+    def _dues(self) -> list[tuple[int, str]]:
+        with self._mutex:
+            dues = ((machine.due(found.state), key) for key, found in self._keys.items())
+            return sorted((at, key) for at, key in dues if at is not None)
+
     def peek(self, key: str) -> KeyState:
         with self._mutex:
             return self._keys.get(key, _Key()).state
@@ -135,7 +156,10 @@ class MemoryBackend(LockBackend):
         found.state = replace(step.state, done=frozenset(), lost=())
         for task in change.parked:
             found.messages[task] = message or b""
-        wakes = tuple(Wake(claim.key, task, found.messages[task]) for task in step.wakes)
+        wakes = tuple(
+            Wake(claim.key, turn.task, found.messages[turn.task], turn.ending)
+            for turn in step.wakes
+        )
         for task in change.unparked:
             del found.messages[task]
         for task in change.done:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import redis
 
 from celery_dlock.backends import redis_wire as wire
-from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Trait
+from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Swept, Trait
 from celery_dlock.backends.redis_client import Session, client_of
 from celery_dlock.core.state import (
     Claim,
@@ -39,6 +39,7 @@ class RedisBackend(LockBackend):
     def __init__(self, connect: Callable[[], redis.Redis], options: BackendOptions) -> None:
         self._connect = connect
         self._prefix = options.prefix
+        self._indexes = wire.indexes(options.prefix)
         self._clock = options.clock
         self._session = Session.over(connect())
 
@@ -64,7 +65,7 @@ class RedisBackend(LockBackend):
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         if not claims:
             return []
-        keys = [wire.names(self._base(claim.key))[0] for claim in claims]
+        keys = [wire.touched(self._prefix, claim.key)[0] for claim in claims]
         args = [self._now()]
         for claim in claims:
             args += [claim.task, claim.nonce, claim.ttl, claim.lock_delay]
@@ -73,13 +74,17 @@ class RedisBackend(LockBackend):
 
     def reap(self, key: str) -> Reply[None]:
         with self._answers() as scripts:
-            _, wakes = scripts.reap(wire.names(self._base(key)), [self._now()])
+            _, wakes = scripts.reap(wire.touched(self._prefix, key), [self._now()])
             return Reply(None, wire.wakes(key, wakes))
+
+    def sweep(self, limit: int = 100) -> Swept:
+        with self._answers() as scripts:
+            return wire.swept(scripts.sweep(self._indexes, [self._now(), limit]))
 
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, lapsed places included; costs what the queue is long."""
         with self._answers() as scripts:
-            return wire.key_state(scripts.peek(wire.names(self._base(key)), [self._now()]))
+            return wire.key_state(scripts.peek(wire.touched(self._prefix, key), [self._now()]))
 
     def close(self) -> None:
         with self._answers() as session:
@@ -96,11 +101,8 @@ class RedisBackend(LockBackend):
     def _claim(
         self, claim: Claim, message: bytes | None, *more: str
     ) -> tuple[list[str], list[Any]]:
-        keys = wire.names(self._base(claim.key), claim.task)
+        keys = wire.touched(self._prefix, claim.key, claim.task)
         return keys, [self._now(), *wire.claim_arguments(claim, message), *more]
-
-    def _base(self, key: str) -> str:
-        return wire.base_name(self._prefix, key)
 
     def _now(self) -> Any:
         """Empty for the server's own time, which is what counts outside tests."""

@@ -30,6 +30,8 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 CONNECT_TIMEOUT = 2.0
 ANSWER_TIMEOUT = 5.0
 
+RULES = ("key", "edits", "machine")
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -41,6 +43,7 @@ class Session:
     leave: Script
     renew: Script
     reap: Script
+    sweep: Script
     peek: Script
 
     @classmethod
@@ -48,10 +51,11 @@ class Session:
         return cls(
             os.getpid(),
             client,
-            enter=client.register_script(script("key", "machine", "claim", "enter")),
-            leave=client.register_script(script("key", "machine", "claim", "leave")),
-            renew=client.register_script(script("key", "machine", "renew")),
-            reap=client.register_script(script("key", "machine", "reap")),
+            enter=client.register_script(script(*RULES, "claim", "enter")),
+            leave=client.register_script(script(*RULES, "claim", "leave")),
+            renew=client.register_script(script(*RULES, "renew")),
+            reap=client.register_script(script(*RULES, "reap")),
+            sweep=client.register_script(script(*RULES, "sweep")),
             peek=client.register_script(script("key", "peek")),
         )
 

@@ -6,18 +6,23 @@ constants come from the Python side, so that there is one place for each.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from celery_dlock.backends.base import Wake
+from celery_dlock.backends.base import Swept, Wake
 from celery_dlock.backends.change import REMEMBER_LOST
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
     Claim,
     Drop,
+    End,
+    Ending,
     EnterVerdict,
     Grant,
     Holder,
@@ -38,9 +43,16 @@ from celery_dlock.core.state import (
 #: What is stored under a key; a later form gets the next number and so never meets this one.
 SCHEMA = 1
 
+#: Over so many hash slots the keys are spread; a sweep looks at the index of each.
+SHARDS = 64
+
 # One letter each: a mode lies in every waiting entry.
 _CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
 _MODES = {code.encode(): mode for mode, code in _CODES.items()}
+_ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d"}
+_ENDINGS = {code.encode(): ending for ending, code in _ENDING_CODES.items()}
+
+_BRACES = re.compile(r"\{[{)]")
 
 _CONSTANTS = f"""\
 local WINDOW = {WINDOW}
@@ -48,6 +60,8 @@ local CALL_AGAIN_FIRST = {CALL_AGAIN_FIRST}
 local CALL_AGAIN_LAST = {CALL_AGAIN_LAST}
 local REMEMBER_LOST = {REMEMBER_LOST}
 local EXCLUSIVE, SHARED = '{_CODES[Mode.EXCLUSIVE]}', '{_CODES[Mode.SHARED]}'
+local TIMED_OUT = '{_ENDING_CODES[Ending.TIMED_OUT]}'
+local DROPPED = '{_ENDING_CODES[Ending.DROPPED]}'
 """
 
 
@@ -59,22 +73,45 @@ def script(*names: str) -> str:
 
 
 def base_name(prefix: str, key: str) -> str:
-    """What all names of *key* begin with; the braces put them into one slot of a cluster.
+    """What all names of *key* begin with; the first braces put a shard into one slot of a cluster.
 
-    A ``}`` in the key would end the tag too early and an empty tag is none, so both are written
-    in another way; no two keys become the same.
+    A ``}`` would end the name of the key too early, so braces are written in another way; no two
+    keys become the same.
     """
-    return f"{_tag_safe(prefix)}:{SCHEMA}:{{{_tag_safe(key) or '{'}}}"
+    return f"{_shard(prefix, shard_of(key))}:{{{_without_braces(key)}}}"
 
 
-def _tag_safe(text: str) -> str:
+def shard_of(key: str) -> int:
+    return zlib.crc32(key.encode(errors="surrogatepass")) % SHARDS
+
+
+def _shard(prefix: str, number: int) -> str:
+    return f"{_without_braces(prefix)}:{SCHEMA}:{{{number}}}"
+
+
+def _without_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "{)")
 
 
+def _key_of(member: bytes) -> str:
+    """The key whose name in the index of its shard is *member*."""
+    return _BRACES.sub(lambda found: "}" if found[0] == "{)" else "{", member.decode()[1:-1])
+
+
 def names(base: str, task: str | None = None) -> list[str]:
-    """The keys of Redis that a script may touch; *task* is the asking one, if there is one."""
+    """The parts of a key in Redis; *task* is the one of which it may be known that it is done."""
     parts = ["state", "queue", "entries", "lost", "token"]
     return [f"{base}:{part}" for part in parts] + ([] if task is None else [f"{base}:done:{task}"])
+
+
+def touched(prefix: str, key: str, task: str = "") -> list[str]:
+    """What the script of an operation may touch."""
+    return [*names(base_name(prefix, key), task), f"{_shard(prefix, shard_of(key))}:due"]
+
+
+def indexes(prefix: str) -> list[str]:
+    """The index of due keys of each shard."""
+    return [f"{_shard(prefix, number)}:due" for number in range(SHARDS)]
 
 
 def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | bytes]:
@@ -88,6 +125,9 @@ def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | byt
         claim.patience,
         claim.lock_delay,
         claim.done_ttl,
+        claim.gives_up,
+        claim.max_waiting,
+        int(claim.drop_oldest),
         message or b"",
     ]
 
@@ -98,10 +138,12 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
             return Run(slot, token)
         case [b"park"]:
             return Park()
-        case [b"busy", row, int(left), int(parked)]:
-            return Busy(None if row is None else _holder(row), left, parked)
+        case [b"busy", row, int(left), int(parked), int(full)]:
+            return Busy(None if row is None else _holder(row), left, parked, bool(full))
         case [b"same", row, int(left)]:
             return Same(_holder(row), left)
+        case [b"end", bytes(code)]:
+            return End(_ENDINGS[code])
         case [b"drop", bytes(reason)]:
             return Drop(Reason(reason.decode()))
         case _:
@@ -126,7 +168,13 @@ def renew_verdicts(answer: Sequence[Any], asked: int) -> list[RenewVerdict]:
 
 
 def wakes(key: str, answer: Sequence[Any]) -> tuple[Wake, ...]:
-    return tuple(Wake(key, task.decode(), message) for task, message in answer)
+    return tuple(Wake(key, task.decode(), message, _ending(code)) for task, message, code in answer)
+
+
+def swept(answer: Sequence[Any]) -> Swept:
+    reaped, later = answer
+    called = tuple(wake for member, rows in reaped for wake in wakes(_key_of(member), rows))
+    return Swept(called, None if later is None else later / SECOND)
 
 
 def key_state(answer: Sequence[Any]) -> KeyState:
@@ -143,14 +191,21 @@ def key_state(answer: Sequence[Any]) -> KeyState:
     )
 
 
+def _ending(code: bytes | None) -> Ending | None:
+    return None if code is None else _ENDINGS[code]
+
+
 def _holder(row: Sequence[Any]) -> Holder:
     task, nonce, mode, *numbers = row
     return Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers)
 
 
 def _grant(row: Sequence[Any]) -> Grant:
-    task, mode, limit, parked, calls, due = row
-    return Grant(task.decode(), _MODES[mode], limit, bool(parked), calls, due)
+    task, mode, limit, parked, calls, due, code, taker = row
+    ending = _ending(code)
+    return Grant(
+        task.decode(), _MODES[mode], limit, bool(parked), calls, due, ending, taker.decode()
+    )
 
 
 def _waiting(row: Sequence[Any]) -> Waiting:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Trait
+from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Swept, Trait
 from celery_dlock.backends.memory import wall_clock
 from celery_dlock.backends.sqlite_file import DatabaseFile
-from celery_dlock.backends.sqlite_key import KeyRows, next_token, spend_token
+from celery_dlock.backends.sqlite_key import KeyRows, due_keys, next_due, next_token, spend_token
 from celery_dlock.core import machine
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
     Claim,
     EnterVerdict,
@@ -99,7 +100,7 @@ class SqliteBackend(LockBackend):
                 rows = KeyRows(db, self._prefix, claim.key, self._now())
                 before = rows.load_guard()
                 step = machine.renew(before, claim, rows.now)
-                rows.save(claim, before, step, None)
+                rows.save_renewed(step.state)
                 verdicts.append(step.verdict)
         return verdicts
 
@@ -110,6 +111,16 @@ class SqliteBackend(LockBackend):
             before = rows.load(nobody.task)
             step = machine.reap(before, rows.now)
             return Reply(None, rows.save(nobody, before, step, None))
+
+    def sweep(self, limit: int = 100) -> Swept:
+        with self._file.transaction() as db:
+            now = self._now()
+            overdue = due_keys(db, self._prefix, now, limit)
+        wakes = [wake for key in overdue for wake in self.reap(key).wakes]
+        with self._file.transaction() as db:
+            later = next_due(db, self._prefix)
+        next_in = None if later is None else max(0, later - self._now()) / SECOND
+        return Swept(tuple(wakes), next_in)
 
     def peek(self, key: str) -> KeyState:
         with self._file.transaction() as db:

@@ -34,11 +34,12 @@ SCHEMA = (
     # One row for each key that is held, called or waited for with a message.
     """CREATE TABLE guard (
         prefix TEXT NOT NULL, key TEXT NOT NULL, held TEXT NOT NULL, parked INTEGER NOT NULL,
-        PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
+        due INTEGER, PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
+    "CREATE INDEX guard_due ON guard (prefix, due) WHERE due IS NOT NULL",
     """CREATE TABLE waiting (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
         slots INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL, lapses INTEGER,
-        PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
+        gives_up INTEGER, PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
     "CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL",
     # Messages of tasks that wait or were called, apart from the queue that every operation reads.

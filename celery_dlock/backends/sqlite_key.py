@@ -13,6 +13,7 @@ from typing import TypeVar
 from celery_dlock.backends.base import Wake
 from celery_dlock.backends.change import REMEMBER_LOST, Change, difference
 from celery_dlock.backends.guard import decode, encode
+from celery_dlock.core.machine import due
 from celery_dlock.core.state import WINDOW, Claim, KeyState, Mode, Step, Waiting
 from celery_dlock.errors import BackendUnavailable
 
@@ -21,9 +22,12 @@ V = TypeVar("V")
 #: How many expired memories of tasks are deleted whenever one is added.
 SWEEP = 16
 
-ENTRY = "SELECT task, mode, slots, rank, arrived, lapses FROM waiting WHERE prefix=? AND key=?"
+ENTRY = (
+    "SELECT task, mode, slots, rank, arrived, lapses, gives_up FROM waiting "
+    "WHERE prefix=? AND key=?"
+)
 
-Row = tuple[str, str, int, int, int, int | None]
+Row = tuple[str, str, int, int, int, int | None, int | None]
 
 
 def next_token(db: sqlite3.Connection) -> int:
@@ -36,12 +40,28 @@ def spend_token(db: sqlite3.Connection) -> None:
     db.execute("UPDATE token SET next = next + 1")
 
 
+def due_keys(db: sqlite3.Connection, prefix: str, now: int, limit: int) -> list[str]:
+    """Keys on which something is to be done without anybody coming, the most overdue first."""
+    rows = db.execute(
+        "SELECT key FROM guard WHERE prefix=? AND due<=? ORDER BY due LIMIT ?", (prefix, now, limit)
+    )
+    return [row[0] for row in rows]
+
+
+def next_due(db: sqlite3.Connection, prefix: str) -> int | None:
+    """When the next of them will be."""
+    row = db.execute("SELECT min(due) FROM guard WHERE prefix=? AND due IS NOT NULL", (prefix,))
+    found: int | None = row.fetchone()[0]
+    return found
+
+
 class KeyRows:
     """The rows of one key within one transaction that began at *now*."""
 
     def __init__(self, db: sqlite3.Connection, prefix: str, key: str, now: int) -> None:
         self._db = db
         self._at = (prefix, key)
+        self._due: int | None = None
         self.now = now
 
     def load(self, task: str) -> KeyState:
@@ -67,13 +87,14 @@ class KeyRows:
 
     def load_guard(self) -> KeyState:
         """Who holds the key and whose turn was called: all that a renewal needs."""
-        row = self._run("SELECT held, parked FROM guard WHERE prefix=? AND key=?").fetchone()
+        row = self._run("SELECT held, parked, due FROM guard WHERE prefix=? AND key=?").fetchone()
         if row is None:
             return KeyState()
         try:
             holders, grants = decode(row[0])
         except ValueError as exc:
             raise BackendUnavailable(f"the row of {self._at[1]!r} cannot be read: {exc}") from exc
+        self._due = row[2]
         return KeyState(holders, grants, parked=row[1])
 
     def load_all(self) -> KeyState:
@@ -89,19 +110,27 @@ class KeyRows:
     ) -> tuple[Wake, ...]:
         """Write what *step* changed; the wakes that the caller has to publish."""
         change = difference(before, step.state)
-        if change.guard:
+        if change.guard or due(step.state) != self._due:  # a renewal leaves it where it was
             self._save_guard(step.state)
         self._save_queue(change, message)
-        wakes = tuple(Wake(claim.key, task, self._message(task)) for task in step.wakes)
+        wakes = tuple(
+            Wake(claim.key, turn.task, self._message(turn.task), turn.ending) for turn in step.wakes
+        )
         for task in change.unparked:
             self._run("DELETE FROM message WHERE prefix=? AND key=? AND task=?", task)
         self._save_past(change, claim.done_ttl)
         return wakes
 
+    def save_renewed(self, state: KeyState) -> None:
+        """Write a longer lease. The key stays due when it was: a sweep will find it is not yet."""
+        held = encode(state.holders, state.grants)
+        self._db.execute("UPDATE guard SET held=? WHERE prefix=? AND key=?", (held, *self._at))
+
     def _save_guard(self, state: KeyState) -> None:
         if state.holders or state.grants or state.parked:
             held = encode(state.holders, state.grants)
-            self._run("INSERT OR REPLACE INTO guard VALUES (?, ?, ?, ?)", held, state.parked)
+            row = (held, state.parked, due(state))
+            self._run("INSERT OR REPLACE INTO guard VALUES (?, ?, ?, ?, ?)", *row)
         else:
             self._run("DELETE FROM guard WHERE prefix=? AND key=?")
 
@@ -109,8 +138,8 @@ class KeyRows:
         for task in change.gone:
             self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
         for e in change.came:
-            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.lapses)
-            self._run("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *entry)
+            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.lapses, e.gives_up)
+            self._run("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", *entry)
         for task in change.parked:
             body = message or b""
             self._run("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?)", task, body)

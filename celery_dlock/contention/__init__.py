@@ -7,12 +7,15 @@ from celery_dlock.contention.base import (
     GiveUp,
     Holder,
     Policy,
+    Queueing,
     RunLater,
     WaitHere,
     patience,
+    queueing,
 )
 from celery_dlock.contention.fail import Fail
 from celery_dlock.contention.named import policy_named
+from celery_dlock.contention.queue import Queue, Replace
 from celery_dlock.contention.reschedule import Reschedule
 from celery_dlock.contention.skip import Skip
 from celery_dlock.contention.wait import Wait
@@ -25,6 +28,9 @@ __all__ = [
     "GiveUp",
     "Holder",
     "Policy",
+    "Queue",
+    "Queueing",
+    "Replace",
     "Reschedule",
     "RunLater",
     "Skip",
@@ -32,4 +38,5 @@ __all__ = [
     "WaitHere",
     "patience",
     "policy_named",
+    "queueing",
 ]

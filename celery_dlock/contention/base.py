@@ -21,7 +21,8 @@ class Contention:
     """What a policy may know.
 
     ``attempt`` counts the refusals before this one, ``waited`` the seconds since the first of
-    them; ``holder`` is ``None`` when the key is only reserved; ``waiting`` counts parked messages.
+    them; ``holder`` is ``None`` when the key is only reserved; ``waiting`` counts parked messages,
+    and ``full`` says that no more of them may wait.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Contention:
     waited: float
     holder: Holder | None
     waiting: int
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,26 @@ class Policy(Protocol):
     def decide(self, contention: Contention) -> Decision:
         """Say what happens to the message; called once for each refusal."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queueing:
+    """What a policy asks of the key's queue in the store.
+
+    ``max_waiting`` messages at most (``None``: no end); with ``drop_oldest`` the first of them
+    makes room. After ``max_wait`` seconds a message is called to time out.
+    """
+
+    max_waiting: int | None
+    drop_oldest: bool
+    max_wait: float | None
+
+
+def queueing(policy: Policy) -> Queueing | None:
+    """What *policy* asks of the queue, if its messages wait in the store at all."""
+    asks = getattr(policy, "queueing", None)
+    found: Queueing | None = asks() if asks is not None else None
+    return found
 
 
 def patience(policy: Policy, attempt: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from celery_dlock.contention.base import Policy
 from celery_dlock.contention.fail import Fail
+from celery_dlock.contention.queue import Queue, Replace
 from celery_dlock.contention.reschedule import Reschedule
 from celery_dlock.contention.skip import Skip
 from celery_dlock.contention.wait import Wait
@@ -17,6 +18,8 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "skip": Skip,
     "fail": Fail,
     "wait": Wait,
+    "queue": Queue,
+    "replace": Replace,
 }
 
 

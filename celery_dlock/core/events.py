@@ -53,6 +53,23 @@ class Rescheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """The message waits in the queue of ``key``; it has left the worker."""
+
+    subject: Subject
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The message was published again: its turn has come, or it ends for the reason given."""
+
+    subject: Subject
+    key: str
+    ending: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """The task did not run, because ``holder`` has the key."""
 
@@ -119,6 +136,8 @@ Event = (
     Acquired
     | Contended
     | Rescheduled
+    | Parked
+    | Woken
     | Skipped
     | Dropped
     | TimedOut

@@ -9,25 +9,39 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock.core.keeper import Keeper, OnLost
 from celery_dlock.core.lease import Lease, Monotonic, Term
-from celery_dlock.core.state import Busy, Claim, Drop, Left, Mode, Outcome, Park, Run, Same
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    Left,
+    Mode,
+    Outcome,
+    Park,
+    Run,
+    Same,
+    Wait,
+)
 from celery_dlock.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from celery_dlock.backends.base import LockBackend
+    from celery_dlock.backends.base import LockBackend, Reply, Wake
 
 logger = logging.getLogger("celery_dlock")
+
+V = TypeVar("V")
 
 #: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
 #: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
 EPOCH_SHIFT = 53
 
-Refusal = Park | Busy | Same | Drop
+Refusal = Park | Busy | Same | End | Drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +64,30 @@ class LockManager:
     """Takes and frees for one process; the keeper renews in between."""
 
     def __init__(
-        self, backend: LockBackend, epoch: int = 0, monotonic: Monotonic = time.monotonic
+        self,
+        backend: LockBackend,
+        wake: Callable[[Sequence[Wake]], None],
+        epoch: int = 0,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
         self._backend = backend
+        self._wake = wake
         self._epoch = epoch << EPOCH_SHIFT
         self._monotonic = monotonic
         self._keeper = Keeper(backend.renew, monotonic)
         self._pid = os.getpid()
 
-    def acquire(self, claims: Sequence[Claim], keeping: Keeping) -> Lease | Refused:
+    def acquire(
+        self,
+        claims: Sequence[Claim],
+        keeping: Keeping,
+        message: bytes | None = None,
+        called: str | None = None,
+    ) -> Lease | Refused:
         """Take every key of *claims*, or none.
+
+        *message* is what waits at the first key that is taken, where a claim queues; *called* is
+        the key from whose queue the task was called, which reserves that one for it.
 
         Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is given back as
         far as the store can be reached, and lapses with its lease otherwise.
@@ -68,9 +96,11 @@ class LockManager:
         try:
             for claim in sorted(claims, key=lambda c: c.key):
                 sent_at = self._monotonic()
-                verdict = self._backend.enter(claim).verdict
+                verdict = self._told(self._backend.enter(claim, message))
                 if not isinstance(verdict, Run):
-                    self.take_back([t.claim for t in terms])
+                    taken = [t.key for t in terms]
+                    others = [c for c in claims if c.key in taken or c.key == called != claim.key]
+                    self.take_back(others)
                     return Refused(claim, verdict)
                 token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
@@ -78,11 +108,15 @@ class LockManager:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost)
             return Lease(tuple(terms), str(self._backend.guarantee))
         except BaseException:  # a time limit strikes anywhere, and a lost reply may have landed
-            self.take_back(claims)
+            # What waits in a queue stays there: it may be all that is left of the message.
+            queues = any(claim.wait is Wait.QUEUE for claim in claims)
+            self.take_back(claims, Outcome.ABANDONED if queues else Outcome.OVER)
             raise
 
-    def release(self, lease: Lease, outcome: Outcome) -> bool:
+    def release(self, lease: Lease, outcome: Outcome, message: bytes | None = None) -> bool:
         """Give every key of *lease* back; whether somebody still carries the task's message.
+
+        On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried.
@@ -93,8 +127,10 @@ class LockManager:
         carried = True
         failed: BackendUnavailable | None = None
         for term in lease.terms:
+            if outcome is Outcome.REPEAT and term is not lease.terms[0]:
+                outcome = Outcome.OVER  # it waits in one queue only
             try:
-                verdict = self._backend.leave(term.claim, outcome).verdict
+                verdict = self._told(self._backend.leave(term.claim, outcome, message))
             except BackendUnavailable as exc:
                 failed = exc
                 continue
@@ -105,16 +141,22 @@ class LockManager:
             raise failed
         return carried
 
-    def take_back(self, claims: Sequence[Claim]) -> None:
-        """Make sure that none of *claims* is held, as far as the store can be reached."""
+    def take_back(self, claims: Sequence[Claim], outcome: Outcome = Outcome.OVER) -> None:
+        """Make sure that *claims* neither hold nor wait, as far as the store can be reached."""
         if os.getpid() != self._pid:
             return
         self._keeper.forget(claims)
         for claim in claims:
             try:
-                self._backend.leave(claim, Outcome.OVER)
+                self._told(self._backend.leave(claim, outcome))
             except BackendUnavailable as exc:
                 logger.warning("%s may be held until its lease ends: %s", claim.key, exc)
+
+    def _told(self, reply: Reply[V]) -> V:
+        """Whoever was called is told before this process goes on."""
+        if reply.wakes:
+            self._wake(reply.wakes)
+        return reply.verdict
 
     def close(self) -> None:
         """Give the store's connections back."""

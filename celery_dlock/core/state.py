@@ -43,6 +43,13 @@ class Outcome(StrEnum):
     ABANDONED = "abandoned"
 
 
+class Ending(StrEnum):
+    """Why a parked task is called although it is not its turn: so that it ends, visibly."""
+
+    TIMED_OUT = "timed out"
+    DROPPED = "dropped"
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One delivery of one task asks for one key.
@@ -51,6 +58,10 @@ class Claim:
     each delivery, so a redelivered copy is never taken for the owner. ``patience`` is how long a
     place is kept, ``lock_delay`` how long a lapsed lease keeps the next holder out, ``done_ttl``
     how long a finished task is remembered (0: not at all).
+
+    Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
+    messages the key may have waiting (0: no end, for both), and ``drop_oldest`` whether the first
+    of them makes room when it is full, or this one has to go.
     """
 
     key: str
@@ -63,6 +74,9 @@ class Claim:
     patience: int = 0
     lock_delay: int = 0
     done_ttl: int = 0
+    gives_up: int = 0
+    max_waiting: int = 0
+    drop_oldest: bool = False
 
     @property
     def owner(self) -> str:
@@ -86,10 +100,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A turn that has been called. It reserves the slot until taken.
+    """A turn that has been called. It reserves the slot until taken, unless it is an ending.
 
     A parked task is called again whenever ``due`` has passed, for ever: a broker outage must not
-    kill it. A place is not called at all; its grant is dropped when ``due`` has passed.
+    kill it. A place is not called at all; its grant is dropped when ``due`` has passed. *taker* is
+    the delivery that is bringing an ending about, so that no second one does.
     """
 
     task: str
@@ -98,11 +113,16 @@ class Grant:
     parked: bool
     calls: int
     due: int
+    ending: Ending | None = None
+    taker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry of the queue; ``lapses`` is ``None`` for a parked task, which never lapses."""
+    """An entry of the queue; ``lapses`` is ``None`` for a parked task, which never lapses.
+
+    ``gives_up`` is when a parked task has waited for long enough, if there is such an end.
+    """
 
     task: str
     mode: Mode
@@ -110,6 +130,7 @@ class Waiting:
     rank: int
     arrived: int
     lapses: int | None
+    gives_up: int | None = None
 
     @property
     def parked(self) -> bool:
@@ -151,12 +172,14 @@ class Park:
 class Busy:
     """Held or reserved by another; ``holder`` is ``None`` when it is only reserved.
 
-    ``left`` is what remains of the holder's lease, ``parked`` how many messages wait.
+    ``left`` is what remains of the holder's lease, ``parked`` how many messages wait; ``full``
+    says that they are as many as may wait.
     """
 
     holder: Holder | None
     left: int
     parked: int
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +188,13 @@ class Same:
 
     holder: Holder
     left: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Not your turn, and it will not come: bring the task to its end, for this reason."""
+
+    ending: Ending
 
 
 class Reason(StrEnum):
@@ -202,7 +232,7 @@ class Renewed:
     expires: int
 
 
-EnterVerdict = Run | Park | Busy | Same | Drop
+EnterVerdict = Run | Park | Busy | Same | End | Drop
 LeaveVerdict = Left | Lost
 RenewVerdict = Renewed | Lost
 
@@ -212,8 +242,8 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[V_co]):
-    """The next state, the verdict, and the tasks whose messages are to be published now."""
+    """The next state, the verdict, and the turns whose messages are to be published now."""
 
     state: KeyState
     verdict: V_co
-    wakes: tuple[str, ...] = ()
+    wakes: tuple[Grant, ...] = ()

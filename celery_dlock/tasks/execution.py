@@ -13,20 +13,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from celery import signals, states
 from celery.app.task import Context
 
-from celery_dlock.contention import Policy, patience
+from celery_dlock.contention import Policy, patience, queueing
 from celery_dlock.core.current import holding
 from celery_dlock.core.events import Acquired, Lost, Released, Subject, Unavailable
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.manager import Keeping
 from celery_dlock.core.state import Claim, Outcome, Wait
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks.history import History, identity, nonce_of
+from celery_dlock.tasks.entry import Entry
+from celery_dlock.tasks.history import HISTORY, History, delivery_of, identity
 from celery_dlock.tasks.runtime import Runtime, runtime
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Execution:
     policy: Policy
     subject: Subject
     nonce: str
+    content_type: str | None
+    entry: Entry | None
     claims: tuple[Claim, ...] = ()
     lease: Lease | None = None
     told: dict[str, object] = field(default_factory=dict)
@@ -64,17 +67,23 @@ class Execution:
         request = task.request
         definition = task.lock_definition
         here = runtime(task.app)
+        who = identity(request)
+        delivery = delivery_of(request)
+        policy = definition.policy or here.policy
+        parkable = "body" in delivery and queueing(policy) is not None
         execution = cls(
             task=task,
             request=request,
             args=args,
             kwargs=kwargs,
             runtime=here,
-            history=History.read(request, identity(request)),
+            history=History.read(request, who),
             keys=definition.template.keys(args, kwargs),
-            policy=definition.policy or here.policy,
+            policy=policy,
             subject=Subject(request.id, task.name, ",".join(definition.template.names)),
-            nonce=nonce_of(request),
+            nonce=delivery["nonce"],
+            content_type=delivery.get("content_type"),
+            entry=Entry.of_delivery(here.wake.app_name, who, delivery) if parkable else None,
         )
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
@@ -84,23 +93,36 @@ class Execution:
         """The claims of this attempt, written down before the store hears of them."""
         definition, settings = self.task.lock_definition, self.runtime.settings
         keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
-        ttl = definition.ttl or settings.ttl
-        self.claims = tuple(
-            Claim(
-                key=key,
-                task=self.history.task,
-                nonce=self.nonce,
-                ttl=int(ttl * SECOND),
-                mode=definition.mode,
-                limit=definition.limit,
-                wait=Wait.PLACE if keeps else Wait.NOT,
-                patience=int(keeps * SECOND),
-                lock_delay=int(settings.lock_delay * SECOND),
-                done_ttl=int(settings.done_ttl * SECOND),
-            )
-            for key in self.keys
+        asks = queueing(self.policy) if self.entry else None
+        template = Claim(
+            key="",
+            task=self.history.task,
+            nonce=self.nonce,
+            ttl=int((definition.ttl or settings.ttl) * SECOND),
+            mode=definition.mode,
+            limit=definition.limit,
+            wait=Wait.QUEUE if asks else Wait.PLACE if keeps else Wait.NOT,
+            patience=int(keeps * SECOND),
+            lock_delay=int(settings.lock_delay * SECOND),
+            done_ttl=int(settings.done_ttl * SECOND),
         )
+        if asks:
+            template = replace(
+                template,
+                gives_up=int((asks.max_wait or 0) * SECOND),
+                max_waiting=asks.max_waiting or 0,
+                drop_oldest=asks.drop_oldest,
+            )
+        self.claims = tuple(replace(template, key=key) for key in self.keys)
         return self.claims
+
+    def message(self) -> bytes | None:
+        """What waits in the store, should this delivery have to."""
+        if self.entry is None:
+            return None
+        past = self.history
+        waiting = replace(past, waits=past.waits + 1, since=past.since or time.time())
+        return self.entry.encode({HISTORY: waiting.header()})
 
     def keeping(self) -> Keeping:
         """How long the lease is kept: ``max_hold``, by default the task's hard time limit."""
@@ -130,7 +152,7 @@ class Execution:
         """
         lease = self.lease
         if lease is None:
-            self.runtime.manager.take_back(self.claims)
+            self.runtime.manager.take_back(self.claims, outcome)
             self.claims = ()
             return False
         carried = self._release(lease, outcome)
@@ -139,8 +161,9 @@ class Execution:
 
     def _release(self, lease: Lease, outcome: Outcome) -> bool:
         carried = False
+        message = self.message() if outcome is Outcome.REPEAT else None
         try:
-            carried = self.runtime.manager.release(lease, outcome)
+            carried = self.runtime.manager.release(lease, outcome, message)
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             self.runtime.sinks.emit(Unavailable(self.subject, str(exc)))

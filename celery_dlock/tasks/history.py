@@ -7,6 +7,7 @@ speaks of; under another identity the past does not count.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,17 +29,22 @@ def task_id_of(identity: str) -> str:
     return identity.rsplit(":", 2)[0]
 
 
-def nonce_of(request: Context) -> str:
-    """The nonce of this delivery; a fresh one where no main process minted it (eager mode)."""
-    delivery = request.get(DELIVERY)
-    nonce = delivery.get("nonce") if isinstance(delivery, dict) else None
-    return nonce if isinstance(nonce, str) else uuid.uuid4().hex
+def delivery_of(request: Context) -> Mapping[str, Any]:
+    """What the main process noted of this delivery, taken off the headers that travel on.
+
+    Where no main process did (eager mode), only a nonce.
+    """
+    delivery = vars(request).pop(DELIVERY, None)
+    if request.headers:
+        request.headers.pop(DELIVERY, None)
+    return delivery if isinstance(delivery, dict) else {"nonce": uuid.uuid4().hex}
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """How often a task was refused (``waits``) and since when (``since``, seconds since 1970);
-    how often the store was ``away``; how many of its runs ``lost`` their lock.
+    how often the store was ``away``; how many of its runs ``lost`` their lock. ``key`` is the one
+    in whose queue it waited, if it was called from there.
     """
 
     task: str
@@ -46,6 +52,7 @@ class History:
     since: float | None = None
     away: int = 0
     lost: int = 0
+    key: str | None = None
 
     @classmethod
     def read(cls, request: Context, task: str) -> History:
@@ -60,6 +67,7 @@ class History:
             since=float(since) if isinstance(since, int | float) else None,
             away=_count(header.get("away")),
             lost=_count(header.get("lost")),
+            key=header.get("key") if isinstance(header.get("key"), str) else None,
         )
 
     def header(self) -> dict[str, Any]:

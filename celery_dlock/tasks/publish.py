@@ -20,7 +20,7 @@ from celery_dlock.core.events import Rescheduled, StaleRejected, Unavailable
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, StaleFencingToken
 from celery_dlock.tasks.execution import Execution
-from celery_dlock.tasks.history import DELIVERY, HISTORY, History
+from celery_dlock.tasks.history import HISTORY, History
 from celery_dlock.tasks.visibility import longest_countdown
 
 #: After this many runs in a row that ended because the lock was gone, the task fails visibly.
@@ -86,14 +86,13 @@ def _bounded(execution: Execution, countdown: float) -> float:
 def _publish(execution: Execution, countdown: float, history: History, reason: str) -> None:
     task, request = execution.task, execution.request
     headers = dict(request.as_execution_options()["headers"] or {})
-    delivery = headers.pop(DELIVERY, None) or {}
     options = {
         "headers": {**headers, HISTORY: history.header()},
         "countdown": countdown,
         # Before 5.7 Celery does not carry this over.
         "ignore_result": vars(request).get("ignore_result", task.ignore_result),
     }
-    serializer = registry.type_to_name.get(delivery.get("content_type"))
+    serializer = registry.type_to_name.get(execution.content_type)
     if serializer is not None:
         options["serializer"] = serializer
     try:

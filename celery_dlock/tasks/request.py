@@ -2,7 +2,9 @@
 
 It mints the nonce of the delivery: a redelivered or rescheduled message may carry the header of
 an older execution, and must never be taken for its owner. It notes the content type, which the
-child does not get to see, so that a message is published again in its own serializer.
+child does not get to see, so that a message is published again in its own serializer. For a task
+whose message may wait in the store it notes the message as it came; the child has the same bytes
+anyway, so this sends it little more than their names.
 """
 
 from __future__ import annotations
@@ -10,9 +12,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from celery import signals
+from celery.app.task import Context
 from celery.worker.request import Request
 
-from celery_dlock.tasks.history import DELIVERY
+from celery_dlock.contention import queueing
+from celery_dlock.core.state import Claim
+from celery_dlock.tasks.history import DELIVERY, History, identity
+from celery_dlock.tasks.runtime import runtime
 
 
 class LockedRequest(Request):  # type: ignore[misc]
@@ -20,7 +27,36 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._request_dict[DELIVERY] = {
-            "nonce": uuid.uuid4().hex,
-            "content_type": self.content_type,
-        }
+        delivery = {"nonce": uuid.uuid4().hex, "content_type": self.content_type}
+        if self.content_type and self._may_wait():
+            delivery |= {
+                "content_encoding": self.content_encoding,
+                "headers": {k: v for k, v in self.message.headers.items() if k != DELIVERY},
+                "properties": self.message.properties,
+                "exchange": self.delivery_info["exchange"],
+                "routing_key": self.delivery_info["routing_key"],
+                "body": self.body if isinstance(self.body, bytes) else self.body.encode(),
+            }
+        self._request_dict[DELIVERY] = delivery
+
+    def _may_wait(self) -> bool:
+        policy = self.task.lock_definition.policy or runtime(self.app).policy
+        return queueing(policy) is not None
+
+
+@signals.task_revoked.connect  # type: ignore[untyped-decorator]
+def give_back_turn(
+    sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
+) -> None:
+    """A message that was called and is revoked, or has expired: the next one's turn comes at once.
+
+    Such a message never reaches its task. One whose body was killed holds its lock until the lease
+    ends, because the body may still be at it.
+    """
+    if terminated or not hasattr(sender, "lock_definition") or not isinstance(request, Context):
+        return
+    who = identity(request)
+    called = History.read(request, who).key
+    if called is not None:
+        turn = Claim(key=called, task=who, nonce="", ttl=0)
+        runtime(sender.app).manager.take_back([turn])

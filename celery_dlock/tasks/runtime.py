@@ -23,6 +23,7 @@ from celery_dlock.core.events import Sink, Sinks
 from celery_dlock.core.manager import LockManager
 from celery_dlock.registry import open_backend
 from celery_dlock.settings import Settings
+from celery_dlock.tasks.waking import Waker
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Runtime:
     manager: LockManager
     sinks: Sinks
     policy: Policy
+    wake: Waker
 
 
 class _Process:
@@ -93,10 +95,13 @@ def _build(app: Celery) -> Runtime:
     backend = open_backend(settings.url, settings.options)
     settings.check(type(backend))
     sinks = [cast("Sink", symbol_by_name(sink)) for sink in settings.sinks]  # type: ignore[no-untyped-call]
+    told = Sinks(sinks, through=(SoftTimeLimitExceeded,))
+    wake = Waker(app, told)
     return Runtime(
         settings=settings,
         backend=backend,
-        manager=LockManager(backend, settings.fencing_epoch),
-        sinks=Sinks(sinks, through=(SoftTimeLimitExceeded,)),
+        manager=LockManager(backend, wake, settings.fencing_epoch),
+        sinks=told,
         policy=policy_named(settings.on_contention or "reschedule"),
+        wake=wake,
     )

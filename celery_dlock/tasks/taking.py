@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from typing import assert_never
 
 from celery.exceptions import Ignore
 
 from celery_dlock.contention import Complete, Contention, GiveUp, Holder, RunLater, WaitHere
-from celery_dlock.core.events import Contended, Dropped, Skipped, TimedOut
+from celery_dlock.core.events import Contended, Dropped, Parked, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.manager import Refused
-from celery_dlock.core.state import Busy, Drop, Park, Same
+from celery_dlock.core.state import Busy, Claim, Drop, End, Ending, Park, Same
 from celery_dlock.core.state import Holder as Held
 from celery_dlock.errors import BackendUnavailable, LockContended, LockTimeout
 from celery_dlock.tasks.canvas import stop_chain
@@ -42,13 +43,14 @@ def take(execution: Execution) -> Lease | Complete:
     stay_until = 0.0
     while True:
         try:
-            answer = execution.runtime.manager.acquire(execution.claim(), execution.keeping())
+            answer = _ask_store(execution)
         except BackendUnavailable as exc:
             execution.claims = ()  # taken back as far as it goes; the copy may soon hold the key
             store_away(execution, exc)
         if isinstance(answer, Lease):
             return answer
-        execution.claims = ()
+        if not isinstance(answer.verdict, End):
+            execution.claims = ()
         if time.monotonic() >= stay_until:
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
             decision = _decide(execution, answer, since, waited)
@@ -77,9 +79,39 @@ def _decide(
         case Busy() as busy:
             return _ask_policy(execution, refused.claim.key, busy, since, waited)
         case Park():
-            raise AssertionError("a claim that does not queue was parked")
+            execution.runtime.sinks.emit(Parked(execution.subject, refused.claim.key))
+            raise Ignore(f"waits for {refused.claim.key} in the lock store")
+        case End(ending=ending):
+            return _end(execution, refused.claim, ending, waited)
         case _:
             assert_never(refused.verdict)
+
+
+def _ask_store(execution: Execution) -> Lease | Refused:
+    here, called = execution.runtime, execution.history.key
+    claims = execution.claim()
+    if called is not None and called not in execution.keys:
+        # The template has changed since it was parked: the old key's turn is given back.
+        here.manager.take_back([replace(claims[0], key=called)])
+    return here.manager.acquire(claims, execution.keeping(), execution.message(), called)
+
+
+def _end(execution: Execution, claim: Claim, ending: Ending, waited: float) -> Complete:
+    """The task was called to end; its claim stays written down, and goes with the result."""
+    execution.claims = (claim,)
+    if ending is Ending.TIMED_OUT:
+        execution.runtime.sinks.emit(TimedOut(execution.subject, claim.key, waited))
+        raise LockTimeout(claim.key, waited=waited)
+    execution.runtime.sinks.emit(Skipped(execution.subject, claim.key, None))
+    result = {
+        "skipped": True,
+        "key": claim.key,
+        "holder": None,
+        "since": None,
+        "reason": "a newer message took its place in the queue",
+    }
+    stop_chain(execution.task, execution.request, result)
+    return Complete(result)
 
 
 def _ask_policy(
@@ -127,4 +159,5 @@ def _contention(execution: Execution, key: str, busy: Busy, waited: float) -> Co
         if holder is None
         else Holder(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
         waiting=busy.parked,
+        full=busy.full,
     )

@@ -18,6 +18,7 @@ from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
 from celery_dlock.tasks.publish import run_again
 from celery_dlock.tasks.runtime import runtime
+from celery_dlock.tasks.sweeper import Sweeper
 from celery_dlock.tasks.taking import take
 from celery_dlock.tasks.worker import CheckAtStart
 
@@ -45,7 +46,7 @@ class LockedTask(Task):  # type: ignore[misc]
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        app.steps["worker"].add(CheckAtStart)
+        app.steps["worker"].update({CheckAtStart, Sweeper})
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls._define()
             if "__header__" in cls.__dict__:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.contract.broken_waiting  # noqa: F401  (its stores are found as subclasses)
 from celery_dlock.backends.base import LockBackend
 from celery_dlock.backends.memory import MemoryBackend
 from tests.contract import broken_queues  # noqa: F401  (more subclasses of Broken)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.base import BackendOptions, Swept
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.core.state import WINDOW, Busy, Mode, Outcome
 from celery_dlock.testing.clock import ManualClock
@@ -115,6 +115,36 @@ def test_a_crowd_of_lapsed_places_is_cleared_bit_by_bit(redis_server: RedisServe
         store.backend.reap("key")
         assert _waiting(store) == 1
         assert woken(store.backend.leave(claim("holder"), Outcome.DONE)) == ["a"]
+
+
+def test_a_key_that_cannot_be_read_does_not_keep_others_from_being_swept(
+    redis_server: RedisServer,
+) -> None:
+    clock = ManualClock()
+    with store_on(redis_server, clock) as store:
+        for key in ("spoilt", "sound"):
+            running(store.backend.enter(claim("a", key=key)))
+            store.backend.enter(claim("b", key=key, wait=QUEUE), b"message")
+        store.client.set(store.names("spoilt")[0], b"nonsense")
+        clock.advance(10)
+
+        assert [wake.key for wake in store.backend.sweep().wakes] == ["sound"]
+        # And it is looked at again
+        assert store.backend.sweep().next_in == 5
+        clock.advance(600)
+        running(store.backend.enter(claim("b", key="sound")))
+        assert store.backend.sweep() == Swept((), 600)
+
+
+def test_a_key_that_was_deleted_leaves_the_index(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+    with store_on(redis_server, clock) as store:
+        running(store.backend.enter(claim("a")))
+        store.backend.enter(claim("b", wait=QUEUE), b"message")
+        store.client.delete(*store.names("key"))
+        clock.advance(10)
+
+        assert store.backend.sweep() == Swept((), None)
 
 
 def test_two_prefixes_on_one_server_do_not_meet(redis_server: RedisServer) -> None:

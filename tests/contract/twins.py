@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.base import LockBackend, Swept
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -44,6 +44,9 @@ claims = st.builds(
     patience=_seconds,
     lock_delay=st.sampled_from([0, 0, 0, 2 * SECOND]),
     done_ttl=st.sampled_from([0, 3 * SECOND]),
+    gives_up=st.sampled_from([0, 0, 0, 2 * SECOND, 5 * SECOND]),
+    max_waiting=st.sampled_from([0, 0, 0, 1, 2]),
+    drop_oldest=st.booleans(),
 )
 
 _messages = st.none() | st.binary(min_size=1, max_size=8)
@@ -51,12 +54,13 @@ _enter = st.tuples(st.just("enter"), claims, _messages)
 _leave = st.tuples(st.just("leave"), claims, st.sampled_from(list(Outcome)), _messages)
 _renew = st.tuples(st.just("renew"), st.lists(claims, max_size=3))
 _reap = st.just(("reap", KEY))
+_sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
     st.just("pass"),
     st.sampled_from([SECOND, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 700 * SECOND, DAY]),
 )
 
-operations = st.one_of(_reap, _enter, _enter, _leave, _pass, _renew)
+operations = st.one_of(_reap, _sweep, _enter, _enter, _leave, _pass, _renew)
 
 
 class Clock:
@@ -90,13 +94,15 @@ class Twin:
     def _comparable(self, reply: Any) -> object:
         if isinstance(reply, list):
             return reply
+        if isinstance(reply, Swept):  # a renewal may leave the next instant where it was
+            return reply.wakes, reply.next_in is None
         match reply.verdict:
             case Run(slot, token):
                 return replace(reply, verdict=Run(slot, self._number(token)))
             case Same(holder, left):
                 return replace(reply, verdict=Same(self._holder(holder), left))
-            case Busy(Holder() as holder, left, parked):
-                return replace(reply, verdict=Busy(self._holder(holder), left, parked))
+            case Busy(Holder() as holder):
+                return replace(reply, verdict=replace(reply.verdict, holder=self._holder(holder)))
         return reply
 
     def _holder(self, holder: Holder) -> Holder:

@@ -107,7 +107,7 @@ DEFECTS = {
         "NO   The paused worker's late write was refused",
     ),
     "the lock is given to everybody": (
-        "from celery_dlock.core import machine\nmachine._free = lambda *_: True",
+        "from celery_dlock.core import machine\nmachine.free = lambda *_: True",
         "NO   No two tasks of one order overlapped",
     ),
     "effects are not remembered": (

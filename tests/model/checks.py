@@ -12,6 +12,7 @@ from celery_dlock.core.state import (
     Busy,
     Claim,
     Drop,
+    End,
     EnterVerdict,
     Grant,
     Holder,
@@ -86,7 +87,10 @@ def check_state(state: KeyState) -> Facts:
     require(not parked or bool(live or granted) or due(state), "S4 somebody will wake it", state)
     return Facts(
         held=frozenset((h.task, h.nonce) for h in state.holders if h.expires > 0),
-        nonces=frozenset((h.task, h.nonce) for h in state.holders),
+        nonces=frozenset(
+            [(h.task, h.nonce) for h in state.holders]
+            + [(g.task, g.taker) for g in state.grants if g.taker]
+        ),
         carried=frozenset(
             [w.task for w in state.waiting if w.lapses is None]
             + [g.task for g in state.grants if g.parked]
@@ -103,20 +107,29 @@ def due(state: KeyState) -> bool:
         any(h.frees <= 0 for h in state.holders)
         or any(g.due <= 0 for g in state.grants)
         or any(w.lapses is not None and w.lapses <= 0 for w in state.waiting)
+        or any(gave_up(w) for w in state.waiting if w.task not in _running(state))
     )
+
+
+def gave_up(entry: Waiting) -> bool:
+    """Whether *entry* has waited for too long."""
+    return entry.gives_up is not None and entry.gives_up <= 0
 
 
 def check_after(state: KeyState) -> None:
     """Check what every operation must have left behind."""
-    running = {h.task for h in state.holders}
+    running = _running(state)
     head = next((w for w in state.waiting if w.task not in running), None)
     idle = state.parked and head is not None and fits(state, head)
     require(not idle, "S4 no slot stays free while a message waits that fits", state)
+    late = [w for w in state.waiting if gave_up(w) and w.task not in running]
+    require(not late, "S4 nobody waits who has waited for too long", state)
 
 
 def fits(state: KeyState, entry: Waiting) -> bool:
     """Whether *entry* could hold the key beside all holders and grants."""
-    taken: list[Holder | Grant] = [*state.holders, *state.grants]
+    taken: list[Holder | Grant] = [*state.holders]
+    taken += [g for g in state.grants if g.ending is None]
     if entry.mode is Mode.SHARED:
         return all(t.mode is Mode.SHARED for t in taken)
     if any(t.mode is Mode.SHARED for t in taken):
@@ -143,13 +156,21 @@ def check_enter(
             require(claim.task not in before.done, "S3 no body starts after done", claim)
             _check_admitted(claim, before)
     if claim.wait is Wait.QUEUE:
-        require(not isinstance(step.verdict, Busy | Same), "Q who queues is parked", step)
+        require(not isinstance(step.verdict, Same), "Q who queues is parked", step)
+        full = isinstance(step.verdict, Busy) and step.verdict.full
+        require(full or not isinstance(step.verdict, Busy), "Q who queues is parked", step)
+        _check_room(before, claim, step)
     elif isinstance(step.verdict, Park):
         was = any(g.task == claim.task and g.parked for g in before.grants)
         require(was, "Q who does not queue is only put back where it was parked", step)
     if isinstance(step.verdict, Busy):
         running = {h.task for h in before.holders if h.frees > 0}
         require(claim.task not in running, "S7 a copy of what runs is told so", step)
+    if isinstance(step.verdict, End):
+        running = {h.task for h in before.holders if h.frees > 0}
+        require(claim.task not in running, "S7 what runs is not ended", step)
+        takers = {g.taker for g in before.grants if g.task == claim.task and g.due > 0}
+        require(takers <= {"", claim.nonce}, "S7 one delivery brings an ending about", step)
     _check_started(before, claim, step)
     _check_asked_again(before, claim, step, again, same=same)
 
@@ -158,7 +179,11 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
     """Check that there was room beside all others, lapsed ones under a lock delay too."""
     room: list[Holder | Grant] = [h for h in before.holders if h.frees > 0]
     require(all(h.task != claim.task for h in room), "S1 never two copies of one task", before)
-    room += [g for g in before.grants if g.task != claim.task and (g.parked or g.due > 0)]
+    room += [
+        g
+        for g in before.grants
+        if g.task != claim.task and g.ending is None and (g.parked or g.due > 0)
+    ]
     require(all(t.mode is claim.mode for t in room), "S1 readers and writers apart", before)
     if claim.mode is Mode.EXCLUSIVE:
         limit = min([claim.limit] + [t.limit for t in room])
@@ -166,6 +191,21 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
     called = any(g.task == claim.task for g in before.grants)
     if not called and claim.task not in _started(before):
         require(not before.parked, "S6 a newcomer waits while others wait", (claim, before))
+
+
+def _check_room(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
+    """Check that no more wait than may, but for copies and for those whose run was lost."""
+    if not claim.max_waiting or claim.task in _started(before):
+        return
+    live = {h.task for h in before.holders if h.frees > 0}
+    others = [w for w in before.waiting if w.task not in live and w.parked]
+    full = len(others) >= claim.max_waiting
+    told = isinstance(step.verdict, Busy) and step.verdict.full
+    require(full or not told, "Q who is told so finds it full", step)
+    waiting = [w for w in step.state.waiting if w.task not in _running(step.state) and w.parked]
+    parked = isinstance(step.verdict, Park) and claim.task in {w.task for w in waiting}
+    few = len(waiting) <= max(claim.max_waiting, len(others))
+    require(few or not parked, "Q no more wait than may", step)
 
 
 def _check_started(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
@@ -176,6 +216,10 @@ def _check_started(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> 
         tasks = [w.task for w in step.state.waiting]
         ahead = tasks[: tasks.index(claim.task)] if claim.task in tasks else []
         require(set(ahead) <= _started(before), "S6 who had started waits at the head", step)
+
+
+def _running(state: KeyState) -> set[str]:
+    return {h.task for h in state.holders}
 
 
 def _started(state: KeyState) -> set[str]:
@@ -193,6 +237,10 @@ def _check_asked_again(
     verdict, both = step.verdict, (step, again)
     grant = next((g for g in step.state.grants if g.task == claim.task), None)
     if grant is not None:
+        if grant.ending is not None:  # which is this one's to bring about, or another's
+            ending: type = End if grant.taker in ("", claim.nonce) else Drop
+            require(isinstance(again.verdict, ending), "R asked again, the same verdict", both)
+            return
         # It was called in this very operation, so asking again takes the grant, if it still fits.
         same_terms = (grant.mode, grant.limit) == (claim.mode, claim.limit)
         taken = isinstance(again.verdict, Run) or not same_terms

@@ -11,6 +11,8 @@ QUEUE_2, PLACE_2, NOT_2 = Task(limit=2), Task(Wait.PLACE, limit=2), Task(Wait.NO
 SHRINK, SHRINK_PLACE = Task(limit=2, becomes=QUEUE), Task(Wait.PLACE, limit=2, becomes=PLACE)
 UNPARK, PARK = Task(becomes=PLACE), Task(Wait.PLACE, becomes=QUEUE)
 WRITES, READS = Task(mode=Mode.SHARED, becomes=QUEUE), Task(becomes=READ)
+IMPATIENT, ONE_WAITS = Task(gives_up=True), Task(max_waiting=1)
+REPLACES = Task(max_waiting=1, replaces=True, gives_up=True)
 
 PAIRS = {
     "queue": (QUEUE, QUEUE),
@@ -24,6 +26,10 @@ PAIRS = {
     "reader and rescheduled writer": (READ, PLACE),
     "rescheduled reader and writer": (READ_PLACE, PLACE),
     "two slots": (QUEUE_2, QUEUE_2),
+    "one gives up": (QUEUE, IMPATIENT),
+    "both give up": (IMPATIENT, IMPATIENT),
+    "the newest replaces": (REPLACES, REPLACES),
+    "one may wait": (ONE_WAITS, ONE_WAITS),
 }
 TRIPLES = {
     "queue": (QUEUE, QUEUE, QUEUE),
@@ -35,6 +41,10 @@ TRIPLES = {
     "readers that queue, a rescheduled writer": (READ, READ, PLACE),
     "rescheduled readers, a writer that queues": (READ_PLACE, READ_PLACE, QUEUE),
     "a retry, and another": (Task(retries_as=2), QUEUE, QUEUE),
+    "two give up": (QUEUE, IMPATIENT, IMPATIENT),
+    "one gives up, a place": (IMPATIENT, PLACE, QUEUE),
+    "the newest replaces": (REPLACES, REPLACES, REPLACES),
+    "one may wait": (ONE_WAITS, ONE_WAITS, ONE_WAITS),
     "a rescheduled retry, and another": (Task(Wait.PLACE, retries_as=2), PLACE, PLACE),
 }
 CHANGES = {

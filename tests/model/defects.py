@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from unittest import mock
 
-from celery_dlock.core import machine
+from celery_dlock.core import edits, machine
 from celery_dlock.core.state import Outcome
 from tests.model import workers
 from tests.model.world import Config, Task
@@ -38,13 +38,13 @@ class Defect:
         whole = getattr(self.module, self.function)
         text = inspect.getsource(whole)
         assert text.count(self.old) == 1, f"{self.function} has no {self.old!r} to spoil"
-        names = dict(vars(self.module))
-        exec(compile(text.replace(self.old, self.new), self.name, "exec"), vars(self.module))
-        try:
+        spoilt = dict(vars(self.module))
+        exec(compile(text.replace(self.old, self.new), self.name, "exec"), spoilt)
+        users = [m for m in (machine, edits, workers) if vars(m).get(self.function) is whole]
+        with ExitStack() as planted:
+            for user in users:
+                planted.enter_context(mock.patch.object(user, self.function, spoilt[self.function]))
             yield
-        finally:
-            setattr(self.module, self.function, whole)
-            assert vars(self.module) == names
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,16 @@ Alter = Callable[[KeyState], KeyState]
 
 
 class Op(NamedTuple):
-    """What an operation came to. ``turns``: whose turn it was, in order (a hold or a grant)."""
+    """What an operation came to. ``turns``: whose turn it was, in order (a hold or a grant);
+
+    ``ended``: who was called to end instead.
+    """
 
     key: int
     verdict: Any
     wakes: tuple[str, ...]
     turns: tuple[str, ...]
+    ended: tuple[str, ...]
 
 
 def settle(state: KeyState) -> KeyState:
@@ -46,7 +50,7 @@ def settle(state: KeyState) -> KeyState:
         replace(h, since=NOW, expires=when(h.expires), frees=when(h.frees)) for h in state.holders
     )
     waiting = tuple(
-        replace(w, rank=n, arrived=NOW, lapses=None if w.lapses is None else when(w.lapses))
+        replace(w, rank=n, arrived=NOW, lapses=_when(w.lapses), gives_up=_when(w.gives_up))
         for n, w in enumerate(state.waiting, 1)
     )
     grants = (replace(g, calls=1, due=when(g.due)) for g in state.grants)
@@ -63,6 +67,10 @@ def settle(state: KeyState) -> KeyState:
 
 def when(instant: int) -> int:
     return AHEAD if instant > NOW else NOW
+
+
+def _when(instant: int | None) -> int | None:
+    return None if instant is None else when(instant)
 
 
 class Keys:
@@ -114,7 +122,8 @@ class Keys:
         found = self._ops.get(name)
         if found is None:
             before = _loaded(self.states[key], claim.task)
-            found = self._ops[name] = self._op(key, before, machine.renew(before, claim, NOW))
+            step = machine.renew(before, claim, NOW)
+            found = self._ops[name] = self._op(key, before, step, settles=False)
         return found
 
     def reap(self, key: int) -> Op:
@@ -137,6 +146,8 @@ class Keys:
         key: int,
         before: KeyState,
         step: Step[EnterVerdict] | Step[LeaveVerdict] | Step[RenewVerdict] | Step[None],
+        *,
+        settles: bool = True,
     ) -> Op:
         whole = self.states[key]
         known = {entry[0] for entry in before.lost}
@@ -145,8 +156,11 @@ class Keys:
             done=step.state.done | whole.done,
             lost=step.state.lost + tuple(e for e in whole.lost if e[0] not in known),
         )
-        checks.check_after(after)
-        return Op(self.number(after), step.verdict, step.wakes, _turns(before, step.state))
+        if settles:
+            checks.check_after(after)
+        wakes = tuple(turn.task for turn in step.wakes)
+        turns, ended = _turns(before, step.state)
+        return Op(self.number(after), step.verdict, wakes, turns, ended)
 
 
 def _loaded(state: KeyState, task: str) -> KeyState:
@@ -159,7 +173,11 @@ def _loaded(state: KeyState, task: str) -> KeyState:
     )
 
 
-def _turns(before: KeyState, after: KeyState) -> tuple[str, ...]:
+def _turns(before: KeyState, after: KeyState) -> tuple[tuple[str, ...], tuple[str, ...]]:
     had = {h.task for h in before.holders} | {g.task for g in before.grants}
-    new: tuple[Any, ...] = (*after.holders, *after.grants)
-    return tuple(x.task for x in new if x.task not in had)
+    called = [g for g in after.grants if g.task not in had]
+    holders = [h.task for h in after.holders if h.task not in had]
+    return (
+        (*holders, *(g.task for g in called if g.ending is None)),
+        tuple(g.task for g in called if g.ending is not None),
+    )

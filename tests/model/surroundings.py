@@ -8,6 +8,7 @@ from functools import partial
 
 from celery_dlock.core.state import Holder, KeyState
 from tests.model.key import NOW
+from tests.model.order import after_ending
 from tests.model.workers import Next, spent
 from tests.model.world import (
     HOLDING,
@@ -28,6 +29,7 @@ def other_steps(model: Model, world: World) -> Iterator[Next]:
     yield from _leases(model, world, state)
     yield from _calls(model, world, state)
     yield from _places(model, world, state)
+    yield from _patience(model, world, state)
     yield from _sweep(model, world)
 
 
@@ -78,7 +80,8 @@ def _calls(model: Model, world: World, state: KeyState) -> Iterator[Next]:
         after = world._replace(key=passed)
         label = f"grant of {grant.task} is overdue"
         kind = OVERDUE if grant.parked else LATE
-        if not model.under_way(world, model.names[grant.task]):
+        busy = model.concluding(world, grant)
+        if not busy and not model.under_way(world, model.names[grant.task]):
             yield label, 0, after
         elif model.can(world, kind):
             yield label.upper(), 1, spent(after)
@@ -106,6 +109,18 @@ def _lapsed(at: int, state: KeyState) -> KeyState:
     return replace(state, waiting=(*state.waiting[:at], place, *state.waiting[at + 1 :]))
 
 
+def _patience(model: Model, world: World, state: KeyState) -> Iterator[Next]:
+    for at, entry in enumerate(state.waiting):
+        if entry.gives_up is not None and entry.gives_up > NOW:
+            key = model.keys.altered(world.key, ("gives up", at), partial(_gave_up, at))
+            yield f"{entry.task} has waited for too long", 0, world._replace(key=key)
+
+
+def _gave_up(at: int, state: KeyState) -> KeyState:
+    entry = replace(state.waiting[at], gives_up=NOW)
+    return replace(state, waiting=(*state.waiting[:at], entry, *state.waiting[at + 1 :]))
+
+
 def _sweep(model: Model, world: World) -> Iterator[Next]:
     if world.sweeper:
         task = world.sweeper[0]
@@ -119,5 +134,6 @@ def _sweep(model: Model, world: World) -> Iterator[Next]:
             yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
     elif model.keys.facts[world.key].due:
         op = model.keys.reap(world.key)
-        after = world._replace(key=op.key, sweeper=model.numbers(op.wakes))
+        after = after_ending(model, world, op)
+        after = after._replace(key=op.key, sweeper=model.numbers(op.wakes))
         yield "reap", 0, model.settle(after)

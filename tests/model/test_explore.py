@@ -8,6 +8,7 @@ from celery_dlock.core.state import Wait
 from tests.model.checks import Violation
 from tests.model.configs import QUICK, SLOW
 from tests.model.defects import TWO, Defect, Disorder
+from tests.model.defects_of_endings import ENDINGS
 from tests.model.defects_of_rules import RULES
 from tests.model.defects_of_world import AROUND
 from tests.model.explore import explore
@@ -25,7 +26,7 @@ def test_no_rule_breaks_in_a_larger_world(config: Config) -> None:
     explore(config)
 
 
-@pytest.mark.parametrize("defect", [*RULES, *AROUND], ids=lambda defect: defect.name)
+@pytest.mark.parametrize("defect", [*RULES, *ENDINGS, *AROUND], ids=lambda defect: defect.name)
 def test_a_defect_is_found(defect: Defect | Disorder) -> None:
     with defect.planted(), pytest.raises(Violation) as found:
         explore(defect.config)
@@ -35,7 +36,7 @@ def test_a_defect_is_found(defect: Defect | Disorder) -> None:
 
 
 def test_no_defect_stays_behind() -> None:
-    for defect in (*RULES, *AROUND):
+    for defect in (*RULES, *ENDINGS, *AROUND):
         with defect.planted():
             pass
 

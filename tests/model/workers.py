@@ -8,6 +8,7 @@ from typing import assert_never
 from celery_dlock.core.state import (
     Busy,
     Drop,
+    End,
     EnterVerdict,
     Lost,
     Mode,
@@ -18,7 +19,7 @@ from celery_dlock.core.state import (
     Wait,
 )
 from tests.model.checks import Violation, require
-from tests.model.key import Op
+from tests.model.order import arrived
 from tests.model.resource import once, write
 from tests.model.world import (
     ACK,
@@ -29,6 +30,8 @@ from tests.model.world import (
     CRASH,
     DISTRUST,
     EFFECT,
+    END_CALLBACKS,
+    END_RESULT,
     ENTER,
     IDLE,
     LEAVE_ABANDONED,
@@ -48,7 +51,6 @@ from tests.model.world import (
     Worker,
     World,
     add,
-    check_order,
     put,
     remove,
     seat,
@@ -77,6 +79,8 @@ AFTER = {
     AGAIN: ACK,
     SKIP_RESULT: SKIP_CALLBACKS,
     SKIP_CALLBACKS: ACK,
+    END_RESULT: END_CALLBACKS,
+    END_CALLBACKS: LEAVE_DONE,
 }
 
 
@@ -130,7 +134,7 @@ def _enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     writes = after.phase in (EFFECT, SKIP_RESULT)
     require(not writes or isinstance(op.verdict, Run | Busy), "S7 no result by a copy", world)
     if not model.faulty(world):
-        world = _arrived(model, world, me.task, op)
+        world = arrived(model, world, me.task, op)
     told = f"enter t{me.task} as {me.nonce}: {type(op.verdict).__name__}"
     yield told, 0, model.settle(world._replace(key=op.key, workers=seat(world, at, after)))
     if model.can(world, REPLY):
@@ -148,20 +152,12 @@ def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
         case Same():
             return Worker(AGAIN, me.task, tag=me.tag)
         case Busy():
-            return Worker(SKIP_RESULT if spec.wait is Wait.NOT else AGAIN, me.task, tag=me.tag)
+            final = spec.wait is Wait.NOT or verdict.full
+            return Worker(SKIP_RESULT if final else AGAIN, me.task, tag=me.tag)
+        case End():
+            return Worker(END_RESULT, me.task, me.nonce, ended=True, tag=me.tag)
         case _:
             assert_never(verdict)
-
-
-def _arrived(model: Model, world: World, task: int, op: Op) -> World:
-    if task not in world.arrived:
-        world = world._replace(arrived=(*world.arrived, task))
-    for turn in model.numbers(op.turns):
-        if turn not in world.turns:
-            called = turn != task or not isinstance(op.verdict, Run)
-            check_order(model, world, turn, called=called)
-            world = world._replace(turns=(*world.turns, turn))
-    return world
 
 
 def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -214,7 +210,7 @@ def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     wakes = model.numbers(op.wakes)
     phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is Wait.QUEUE else AGAIN)
     if not model.faulty(world):
-        world = _arrived(model, world, me.task, op)
+        world = arrived(model, world, me.task, op)
     label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
     after = Worker(phase, me.task, tag=me.tag, wakes=wakes)
     yield label, 0, _moved(model, world._replace(key=op.key), at, after)
@@ -291,5 +287,7 @@ STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
     REQUEUE: _requeue,
     SKIP_RESULT: _result,
     SKIP_CALLBACKS: _callbacks,
+    END_RESULT: _result,
+    END_CALLBACKS: _callbacks,
     ACK: _ack,
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from celery_dlock.core.state import Claim, KeyState, Mode, Wait
+from celery_dlock.core.state import Claim, Grant, KeyState, Mode, Wait
 from tests.model.checks import Violation, require
 from tests.model.key import Keys
 
@@ -30,12 +30,17 @@ AGAIN = "again"
 REQUEUE = "requeue"
 SKIP_RESULT = "skip result"
 SKIP_CALLBACKS = "skip callbacks"
+END_RESULT = "end result"
+END_CALLBACKS = "end callbacks"
 ACK = "ack"
 
 #: In these a worker holds the key, as far as it knows.
 HOLDING = frozenset(
     {RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_OVER, LEAVE_REPEAT, LEAVE_ABANDONED}
 )
+
+#: In these it brings a task to its end that never had its turn.
+ENDING = frozenset({END_RESULT, END_CALLBACKS, LEAVE_DONE})
 
 #: What can go wrong. Each costs one of a configuration's faults.
 CRASH = "crash"  # a worker is gone; late acknowledgement brings its message back
@@ -97,6 +102,8 @@ class Task:
     """What a task asks for. ``retries_as``: its body ends in a retry, which is that other task.
 
     ``becomes``: while a new version is deployed, workers of both take its deliveries.
+    ``gives_up``: it waits in the queue for a time only, which can be over at any moment.
+    ``replaces``: one may wait, and makes room for a newcomer; else it is refused.
     """
 
     wait: Wait = Wait.QUEUE
@@ -104,6 +111,9 @@ class Task:
     limit: int = 1
     retries_as: int | None = None
     becomes: Task | None = None
+    gives_up: bool = False
+    max_waiting: int = 0
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +183,9 @@ class Model:
                 patience=1,
                 lock_delay=int(self.config.lock_delay),
                 done_ttl=1,
+                gives_up=int(spec.gives_up),
+                max_waiting=spec.max_waiting,
+                drop_oldest=spec.replaces,
             )
         return found
 
@@ -210,6 +223,11 @@ class Model:
             fence=tuple(new[t] for t in world.fence),
             workers=tuple(sorted(w._replace(token=new[w.token]) for w in world.workers)),
         )
+
+    def concluding(self, world: World, grant: Grant) -> bool:
+        """Whether a worker is bringing the ending about that *grant* calls for."""
+        taker = (self.names[grant.task], grant.taker)
+        return any((w.task, str(w.nonce)) == taker for w in world.workers if w.phase in ENDING)
 
     def under_way(self, world: World, task: int) -> bool:
         """Whether a message of *task* is on its way to an ``enter``."""
@@ -277,22 +295,6 @@ def owed(model: Model, world: World) -> set[int]:
     tasks = model.config.tasks
     later = {t.retries_as for n, t in enumerate(tasks) if n not in world.told}
     return {n for n in range(len(tasks)) if n not in world.told and n not in later}
-
-
-def check_order(model: Model, world: World, turn: int, *, called: bool) -> None:
-    """Check that *turn* passes over nobody who came first. Asked while nothing went wrong.
-
-    Nobody passes a parked task. A place is passed by those who find the key free and nobody
-    parked (a writer's place not even then by a reader), but not by a task that was *called*.
-    """
-    mine = model.config.tasks[turn]
-    for other in world.arrived[: world.arrived.index(turn)]:
-        theirs = model.config.tasks[other]
-        if other in world.turns or theirs.wait is Wait.NOT:
-            continue
-        reader_first = mine.mode is Mode.SHARED and theirs.mode is Mode.EXCLUSIVE
-        fair = theirs.wait is Wait.PLACE and not called and not reader_first
-        require(fair, f"S6 t{turn} had its turn before t{other}, who came first", world)
 
 
 def goal(model: Model, world: World) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from celery_dlock.backends.base import BackendOptions, Reply
+from celery_dlock.backends.base import BackendOptions, Reply, Wake
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.manager import Keeping, LockManager, Refused
@@ -53,6 +53,10 @@ class Faulty(MemoryBackend):
 
     def held(self) -> set[str]:
         return {key for key in KEYS if self.peek(key).holders}
+
+
+def nobody_is_woken(wakes: Sequence[Wake]) -> None:
+    assert not wakes
 
 
 def nobody_is_told(term: Term, reason: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_dlock.tasks.sweeper import Sweeper
 from tests.services import faults
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -109,6 +110,7 @@ def __getattr__(name: str) -> Any:
     with _building:
         if "app" not in globals():
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
+            Sweeper.enabled = config.get("sweeps", True)
             globals()["app"] = make_app(config)
             faults.install(Path(config["folder"]), config.get("faults", ()))
     return globals()["app"]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from celery_dlock.core import machine
 from celery_dlock.core.state import (
     Claim,
+    Ending,
     EnterVerdict,
     KeyState,
     LeaveVerdict,
@@ -50,6 +51,7 @@ class OneKey:
         self.now = START
         self.tokens = 0
         self.wakes: list[str] = []
+        self.endings: dict[str, Ending] = {}
 
     def enter(self, mine: Claim) -> EnterVerdict:
         self.tokens += 1
@@ -63,6 +65,11 @@ class OneKey:
 
     def reap(self) -> None:
         self._commit(machine.reap(self.state, self.now))
+
+    def due_in(self) -> int | None:
+        """How long until the key is due; ``None`` for never."""
+        at = machine.due(self.state)
+        return None if at is None else at - self.now
 
     def passes(self, microseconds: int) -> None:
         self.now += microseconds
@@ -80,7 +87,8 @@ class OneKey:
         return [g.task for g in self.state.grants]
 
     def _commit(self, step: Step[V]) -> V:
-        self.state, self.wakes = _stored(step.state), list(step.wakes)
+        self.state, self.wakes = _stored(step.state), [turn.task for turn in step.wakes]
+        self.endings = {turn.task: turn.ending for turn in step.wakes if turn.ending}
         return step.verdict
 
 

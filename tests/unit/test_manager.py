@@ -23,6 +23,7 @@ from tests.services.faulty import (
     TTL,
     Faulty,
     claims,
+    nobody_is_woken,
     taken,
     watched,
 )
@@ -36,7 +37,7 @@ def store() -> Faulty:
 
 @pytest.fixture
 def manager(store: Faulty) -> LockManager:
-    return LockManager(store)
+    return LockManager(store, nobody_is_woken)
 
 
 def test_several_keys_are_taken_in_sorted_order(manager: LockManager, store: Faulty) -> None:
@@ -87,7 +88,7 @@ def test_a_late_release_frees_nothing_of_a_successor(manager: LockManager, store
     # Given a holder whose lease has ended, and a successor
     late = taken(manager.acquire(claims("late"), Keeping(None, lambda term, reason: None)))
     store.clock.advance(TTL)
-    successor = taken(LockManager(store).acquire(claims("next"), KEEPING))
+    successor = taken(LockManager(store, nobody_is_woken).acquire(claims("next"), KEEPING))
     assert successor.owner != late.owner
     # When the late one leaves
     manager.release(late, Outcome.DONE)
@@ -111,7 +112,7 @@ def test_trust_counts_from_before_each_request_was_sent(store: Faulty) -> None:
     # Given a store that takes half a second to answer, too short for a renewal to be due
     clock = Monotonic()
     store.late = lambda operation, key: clock.advance(0.5)
-    manager = LockManager(store, monotonic=clock)
+    manager = LockManager(store, nobody_is_woken, monotonic=clock)
     start = clock()
     # When three keys are taken
     lease = taken(manager.acquire(claims(), KEEPING))
@@ -125,20 +126,26 @@ def test_trust_counts_from_before_each_request_was_sent(store: Faulty) -> None:
 def test_the_epoch_stands_in_front_of_the_token_and_both_fit(store: Faulty, epoch: int) -> None:
     # Given a store whose next token is the largest that one may issue
     store._token = 2**53 - 2
-    lease = taken(LockManager(store, epoch).acquire(claims(keys="a"), KEEPING))
+    lease = taken(LockManager(store, nobody_is_woken, epoch).acquire(claims(keys="a"), KEEPING))
     assert lease.fencing_token == epoch * 2**53 + 2**53 - 1
     assert lease.fencing_token < 2**63
 
 
 def test_a_higher_epoch_is_larger_than_every_token_of_the_one_before(store: Faulty) -> None:
     store._token = 2**53 - 2
-    before = taken(LockManager(store, 3).acquire(claims(keys="a"), KEEPING)).fencing_token
-    after = taken(LockManager(Faulty(), 4).acquire(claims(keys="a"), KEEPING)).fencing_token
+    before = taken(
+        LockManager(store, nobody_is_woken, 3).acquire(claims(keys="a"), KEEPING)
+    ).fencing_token
+    after = taken(
+        LockManager(Faulty(), nobody_is_woken, 4).acquire(claims(keys="a"), KEEPING)
+    ).fencing_token
     assert after > before
 
 
 def test_a_read_lock_has_no_token_in_any_epoch(store: Faulty) -> None:
-    lease = taken(LockManager(store, 7).acquire(claims(keys="a", mode=Mode.SHARED), KEEPING))
+    lease = taken(
+        LockManager(store, nobody_is_woken, 7).acquire(claims(keys="a", mode=Mode.SHARED), KEEPING)
+    )
     assert lease.terms[0].token == 0
     assert lease.fencing_tokens == {}
 

@@ -18,6 +18,7 @@ from tests.services.faulty import (
     TimeLimit,
     claims,
     fails_for,
+    nobody_is_woken,
     nth,
     taken,
     watched,
@@ -31,7 +32,7 @@ def store() -> Faulty:
 
 @pytest.fixture
 def manager(store: Faulty) -> LockManager:
-    return LockManager(store)
+    return LockManager(store, nobody_is_woken)
 
 
 def test_a_request_without_an_answer_is_taken_back(manager: LockManager, store: Faulty) -> None:
@@ -83,7 +84,7 @@ def test_a_time_limit_while_being_refused_leaves_nothing_held(
     manager: LockManager, store: Faulty, number: int
 ) -> None:
     # Given the last key held by another: three calls ask, two give back
-    taken(LockManager(store).acquire(claims("holder", ["c"]), KEEPING))
+    taken(LockManager(store, nobody_is_woken).acquire(claims("holder", ["c"]), KEEPING))
     store.late = nth(number, TimeLimit())
     with pytest.raises(TimeLimit):
         manager.acquire(claims(), KEEPING)

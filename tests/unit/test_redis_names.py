@@ -1,4 +1,4 @@
-"""The names of a lock key's parts in Redis: one hash slot for each key, and no two keys alike."""
+"""The names of a lock key's parts in Redis: one hash slot a shard, and no two keys alike."""
 
 from __future__ import annotations
 
@@ -7,32 +7,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from celery_dlock.backends.redis_wire import base_name, names
+from celery_dlock.backends.redis_wire import SHARDS, base_name, indexes, names, swept, touched
 
-braced = st.text(alphabet="{}:a", max_size=5)
+braced = st.text(alphabet="{}:a)", max_size=5)
 
 
 def test_a_name_can_be_read() -> None:
-    assert names(base_name("dlock", "order:42"), "id:0:0") == [
-        "dlock:1:{order:42}:state",
-        "dlock:1:{order:42}:queue",
-        "dlock:1:{order:42}:entries",
-        "dlock:1:{order:42}:lost",
-        "dlock:1:{order:42}:token",
-        "dlock:1:{order:42}:done:id:0:0",
+    assert touched("dlock", "order:42", "id:0:0") == [
+        "dlock:1:{43}:{order:42}:state",
+        "dlock:1:{43}:{order:42}:queue",
+        "dlock:1:{43}:{order:42}:entries",
+        "dlock:1:{43}:{order:42}:lost",
+        "dlock:1:{43}:{order:42}:token",
+        "dlock:1:{43}:{order:42}:done:id:0:0",
+        "dlock:1:{43}:due",
     ]
 
 
 @given(prefix=braced, key=braced, task=braced)
-def test_all_parts_of_a_key_lie_in_one_slot(prefix: str, key: str, task: str) -> None:
-    parts = names(base_name(prefix, key), task)
+def test_all_parts_of_a_key_lie_in_the_slot_of_its_index(prefix: str, key: str, task: str) -> None:
+    parts = touched(prefix, key, task)
     assert len({key_slot(part.encode()) for part in parts}) == 1
+    assert parts[-1] in indexes(prefix)
 
 
-@pytest.mark.parametrize("around", ["{%s}", "}{%s", "{}%s", "}%s{", "{{%s"])
-def test_keys_with_braces_spread_over_the_slots_like_others(around: str) -> None:
-    slots = {key_slot(base_name("dlock", around % number).encode()) for number in range(50)}
-    assert len(slots) > 40
+@pytest.mark.parametrize("around", ["%s", "{%s}", "}{%s", "{}%s", "}%s{", "{{%s"])
+def test_keys_spread_over_all_shards(around: str) -> None:
+    slots = {key_slot(base_name("dlock", around % number).encode()) for number in range(1000)}
+    assert len(slots) == SHARDS
+
+
+@given(prefix=braced, key=braced)
+def test_a_key_is_known_again_from_the_index(prefix: str, key: str) -> None:
+    state, index = names(base_name(prefix, key))[0], touched(prefix, key)[-1]
+    member = state.removeprefix(index.removesuffix("due")).removesuffix(":state")
+
+    (wake,) = swept([[[member.encode(), [[b"task", b"message", None]]]], None]).wakes
+
+    assert wake.key == key
+
+
+@given(one=st.tuples(braced, braced), other=st.tuples(braced, braced))
+def test_no_part_of_a_key_is_a_part_of_another(
+    one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    mine, theirs = (set(names(base_name("dlock", key), task)) for key, task in (one, other))
+    assert bool(mine & theirs) is (one[0] == other[0])
 
 
 @given(one=braced, other=braced)

@@ -81,9 +81,9 @@ def watch_outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
     outcomes: list[Outcome] = []
     release = LockManager.release
 
-    def watched(self: LockManager, lease: Any, outcome: Outcome) -> bool:
+    def watched(self: LockManager, lease: Any, outcome: Outcome, *message: Any) -> bool:
         outcomes.append(outcome)
-        return release(self, lease, outcome)
+        return release(self, lease, outcome, *message)
 
     monkeypatch.setattr(LockManager, "release", watched)
     return outcomes

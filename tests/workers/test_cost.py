@@ -25,11 +25,19 @@ def round_trips(server: RedisServer) -> int:
 
 @pytest.fixture
 def lab(make_lab: MakeLab, own_redis_server: RedisServer) -> Lab:
-    """Locks alone on Redis; broker and results elsewhere. Leases so long that none is renewed."""
+    return on_redis(make_lab, own_redis_server, "in two seconds")
+
+
+def on_redis(make_lab: MakeLab, server: RedisServer, policy: str) -> Lab:
+    """Locks alone on Redis; broker and results elsewhere.
+
+    Nothing comes in between: the leases are too long to be renewed, and nobody sweeps.
+    """
     return make_lab(
-        celery={"dlock_url": own_redis_server.url},
-        lock={"ttl": 600.0, "policy": "in two seconds"},
+        celery={"dlock_url": server.url},
+        lock={"ttl": 600.0, "policy": policy},
         task={"acks_late": True},
+        sweeps=False,
     )
 
 
@@ -60,9 +68,11 @@ def test_a_task_without_contention_costs_two_round_trips(
     assert round_trips(own_redis_server) == before + 42
 
 
+@pytest.mark.parametrize("policy", ["in two seconds", "queue"])
 def test_a_contended_task_costs_three_round_trips_and_one_publish(
-    lab: Lab, own_redis_server: RedisServer
+    make_lab: MakeLab, own_redis_server: RedisServer, policy: str
 ) -> None:
+    lab = on_redis(make_lab, own_redis_server, policy)
     with lab.worker("prefork", concurrency=2):
         # Given two processes that have connected and loaded their scripts
         # One after the other: two that miss a script at once would both load it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from celery_dlock.core.state import Holder
@@ -133,14 +134,23 @@ def open_files(pid: int) -> set[str]:
     return found
 
 
-def test_under_prefork_only_the_children_open_the_lock_store(make_lab: MakeLab) -> None:
-    lab = make_lab()
+def test_under_prefork_no_child_inherits_the_lock_store(make_lab: MakeLab) -> None:
+    lab = make_lab(celery={"worker_max_tasks_per_child": 1})
 
     with lab.worker("prefork", concurrency=1) as worker:
-        lab.app.tasks["apply"].delay("42").get(timeout=30)
+        # Given a main process that has opened the store, to sweep it
+        until("it sweeps", lambda: "locks.db" in open_files(worker.pid))
+        # When a child has run a task with a lock, and its replacement is forked
         lab.app.tasks["apply"].delay("42", 1, hold="here")
         (entry,) = lab.journal.wait_for("start", number=1)
         assert entry["pid"] != worker.pid
         assert "locks.db" in open_files(entry["pid"])
-        assert "locks.db" not in open_files(worker.pid)
         lab.go("here")
+        replaced = until("a new child", lambda: set(children(worker.pid)) - {entry["pid"]})
+
+        # Then the new one has nothing of it
+        assert all("locks.db" not in open_files(pid) for pid in replaced)
+
+
+def children(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children()]

@@ -1,16 +1,20 @@
--- How one lock key lies in Redis, all of it in one hash slot.
+-- How one lock key lies in Redis. Keys are spread over shards by a hash of their name; all of a
+-- shard, its index included, lies in one hash slot: {17} is the hash tag of the shard 17.
 --
---   state    string  holders, calls, how many messages are parked
---   queue    zset    who waits: head .. task by rank; a head packs mode, limit, arrival, lapse
---   entries  hash    task -> head .. message, for whoever waits and for parked tasks in their turn
---   lost     hash    task -> how many runs were lost, and until when that is remembered
---   token    string  the last fencing token
---   done     string  until when the asking task counts as finished
+--   {17}:due                   zset    the shard's keys by when a sweep has something to do there
+--   {17}:{order:42}:state      string  holders, calls, how many messages are parked, when it is due
+--   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
+--                                      arrival, lapse and the end of patience
+--   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
+--                                      tasks in their turn
+--   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
+--   {17}:{order:42}:token      string  the last fencing token
+--   {17}:{order:42}:done:task  string  until when the asking task counts as finished
 --
 -- Instants are microseconds. Concatenation rounds them, so strings are made by integer() only.
 
 local STATE, QUEUE, ENTRIES = KEYS[1], KEYS[2], KEYS[3]
-local LOST, TOKEN, DONE = KEYS[4], KEYS[5], KEYS[6]
+local LOST, TOKEN, DONE, DUE = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local DAY = 86400000000
 local TOKEN_STAYS = 7 * DAY
 -- One operation clears away at most this many windows of lapsed places.
@@ -19,8 +23,19 @@ local ROUNDS = 32
 local DRIVEN = ARGV[1] ~= ''
 
 local HOLDER = {'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees'}
-local GRANT = {'task', 'mode', 'limit', 'parked', 'calls', 'due'}
-local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'lapses'}
+local GRANT = {'task', 'mode', 'limit', 'parked', 'calls', 'due', 'ending', 'taker'}
+local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'lapses', 'gives_up'}
+
+-- To another key, of which the index of its shard knows the name within the shard.
+local function turn_to(index, member)
+  local base = string.sub(index, 1, -4) .. member
+  STATE, QUEUE, ENTRIES = base .. ':state', base .. ':queue', base .. ':entries'
+  LOST, TOKEN, DUE = base .. ':lost', base .. ':token', index
+end
+
+local function member()
+  return string.sub(STATE, #DUE - 2, -7)
+end
 
 local function clock()
   if DRIVEN then return tonumber(ARGV[1]) end
@@ -62,9 +77,9 @@ end
 
 local function read_state(name)
   local packed = redis.call('GET', name)
-  if not packed then return {holders = {}, grants = {}, parked = 0, latest = 0} end
+  if not packed then return {holders = {}, grants = {}, parked = 0, latest = 0, due = false} end
   local readable, parts = pcall(cmsgpack.unpack, packed)
-  if not readable or type(parts) ~= 'table' or #parts ~= 4 then
+  if not readable or type(parts) ~= 'table' or #parts ~= 6 then
     error('this is not the state of a lock: ' .. name)
   end
   return {
@@ -73,6 +88,8 @@ local function read_state(name)
     grants = map(parts[2], from_row, GRANT),
     parked = parts[3],
     latest = parts[4],  -- the latest instant at which a place lapses
+    due = parts[5],  -- as the index has it
+    queued = parts[6],  -- whether anybody waits
   }
 end
 
@@ -91,7 +108,9 @@ end
 local function write_state(name, state, now)
   local holders = map(state.holders, to_row, HOLDER)
   local grants = map(state.grants, to_row, GRANT)
-  local packed = cmsgpack.pack({holders, grants, state.parked, state.latest})
+  local packed = cmsgpack.pack({
+    holders, grants, state.parked, state.latest, state.due, state.queued or false,
+  })
   if packed == state.packed then return end
   local stays = lifetime(state, now)
   if stays then
@@ -104,13 +123,16 @@ end
 -- The queue: of which an operation sees the head, and where its own task stands.
 
 local function pack_head(entry)
-  return cmsgpack.pack(entry.mode, entry.limit, entry.arrived, entry.lapses)
+  return cmsgpack.pack(entry.mode, entry.limit, entry.arrived, entry.lapses, entry.gives_up)
 end
 
 local function unpack_head(packed)
-  local offset, mode, limit, arrived, lapses = cmsgpack.unpack_limit(packed, 4)
+  local offset, mode, limit, arrived, lapses, gives_up = cmsgpack.unpack_limit(packed, 5)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
-  return {mode = mode, limit = limit, arrived = arrived, lapses = lapses}, rest
+  local entry = {
+    mode = mode, limit = limit, arrived = arrived, lapses = lapses, gives_up = gives_up,
+  }
+  return entry, rest
 end
 
 local function read_member(member, rank)
@@ -176,14 +198,12 @@ local function load(task, now)
   local state = read_state(STATE)
   state.waiting = {}
   state.done = task and read_number(DONE) > now
-  local tail = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
-  state.queued = #tail > 0
-  state.last = tonumber(tail[2] or 0)
   if state.queued then
+    state.last = tonumber(redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2])
     load_window(state, now)
     if task then load_own(state, task, now) end
   end
-  state.first = state.first or 0
+  state.first, state.last = state.first or 0, state.last or 0
   return state
 end
 
@@ -195,14 +215,26 @@ local function keep(name, stays)
   end
 end
 
-local function save(state, now)
-  local waits = state.queued and redis.call('EXISTS', QUEUE) == 1
-  if #state.holders == 0 and #state.grants == 0 and not waits then
+local function index(state, due)
+  if due == state.due then return end
+  if due then
+    redis.call('ZADD', DUE, integer(due), member())
+  else
+    redis.call('ZREM', DUE, member())
+  end
+  state.due = due
+end
+
+local function save(state, due, now)
+  index(state, due or false)
+  local waited = state.queued
+  state.queued = waited and redis.call('EXISTS', QUEUE) == 1
+  if #state.holders == 0 and #state.grants == 0 and not state.queued then
     redis.call('DEL', STATE)
     return
   end
   write_state(STATE, state, now)
-  if state.queued then
+  if waited then
     local stays = lifetime(state, now)
     keep(QUEUE, stays)
     keep(ENTRIES, stays)

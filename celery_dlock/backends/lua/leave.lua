@@ -1,12 +1,10 @@
--- A task is through with the key. ARGV[12]: how its delivery ended.
+-- A task is through with the key. ARGV[15]: how its delivery ended.
 
 local now = clock()
 local state = load(claim.task, now)
 local mine, position = holder_of(state, claim)
 if mine then table.remove(state.holders, position) end
 expire(state, now)
-conclude(state, claim, ARGV[12], mine ~= nil, now)
+conclude(state, claim, ARGV[15], mine ~= nil, now)
 local verdict = {mine and 'left' or 'lost', carried(state, claim.task) and 1 or 0}
-local wakes = grant_next(state, now)
-save(state, now)
-return {verdict, with_messages(wakes)}
+return {verdict, commit(state, now)}

@@ -7,6 +7,7 @@ commits them: atomically, durably as far as it promises, and for each key apart.
 from __future__ import annotations
 
 from celery_dlock.testing.contract.crowd import Crowd
+from celery_dlock.testing.contract.endings import Endings
 from celery_dlock.testing.contract.exclusion import Exclusion
 from celery_dlock.testing.contract.keys import Keys
 from celery_dlock.testing.contract.outcomes import Outcomes
@@ -16,13 +17,25 @@ from celery_dlock.testing.contract.queueing import Queueing
 from celery_dlock.testing.contract.renewal import Renewal
 from celery_dlock.testing.contract.shadows import Shadows
 from celery_dlock.testing.contract.sharing import Sharing
+from celery_dlock.testing.contract.sweeping import Sweeping
 from celery_dlock.testing.contract.tokens import Tokens
 
 __all__ = ["LockBackendContract", "SharedStoreContract"]
 
 
 class LockBackendContract(
-    Exclusion, Tokens, Renewal, Sharing, Queueing, Shadows, Places, Outcomes, Keys, Crowd
+    Exclusion,
+    Tokens,
+    Renewal,
+    Sharing,
+    Queueing,
+    Endings,
+    Sweeping,
+    Shadows,
+    Places,
+    Outcomes,
+    Keys,
+    Crowd,
 ):
     """Subclass it, name the subclass ``Test…``, and say which store it is about::
 

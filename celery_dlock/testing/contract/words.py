@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend, Reply
+from celery_dlock.backends.base import BackendOptions, LockBackend, Reply, Swept
 from celery_dlock.core.state import Claim, EnterVerdict, Mode, Run, Wait
 from celery_dlock.testing.clock import ManualClock
 
@@ -49,9 +49,10 @@ def claim(
     patience: float = 30,
     lock_delay: float = 0,
     done_ttl: float = 3600,
+    gives_up: float = 0,
     **others: Any,
 ) -> Claim:
-    """A claim of *task*, its durations in seconds; *others* are mode, limit and wait."""
+    """A claim of *task*, its durations in seconds; *others* as in Claim."""
     return Claim(
         key,
         task,
@@ -60,6 +61,7 @@ def claim(
         patience=round(patience * SECOND),
         lock_delay=round(lock_delay * SECOND),
         done_ttl=round(done_ttl * SECOND),
+        gives_up=round(gives_up * SECOND),
         **others,
     )
 
@@ -70,7 +72,7 @@ def running(reply: Reply[EnterVerdict]) -> Run:
     return reply.verdict
 
 
-def woken(reply: Reply[Any]) -> list[str]:
+def woken(reply: Reply[Any] | Swept) -> list[str]:
     """The tasks whose messages are now to be published."""
     return [wake.task for wake in reply.wakes]
 

@@ -1,0 +1,140 @@
+-- Small edits of a key's state, as in celery_dlock/core/edits.py: each one thing, none a rule.
+-- A state is changed in place; what concerns the queue is written at once, the rest by save().
+
+local function find(list, task)
+  for i, item in ipairs(list) do
+    if item.task == task then return item, i end
+  end
+end
+
+local function holder_of(state, claim)
+  for i, holder in ipairs(state.holders) do
+    if holder.task == claim.task and holder.nonce == claim.nonce then return holder, i end
+  end
+end
+
+local function keep_if(list, condition)
+  local kept = {}
+  for _, item in ipairs(list) do
+    if condition(item) then kept[#kept + 1] = item end
+  end
+  return kept
+end
+
+local function take_out(state, entry)
+  local _, i = find(state.waiting, entry.task)
+  table.remove(state.waiting, i)
+  if not entry.lapses then state.parked = state.parked - 1 end
+end
+
+local function drop_entry(state, task)
+  local entry = find(state.waiting, task)
+  if not entry then return end
+  take_out(state, entry)
+  discard(entry)
+end
+
+local function insert(state, claim, now, rank, lapses, message)
+  local entry = {
+    task = claim.task, mode = claim.mode, limit = claim.limit,
+    rank = rank, arrived = now, lapses = lapses,
+    gives_up = not lapses and claim.gives_up > 0 and now + claim.gives_up or nil,
+  }
+  enqueue(entry, message)
+  local i = 1
+  while state.waiting[i] and state.waiting[i].rank < rank do i = i + 1 end
+  table.insert(state.waiting, i, entry)
+  if lapses then
+    state.latest = math.max(state.latest, lapses)
+  else
+    state.parked = state.parked + 1
+  end
+  state.queued = true
+  return entry
+end
+
+-- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
+local function to_grant(state, entry, now, ending)
+  take_out(state, entry)
+  if not state.supposed then (entry.lapses and discard or unqueue)(entry) end
+  state.grants[#state.grants + 1] = {
+    task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.lapses,
+    calls = 0, due = entry.lapses or now, ending = ending or false, taker = '',
+  }
+end
+
+local function drop_grant(state, task)
+  local grant = find(state.grants, task)
+  if not grant then return end
+  state.grants = keep_if(state.grants, function(g) return g.task ~= task end)
+  if grant.parked then redis.call('HDEL', ENTRIES, task) end
+end
+
+local function leave_queue(state, task)
+  drop_entry(state, task)
+  drop_grant(state, task)
+end
+
+local function forget(state, task)
+  leave_queue(state, task)
+  redis.call('HDEL', LOST, task)
+end
+
+local function kept(state, task)
+  local entry, grant = find(state.waiting, task), find(state.grants, task)
+  return state.done or (entry and not entry.lapses) or (grant and grant.parked)
+end
+
+local function carried(state, task)
+  return kept(state, task) or find(state.holders, task) ~= nil
+end
+
+-- Whether one more may hold the key. After a change of the limit the smaller one counts.
+local function free(state, mode, limit)
+  local taken = 0
+  for _, list in ipairs({state.holders, state.grants}) do
+    for _, other in ipairs(list) do
+      if not other.ending then
+        if other.mode ~= mode then return false end
+        limit = math.min(limit, other.limit)
+        taken = taken + 1
+      end
+    end
+  end
+  return mode == SHARED or taken < limit
+end
+
+local function busy(state, now, full)
+  local holder
+  for _, other in ipairs(state.holders) do
+    if not holder or other.expires < holder.expires then holder = other end
+  end
+  local left = holder and math.max(0, holder.expires - now) or 0
+  return {'busy', holder and to_row(holder, HOLDER) or false, left, state.parked, full and 1 or 0}
+end
+
+local function free_slot(state)
+  local taken = {}
+  for _, holder in ipairs(state.holders) do taken[holder.slot] = true end
+  local slot = 0
+  while taken[slot] do slot = slot + 1 end
+  return slot
+end
+
+local function hold(state, claim, now)
+  local exclusive = claim.mode == EXCLUSIVE
+  local slot = exclusive and free_slot(state) or 0
+  local token = exclusive and next_token(now) or 0
+  local expires = now + claim.ttl
+  state.holders[#state.holders + 1] = {
+    task = claim.task, nonce = claim.nonce, mode = claim.mode, limit = claim.limit,
+    slot = slot, token = token, since = now,
+    expires = expires, frees = expires + claim.lock_delay,
+  }
+  return {'run', slot, token}
+end
+
+local function extend(holder, claim, now)
+  holder.expires = math.max(holder.expires, now + claim.ttl)
+  holder.frees = holder.expires + claim.lock_delay
+end

@@ -1,0 +1,101 @@
+"""Wait its turn: the message waits in the lock store, first come, first called.
+
+It leaves the worker at once, costs no polling and no worker memory, and is published again by
+whoever frees the key.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from celery_dlock.contention.base import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    Queueing,
+    RunLater,
+)
+from celery_dlock.contention.reschedule import GRACE, timed_out
+from celery_dlock.core.backoff import FullJitter
+from celery_dlock.core.checks import duration
+from celery_dlock.errors import ConfigurationError, LockContended
+
+OVERFLOWS = ("fail", "drop_oldest", "drop_newest")
+
+#: For a message that the store cannot take: it waits in the broker instead.
+_INSTEAD = FullJitter()
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Wait in the key's queue, for at most *max_wait* seconds (``None``: without end).
+
+    At most *max_waiting* messages wait for a key; *overflow* says what happens to one more: it
+    fails (``"fail"``), it ends as skipped (``"drop_newest"``), or the first in the queue does
+    (``"drop_oldest"``). A task that waited too long fails with
+    :exc:`~celery_dlock.LockTimeout`.
+    """
+
+    max_waiting: int | None = None
+    overflow: Literal["fail", "drop_oldest", "drop_newest"] = "fail"
+    max_wait: float | None = 86400.0
+
+    def __post_init__(self) -> None:
+        if self.max_waiting is not None and (
+            type(self.max_waiting) is not int or self.max_waiting < 1
+        ):
+            raise ConfigurationError(f"max_waiting is a number from 1 up, got {self.max_waiting!r}")
+        if self.overflow not in OVERFLOWS:
+            raise ConfigurationError(f"overflow is one of {', '.join(OVERFLOWS)}")
+        if self.max_wait is not None:
+            duration("max_wait", self.max_wait)
+
+    def queueing(self) -> Queueing:
+        """What the store needs to know."""
+        return Queueing(self.max_waiting, self.overflow == "drop_oldest", self.max_wait)
+
+    def decide(self, contention: Contention) -> Decision:
+        """Asked only for a message that the store does not take: full, or too large for it."""
+        holder = contention.holder
+        if not contention.full:
+            if self.max_wait is not None and contention.waited >= self.max_wait:
+                return GiveUp(timed_out(contention))
+            return RunLater(_INSTEAD.delay(contention.attempt, random.random))
+        if self.overflow == "drop_newest":
+            return Complete(
+                {
+                    "skipped": True,
+                    "key": contention.key,
+                    "holder": holder.task_id if holder else None,
+                    "since": holder.since if holder else None,
+                    "reason": f"{contention.waiting} messages wait for the key already",
+                }
+            )
+        if holder is None:
+            return GiveUp(LockContended(contention.key))
+        return GiveUp(LockContended(contention.key, holder.task_id, holder.seconds_left))
+
+    def patience(self, attempt: int) -> float:
+        """For a message that waits in the broker instead, as with :class:`Reschedule`."""
+        return _INSTEAD.ceiling(attempt) + GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """One runs, one waits: the newest replaces the one that waits, which ends as skipped."""
+
+    max_wait: float | None = 86400.0
+
+    def queueing(self) -> Queueing:
+        """A queue of one."""
+        return Queueing(1, drop_oldest=True, max_wait=self.max_wait)
+
+    def decide(self, contention: Contention) -> Decision:
+        """Asked only for a message that the store cannot take."""
+        return Queue(max_wait=self.max_wait).decide(contention)
+
+    def patience(self, attempt: int) -> float:
+        return Queue().patience(attempt)

@@ -1,0 +1,104 @@
+"""Small edits of a key's state: each one thing, none of them a rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_dlock.core.state import Claim, Ending, Grant, Holder, KeyState, Mode, Run, Waiting
+
+
+def free(state: KeyState, mode: Mode, limit: int) -> bool:
+    """Whether one more may hold the key. After a change of the limit the smaller one counts."""
+    reserved = (g for g in state.grants if g.ending is None)
+    taken: tuple[Holder | Grant, ...] = (*state.holders, *reserved)
+    if any(t.mode is not mode for t in taken):
+        return False
+    return mode is Mode.SHARED or len(taken) < min((limit, *(t.limit for t in taken)))
+
+
+def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, Run]:
+    """Grant the key to *claim*, in the lowest slot that is free."""
+    taken = {h.slot for h in state.holders}
+    unused = next(n for n in range(len(taken) + 1) if n not in taken)
+    slot, token = (unused, token) if claim.mode is Mode.EXCLUSIVE else (0, 0)
+    ends, frees = now + claim.ttl, now + claim.ttl + claim.lock_delay
+    holder = Holder(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees)
+    return replace(state, holders=(*state.holders, holder)), Run(slot, token)
+
+
+def insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | None) -> KeyState:
+    """Put *claim*'s task into the queue: parked when *lapses* is ``None``, else a place."""
+    gives_up = now + claim.gives_up if claim.gives_up and lapses is None else None
+    entry = Waiting(claim.task, claim.mode, claim.limit, rank, now, lapses, gives_up)
+    return replace(
+        state,
+        waiting=tuple(sorted((*state.waiting, entry), key=lambda w: w.rank)),
+        parked=state.parked + entry.parked,
+        first=min(state.first, rank),
+        last=max(state.last, rank),
+    )
+
+
+def to_grant(state: KeyState, entry: Waiting, now: int, ending: Ending | None = None) -> KeyState:
+    """Out of the queue, into the turns: a parked task's is due to be called at once."""
+    due = now if entry.lapses is None else entry.lapses
+    grant = Grant(entry.task, entry.mode, entry.limit, entry.parked, 0, due, ending)
+    state = drop_entry(state, entry.task)
+    return replace(state, grants=(*state.grants, grant))
+
+
+def drop_entry(state: KeyState, task: str) -> KeyState:
+    """Without *task*'s entry in the queue."""
+    entry = next((w for w in state.waiting if w.task == task), None)
+    if entry is None:
+        return state
+    waiting = tuple(w for w in state.waiting if w is not entry)
+    return replace(state, waiting=waiting, parked=state.parked - entry.parked)
+
+
+def forget(state: KeyState, task: str) -> KeyState:
+    """Take *task* out of the queue, and its count of lost runs with it."""
+    state = leave_queue(state, task)
+    return replace(state, lost=tuple(entry for entry in state.lost if entry[0] != task))
+
+
+def leave_queue(state: KeyState, task: str) -> KeyState:
+    """Without *task*'s place, its shadow or its parked message, and without its turn."""
+    return drop_grant(drop_entry(state, task), task)
+
+
+def drop_grant(state: KeyState, task: str) -> KeyState:
+    """Without *task*'s turn."""
+    return replace(state, grants=tuple(g for g in state.grants if g.task != task))
+
+
+def replace_grant(state: KeyState, grant: Grant) -> KeyState:
+    """With *grant* in the place of the turn that its task has."""
+    grants = tuple(grant if g.task == grant.task else g for g in state.grants)
+    return replace(state, grants=grants)
+
+
+def count_lost(state: KeyState, task: str) -> KeyState:
+    """One more run of *task* was lost."""
+    count = dict(state.lost).get(task, 0) + 1
+    others = tuple(entry for entry in state.lost if entry[0] != task)
+    return replace(state, lost=(*others, (task, count)))
+
+
+def kept(state: KeyState, task: str) -> bool:
+    """Whether *task* is done, or the store has its message: parked, or called."""
+    return (
+        task in state.done
+        or any(w.task == task and w.parked for w in state.waiting)
+        or any(g.task == task and g.parked for g in state.grants)
+    )
+
+
+def carried(state: KeyState, task: str) -> bool:
+    """Whether *task* is done, or somebody has its message: the store, or a copy that runs."""
+    return kept(state, task) or any(h.task == task for h in state.holders)
+
+
+def holder_of(state: KeyState, claim: Claim) -> Holder | None:
+    """What *claim* holds, if it does."""
+    return next((h for h in state.holders if h.task == claim.task and h.nonce == claim.nonce), None)

@@ -1,0 +1,115 @@
+"""A message as it waits in the store: complete, and describing itself.
+
+The body stays in the bytes it was published in, so nothing is decoded, nothing is encoded again,
+a signature still fits, and what ``accept_content`` refuses stays refused. The frame around it is
+JSON, whatever the serializer of the message.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kombu.utils.json import dumps, loads
+
+from celery_dlock.errors import DLockError
+
+SCHEMA = 1
+
+#: Of one delivery, or of one broker's way to it; not to be said again.
+_OF_THE_DELIVERY = frozenset(
+    {
+        "delivery_info",
+        "delivery_tag",
+        "body_encoding",
+        "expiration",
+        "timestamp",
+        "application_headers",
+    }
+)
+
+
+class Undecodable(DLockError):
+    """What lies in the store is not a message that this version can publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parked message. ``app`` tells whose broker it belongs to."""
+
+    app: str
+    key: str
+    task: str
+    exchange: str
+    routing_key: str
+    content_type: str
+    content_encoding: str
+    headers: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    body: bytes
+
+    @classmethod
+    def of_delivery(cls, app: str, task: str, delivery: Mapping[str, Any]) -> Self:
+        """The message of *delivery*, as ``LockedRequest`` notes it; it knows its key when read."""
+        return cls(
+            app=app,
+            key="",
+            task=task,
+            exchange=delivery["exchange"] or "",
+            routing_key=delivery["routing_key"] or "",
+            content_type=delivery["content_type"],
+            content_encoding=delivery["content_encoding"],
+            headers=delivery["headers"],
+            properties={
+                name: value
+                for name, value in delivery["properties"].items()
+                if name not in _OF_THE_DELIVERY
+            },
+            body=delivery["body"],
+        )
+
+    def encode(self, headers: Mapping[str, Any]) -> bytes:
+        """As the store keeps it, with *headers* on top of its own."""
+        try:
+            body = {"text": self.body.decode()}
+        except UnicodeDecodeError:
+            body = {"base64": b64encode(self.body).decode()}
+        frame = {
+            "schema": SCHEMA,
+            "app": self.app,
+            "task": self.task,
+            "exchange": self.exchange,
+            "routing_key": self.routing_key,
+            "content_type": self.content_type,
+            "content_encoding": self.content_encoding,
+            "headers": {**self.headers, **headers},
+            "properties": dict(self.properties),
+            "body": body,
+        }
+        text: str = dumps(frame, separators=(",", ":"))  # type: ignore[no-untyped-call]
+        return text.encode()
+
+    @classmethod
+    def decode(cls, key: str, message: bytes) -> Self:
+        """What :meth:`encode` was given. Raises :exc:`Undecodable` for anything else."""
+        try:
+            frame = loads(message)  # type: ignore[no-untyped-call]
+            if frame["schema"] != SCHEMA:
+                raise Undecodable(f"the message has schema {frame['schema']}, this is {SCHEMA}")
+            body = frame["body"]
+            return cls(
+                app=frame["app"],
+                key=key,
+                task=frame["task"],
+                exchange=frame["exchange"],
+                routing_key=frame["routing_key"],
+                content_type=frame["content_type"],
+                content_encoding=frame["content_encoding"],
+                headers=frame["headers"],
+                properties=frame["properties"],
+                body=body["text"].encode() if "text" in body else b64decode(body["base64"]),
+            )
+        except (ValueError, KeyError, TypeError) as exc:
+            raise Undecodable(f"the message cannot be read: {exc!r}") from exc

@@ -1,0 +1,70 @@
+"""Publishing the messages of tasks that were called.
+
+It never raises: a call that nobody answers is repeated by the sweeper of any worker, so what
+fails here is late and not lost. A message of another app is left to that app's own workers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+
+from celery import Celery
+
+from celery_dlock.backends.base import Wake
+from celery_dlock.core.events import Sinks, Subject, Woken
+from celery_dlock.tasks.entry import Entry, Undecodable
+from celery_dlock.tasks.history import HISTORY, task_id_of
+
+logger = logging.getLogger("celery_dlock")
+
+
+class Waker:
+    """Publishes for one app."""
+
+    def __init__(self, app: Celery, sinks: Sinks) -> None:
+        self._app = app
+        self._sinks = sinks
+
+    @cached_property
+    def app_name(self) -> str:
+        """Tells an app and its broker from the others that share a store."""
+        with self._app.connection_for_write() as connection:
+            return f"{self._app.main or ''}@{connection.as_uri()}"
+
+    def __call__(self, wakes: Sequence[Wake]) -> None:
+        """Publish each message; the store repeats what does not get through."""
+        for wake in wakes:
+            try:
+                self._wake(wake)
+            except Exception:
+                logger.exception("%s could not be woken; it is called again", wake.task)
+
+    def _wake(self, wake: Wake) -> None:
+        try:
+            entry = Entry.decode(wake.key, wake.message)
+        except Undecodable:
+            logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
+            return
+        if entry.app != self.app_name:
+            return
+        self._publish(entry)
+        subject = Subject(task_id_of(wake.task), str(entry.headers.get("task")), wake.key)
+        self._sinks.emit(Woken(subject, wake.key, wake.ending))
+
+    def _publish(self, entry: Entry) -> None:
+        history = {**entry.headers.get(HISTORY, {}), "key": entry.key}
+        policy = self._app.conf.task_publish_retry_policy
+        with self._app.producer_pool.acquire(block=True) as producer:
+            producer.publish(
+                entry.body,
+                exchange=entry.exchange,
+                routing_key=entry.routing_key,
+                content_type=entry.content_type,
+                content_encoding=entry.content_encoding,
+                headers={**entry.headers, "eta": None, HISTORY: history},
+                retry=bool(self._app.conf.task_publish_retry),
+                retry_policy=policy,
+                **entry.properties,
+            )

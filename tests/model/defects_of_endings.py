@@ -1,0 +1,92 @@
+"""The machine with one rule of endings spoilt at a time: of who waits too long, or one too many."""
+
+from __future__ import annotations
+
+from celery_dlock.core import edits
+from tests.model.defects import Defect
+from tests.model.world import Config, Task
+
+Q, IMPATIENT = Task(), Task(gives_up=True)
+ONE_WAITS, REPLACES = Task(max_waiting=1), Task(max_waiting=1, replaces=True)
+
+LATE = Config("two, one gives up, 1 fault", (Q, IMPATIENT), faults=1)
+BOTH_LATE = Config("two that give up, 1 fault", (IMPATIENT, IMPATIENT), faults=1)
+FULL = Config("one may wait", (ONE_WAITS, ONE_WAITS, ONE_WAITS))
+REPLACED = Config("the newest replaces", (REPLACES, REPLACES, REPLACES))
+TWO_REPLACED = Config("the newest replaces, 1 fault", (REPLACES, REPLACES), faults=1)
+
+ENDINGS = (
+    Defect(
+        "nobody has ever waited for too long",
+        "_settle",
+        "if _waited_enough(w, now)",
+        "if False",
+        "S4",
+        LATE,
+    ),
+    Defect(
+        "the copy of a running task is ended",
+        "_settle",
+        "if _waited_enough(w, now) and w.task not in running]",
+        "if _waited_enough(w, now)]",
+        "Q never granted while it runs",
+        BOTH_LATE,
+    ),
+    Defect(
+        "an ending keeps a slot",
+        "free",
+        "(g for g in state.grants if g.ending is None)",
+        "state.grants",
+        "S",
+        Config("three, one gives up", (Q, IMPATIENT, Q)),
+        edits,
+    ),
+    Defect(
+        "who is called to end runs",
+        "_take_turn",
+        "if grant.ending is not None:",
+        "if False:",
+        "S",
+        Config("three, one gives up", (Q, IMPATIENT, Q)),
+    ),
+    Defect(
+        "every delivery brings the ending about",
+        "_take_turn",
+        'if grant.taker not in ("", claim.nonce):',
+        "if False:",
+        "S7 one delivery brings an ending about",
+        LATE,
+    ),
+    Defect(
+        "an ending whose taker has died is nobody's to take",
+        "_call",
+        'taker=""',
+        "taker=grant.taker",
+        "S5",
+        LATE,
+    ),
+    Defect(
+        "who makes room is thrown away without a word",
+        "_start_or_wait",
+        "state = to_grant(state, oldest, now, Ending.DROPPED)",
+        "state = drop_entry(state, oldest.task)",
+        "S8",
+        REPLACED,
+    ),
+    Defect(
+        "as many wait as come",
+        "_full",
+        "return 0 < claim.max_waiting <= waiting",
+        "return False",
+        "Q no more wait than may",
+        FULL,
+    ),
+    Defect(
+        "the copy of a running task makes room",
+        "_messages",
+        "if w.parked and w.task not in running",
+        "if w.parked",
+        "Q never granted while it runs",
+        TWO_REPLACED,
+    ),
+)

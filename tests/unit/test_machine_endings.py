@@ -1,0 +1,270 @@
+"""Called although it is not its turn: a message that waited too long, or had to make room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from celery_dlock.core.machine import CALL_AGAIN_FIRST
+from celery_dlock.core.state import (
+    WINDOW,
+    Busy,
+    Drop,
+    End,
+    Ending,
+    Left,
+    Lost,
+    Outcome,
+    Park,
+    Reason,
+    Run,
+)
+from tests.unit.one_key import TTL, OneKey, place, queued
+
+LONG = 10 * TTL
+MINUTE = 60_000_000
+
+
+@pytest.fixture
+def key() -> OneKey:
+    """A key that a holds for long."""
+    key = OneKey()
+    key.enter(queued("a", ttl=LONG))
+    return key
+
+
+def test_who_waited_for_long_enough_is_called_to_end(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.enter(queued("c"))
+    key.passes(MINUTE - 1)
+    key.reap()
+    assert key.endings == {}
+
+    key.passes(1)
+    key.reap()
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+    assert key.waiting == ["c"]
+    assert key.state.parked == 1
+
+
+def test_any_operation_notices_it(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.passes(MINUTE)
+
+    key.enter(queued("c"))
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+
+
+def test_the_time_of_its_turn_and_the_end_of_its_patience_at_once_is_an_end(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.passes(MINUTE)
+
+    key.leave(queued("a"))
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+
+
+def test_a_called_task_is_not_called_to_end_any_more(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.leave(queued("a"))
+    key.passes(MINUTE)
+
+    key.reap()
+
+    assert (key.wakes, key.endings) == (["b"], {})
+    assert isinstance(key.enter(queued("b")), Run)
+
+
+def test_an_ending_reserves_nothing(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.passes(MINUTE)
+    key.leave(queued("a"))
+
+    assert isinstance(key.enter(queued("c")), Run)
+
+
+def test_one_delivery_brings_the_ending_about_and_others_are_dropped(key: OneKey) -> None:
+    _time_out(key, "b")
+
+    assert key.enter(queued("b", "one")) == End(Ending.TIMED_OUT)
+    assert key.enter(queued("b", "two")) == Drop(Reason.WAITING)
+    assert key.enter(queued("b", "one")) == End(Ending.TIMED_OUT)
+
+
+def test_an_ending_that_is_brought_about_is_over(key: OneKey) -> None:
+    _time_out(key, "b")
+    key.enter(queued("b", "one"))
+
+    assert key.leave(queued("b", "one")) == Lost(carried=True)
+
+    assert key.called == []
+    assert key.due_in() is None
+    assert key.enter(queued("b", "late")) == Drop(Reason.DONE)
+
+
+def test_an_ending_whose_taker_does_not_conclude_is_called_again(key: OneKey) -> None:
+    _time_out(key, "b")
+    key.enter(queued("b", "one", ttl=TTL))
+    key.passes(TTL - 1)
+    key.reap()
+    assert key.wakes == []
+
+    key.passes(1)
+    key.reap()
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+    assert key.enter(queued("b", "two")) == End(Ending.TIMED_OUT)
+    assert key.enter(queued("b", "one")) == Drop(Reason.WAITING)
+
+
+def test_an_ending_that_nobody_takes_is_called_again_and_again(key: OneKey) -> None:
+    _time_out(key, "b")
+
+    for wait in (CALL_AGAIN_FIRST, 2 * CALL_AGAIN_FIRST, 4 * CALL_AGAIN_FIRST):
+        key.passes(wait)
+        key.reap()
+        assert key.endings == {"b": Ending.TIMED_OUT}
+
+
+def test_the_copy_of_a_running_task_is_not_ended(key: OneKey) -> None:
+    key.enter(queued("a", "copy", gives_up=MINUTE))
+    key.passes(MINUTE)
+    key.reap()
+    assert (key.wakes, key.waiting) == ([], ["a"])
+
+    # And the key is not due for its sake, or a sweeper would never rest
+    assert key.due_in() == LONG - MINUTE
+
+
+def test_a_place_is_never_ended(key: OneKey) -> None:
+    key.enter(place("b", gives_up=MINUTE, patience=LONG))
+    key.passes(MINUTE)
+    key.reap()
+
+    assert (key.wakes, key.waiting) == ([], ["b"])
+
+
+def test_one_more_than_may_wait_is_told_that_it_is_full(key: OneKey) -> None:
+    assert key.enter(queued("b", max_waiting=1)) == Park()
+
+    verdict = key.enter(queued("c", max_waiting=1))
+
+    assert isinstance(verdict, Busy)
+    assert (verdict.full, verdict.parked) == (True, 1)
+    assert key.waiting == ["b"]
+
+
+def test_the_first_that_waits_makes_room(key: OneKey) -> None:
+    for task in "bc":
+        key.enter(queued(task, max_waiting=2))
+
+    assert key.enter(queued("d", max_waiting=2, drop_oldest=True)) == Park()
+
+    assert key.endings == {"b": Ending.DROPPED}
+    assert key.waiting == ["c", "d"]
+    assert key.enter(queued("b", "called")) == End(Ending.DROPPED)
+
+
+def test_a_dropped_task_leaves_the_place_before_it_alone(key: OneKey) -> None:
+    key.enter(place("p", patience=LONG))
+    key.enter(queued("b"))
+
+    key.enter(queued("c", max_waiting=1, drop_oldest=True))
+
+    assert key.endings == {"b": Ending.DROPPED}
+    assert key.waiting == ["p", "c"]
+
+
+def test_the_copy_of_a_running_task_neither_counts_nor_makes_room(key: OneKey) -> None:
+    key.enter(queued("a", "copy"))
+
+    assert key.enter(queued("b", max_waiting=1, drop_oldest=True)) == Park()
+    assert key.enter(queued("c", max_waiting=1, drop_oldest=True)) == Park()
+
+    assert key.endings == {"b": Ending.DROPPED}
+    assert key.waiting == ["a", "c"]
+
+
+def test_who_had_started_is_taken_although_it_is_full() -> None:
+    # Given a whose worker died, b that was called for it and runs, And c that waits
+    key = OneKey()
+    key.enter(queued("a"))
+    key.enter(queued("b"))
+    key.passes(TTL)
+    key.reap()
+    key.enter(queued("b", "called"))
+    key.enter(queued("c"))
+
+    assert key.enter(queued("a", "again", max_waiting=1, drop_oldest=True)) == Park()
+
+    assert (key.endings, key.waiting) == ({}, ["a", "c"])
+
+
+def test_who_is_called_by_the_same_operation_has_made_room() -> None:
+    # Given a whose worker died, And b that waits
+    key = OneKey()
+    key.enter(queued("a"))
+    key.enter(queued("b"))
+    key.passes(TTL)
+
+    assert key.enter(queued("c", max_waiting=1)) == Park()
+
+    assert (key.wakes, key.waiting) == (["b"], ["c"])
+
+
+def test_a_full_queue_of_places_and_nobody_to_make_room_is_full(key: OneKey) -> None:
+    for n in range(WINDOW):
+        key.enter(place(f"p{n}", patience=LONG))
+    key.enter(queued("b"))
+    # As a store loads it: the message stands behind the window
+    key.state = replace(key.state, waiting=key.state.waiting[:WINDOW])
+
+    verdict = key.enter(queued("c", max_waiting=1, drop_oldest=True))
+
+    assert isinstance(verdict, Busy)
+    assert verdict.full
+
+
+def test_a_key_is_due_when_something_is_to_be_done_without_anybody_coming(key: OneKey) -> None:
+    assert key.due_in() is None
+    key.enter(place("p", patience=LONG))
+    assert key.due_in() is None
+
+    # Behind a holder: when the holder is dead, or when patience ends
+    key.enter(queued("b"))
+    assert key.due_in() == LONG
+    key.enter(queued("c", gives_up=MINUTE))
+    assert key.due_in() == MINUTE
+
+    # And when a turn was called: when it is to be called again
+    key.enter(queued("p"))  # its place is a message now
+    key.leave(queued("a"))
+    assert key.called == ["p"]
+    assert key.due_in() == CALL_AGAIN_FIRST
+
+
+def test_a_turn_kept_for_a_place_is_due_when_the_place_lapses(key: OneKey) -> None:
+    key.enter(place("p", patience=MINUTE))
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+
+    assert key.due_in() == MINUTE
+
+
+def test_leaving_a_key_whose_endings_are_open_does_not_end_them(key: OneKey) -> None:
+    _time_out(key, "b")
+
+    assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
+
+    assert key.called == ["b"]
+    assert key.due_in() == CALL_AGAIN_FIRST
+
+
+def _time_out(key: OneKey, task: str) -> None:
+    key.enter(queued(task, gives_up=MINUTE))
+    key.passes(MINUTE)
+    key.reap()
+    assert key.endings == {task: Ending.TIMED_OUT}

@@ -1,0 +1,166 @@
+"""A message that waits in the store and comes back, looked at part by part."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery import Celery
+from kombu.message import Message
+
+from celery_dlock import LockedTask, lock
+from celery_dlock.backends.base import Wake
+from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
+from celery_dlock.tasks.definition import Definition
+from celery_dlock.tasks.entry import Entry, Undecodable
+from celery_dlock.tasks.runtime import runtime
+from celery_dlock.tasks.waking import Waker
+from tests.services.desk import Desk
+
+KEY = "order:42"
+
+
+@pytest.fixture
+def charge(desk: Desk) -> LockedTask:
+    desk.app.conf.accept_content = ["json", "yaml", "pickle"]
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue", max_retries=0)
+    def charge(order: object, before: int = 0) -> int:
+        return before + 1
+
+    return charge
+
+
+def parked(desk: Desk, queue: str = "celery") -> tuple[Message, Message]:
+    """Deliver the next message while the key is held, free the key; both messages."""
+    with lock(KEY, app=desk.app, timeout=0):
+        first = desk.deliver(queue)
+        assert first.acknowledged
+        assert desk.size(queue) == 0, "it waits in the store and nowhere else"
+    again = desk.take(queue)
+    assert again is not None, "nobody called it"
+    return first, again
+
+
+def test_it_comes_back_as_it_was_and_runs(desk: Desk, charge: LockedTask) -> None:
+    expires = datetime.now(UTC) + timedelta(hours=1)
+    result = charge.apply_async(
+        ("42",),
+        expires=expires,
+        headers={"tenant": "blue"},
+        priority=3,
+        link=charge.s(),
+        time_limit=20,
+        soft_time_limit=10,
+    )
+
+    first, again = parked(desk)
+
+    ours = {"dlock", "dlock_delivery"}
+    assert {k: v for k, v in again.headers.items() if k not in ours} == {
+        k: v for k, v in first.headers.items() if k not in ours
+    }
+    assert again.body == first.body
+    assert again.content_type == first.content_type
+    assert again.properties["priority"] == 3
+    assert again.properties["correlation_id"] == result.id
+    assert "dlock_delivery" not in again.headers
+    assert again.headers["dlock"]["waits"] == 1
+    assert again.headers["dlock"]["key"] == KEY
+    desk.run(again)
+    assert result.get() == 1
+    assert [type(e) for e in desk.events if isinstance(e, Parked | Woken)] == [Parked, Woken]
+
+
+@pytest.mark.parametrize("serializer", ["json", "yaml", "pickle"])
+def test_its_body_stays_in_the_bytes_it_was_published_in(
+    desk: Desk, charge: LockedTask, serializer: str
+) -> None:
+    result = charge.apply_async(("42",), serializer=serializer)
+
+    first, again = parked(desk)
+
+    assert again.content_type == first.content_type
+    assert again.body == first.body
+    desk.run(again)
+    assert result.get() == 1
+
+
+def test_it_comes_back_to_the_queue_it_came_from(desk: Desk, charge: LockedTask) -> None:
+    charge.apply_async(("42",), queue="slow")
+
+    parked(desk, "slow")
+
+    assert desk.size("celery") == 0
+
+
+def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) -> None:
+    charge.apply_async(("42",), countdown=60)
+
+    _, again = parked(desk)
+
+    assert again.headers["eta"] is None
+
+
+def test_a_message_of_another_app_is_left_to_it(desk: Desk, charge: LockedTask) -> None:
+    message = Entry(
+        app=runtime(desk.app).wake.app_name,
+        key="",
+        task="id:0:0",
+        exchange="",
+        routing_key="celery",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={"id": "id", "task": "charge"},
+        properties={},
+        body=b"[]",
+    ).encode({})
+    other = Celery("another", broker="memory://", set_as_current=False)
+
+    Waker(other, Sinks())([Wake(KEY, "id:0:0", message)])
+    assert desk.size() == 0
+
+    runtime(desk.app).wake([Wake(KEY, "id:0:0", message)])
+    assert desk.size() == 1
+
+
+def test_one_message_that_cannot_be_read_does_not_stop_the_others(
+    desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        store = runtime(desk.app).backend
+        message = store._keys[KEY].messages.copy()  # type: ignore[attr-defined]
+    desk.take()
+    ((task, sound),) = message.items()
+
+    runtime(desk.app).wake([Wake(KEY, "spoilt:0:0", b"nonsense"), Wake(KEY, task, sound)])
+
+    assert desk.size() == 1
+    assert "spoilt:0:0" in caplog.text
+
+
+def test_what_another_version_has_parked_is_not_guessed_at() -> None:
+    with pytest.raises(Undecodable, match="schema 99"):
+        Entry.decode(KEY, b'{"schema": 99}')
+
+
+def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(
+    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = charge.delay("42")
+    _, again = parked(desk)
+    store = runtime(desk.app).backend
+    assert [grant.parked for grant in store.peek(KEY).grants] == [True]
+
+    # When a new version of the task, deployed meanwhile, locks on something else
+    new = Definition.of(charge.run, bound=False, name="charge", key="invoice:{order}")
+    task = desk.app.tasks["charge"]  # the decorator returns a proxy
+    monkeypatch.setattr(type(task), "lock_definition", new)
+    desk.run(again)
+
+    # Then it has run under its new key, and the old one is free
+    assert result.get() == 1
+    assert [event.keys for event in desk.happened(Acquired)][-1] == ("invoice:42",)
+    assert store.peek(KEY).grants == ()
