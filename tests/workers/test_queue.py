@@ -60,6 +60,7 @@ def test_who_waits_leaves_the_worker_to_others(lab: Lab) -> None:
         lab.journal.wait_for("end", count=22)
 
 
+@pytest.mark.slow
 def test_what_waits_behind_a_worker_that_died_is_called_when_its_lease_ends(
     make_lab: MakeLab,
 ) -> None:
@@ -80,6 +81,7 @@ def test_what_waits_behind_a_worker_that_died_is_called_when_its_lease_ends(
             assert waiting.get(timeout=20) == 1
 
 
+@pytest.mark.slow
 def test_who_waits_for_too_long_fails_visibly(make_lab: MakeLab) -> None:
     lab = make_lab(lock={"policy": "queue for a second"}, task={"acks_late": True})
     with lab.worker("prefork", concurrency=2):
