@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from celery_dlock.core.state import (
+    Cause,
     Claim,
+    Dead,
     Ending,
     EnterVerdict,
     KeyState,
@@ -85,6 +87,15 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class Burial:
+    """A dead message, whose it was, and why it is dead."""
+
+    key: str
+    dead: Dead
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What every store is built with, whatever its URL says.
 
@@ -106,6 +117,8 @@ class LockBackend(ABC):
 
     traits: ClassVar[frozenset[Trait]]
     guarantee: ClassVar[Guarantee]
+    #: In bytes; the task layer hands over no message that is larger.
+    largest_message: ClassVar[int]
 
     @classmethod
     @abstractmethod
@@ -139,6 +152,29 @@ class LockBackend(ABC):
 
         Several may sweep at once: a key that one has reaped is no longer due for the others.
         """
+
+    @abstractmethod
+    def parked(self, task_id: str) -> list[tuple[str, str]]:
+        """Key and task of each message that waits, or was called, under *task_id*.
+
+        It looks through all queues: for people who revoke, not for operations.
+        """
+
+    @abstractmethod
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        """Call *task*, if its message waits for *key*, to end as revoked; whether it did."""
+
+    @abstractmethod
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        """*task* was called for *key* and its message is of no use; whether it is dead now."""
+
+    @abstractmethod
+    def dead(self, limit: int = 100) -> list[Burial]:
+        """Dead messages, the oldest first."""
+
+    @abstractmethod
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        """Forget that *task* is done or dead; whether it was dead, and waits for *key* again."""
 
     @abstractmethod
     def peek(self, key: str) -> KeyState:

@@ -9,6 +9,7 @@ not happen twice is guarded by the fence in the resource, with this store as wit
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
@@ -16,9 +17,18 @@ from typing import Any, ClassVar, Self
 import redis
 
 from celery_dlock.backends import redis_wire as wire
-from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Swept, Trait
+from celery_dlock.backends.base import (
+    BackendOptions,
+    Burial,
+    Guarantee,
+    LockBackend,
+    Reply,
+    Swept,
+    Trait,
+)
 from celery_dlock.backends.redis_client import Session, client_of
 from celery_dlock.core.state import (
+    Cause,
     Claim,
     EnterVerdict,
     KeyState,
@@ -35,6 +45,7 @@ class RedisBackend(LockBackend):
         {Trait.MULTI_PROCESS, Trait.MULTI_HOST, Trait.LEASE_PER_TASK, Trait.MONOTONE_FENCING}
     )
     guarantee: ClassVar[Guarantee] = Guarantee.MONOTONE
+    largest_message: ClassVar[int] = 256 * 2**20  # half of what a server takes by default
 
     def __init__(self, connect: Callable[[], redis.Redis], options: BackendOptions) -> None:
         self._connect = connect
@@ -80,6 +91,39 @@ class RedisBackend(LockBackend):
     def sweep(self, limit: int = 100) -> Swept:
         with self._answers() as scripts:
             return wire.swept(scripts.sweep(self._indexes, [self._now(), limit]))
+
+    def parked(self, task_id: str) -> list[tuple[str, str]]:
+        pattern = re.sub(r"([\\*?\[\]^-])", r"\\\1", task_id) + ":*"
+        with self._answers() as session:
+            client: Any = session.client  # its types speak of decoded replies too
+            return [
+                (wire.key_of(member), task.decode())
+                for index in self._indexes
+                for member in client.zrange(index, 0, -1)
+                for task, _ in client.hscan_iter(wire.entries(index, member), pattern, 1000)
+            ]
+
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        return self._upkeep(key, task, "cancel")
+
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        return self._upkeep(key, task, "bury", cause.value)
+
+    def dead(self, limit: int = 100) -> list[Burial]:
+        with self._answers() as session:
+            client: Any = session.client
+            graves = (client.hgetall(grave) for grave in wire.graves(self._prefix))
+            found = [burial for grave in graves for burial in wire.burials(grave)]
+        return sorted(found, key=lambda burial: burial.dead.at)[:limit]
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        return self._upkeep(key, task, "replay")
+
+    def _upkeep(self, key: str, task: str, what: str, why: str = "") -> Reply[bool]:
+        with self._answers() as scripts:
+            keys = wire.touched(self._prefix, key, task)
+            verdict, wakes = scripts.upkeep(keys, [self._now(), task, what, why])
+            return Reply(bool(verdict), wire.wakes(key, wakes))
 
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, lapsed places included; costs what the queue is long."""

@@ -10,11 +10,11 @@ import sqlite3
 from collections.abc import Iterable
 from typing import TypeVar
 
-from celery_dlock.backends.base import Wake
+from celery_dlock.backends.base import Burial, Wake
 from celery_dlock.backends.change import REMEMBER_LOST, Change, difference
 from celery_dlock.backends.guard import decode, encode
-from celery_dlock.core.machine import due
-from celery_dlock.core.state import WINDOW, Claim, KeyState, Mode, Step, Waiting
+from celery_dlock.core.state import WINDOW, Cause, Claim, Dead, KeyState, Mode, Step, Waiting
+from celery_dlock.core.turns import due
 from celery_dlock.errors import BackendUnavailable
 
 V = TypeVar("V")
@@ -26,6 +26,8 @@ ENTRY = (
     "SELECT task, mode, slots, rank, arrived, lapses, gives_up FROM waiting "
     "WHERE prefix=? AND key=?"
 )
+
+DEAD = "SELECT key, task, mode, slots, cause, at, body FROM dead"
 
 Row = tuple[str, str, int, int, int, int | None, int | None]
 
@@ -53,6 +55,18 @@ def next_due(db: sqlite3.Connection, prefix: str) -> int | None:
     row = db.execute("SELECT min(due) FROM guard WHERE prefix=? AND due IS NOT NULL", (prefix,))
     found: int | None = row.fetchone()[0]
     return found
+
+
+def dead_messages(db: sqlite3.Connection, prefix: str, limit: int) -> list[Burial]:
+    """The dead of all keys, the oldest first."""
+    rows = db.execute(f"{DEAD} WHERE prefix=? ORDER BY at LIMIT ?", (prefix, limit))
+    return [_burial(row) for row in rows]
+
+
+def parked_tasks(db: sqlite3.Connection, prefix: str, task_id: str) -> list[tuple[str, str]]:
+    """Key and task of each message under *task_id*, wherever it waits."""
+    rows = db.execute("SELECT key, task FROM message WHERE prefix=?", (prefix,))
+    return [(key, task) for key, task in rows if task.startswith(f"{task_id}:")]
 
 
 class KeyRows:
@@ -112,6 +126,7 @@ class KeyRows:
         change = difference(before, step.state)
         if change.guard or due(step.state) != self._due:  # a renewal leaves it where it was
             self._save_guard(step.state)
+        self._save_dead(change, message)
         self._save_queue(change, message)
         wakes = tuple(
             Wake(claim.key, turn.task, self._message(turn.task), turn.ending) for turn in step.wakes
@@ -144,7 +159,21 @@ class KeyRows:
             body = message or b""
             self._run("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?)", task, body)
 
+    def _save_dead(self, change: Change, message: bytes | None) -> None:
+        for d in change.dead:
+            body = message or (self._message(d.task) if d.task in change.unparked else b"")
+            row = (d.task, d.mode, d.limit, d.cause, d.at, body)
+            self._run("INSERT OR REPLACE INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def take_dead(self, task: str) -> Burial | None:
+        """The dead message of *task*, off the list."""
+        row = self._run(f"{DEAD} WHERE prefix=? AND key=? AND task=?", task).fetchone()
+        self._run("DELETE FROM dead WHERE prefix=? AND key=? AND task=?", task)
+        return None if row is None else _burial(row)
+
     def _save_past(self, change: Change, done_ttl: int) -> None:
+        for task in change.undone:
+            self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=1", task)
         for task in change.done:
             self._remember(task, done=1, lost=0, until=self.now + done_ttl)
         for task, count in change.lost.items():
@@ -176,6 +205,11 @@ class KeyRows:
 
     def _run(self, statement: str, *values: object) -> sqlite3.Cursor:
         return self._db.execute(statement, (*self._at, *values))
+
+
+def _burial(row: tuple[str, str, str, int, str, int, bytes]) -> Burial:
+    key, task, mode, limit, cause, at, body = row
+    return Burial(key, Dead(task, Mode(mode), limit, Cause(cause), at), bytes(body))
 
 
 def _entries(rows: Iterable[Row]) -> tuple[Waiting, ...]:

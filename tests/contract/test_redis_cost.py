@@ -30,7 +30,9 @@ def test_an_uncontended_task_takes_two_round_trips(redis_server: RedisServer) ->
 
         assert cost.requests == 2
         # Inside: what is read, what is written. A command that is added here is added to each task.
-        assert cost.commands == Counter(evalsha=2, time=2, get=5, set=3, hdel=1, **{"del": 1})
+        assert cost.commands == Counter(
+            evalsha=2, time=2, get=5, set=3, hget=1, hdel=1, **{"del": 1}
+        )
 
 
 def test_a_contended_task_takes_three_round_trips(redis_server: RedisServer) -> None:

@@ -36,6 +36,8 @@ def _options(clock: Clock) -> BackendOptions:
 @example(ops=examples.DONE_TWICE)
 @example(ops=examples.WRITER_AHEAD)
 @example(ops=examples.NEVER_ANSWERED)
+@example(ops=examples.DIES_AGAIN_AND_AGAIN)
+@example(ops=examples.NOBODY_READS_IT)
 def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Operations) -> None:
     clock = Clock()
     memory = Twin(MemoryBackend(_options(clock)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_dlock.core.state import WINDOW, Claim, Mode, Outcome, Wait
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, Wait
+from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
 from tests.contract.twins import KEY, SECOND
 
 Operations = list[tuple[Any, ...]]
@@ -40,7 +42,24 @@ def _never_answered() -> Operations:
     return [_enter(holder), _enter(parked), *later * 12]
 
 
+def _dies_again_and_again() -> Operations:
+    """A task whose runs are lost is put aside with its message, and may be replayed."""
+    mine = _claim("a", Wait.QUEUE, keep=True)
+    dies = [_enter(mine), ("leave", mine, Outcome.ABANDONED, None)]
+    again = [("replay", KEY, "a"), ("replay", KEY, "a"), _enter(mine)]
+    return [*dies * MAX_LOST_RUNS, _enter(mine), _enter(_claim("b", Wait.QUEUE)), *again]
+
+
+def _nobody_reads_it() -> Operations:
+    """A message that is called in vain is put aside, and the next one is called."""
+    holder, parked, other = _claim("a"), _claim("b", Wait.QUEUE), _claim("c", Wait.QUEUE)
+    in_vain = [("bury", KEY, "b", Cause.UNREADABLE), ("pass", 700 * SECOND), ("reap", KEY)]
+    queue = [_enter(holder), _enter(parked), _enter(other), ("leave", holder, Outcome.DONE, None)]
+    return [*queue, *in_vain * (CALLS_BEFORE_DEAD + 1), ("replay", KEY, "b")]
+
+
 DONE_TWICE, WRITER_AHEAD, NEVER_ANSWERED = _done_twice(), _writer_ahead(), _never_answered()
+DIES_AGAIN_AND_AGAIN, NOBODY_READS_IT = _dies_again_and_again(), _nobody_reads_it()
 
 #: With every slot free at once, and the first to come the one who stands last: its operation
 #: sees its own entry, and may not call it before those in between.

@@ -190,7 +190,9 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
         require(len(room) < limit, "S1 nobody starts where there is no slot", (claim, room))
     called = any(g.task == claim.task for g in before.grants)
     if not called and claim.task not in _started(before):
-        require(not before.parked, "S6 a newcomer waits while others wait", (claim, before))
+        live = {h.task for h in before.holders if h.frees > 0}
+        others = [w for w in before.waiting if w.lapses is None and w.task not in live]
+        require(not others, "S6 a newcomer waits while others wait", (claim, before))
 
 
 def _check_room(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from celery_dlock.core import machine
+from celery_dlock.core import machine, turns
 from celery_dlock.core.state import (
     Claim,
     Ending,
@@ -68,7 +68,7 @@ class OneKey:
 
     def due_in(self) -> int | None:
         """How long until the key is due; ``None`` for never."""
-        at = machine.due(self.state)
+        at = turns.due(self.state)
         return None if at is None else at - self.now
 
     def passes(self, microseconds: int) -> None:
