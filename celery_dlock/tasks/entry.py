@@ -18,9 +18,13 @@ from celery_dlock.errors import DLockError
 
 SCHEMA = 1
 
-#: Of one delivery, or of one broker's way to it; not to be said again.
+#: Of one delivery, of one broker's way to it, or said beside the properties; not to be said again.
+#: RabbitMQ refuses a ``user_id`` that is not that of the connection.
 _OF_THE_DELIVERY = frozenset(
     {
+        "content_type",
+        "content_encoding",
+        "user_id",
         "delivery_info",
         "delivery_tag",
         "body_encoding",

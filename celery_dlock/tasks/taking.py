@@ -17,7 +17,7 @@ from celery_dlock.contention import Complete, Contention, GiveUp, Holder, RunLat
 from celery_dlock.core.events import Contended, Dropped, Parked, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.manager import Refused
-from celery_dlock.core.state import Busy, Claim, Drop, End, Ending, Park, Same
+from celery_dlock.core.state import Busy, Claim, Drop, End, Ending, Park, Same, Wait
 from celery_dlock.core.state import Holder as Held
 from celery_dlock.errors import BackendUnavailable, LockContended, LockTimeout
 from celery_dlock.tasks.canvas import stop_chain
@@ -77,7 +77,7 @@ def _decide(
             # Its attempt before, or what it replaces, has published it and is about to leave.
             come_back(execution, 0.0)
         case Busy() as busy:
-            return _ask_policy(execution, refused.claim.key, busy, since, waited)
+            return _ask_policy(execution, refused.claim, busy, since, waited)
         case Park():
             execution.runtime.sinks.emit(Parked(execution.subject, refused.claim.key))
             raise Ignore(f"waits for {refused.claim.key} in the lock store")
@@ -115,14 +115,18 @@ def _end(execution: Execution, claim: Claim, ending: Ending, waited: float) -> C
 
 
 def _ask_policy(
-    execution: Execution, key: str, busy: Busy, since: float, waited: float
+    execution: Execution, claim: Claim, busy: Busy, since: float, waited: float
 ) -> Complete | WaitHere:
+    key = claim.key
     found = _contention(execution, key, busy, waited)
     holder = found.holder.task_id if found.holder else None
     sinks, subject = execution.runtime.sinks, execution.subject
     sinks.emit(Contended(subject, key, holder, found.attempt, found.waited))
     decision = execution.policy.decide(found)
     left = found.holder.seconds_left if found.holder else 0.0
+    if claim.wait is Wait.PLACE and isinstance(decision, Complete | GiveUp):
+        # It does not come back: messages behind its place would be held up until that lapses.
+        execution.runtime.manager.take_back([claim])
     match decision:
         case Complete():
             sinks.emit(Skipped(subject, key, holder))

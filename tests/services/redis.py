@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,8 @@ from typing import Self
 import pytest
 import redis
 
+from tests.services.ports import free_ports
+
 START_WITHIN = 10.0
 
 
@@ -28,7 +29,7 @@ class RedisServer:
     """One server process. *options* are those of its command line, as in ``--appendonly yes``."""
 
     def __init__(self, *options: str) -> None:
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         self._options = options
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -134,10 +135,3 @@ def own_redis_server() -> Iterator[RedisServer]:
     require_redis()
     with RedisServer() as server:
         yield server
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

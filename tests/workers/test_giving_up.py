@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery_dlock import LockTimeout, Reschedule, lock
+import pytest
+
+from celery_dlock import LockTimeout, Policy, Reschedule, Wait, lock
+from celery_dlock.core.state import KeyState
+from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 
 FOREVER_AGO = 4000.0
@@ -55,17 +59,20 @@ def test_after_max_wait_the_task_fails_with_lock_timeout(desk: Desk) -> None:
     assert desk.size() == 1
 
 
-def test_giving_up_leaves_nothing_behind_in_the_queue_of_the_key(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention=Reschedule(max_attempts=0))
+@pytest.mark.parametrize("policy", [Reschedule(max_attempts=0), Wait(timeout=0)])
+def test_giving_up_leaves_nothing_behind_in_the_queue_of_the_key(
+    desk: Desk, policy: Policy
+) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention=policy)
     def charge(order: str) -> None: ...
 
     with lock("order:42", app=desk.app, timeout=0):
-        charge.apply_async(("42",))
+        result = charge.apply_async(("42",))
         desk.deliver()
 
-    assert desk.holders("order:42") == []
-    with lock("order:42", app=desk.app, timeout=0):
-        pass
+    # Neither a lock nor a place, behind which messages would have to wait until it lapses
+    assert result.state == "FAILURE"
+    assert runtime(desk.app).backend.peek("order:42") == KeyState()
 
 
 def test_a_header_of_nonsense_is_no_history(desk: Desk) -> None:

@@ -1,0 +1,147 @@
+"""A real RabbitMQ of our own: free loopback ports, its data and its cookie in a temporary folder.
+
+Erlang finds its nodes through a daemon, epmd, which outlives them; ours runs in the foreground on
+a port of its own and goes with the server. Import the fixtures into a ``conftest.py``.
+``rabbitmq_server`` is shared by a whole run, so a test takes queue names of its own;
+``own_rabbitmq_server`` is for a test that kills it.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+from kombu.connection import Connection
+
+from tests.services.ports import free_ports
+
+START_WITHIN = 60.0
+PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in PATH asks for its own user
+
+
+class RabbitMQServer:
+    """One node, and the epmd that knows it."""
+
+    def __init__(self) -> None:
+        self.port, self._dist_port, self._epmd_port = free_ports(3)
+        self._folder = Path()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def start(self) -> None:
+        """Start, and return when it answers."""
+        log = self._folder / "log"
+        with log.open("ab") as out:
+            for command in (["epmd", "-address", "127.0.0.1"], [str(PROGRAM)]):
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env=self._environment(),
+                )
+                self._processes.append(process)
+        deadline = time.monotonic() + START_WITHIN
+        while not self._answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"rabbitmq-server did not start: {log.read_text()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL to the node and its epmd, and return when they are gone."""
+        while self._processes:
+            process = self._processes.pop()
+            process.kill()
+            process.wait()
+
+    def restart(self) -> None:
+        """Kill, and start again on the same ports and folder."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="dlock-rabbitmq-"))
+        (self._folder / "plugins").write_text("[].")
+        (self._folder / "env").touch()
+        (self._folder / "server.conf").write_text("log.file.level = warning\n")
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self._folder)
+
+    def _environment(self) -> Mapping[str, str]:
+        folder = str(self._folder)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RABBITMQ", "ERL"))}
+        return {
+            **inherited,
+            "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
+            "HOME": folder,
+            # The node is then this very process, without a shell above it that outlives it
+            "RUNNING_UNDER_SYSTEMD": "true",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"dlock{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_CONF_ENV_FILE": f"{folder}/env",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/server.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "RABBITMQ_MNESIA_BASE": f"{folder}/data",
+            "RABBITMQ_LOG_BASE": f"{folder}/logs",
+            "RABBITMQ_GENERATED_CONFIG_DIR": f"{folder}/generated",
+            "RABBITMQ_PID_FILE": f"{folder}/pid",
+        }
+
+    def _answers(self) -> bool:
+        with Connection(self.url, connect_timeout=5) as connection:
+            try:
+                connection.connect()
+            except connection.connection_errors:
+                return False
+            return True
+
+
+def require_rabbitmq() -> None:
+    """Skip where RabbitMQ is not installed, fail where it has to be."""
+    if PROGRAM.exists():
+        return
+    reason = "RabbitMQ is not installed (Debian and Ubuntu: apt install rabbitmq-server)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[RabbitMQServer]:
+    require_rabbitmq()
+    with RabbitMQServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own_rabbitmq_server() -> Iterator[RabbitMQServer]:
+    require_rabbitmq()
+    with RabbitMQServer() as server:
+        yield server
