@@ -32,12 +32,13 @@ def stop_chain(task: Task, request: Context, result: Mapping[str, Any]) -> None:
 
 
 def _within(signature: Mapping[str, Any]) -> list[Any]:
-    """The tasks that a canvas within a chain is complete with: a chord is when its body is."""
+    """The tasks of a canvas within a chain. A chord that has not begun counts none of them."""
     kwargs = signature.get("kwargs") or {}
     match signature.get("subtask_type"):
         case "chord":
-            body = kwargs.get("body")
-            return [] if body is None else [body]
+            header = kwargs.get("header")
+            members = header if isinstance(header, list) else [header]
+            return [part for part in (*members, kwargs.get("body")) if part]
         case "group" | "chain":
             return list(kwargs.get("tasks") or ())
         case _:

@@ -138,6 +138,7 @@ def test_a_chord_behind_a_skip_in_a_chain_completes_without_running(
     assert ran == []
     assert result.state == "SUCCESS"
     assert result.get()["skipped"] is True
+    assert [member["skipped"] for member in result.parent.get()] == [True, True]
 
 
 def test_a_group_behind_a_skip_in_a_chain_completes_without_running(
