@@ -125,7 +125,8 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
         return _extend(state, mine, claim, now), Run(mine.slot, mine.token)
     if claim.task in state.done:
         return forget(state, claim.task), Drop(Reason.DONE)
-    if claim.wait is Wait.QUEUE and runs_lost(state, claim.task) >= MAX_LOST_RUNS:
+    has_message = claim.wait in (Wait.QUEUE, Wait.LOOK)
+    if has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS:
         task, mode, limit = claim.task, claim.mode, claim.limit
         return bury(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
 
@@ -169,7 +170,7 @@ def _start_or_wait(
     started = runs_lost(state, claim.task) > 0
     if claim.wait is not Wait.ENQUEUE and _may_start(state, claim, entry, started):
         return hold(drop_entry(state, claim.task), claim, now, token)
-    if claim.wait is Wait.NOT:
+    if claim.wait in (Wait.NOT, Wait.LOOK):
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
     state = drop_entry(state, claim.task)

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock.core.keeper import Keeper, OnLost
@@ -20,6 +20,7 @@ from celery_dlock.core.state import (
     Claim,
     Drop,
     End,
+    EnterVerdict,
     Left,
     Mode,
     Outcome,
@@ -50,6 +51,14 @@ class Refused:
 
     claim: Claim
     verdict: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The task that goes on where this one stops, and for how many microseconds to expect it."""
+
+    task: str
+    patience: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +122,25 @@ class LockManager:
             self.take_back(claims, Outcome.ABANDONED if queues else Outcome.OVER)
             raise
 
-    def release(self, lease: Lease, outcome: Outcome, message: bytes | None = None) -> bool:
+    def enqueue(self, claim: Claim, message: bytes) -> EnterVerdict:
+        """Leave *message* in the queue of the key; whoever's turn it is then is called.
+
+        Raises :exc:`~celery_dlock.BackendUnavailable`; whether it landed is then unknown. It is not
+        taken back: under the same task it may have been there before.
+        """
+        return self._told(self._backend.enter(claim, message))
+
+    def release(
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        message: bytes | None = None,
+        successor: Successor | None = None,
+    ) -> bool:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
-        On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*.
+        On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
+        a *successor* every key stays reserved.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried.
@@ -129,8 +153,11 @@ class LockManager:
         for term in lease.terms:
             if outcome is Outcome.REPEAT and term is not lease.terms[0]:
                 outcome = Outcome.OVER  # it waits in one queue only
+            claim = term.claim
+            if successor is not None:
+                claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
-                verdict = self._told(self._backend.leave(term.claim, outcome, message))
+                verdict = self._told(self._backend.leave(claim, outcome, message))
             except BackendUnavailable as exc:
                 failed = exc
                 continue

@@ -23,11 +23,14 @@ class Mode(StrEnum):
 class Wait(StrEnum):
     """What a claim leaves behind when the key is taken.
 
-    ``ENQUEUE`` leaves its message with the store in any case: it asks for a turn, not for the key.
+    ``LOOK`` is for a delivery that says that it is going to wait before it does: ``NOT``, and next
+    ``QUEUE``. ``ENQUEUE`` leaves its message with the store in any case: it asks for a turn, not
+    for the key.
     """
 
     NOT = "not"
     PLACE = "place"
+    LOOK = "look"
     QUEUE = "queue"
     ENQUEUE = "enqueue"
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from celery import Celery, Task
+from celery import Celery, Task, signals
 
 from celery_dlock.contention import Complete, Policy
 from celery_dlock.core.current import current_lease, held_term
@@ -16,10 +16,14 @@ from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
+from celery_dlock.tasks.leaving import leave_after_result
+from celery_dlock.tasks.ordered import Outbox, takes_place
 from celery_dlock.tasks.publish import run_again
+from celery_dlock.tasks.revoking import EndRevoked
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.sweeper import Sweeper
 from celery_dlock.tasks.taking import take
+from celery_dlock.tasks.useless import bury_rejected, bury_unknown
 from celery_dlock.tasks.worker import CheckAtStart
 
 
@@ -46,7 +50,7 @@ class LockedTask(Task):  # type: ignore[misc]
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        app.steps["worker"].update({CheckAtStart, Sweeper})
+        app.steps["worker"].update({CheckAtStart, Sweeper, EndRevoked})
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls._define()
             if "__header__" in cls.__dict__:
@@ -91,11 +95,17 @@ class LockedTask(Task):  # type: ignore[misc]
         self,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        producer: Any = None,
         *more: Any,
         **options: Any,
     ) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
-        return super().apply_async(args, kwargs, *more, **options)
+        if not takes_place(self, task_id, options):
+            return super().apply_async(args, kwargs, task_id, producer, *more, **options)
+        with self.app.producer_or_acquire(producer) as acquired:
+            outbox = Outbox(self, acquired)
+            return super().apply_async(args, kwargs, task_id, outbox, *more, **options)
 
     def retry(
         self,
@@ -157,3 +167,8 @@ class LockedTask(Task):  # type: ignore[misc]
         owner = next(c for c in after if "__call__" in c.__dict__)
         body: Callable[..., Any] = self.run if owner is Task else super().__call__
         return body
+
+
+signals.task_postrun.connect(leave_after_result)
+signals.task_unknown.connect(bury_unknown)
+signals.task_rejected.connect(bury_rejected)

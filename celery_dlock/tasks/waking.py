@@ -12,8 +12,9 @@ from functools import cached_property
 
 from celery import Celery
 
-from celery_dlock.backends.base import Wake
-from celery_dlock.core.events import Sinks, Subject, Woken
+from celery_dlock.backends.base import LockBackend, Wake
+from celery_dlock.core.events import Buried, Sinks, Subject, Woken
+from celery_dlock.core.state import Cause
 from celery_dlock.tasks.entry import Entry, Undecodable
 from celery_dlock.tasks.history import HISTORY, task_id_of
 
@@ -23,8 +24,9 @@ logger = logging.getLogger("celery_dlock")
 class Waker:
     """Publishes for one app."""
 
-    def __init__(self, app: Celery, sinks: Sinks) -> None:
+    def __init__(self, app: Celery, backend: LockBackend, sinks: Sinks) -> None:
         self._app = app
+        self._backend = backend
         self._sinks = sinks
 
     @cached_property
@@ -41,11 +43,22 @@ class Waker:
             except Exception:
                 logger.exception("%s could not be woken; it is called again", wake.task)
 
+    def bury(self, key: str, task: str, name: str, cause: Cause) -> None:
+        """A message that was called is of no use in this process; perhaps it is in another.
+
+        After some calls it is put aside, and the next one is called. *name* is its task's.
+        """
+        reply = self._backend.bury(key, task, cause)
+        if reply.verdict:
+            self._sinks.emit(Buried(Subject(task_id_of(task), name, key), key, cause))
+        self(reply.wakes)
+
     def _wake(self, wake: Wake) -> None:
         try:
             entry = Entry.decode(wake.key, wake.message)
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
+            self.bury(wake.key, wake.task, "", Cause.UNREADABLE)
             return
         if entry.app != self.app_name:
             return
@@ -63,6 +76,7 @@ class Waker:
                 routing_key=entry.routing_key,
                 content_type=entry.content_type,
                 content_encoding=entry.content_encoding,
+                compression=entry.headers.get("compression", ""),  # it came unpacked
                 headers={**entry.headers, "eta": None, HISTORY: history},
                 retry=bool(self._app.conf.task_publish_retry),
                 retry_policy=policy,

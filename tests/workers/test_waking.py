@@ -117,7 +117,7 @@ def test_a_message_of_another_app_is_left_to_it(desk: Desk, charge: LockedTask) 
     ).encode({})
     other = Celery("another", broker="memory://", set_as_current=False)
 
-    Waker(other, Sinks())([Wake(KEY, "id:0:0", message)])
+    Waker(other, runtime(desk.app).backend, Sinks())([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 0
 
     runtime(desk.app).wake([Wake(KEY, "id:0:0", message)])

@@ -32,7 +32,7 @@ local function start_or_wait(state, claim, entry, now)
     drop_entry(state, claim.task)
     return hold(state, claim, now)
   end
-  if claim.wait == 'not' then return busy(state, now) end
+  if claim.wait == 'not' or claim.wait == 'look' then return busy(state, now) end
   local before = started()
   local rank = entry and entry.rank or (before and state.first - 1) or state.last + 1
   drop_entry(state, claim.task)
@@ -73,7 +73,8 @@ local function answer(state, claim, now)
     forget(state, claim.task)
     return {'drop', 'done'}
   end
-  if claim.wait == 'queue' and lost_runs(claim.task, now) >= MAX_LOST_RUNS then
+  local has_message = claim.wait == 'queue' or claim.wait == 'look'
+  if has_message and lost_runs(claim.task, now) >= MAX_LOST_RUNS then
     bury(state, claim.task, claim, RUNS_LOST, now, claim.message)
     return {'drop', 'dead'}
   end
