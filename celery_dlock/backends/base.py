@@ -95,6 +95,11 @@ class Burial:
     message: bytes
 
 
+def by_age(burial: Burial) -> tuple[int, str, str]:
+    """In which order a store tells of its dead."""
+    return burial.dead.at, burial.key, burial.dead.task
+
+
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What every store is built with, whatever its URL says.
@@ -170,7 +175,7 @@ class LockBackend(ABC):
 
     @abstractmethod
     def dead(self, limit: int = 100) -> list[Burial]:
-        """Dead messages, the oldest first."""
+        """Dead messages, the oldest first, and then by key and task."""
 
     @abstractmethod
     def replay(self, key: str, task: str) -> Reply[bool]:

@@ -22,6 +22,7 @@ from celery_dlock.backends.base import (
     Swept,
     Trait,
     Wake,
+    by_age,
 )
 from celery_dlock.backends.change import REMEMBER_LOST, difference
 from celery_dlock.core import machine, turns, upkeep
@@ -35,6 +36,7 @@ from celery_dlock.core.state import (
     Outcome,
     RenewVerdict,
     Step,
+    task_id_of,
 )
 from celery_dlock.errors import ConfigurationError
 
@@ -144,7 +146,7 @@ class MemoryBackend(LockBackend):
                 (key, task)
                 for key, found in self._keys.items()
                 for task in found.messages
-                if task.startswith(f"{task_id}:")
+                if task_id_of(task) == task_id
             ]
 
     def cancel(self, key: str, task: str) -> Reply[bool]:
@@ -157,7 +159,7 @@ class MemoryBackend(LockBackend):
 
     def dead(self, limit: int = 100) -> list[Burial]:
         with self._mutex:
-            return sorted(self._dead.values(), key=lambda b: b.dead.at)[:limit]
+            return sorted(self._dead.values(), key=by_age)[:limit]
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         with self._mutex:

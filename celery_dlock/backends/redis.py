@@ -25,6 +25,7 @@ from celery_dlock.backends.base import (
     Reply,
     Swept,
     Trait,
+    by_age,
 )
 from celery_dlock.backends.redis_client import Session, client_of
 from celery_dlock.core.state import (
@@ -35,6 +36,7 @@ from celery_dlock.core.state import (
     LeaveVerdict,
     Outcome,
     RenewVerdict,
+    task_id_of,
 )
 
 
@@ -93,15 +95,23 @@ class RedisBackend(LockBackend):
             return wire.swept(scripts.sweep(self._indexes, [self._now(), limit]))
 
     def parked(self, task_id: str) -> list[tuple[str, str]]:
-        pattern = re.sub(r"([\\*?\[\]^-])", r"\\\1", task_id) + ":*"
+        found: list[tuple[str, str]] = []
         with self._answers() as session:
             client: Any = session.client  # its types speak of decoded replies too
-            return [
-                (wire.key_of(member), task.decode())
-                for index in self._indexes
-                for member in client.zrange(index, 0, -1)
-                for task, _ in client.hscan_iter(wire.entries(index, member), pattern, 1000)
-            ]
+            for index in self._indexes:
+                for member in client.zrange(index, 0, -1):
+                    found += self._parked_for(session, wire.key_of(member), task_id)
+        return found
+
+    def _parked_for(self, session: Session, key: str, task_id: str) -> list[tuple[str, str]]:
+        """A look at all who wait for *key*, and a second one at whether it is with a message."""
+        pattern = re.sub(r"([\\*?\[\]^-])", r"\\\1", task_id) + ":*"
+        keys, client = wire.touched(self._prefix, key), session.client
+        scanned = client.hscan_iter(keys[2], pattern, 1000)
+        named = {task for task, _ in scanned if task_id_of(task.decode()) == task_id}
+        if not named:
+            return []
+        return [(key, task.decode()) for task in session.parked(keys, [self._now(), *named])]
 
     def cancel(self, key: str, task: str) -> Reply[bool]:
         return self._upkeep(key, task, "cancel")
@@ -114,7 +124,7 @@ class RedisBackend(LockBackend):
             client: Any = session.client
             graves = (client.hgetall(grave) for grave in wire.graves(self._prefix))
             found = [burial for grave in graves for burial in wire.burials(grave)]
-        return sorted(found, key=lambda burial: burial.dead.at)[:limit]
+        return sorted(found, key=by_age)[:limit]
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         return self._upkeep(key, task, "replay")

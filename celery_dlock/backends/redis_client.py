@@ -45,6 +45,7 @@ class Session:
     reap: Script
     sweep: Script
     upkeep: Script
+    parked: Script
     peek: Script
 
     @classmethod
@@ -58,6 +59,7 @@ class Session:
             reap=client.register_script(script(*RULES, "reap")),
             sweep=client.register_script(script(*RULES, "sweep")),
             upkeep=client.register_script(script(*RULES, "upkeep")),
+            parked=client.register_script(script("key", "parked")),
             peek=client.register_script(script("key", "peek")),
         )
 

@@ -128,11 +128,6 @@ def graves(prefix: str) -> list[str]:
     return [f"{_shard(prefix, number)}:dead" for number in range(SHARDS)]
 
 
-def entries(index: str, member: bytes) -> str:
-    """Who waits for the key that the index of its shard names *member*."""
-    return f"{index.removesuffix(':due')}:{member.decode()}:entries"
-
-
 def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | bytes]:
     return [
         claim.task,

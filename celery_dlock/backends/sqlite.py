@@ -110,7 +110,7 @@ class SqliteBackend(LockBackend):
     ) -> Reply[LeaveVerdict]:
         with self._file.transaction() as db:
             rows = KeyRows(db, self._prefix, claim.key, self._now())
-            before = rows.load(claim.task)
+            before = rows.load(claim.task, claim.successor)
             step = machine.leave(before, claim, outcome, rows.now)
             return Reply(step.verdict, rows.save(claim, before, step, message))
 

@@ -13,7 +13,17 @@ from typing import TypeVar
 from celery_dlock.backends.base import Burial, Wake
 from celery_dlock.backends.change import REMEMBER_LOST, Change, difference
 from celery_dlock.backends.guard import decode, encode
-from celery_dlock.core.state import WINDOW, Cause, Claim, Dead, KeyState, Mode, Step, Waiting
+from celery_dlock.core.state import (
+    WINDOW,
+    Cause,
+    Claim,
+    Dead,
+    KeyState,
+    Mode,
+    Step,
+    Waiting,
+    task_id_of,
+)
 from celery_dlock.core.turns import due
 from celery_dlock.errors import BackendUnavailable
 
@@ -59,14 +69,14 @@ def next_due(db: sqlite3.Connection, prefix: str) -> int | None:
 
 def dead_messages(db: sqlite3.Connection, prefix: str, limit: int) -> list[Burial]:
     """The dead of all keys, the oldest first."""
-    rows = db.execute(f"{DEAD} WHERE prefix=? ORDER BY at LIMIT ?", (prefix, limit))
+    rows = db.execute(f"{DEAD} WHERE prefix=? ORDER BY at, key, task LIMIT ?", (prefix, limit))
     return [_burial(row) for row in rows]
 
 
 def parked_tasks(db: sqlite3.Connection, prefix: str, task_id: str) -> list[tuple[str, str]]:
     """Key and task of each message under *task_id*, wherever it waits."""
     rows = db.execute("SELECT key, task FROM message WHERE prefix=?", (prefix,))
-    return [(key, task) for key, task in rows if task.startswith(f"{task_id}:")]
+    return [(key, task) for key, task in rows if task_id_of(task) == task_id]
 
 
 class KeyRows:
@@ -78,14 +88,18 @@ class KeyRows:
         self._due: int | None = None
         self.now = now
 
-    def load(self, task: str) -> KeyState:
-        """What an operation of *task* may see: the bounded part of the key's state."""
+    def load(self, task: str, successor: str = "") -> KeyState:
+        """What an operation of *task* may see: the bounded part of the key's state.
+
+        *successor* is who is to have the key after it, if that is known.
+        """
         self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND lapses<=?", self.now)
         guard = self.load_guard()
         rows = self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
         last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
-        if len(rows) == WINDOW and all(row[0] != task for row in rows):
-            rows += self._run(f"{ENTRY} AND task=?", task).fetchall()
+        if len(rows) == WINDOW:
+            for named in {task, successor} - {"", *(row[0] for row in rows)}:
+                rows += self._run(f"{ENTRY} AND task=?", named).fetchall()
         done = self._past(task, done=1)
         counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in guard.holders)})
         return KeyState(

@@ -42,7 +42,9 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
 
 def insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | None) -> KeyState:
     """Put *claim*'s task into the queue: parked when *lapses* is ``None``, else a place."""
-    gives_up = now + claim.gives_up if claim.gives_up and lapses is None else None
+    had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
+    impatient = claim.gives_up and lapses is None and not had_its_turn
+    gives_up = now + claim.gives_up if impatient else None
     entry = Waiting(claim.task, claim.mode, claim.limit, rank, now, lapses, gives_up)
     return replace(
         state,
@@ -99,8 +101,17 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
 
 
 def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
-    """Keep the slot that *claim* leaves for its successor, which comes by itself."""
-    turn = Grant(claim.successor, claim.mode, claim.limit, False, 0, now + claim.patience)
+    """Keep the slot that *claim* leaves for its successor.
+
+    It comes by itself, unless it was faster than this claim and left its message with the store.
+    """
+    task = claim.successor
+    if task in {*(h.task for h in state.holders), *(g.task for g in state.grants)}:
+        return state
+    entry = next((w for w in state.waiting if w.task == task), None)
+    if entry is not None:
+        return to_grant(state, entry, now)
+    turn = Grant(task, claim.mode, claim.limit, False, 0, now + claim.patience)
     return replace(state, grants=(*state.grants, turn))
 
 
@@ -113,6 +124,7 @@ def bury(state: KeyState, task: str, mode: Mode, limit: int, cause: Cause, now: 
 def put_back(state: KeyState, dead: Dead, now: int) -> KeyState:
     """A dead message waits again, behind all others and for as long as it takes."""
     again = Claim("", dead.task, "", 0, mode=dead.mode, limit=dead.limit)
+    state = leave_queue(state, dead.task)  # another delivery may have a place, or one reserved
     return insert(state, again, now, state.last + 1, None)
 
 

@@ -132,7 +132,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
 
     grant = next((g for g in state.grants if g.task == claim.task), None)
     entry = next((w for w in state.waiting if w.task == claim.task), None)
-    asks_twice = grant is not None and claim.wait is Wait.ENQUEUE
+    asks_twice = grant is not None and grant.parked and claim.wait is Wait.ENQUEUE
     if asks_twice or (entry is not None and entry.parked):
         return state, Drop(Reason.WAITING)
     if grant is not None:
@@ -155,10 +155,11 @@ def _take_turn(
         taken = replace(grant, taker=claim.nonce, due=now + claim.ttl)
         return replace_grant(state, taken), End(grant.ending)
     state = drop_grant(state, claim.task)
-    if free(state, claim.mode, claim.limit):
+    enqueues = claim.wait is Wait.ENQUEUE  # the slot is reserved for it, and it is to be called
+    if free(state, claim.mode, claim.limit) and not enqueues:
         return hold(state, claim, now, token)
     # The limit or the mode has changed since the turn was called: back to the head.
-    if grant.parked:
+    if grant.parked or enqueues:
         return insert(state, claim, now, state.first - 1, None), Park()
     state = insert(state, claim, now, state.first - 1, grant.due)
     return _start_or_wait(state, claim, state.waiting[0], now, token)

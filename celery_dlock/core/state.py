@@ -58,6 +58,11 @@ class Ending(StrEnum):
     REVOKED = "revoked"
 
 
+def task_id_of(task: str) -> str:
+    """The id that people know of ``task_id:retries:nesting``; it may have colons of its own."""
+    return task.rsplit(":", 2)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One delivery of one task asks for one key.

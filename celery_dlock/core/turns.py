@@ -35,7 +35,7 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
     """End who waited too long, call who is next or overdue."""
     running = {h.task for h in state.holders}
     window = state.waiting[:WINDOW]  # beyond it there may be others that were not loaded
-    late = [w for w in window if _waited_enough(w, now) and w.task not in running]
+    late = [w for w in window if _waited_enough(w, now)]
     for entry in late:
         state = to_grant(state, entry, now, Ending.TIMED_OUT)
     for entry in window:
@@ -60,13 +60,8 @@ def due(state: KeyState) -> int | None:
         return None
     instants = [g.due for g in state.grants]
     if state.parked:
-        running = {h.task for h in state.holders}
         instants += [h.frees for h in state.holders]
-        instants += [
-            w.gives_up
-            for w in state.waiting[:WINDOW]
-            if w.gives_up is not None and w.task not in running
-        ]
+        instants += [w.gives_up for w in state.waiting[:WINDOW] if w.gives_up is not None]
     return min(instants, default=0)
 
 

@@ -30,11 +30,6 @@ def identity_in(headers: Mapping[str, Any]) -> str:
     return f"{headers['id']}:{headers.get('retries') or 0}:{nesting}"
 
 
-def task_id_of(identity: str) -> str:
-    """The task id that people know."""
-    return identity.rsplit(":", 2)[0]
-
-
 def delivery_of(request: Context) -> Mapping[str, Any]:
     """What the main process noted of this delivery, taken off the headers that travel on.
 

@@ -29,12 +29,12 @@ from celery_dlock.core.state import (
     Reason,
     Same,
     Wait,
+    task_id_of,
 )
 from celery_dlock.core.state import Holder as Held
 from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, LockTimeout
 from celery_dlock.tasks.canvas import stop_chain
 from celery_dlock.tasks.execution import Execution
-from celery_dlock.tasks.history import task_id_of
 from celery_dlock.tasks.ordered import note_arrival
 from celery_dlock.tasks.publish import come_back, reschedule, store_away
 from celery_dlock.tasks.telling import looks_first, revoke, tell_parked

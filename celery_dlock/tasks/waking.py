@@ -14,9 +14,9 @@ from celery import Celery
 
 from celery_dlock.backends.base import LockBackend, Wake
 from celery_dlock.core.events import Buried, Sinks, Subject, Woken
-from celery_dlock.core.state import Cause
+from celery_dlock.core.state import Cause, task_id_of
 from celery_dlock.tasks.entry import Entry, Undecodable
-from celery_dlock.tasks.history import HISTORY, task_id_of
+from celery_dlock.tasks.history import HISTORY
 
 logger = logging.getLogger("celery_dlock")
 

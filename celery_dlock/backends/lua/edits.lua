@@ -35,10 +35,12 @@ local function drop_entry(state, task)
 end
 
 local function insert(state, claim, now, rank, lapses, message)
+  local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
+  local impatient = claim.gives_up > 0 and not lapses and not had_its_turn
   local entry = {
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = rank, arrived = now, lapses = lapses,
-    gives_up = not lapses and claim.gives_up > 0 and now + claim.gives_up or nil,
+    gives_up = impatient and now + claim.gives_up or nil,
   }
   enqueue(entry, message)
   local i = 1
@@ -86,8 +88,12 @@ local function bury(state, task, turn, cause, now, message)
   leave_queue(state, task)
 end
 
--- Keep the slot that a claim leaves for its successor, which comes by itself.
+-- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
+-- than this claim and left its message with the store.
 local function reserve(state, claim, now)
+  if find(state.holders, claim.successor) or find(state.grants, claim.successor) then return end
+  local entry = find(state.waiting, claim.successor)
+  if entry then return to_grant(state, entry, now) end
   state.grants[#state.grants + 1] = {
     task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
     calls = 0, due = now + claim.patience, ending = false, taker = '',

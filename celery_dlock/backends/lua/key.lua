@@ -195,7 +195,8 @@ local function load_own(state, task, now)
   add_live(state.waiting, entry, now)
 end
 
-local function load(task, now)
+-- *successor*: who is to have the key after *task*, if it is known.
+local function load(task, now, successor)
   local state = read_state(STATE)
   state.waiting = {}
   state.done = task and read_number(DONE) > now
@@ -203,6 +204,7 @@ local function load(task, now)
     state.last = tonumber(redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2])
     load_window(state, now)
     if task then load_own(state, task, now) end
+    if successor then load_own(state, successor, now) end
   end
   state.first, state.last = state.first or 0, state.last or 0
   return state

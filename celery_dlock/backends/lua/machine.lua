@@ -52,11 +52,14 @@ local function take_turn(state, claim, grant, now)
     return {'end', grant.ending}
   end
   local message = grant.parked and message_of(claim.task)
+  local enqueues = claim.wait == 'enqueue'  -- the slot is reserved for it, and it is to be called
   drop_grant(state, claim.task)
-  if free(state, claim.mode, claim.limit) then return hold(state, claim, now, message) end
+  if free(state, claim.mode, claim.limit) and not enqueues then
+    return hold(state, claim, now, message)
+  end
   -- The limit or the mode has changed since the turn was called: back to the head.
-  if grant.parked then
-    insert(state, claim, now, state.first - 1, nil, message)
+  if grant.parked or enqueues then
+    insert(state, claim, now, state.first - 1, nil, message or claim.message)
     return {'park'}
   end
   local entry = insert(state, claim, now, state.first - 1, grant.due, '')
@@ -79,7 +82,7 @@ local function answer(state, claim, now)
     return {'drop', 'dead'}
   end
   local grant, entry = find(state.grants, claim.task), find(state.waiting, claim.task)
-  local asks_twice = grant and claim.wait == 'enqueue'
+  local asks_twice = grant and grant.parked and claim.wait == 'enqueue'
   if asks_twice or entry and not entry.lapses then return {'drop', 'waiting'} end
   if grant then return take_turn(state, claim, grant, now) end
   local running = find(state.holders, claim.task)

@@ -55,8 +55,7 @@ local function due(state)
   if state.parked == 0 then return first end
   for _, holder in ipairs(state.holders) do at(holder.frees) end
   for i = 1, math.min(WINDOW, #state.waiting) do
-    local entry = state.waiting[i]
-    if not find(state.holders, entry.task) then at(entry.gives_up) end
+    at(state.waiting[i].gives_up)
   end
   return first or 0
 end
