@@ -1,4 +1,4 @@
-"""``keep=True``: the store has the message until the task is through, so a killed worker loses none.
+"""``keep=True``: the store has the message until the task is through: a killed worker loses none.
 
 The broker here redelivers nothing, and acknowledgement is early: without ``keep`` the task of a
 worker that dies is gone, as in Celery.

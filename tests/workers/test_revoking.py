@@ -134,9 +134,13 @@ def test_it_is_looked_for_twice_and_then_no_more(
     class Worker:
         app = desk.app
 
+    def parked(task_id: str) -> list[tuple[str, str]]:
+        asked.append(task_id)
+        return []
+
     step, now, asked = EndRevoked(Worker), [100.0], list[str]()
     monkeypatch.setattr("celery_dlock.tasks.revoking.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(runtime(desk.app).backend, "parked", lambda i: asked.append(i) or [])
+    monkeypatch.setattr(runtime(desk.app).backend, "parked", parked)
     monkeypatch.setattr(worker_state, "revoked", worker_state.LimitedSet())
     worker_state.revoked.add("one")
 
