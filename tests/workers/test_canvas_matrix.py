@@ -116,7 +116,9 @@ def seen(
         played = play(lab, list(CASES), timeout=60, at_once=60)
         for worker in (processes, threads):  # whatever runs twice has done so when they are gone
             worker.stop()
-    yield seen_of(lab, played)
+    found = seen_of(lab, played)
+    del played  # results unsubscribe when they are collected, while there is a server to tell
+    yield found
     hang_up(lab) if over_redis else forget(lab.app)
 
 
