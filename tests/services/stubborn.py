@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from celery import Celery
 
 from tests.services.lab import Journal
@@ -40,7 +41,6 @@ def register_stubborn(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
 def is_alive(pid: int) -> bool:
     """Whether the process can still write: it is there, and has not ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
