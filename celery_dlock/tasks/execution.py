@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import signals, states
 from celery.app.task import Context
+from celery.exceptions import TaskPredicate
 
 from celery_dlock.contention import Policy, patience, queueing
 from celery_dlock.core.current import holding
@@ -216,11 +217,17 @@ def _settle_interrupted() -> None:
 
 
 @signals.task_postrun.connect  # type: ignore[untyped-decorator]
-def leave_after_result(task: Any = None, state: str | None = None, **_: Any) -> None:
+def leave_after_result(
+    task: Any = None, state: str | None = None, retval: Any = None, **_: Any
+) -> None:
     """The result is stored and the callbacks are published: now the lock may go."""
     execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
         return
+    if isinstance(retval, TaskPredicate):
+        # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
+        # that the garbage collector comes for after hundreds of them.
+        retval.__traceback__ = None
     outcome = _outcome(state, eager=bool(execution.request.is_eager))
     try:
         execution.leave(outcome)
