@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Context
@@ -101,8 +102,8 @@ class Execution:
         definition, settings = self.task.lock_definition, self.runtime.settings
         keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
         asks = self.asks
-        template = Claim(
-            key="",
+        claim = partial(
+            Claim,
             task=self.history.task,
             nonce=self.nonce,
             ttl=int((definition.ttl or settings.ttl) * SECOND),
@@ -114,17 +115,17 @@ class Execution:
             done_ttl=int(settings.done_ttl * SECOND),
         )
         if asks:
-            template = replace(
-                template,
+            claim = partial(
+                claim,
                 wait=Wait.LOOK if look else Wait.QUEUE,
                 # A call may be on its way for so long; its copy must find the task done.
-                done_ttl=max(template.done_ttl, CALL_AGAIN_LAST),
+                done_ttl=max(int(settings.done_ttl * SECOND), CALL_AGAIN_LAST),
                 keep=asks.keep,
                 gives_up=int((asks.max_wait or 0) * SECOND),
                 max_waiting=asks.max_waiting or 0,
                 drop_oldest=asks.drop_oldest,
             )
-        self.claims = tuple(replace(template, key=key) for key in self.keys)
+        self.claims = tuple(claim(key) for key in self.keys)
         return self.claims
 
     def message(self) -> bytes | None:

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import assert_never
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, TaskPredicate
 
 from celery_dlock.contention import Complete, Contention, GiveUp, Holder, RunLater, WaitHere
 from celery_dlock.core.events import Buried, Contended, Dropped, Parked, Skipped, TimedOut
@@ -51,6 +51,15 @@ def take(execution: Execution) -> Lease | Complete:
     duplicate, and the policy's error when it gives up.
     """
     note_arrival(execution)
+    try:
+        return _take(execution)
+    except TaskPredicate as gone:
+        # Celery copies the code of every frame from there on and sends it to the main process: much
+        # work for a task that only goes elsewhere.
+        raise gone.with_traceback(None)  # noqa: B904
+
+
+def _take(execution: Execution) -> Lease | Complete:
     began = time.monotonic()
     since = execution.history.since or time.time()
     waited_before = max(0.0, time.time() - since)

@@ -13,6 +13,7 @@ from celery_dlock.core.current import current_lease, held_term
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.tasks.children import WatchChildren
 from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
@@ -50,7 +51,7 @@ class LockedTask(Task):  # type: ignore[misc]
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        app.steps["worker"].update({CheckAtStart, Sweeper, EndRevoked})
+        app.steps["worker"].update({CheckAtStart, EndRevoked, Sweeper, WatchChildren})
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls._define()
             if "__header__" in cls.__dict__:

@@ -57,10 +57,10 @@ def test_a_body_that_hangs_gives_its_key_up_after_max_hold(
     assert [payment[0] for payment in effects.payments()] == [waiting.id, hanging.id]
 
 
-def test_the_key_of_a_body_that_was_killed_by_its_hard_limit_is_free_after_the_lease(
+def test_a_body_that_was_killed_by_its_hard_limit_makes_way_for_the_next(
     make_lab: MakeLab, effects: Effects
 ) -> None:
-    lab = make_lab(task={"time_limit": 2})
+    lab = make_lab(lock={"ttl": 60.0}, task={"time_limit": 2})
     pay = lab.app.tasks["pay"]
     with lab.worker(concurrency=2):
         killed = pay.delay("42", 1, hold="for ever")

@@ -42,7 +42,8 @@ class Journal:
         """The entries so far, of one kind and with these fields."""
         if not self._path.exists():
             return []
-        entries = [json.loads(line) for line in self._path.read_text().splitlines()]
+        whole, _, _ = self._path.read_text().rpartition("\n")  # a line may be about to be written
+        entries = [json.loads(line) for line in whole.splitlines()]
         return [
             entry
             for entry in entries
@@ -94,12 +95,13 @@ def hold_at(folder: Path, name: str, timeout: float = 60.0) -> None:
 
 def make_app(config: Mapping[str, Any]) -> Celery:
     """An app from the part ``celery`` of *config*, with the tasks of ``tests.services.tasks``."""
-    from tests.services import tasks
+    from tests.services import seen, tasks
 
     app = Celery("lab", set_as_current=False)
     app.conf.update(config["celery"])
     folder = Path(config["folder"])
     tasks.register(app, folder, config.get("lock", {}), config.get("task", {}))
+    seen.register_seen(app, folder)
     return app
 
 

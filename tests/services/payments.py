@@ -12,6 +12,7 @@ from celery import Celery, signals
 from celery_dlock import LockedTask, lock
 from tests.services.effects import Effects
 from tests.services.lab import Journal, hold_at
+from tests.services.stubborn import register_stubborn
 from tests.services.until import until
 
 
@@ -71,6 +72,7 @@ def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
         Effects(folder).pay(lease, self.request.id)
 
     _register_forking(app, folder, options)
+    register_stubborn(app, folder, options)
 
 
 def _register_forking(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:

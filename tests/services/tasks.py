@@ -23,6 +23,7 @@ from celery_dlock import (
     Wait,
 )
 from tests.services.lab import Journal, hold_at
+from tests.services.members import register_members
 from tests.services.payments import register_payments
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
@@ -57,6 +58,7 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
     options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
     options = {f"lock_{name}": value for name, value in options.items()}
     register_payments(app, folder, {**options, **task})
+    register_members(app, folder)
 
     @app.task(
         name="apply",

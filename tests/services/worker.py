@@ -16,21 +16,28 @@ from tests.services.until import until
 
 
 class Worker:
-    """``celery worker`` on the app of ``tests.services.lab``; started on entering, gone after."""
+    """``celery worker`` on *app*, configured by *config*; started on entering, gone after."""
 
     def __init__(
-        self, folder: Path, config: dict[str, Any], name: str, pool: str, concurrency: int
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        name: str,
+        pool: str,
+        concurrency: int,
+        app: str = "tests.services.lab:app",
     ) -> None:
         self.log_path = folder / f"{name}.log"
         config_path = folder / f"{name}.json"
         config_path.write_text(json.dumps(config))
         self._env = {**os.environ, "LAB_CONFIG": str(config_path), "PYTHONUNBUFFERED": "1"}
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", "tests.services.lab:app", "worker"),
+            *(sys.executable, "-m", "celery", "-A", app, "worker"),
             *("--pool", pool, "--concurrency", str(concurrency), "--hostname", f"{name}@lab"),
             *("--loglevel", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"),
         ]
         self.process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0  # where in the log
 
     def __enter__(self) -> Self:
         self.start()
@@ -56,6 +63,7 @@ class Worker:
     def start(self, *, ready: bool = True) -> None:
         """Start, and wait until it consumes (unless *ready* is false)."""
         with self.log_path.open("ab") as log:
+            self._started_at = log.tell()
             self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
@@ -64,7 +72,7 @@ class Worker:
 
     def _is_ready(self) -> bool:
         assert self.process is not None
-        if " ready." in self.log:
+        if b" ready." in self.log_path.read_bytes()[self._started_at :]:
             return True  # and by now it may have killed itself, as a test may want
         assert self.process.poll() is None, f"the worker has exited:\n{self.log}"
         return False

@@ -1,0 +1,109 @@
+"""The three kinds of broker and the two of results, as parts of a lab's configuration.
+
+Each lab has a queue name of its own, so labs may share a server.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import redis
+from celery import Celery
+from kombu import pools
+
+from celery_dlock.tasks.runtime import forget
+from example_project.broker import transport_options
+
+BROKER, RESULTS, LOCKS = 8, 9, 10
+
+
+def over_folder(folder: Path) -> dict[str, Any]:
+    """The shop's broker, in files below *folder*."""
+    return {
+        **_common(),
+        "broker_url": "filesystem://",
+        "broker_transport": "example_project.broker:Transport",
+        "broker_transport_options": transport_options(folder / "broker"),
+    }
+
+
+def over_redis(port: int) -> dict[str, Any]:
+    """A database of the server at *port*, emptied."""
+    return {**_common(), "broker_url": _emptied(port, BROKER)}
+
+
+def over_rabbitmq(url: str) -> dict[str, Any]:
+    """The node at *url*. What was published is on its disk; queues know priorities."""
+    return {
+        **_common(),
+        "broker_url": url,
+        "broker_transport_options": {"confirm_publish": True},
+        "task_queue_max_priority": 10,
+    }
+
+
+def kept_in_redis(port: int) -> dict[str, Any]:
+    """Results and locks, each in a database of the server at *port*, emptied."""
+    return {"result_backend": _emptied(port, RESULTS), "dlock_url": _emptied(port, LOCKS)}
+
+
+def kept_in_sqlite(folder: Path) -> dict[str, Any]:
+    """Results and locks, each in a file in *folder*."""
+    return {
+        "result_backend": f"db+sqlite:///{folder / 'results.db'}",
+        "dlock_url": f"sqlite:///{folder / 'locks.db'}",
+    }
+
+
+def left(app: Celery) -> int:
+    """How many messages lie in the broker, also unacknowledged ones where they can be seen.
+
+    RabbitMQ does not show those of a worker that runs; once it has stopped they lie in the queue.
+    """
+    queue = app.conf.task_default_queue
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        match connection.transport.driver_type:
+            case "amqp":
+                return int(channel.queue_declare(queue, passive=True).message_count)
+            case "redis":
+                with channel.conn_or_acquire() as client:
+                    return int(channel._size(queue)) + int(client.hlen(channel.unacked_key))
+            case _:
+                return int(channel._size(queue))
+
+
+def purge(app: Celery) -> int:
+    """Lose what lies in the queue; how many messages there were."""
+    with app.connection_for_write() as connection:
+        return int(connection.default_channel.queue_purge(app.conf.task_default_queue))
+
+
+def _common() -> dict[str, Any]:
+    return {
+        "task_default_queue": f"lab-{uuid.uuid4().hex}",
+        "worker_enable_remote_control": False,
+        "broker_connection_retry_on_startup": True,
+    }
+
+
+def _emptied(port: int, database: int) -> str:
+    with redis.Redis(port=port, db=database) as client:
+        client.flushdb()
+    return f"redis://127.0.0.1:{port}/{database}"
+
+
+def close(app: Celery) -> None:
+    """Give back every connection of this process's *app*, before its servers are gone."""
+    if hasattr(app.backend, "result_consumer"):
+        app.backend.result_consumer.stop()
+        # A result that is collected later would ask its server, which is gone by then.
+        app.backend.remove_pending_result = lambda result: result
+        app.backend.client.connection_pool.disconnect()
+    app.close()
+    pools.reset()  # kombu keeps one a URL, for all apps
+    forget(app)

@@ -1,0 +1,94 @@
+"""Both ways to learn that a process is gone, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from celery_dlock.tasks.processes import Asked, Processes, Told, processes
+from tests.services.until import until
+
+Start = list[subprocess.Popen[bytes]]
+
+
+@pytest.fixture(params=[Told, Asked])
+def watched(request: pytest.FixtureRequest) -> Processes:
+    made: Processes = request.param()
+    return made
+
+
+@pytest.fixture
+def two() -> Iterator[Start]:
+    """Two processes that do nothing."""
+    started = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def gone(watched: Processes) -> list[int]:
+    return until("somebody is gone", lambda: watched.wait(1.0), timeout=10)
+
+
+def test_one_that_is_killed_is_gone_before_it_is_reaped(watched: Processes, two: Start) -> None:
+    for process in two:
+        watched.watch(process.pid)
+        watched.watch(process.pid)
+    two[1].kill()
+    assert gone(watched) == [two[1].pid]
+    two[0].kill()
+    assert gone(watched) == [two[0].pid]
+
+
+def test_one_that_was_reaped_before_is_gone(watched: Processes, two: Start) -> None:
+    two[0].kill()
+    two[0].wait()
+    watched.watch(two[0].pid)
+    assert gone(watched) == [two[0].pid]
+
+
+def test_one_that_is_reaped_while_it_is_watched_is_gone(watched: Processes, two: Start) -> None:
+    watched.watch(two[0].pid)
+    two[0].kill()
+    two[0].wait()
+    assert gone(watched) == [two[0].pid]
+
+
+def test_one_that_is_stopped_is_not_gone(watched: Processes, two: Start) -> None:
+    for process in two:
+        watched.watch(process.pid)
+    two[0].send_signal(signal.SIGSTOP)
+    two[1].kill()
+    assert gone(watched) == [two[1].pid]
+    assert watched.wait(0) == []
+
+
+def test_a_wait_without_end_is_interrupted(watched: Processes, two: Start) -> None:
+    watched.watch(two[0].pid)
+    waiting = threading.Thread(target=watched.wait, daemon=True)
+    waiting.start()
+    watched.interrupt()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_no_descriptor_is_left_of_one_that_is_gone(two: Start) -> None:
+    watched = Told()
+    before = psutil.Process().num_fds()
+    watched.watch(two[0].pid)
+    two[0].kill()
+    gone(watched)
+    assert psutil.Process().num_fds() == before
+
+
+def test_a_system_that_cannot_tell_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(processes(), Told)
+    monkeypatch.delattr(os, "pidfd_open")
+    assert isinstance(processes(), Asked)
