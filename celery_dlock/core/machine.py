@@ -125,19 +125,18 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
         return _extend(state, mine, claim, now), Run(mine.slot, mine.token)
     if claim.task in state.done:
         return forget(state, claim.task), Drop(Reason.DONE)
-    has_message = claim.wait in (Wait.QUEUE, Wait.LOOK)
-    if has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS:
-        task, mode, limit = claim.task, claim.mode, claim.limit
-        return bury(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
-
     grant = next((g for g in state.grants if g.task == claim.task), None)
     entry = next((w for w in state.waiting if w.task == claim.task), None)
+    running = next((h for h in state.holders if h.task == claim.task), None)
+    ends = grant is not None and grant.ending is not None
+    if not ends and running is None and _lost_too_often(state, claim):
+        task, mode, limit = claim.task, claim.mode, claim.limit
+        return bury(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
     asks_twice = grant is not None and grant.parked and claim.wait is Wait.ENQUEUE
     if asks_twice or (entry is not None and entry.parked):
         return state, Drop(Reason.WAITING)
     if grant is not None:
         return _take_turn(state, claim, grant, now, token)
-    running = next((h for h in state.holders if h.task == claim.task), None)
     if running is None:
         return _start_or_wait(state, claim, entry, now, token)
     if claim.wait not in (Wait.QUEUE, Wait.ENQUEUE):
@@ -203,6 +202,12 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             return insert(state, claim, now, state.first - 1, None)
         case Outcome.ABANDONED:
             return count_lost(state, task) if held else state
+
+
+def _lost_too_often(state: KeyState, claim: Claim) -> bool:
+    """Only of who hands over a message with *claim*; others are a matter of their broker."""
+    has_message = claim.wait in (Wait.QUEUE, Wait.LOOK)
+    return has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS
 
 
 def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bool) -> bool:

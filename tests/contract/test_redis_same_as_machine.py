@@ -37,6 +37,7 @@ def _options(clock: Clock) -> BackendOptions:
 @example(ops=examples.WRITER_AHEAD)
 @example(ops=examples.NEVER_ANSWERED)
 @example(ops=examples.DIES_AGAIN_AND_AGAIN)
+@example(ops=examples.DIES_AND_IS_NOT_PUT_ASIDE)
 @example(ops=examples.NOBODY_READS_IT)
 def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Operations) -> None:
     clock = Clock()

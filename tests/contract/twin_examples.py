@@ -50,6 +50,14 @@ def _dies_again_and_again() -> Operations:
     return [*dies * MAX_LOST_RUNS, _enter(mine), _enter(_claim("b", Wait.QUEUE)), *again]
 
 
+def _dies_and_is_not_put_aside() -> Operations:
+    """Who was called to end is ended, and a copy of who runs once more waits for how that ends."""
+    mine = _claim("a", Wait.QUEUE, keep=True)
+    dies = [_enter(mine), ("leave", mine, Outcome.ABANDONED, None)] * MAX_LOST_RUNS
+    ends = [("cancel", KEY, "a"), _enter(mine), ("leave", mine, Outcome.DONE, None)]
+    return [*dies, *ends, *dies, _enter(_claim("a")), _enter(_claim("a", Wait.QUEUE, limit=2))]
+
+
 def _nobody_reads_it() -> Operations:
     """A message that is called in vain is put aside, and the next one is called."""
     holder, parked, other = _claim("a"), _claim("b", Wait.QUEUE), _claim("c", Wait.QUEUE)
@@ -60,6 +68,7 @@ def _nobody_reads_it() -> Operations:
 
 DONE_TWICE, WRITER_AHEAD, NEVER_ANSWERED = _done_twice(), _writer_ahead(), _never_answered()
 DIES_AGAIN_AND_AGAIN, NOBODY_READS_IT = _dies_again_and_again(), _nobody_reads_it()
+DIES_AND_IS_NOT_PUT_ASIDE = _dies_and_is_not_put_aside()
 
 #: With every slot free at once, and the first to come the one who stands last: its operation
 #: sees its own entry, and may not call it before those in between.

@@ -9,6 +9,8 @@ from celery_dlock.core.state import (
     Cause,
     Dead,
     Drop,
+    End,
+    Ending,
     Mode,
     Outcome,
     Park,
@@ -113,6 +115,23 @@ def test_a_task_that_does_not_leave_its_message_is_not_put_aside() -> None:
     key = _lost_too_often()
 
     assert isinstance(key.enter(claim("a", "once more")), Run)
+
+
+def test_a_task_that_was_called_to_end_is_ended_and_not_put_aside() -> None:
+    key = OneKey()
+    for n in range(MAX_LOST_RUNS):
+        key.enter(kept("a", str(n)))
+        key.leave(kept("a", str(n)), Outcome.ABANDONED)
+    assert key.cancel("a")
+
+    assert key.enter(kept("a", "once more")) == End(Ending.REVOKED)
+
+
+def test_the_copy_of_a_running_task_is_not_put_aside() -> None:
+    key = _lost_too_often()
+    key.enter(claim("a", "once more"))  # by a worker whose version leaves no message
+
+    assert key.enter(queued("a", "copy")) == Park()
 
 
 def test_a_task_that_finished_in_between_is_not_put_aside() -> None:

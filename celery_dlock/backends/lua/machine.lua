@@ -66,6 +66,12 @@ local function take_turn(state, claim, grant, now)
   return start_or_wait(state, claim, entry, now)
 end
 
+-- Only of who hands over a message with its claim; others are a matter of their broker.
+local function lost_too_often(claim, now)
+  local has_message = claim.wait == 'queue' or claim.wait == 'look'
+  return has_message and lost_runs(claim.task, now) >= MAX_LOST_RUNS
+end
+
 local function answer(state, claim, now)
   local mine = holder_of(state, claim)
   if mine and mine.expires > now then
@@ -76,16 +82,16 @@ local function answer(state, claim, now)
     forget(state, claim.task)
     return {'drop', 'done'}
   end
-  local has_message = claim.wait == 'queue' or claim.wait == 'look'
-  if has_message and lost_runs(claim.task, now) >= MAX_LOST_RUNS then
+  local grant, entry = find(state.grants, claim.task), find(state.waiting, claim.task)
+  local running = find(state.holders, claim.task)
+  local ends = grant and grant.ending
+  if not ends and not running and lost_too_often(claim, now) then
     bury(state, claim.task, claim, RUNS_LOST, now, claim.message)
     return {'drop', 'dead'}
   end
-  local grant, entry = find(state.grants, claim.task), find(state.waiting, claim.task)
   local asks_twice = grant and grant.parked and claim.wait == 'enqueue'
   if asks_twice or entry and not entry.lapses then return {'drop', 'waiting'} end
   if grant then return take_turn(state, claim, grant, now) end
-  local running = find(state.holders, claim.task)
   if not running then return start_or_wait(state, claim, entry, now) end
   if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then
     return {'same', to_row(running, HOLDER), math.max(0, running.expires - now)}
