@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
@@ -55,7 +56,8 @@ def _dies_and_is_not_put_aside() -> Operations:
     mine = _claim("a", Wait.QUEUE, keep=True)
     dies = [_enter(mine), ("leave", mine, Outcome.ABANDONED, None)] * MAX_LOST_RUNS
     ends = [("cancel", KEY, "a"), _enter(mine), ("leave", mine, Outcome.DONE, None)]
-    return [*dies, *ends, *dies, _enter(_claim("a")), _enter(_claim("a", Wait.QUEUE, limit=2))]
+    copy = replace(_claim("a", Wait.QUEUE), nonce="2")
+    return [*dies, *ends, *dies, _enter(_claim("a")), _enter(copy)]
 
 
 def _nobody_reads_it() -> Operations:
