@@ -20,7 +20,6 @@ from celery_dlock.core.state import (
     Claim,
     Drop,
     End,
-    EnterVerdict,
     Left,
     Mode,
     Outcome,
@@ -121,14 +120,6 @@ class LockManager:
             queues = any(claim.wait is Wait.QUEUE for claim in claims)
             self.take_back(claims, Outcome.ABANDONED if queues else Outcome.OVER)
             raise
-
-    def enqueue(self, claim: Claim, message: bytes) -> EnterVerdict:
-        """Leave *message* in the queue of the key; whoever's turn it is then is called.
-
-        Raises :exc:`~celery_dlock.BackendUnavailable`; whether it landed is then unknown. It is not
-        taken back: under the same task it may have been there before.
-        """
-        return self._told(self._backend.enter(claim, message))
 
     def release(
         self,

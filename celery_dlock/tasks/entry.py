@@ -41,9 +41,9 @@ class Undecodable(DLockError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parked message. ``app`` tells whose broker it belongs to."""
+    """One parked message, and the ``broker`` that it belongs to."""
 
-    app: str
+    broker: str
     key: str
     task: str
     exchange: str
@@ -55,10 +55,10 @@ class Entry:
     body: bytes
 
     @classmethod
-    def of_delivery(cls, app: str, task: str, delivery: Mapping[str, Any]) -> Self:
+    def of_delivery(cls, broker: str, task: str, delivery: Mapping[str, Any]) -> Self:
         """The message of *delivery*, as ``LockedRequest`` notes it; it knows its key when read."""
         return cls(
-            app=app,
+            broker=broker,
             key="",
             task=task,
             exchange=delivery["exchange"] or "",
@@ -82,7 +82,7 @@ class Entry:
             body = {"base64": b64encode(self.body).decode()}
         frame = {
             "schema": SCHEMA,
-            "app": self.app,
+            "broker": self.broker,
             "task": self.task,
             "exchange": self.exchange,
             "routing_key": self.routing_key,
@@ -104,7 +104,7 @@ class Entry:
                 raise Undecodable(f"the message has schema {frame['schema']}, this is {SCHEMA}")
             body = frame["body"]
             return cls(
-                app=frame["app"],
+                broker=frame["broker"],
                 key=key,
                 task=frame["task"],
                 exchange=frame["exchange"],

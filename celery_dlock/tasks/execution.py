@@ -88,7 +88,7 @@ class Execution:
             nonce=delivery["nonce"],
             content_type=delivery.get("content_type"),
             asks=asks,
-            entry=Entry.of_delivery(here.wake.app_name, who, delivery) if asks else None,
+            entry=Entry.of_delivery(here.wake.broker, who, delivery) if asks else None,
         )
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)

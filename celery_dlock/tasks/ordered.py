@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,21 +38,15 @@ _NO_PROPERTIES = frozenset(
 )
 
 
-def takes_place(task: LockedTask, task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether a task that is published with *options* takes its place in the queue now.
+def ordered_here(task: LockedTask) -> Queueing | None:
+    """What *task* asks of the queue, if it takes its place where it is published.
 
-    One with a countdown does when it is due. A retry, and what the library publishes again, has
-    had its place.
+    Read without the settings as a whole: who publishes other tasks only needs no lock store.
     """
-    policy = task.lock_definition.policy or task.app.conf.get("dlock_on_contention")
+    conf = task.app.conf
+    policy = task.lock_definition.policy or conf.get("dlock_on_contention")
     asks = queueing(policy_named(policy)) if policy else None
-    if asks is None or not asks.at_publish or task.app.conf.task_always_eager:
-        return False
-    if options.get("countdown") or options.get("eta") or options.get("retries"):
-        return False
-    past = (options.get("headers") or {}).get(HISTORY) or {}
-    nesting = options.get("replaced_task_nesting") or 0
-    return task_id is None or past.get("task") != f"{task_id}:0:{nesting}"
+    return asks if asks and asks.at_publish and not conf.task_always_eager else None
 
 
 class Outbox:
@@ -63,54 +56,62 @@ class Outbox:
     then; to publish again under the same task id is safe, should the store have it nevertheless.
     """
 
-    def __init__(self, task: LockedTask, producer: Any) -> None:
+    def __init__(self, task: LockedTask, asks: Queueing, producer: Any) -> None:
         self._task = task
+        self._asks = asks
         self._producer = producer
-        self._placed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """The first message is the task's; what follows it is Celery's event about it."""
-        if self._placed or not isinstance(body, tuple):  # of message protocol 1
+        """What the store does not take is published as usual: a worker does what the policy says.
+
+        So is all that does not take its place now, and Celery's event about the task.
+        """
+        if not _takes_place(body, options["headers"]) or not self._leave(body, options):
             return self._producer.publish(body, **options)
-        for entity in options.get("declare") or ():  # a call later goes to a queue that is there
-            policy = options.get("retry_policy") or {}
-            self._producer.maybe_declare(entity, retry=options.get("retry"), **policy)
-        placed = self._leave(body, options)
-        self._placed = True
-        return None if placed else self._producer.publish(body, **options)
 
     def _leave(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Whether the store has the message; what it does not take is published as usual."""
-        here, definition = runtime(self._task.app), self._task.lock_definition
-        headers = options["headers"]
-        who = identity_in(headers)
-        key = definition.template.keys(body[0], body[1])[0]
-        subject = Subject(headers["id"], self._task.name, ",".join(definition.template.names))
-        past = History(who, since=time.time()).header()
-        entry = _entry(here.wake.app_name, key, who, body, options)
-        message = entry.encode({HISTORY: past})
-        headers[HISTORY] = past  # should it go to the broker after all, this says why
+        """Whether the store has the message."""
+        here, template = runtime(self._task.app), self._task.lock_definition.template
+        who, key = identity_in(options["headers"]), template.keys(body[0], body[1])[0]
+        subject = Subject(options["headers"]["id"], self._task.name, ",".join(template.names))
+        options["headers"][HISTORY] = History(who, since=time.time()).header()
+        message = _entry(here.wake.broker, key, who, body, options).encode({})
         if len(message) > here.backend.largest_message:
             here.sinks.emit(TooLarge(subject, len(message)))
             return False
-        verdict = here.manager.enqueue(self._claim(key, who), message)
-        if isinstance(verdict, Drop):
-            here.sinks.emit(Dropped(subject, key, verdict.reason))
-        elif isinstance(verdict, Park):
-            here.sinks.emit(Parked(subject, key))
-        return isinstance(verdict, Drop | Park)
+        self._declare(options)
+        reply = here.backend.enter(self._claim(key, who), message)
+        match reply.verdict:
+            case Park():
+                here.sinks.emit(Parked(subject, key))
+            case Drop(reason=reason):
+                here.sinks.emit(Dropped(subject, key, reason))
+        # Over this very connection: another one of the pool may never be free.
+        here.wake(reply.wakes, self._producer)
+        return isinstance(reply.verdict, Park | Drop)  # or the queue is full
+
+    def _declare(self, options: Mapping[str, Any]) -> None:
+        """Whoever calls the message later finds its queue there."""
+
+        def declare() -> None:
+            for entity in options.get("declare") or ():
+                self._producer.maybe_declare(entity)
+
+        if options.get("retry"):
+            connection, policy = self._producer.connection, options.get("retry_policy") or {}
+            declare = connection.ensure(self._producer, declare, **policy)
+        declare()
 
     def _claim(self, key: str, who: str) -> Claim:
-        definition, here = self._task.lock_definition, runtime(self._task.app)
-        asks = queueing(definition.policy or here.policy) or Queueing(None, False, None)
+        definition, asks = self._task.lock_definition, self._asks
         return Claim(
             key,
             who,
-            nonce=uuid.uuid4().hex,
-            ttl=int((definition.ttl or here.settings.ttl) * SECOND),
+            nonce="",  # it asks for a turn, and holds nothing
+            ttl=0,
             mode=definition.mode,
             limit=definition.limit,
             wait=Wait.ENQUEUE,
@@ -120,14 +121,23 @@ class Outbox:
         )
 
 
-def _entry(app: str, key: str, who: str, body: Any, options: Mapping[str, Any]) -> Entry:
+def _takes_place(body: Any, headers: Mapping[str, Any]) -> bool:
+    """Only a task that is to run now; a retry, and what we publish again, has had its place."""
+    if not isinstance(body, tuple):  # an event, or a task of message protocol 1
+        return False
+    past = headers.get(HISTORY)
+    again = isinstance(past, dict) and past.get("task") == identity_in(headers)
+    return not (again or headers.get("eta") or headers.get("retries"))
+
+
+def _entry(broker: str, key: str, who: str, body: Any, options: Mapping[str, Any]) -> Entry:
     content_type, content_encoding, data = dumps(  # type: ignore[no-untyped-call]
         body, serializer=options.get("serializer")
     )
     compression = options.get("compression")
     exchange = options.get("exchange")
     return Entry(
-        app=app,
+        broker=broker,
         key=key,
         task=who,
         exchange=getattr(exchange, "name", exchange) or "",
@@ -148,12 +158,13 @@ def note_arrival(execution: Execution) -> None:
     asks, request, name = execution.asks, execution.request, execution.task.name
     if asks is None or not asks.at_publish or name in _told:
         return
-    first = not (request.eta or request.retries or request.replaced_task_nesting)
-    if first and request.get(HISTORY) is None:
+    took_place = request.get(HISTORY) is not None
+    if not (took_place or request.eta or request.retries):
         _told.add(name)
         logger.warning(
-            "%s is ordered by its publishing, but %s was published by a process that does not "
-            "have the task: it takes its place as it arrives. Declare the task there too",
+            "%s is to run in the order of publishing, but %s was published by its name alone, or "
+            "over a connection of its own: it takes its place as it arrives. Declare the task "
+            "where it is published, and publish through it",
             name,
             request.id,
         )

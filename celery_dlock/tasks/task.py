@@ -18,7 +18,7 @@ from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
 from celery_dlock.tasks.leaving import leave_after_result
-from celery_dlock.tasks.ordered import Outbox, takes_place
+from celery_dlock.tasks.ordered import Outbox, ordered_here
 from celery_dlock.tasks.publish import run_again
 from celery_dlock.tasks.revoking import EndRevoked
 from celery_dlock.tasks.runtime import runtime
@@ -102,10 +102,11 @@ class LockedTask(Task):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
-        if not takes_place(self, task_id, options):
+        asks = ordered_here(self)
+        if asks is None:
             return super().apply_async(args, kwargs, task_id, producer, *more, **options)
         with self.app.producer_or_acquire(producer) as acquired:
-            outbox = Outbox(self, acquired)
+            outbox = Outbox(self, asks, acquired)
             return super().apply_async(args, kwargs, task_id, outbox, *more, **options)
 
     def retry(

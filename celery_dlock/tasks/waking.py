@@ -1,7 +1,7 @@
 """Publishing the messages of tasks that were called.
 
 It never raises: a call that nobody answers is repeated by the sweeper of any worker, so what
-fails here is late and not lost. A message of another app is left to that app's own workers.
+fails here is late and not lost. A message of another broker is left to that broker's workers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from celery import Celery
 
@@ -28,18 +29,28 @@ class Waker:
         self._app = app
         self._backend = backend
         self._sinks = sinks
+        self._strangers: set[str] = set()
 
     @cached_property
-    def app_name(self) -> str:
-        """Tells an app and its broker from the others that share a store."""
-        with self._app.connection_for_write() as connection:
-            return f"{self._app.main or ''}@{connection.as_uri()}"
+    def broker(self) -> str:
+        """Tells the broker from those of others that share the store.
 
-    def __call__(self, wakes: Sequence[Wake]) -> None:
-        """Publish each message; the store repeats what does not get through."""
+        By what it is called, and neither by the user nor by the name of the app: whoever publishes
+        may go by others than the workers.
+        """
+        with self._app.connection_for_write() as connection:
+            at, kind = connection.info(), connection.transport.driver_type
+            folder = connection.transport_options.get("data_folder_out", "")  # of filesystem://
+            return f"{kind}://{at['hostname']}:{at['port']}/{at['virtual_host']}{folder}"
+
+    def __call__(self, wakes: Sequence[Wake], producer: Any = None) -> None:
+        """Publish each message, with *producer* if one is at hand.
+
+        The store repeats what does not get through.
+        """
         for wake in wakes:
             try:
-                self._wake(wake)
+                self._wake(wake, producer)
             except Exception:
                 logger.exception("%s could not be woken; it is called again", wake.task)
 
@@ -53,24 +64,36 @@ class Waker:
             self._sinks.emit(Buried(Subject(task_id_of(task), name, key), key, cause))
         self(reply.wakes)
 
-    def _wake(self, wake: Wake) -> None:
+    def _wake(self, wake: Wake, producer: Any) -> None:
         try:
             entry = Entry.decode(wake.key, wake.message)
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
             self.bury(wake.key, wake.task, "", Cause.UNREADABLE)
             return
-        if entry.app != self.app_name:
+        if entry.broker != self.broker:
+            self._note_stranger(wake, entry.broker)
             return
-        self._publish(entry)
+        self._publish(entry, producer)
         subject = Subject(task_id_of(wake.task), str(entry.headers.get("task")), wake.key)
         self._sinks.emit(Woken(subject, wake.key, wake.ending))
 
-    def _publish(self, entry: Entry) -> None:
+    def _note_stranger(self, wake: Wake, broker: str) -> None:
+        """Once for each broker: it may be our own, called by another name."""
+        if broker not in self._strangers:
+            self._strangers.add(broker)
+            logger.warning(
+                "%s waits for a worker at the broker %s; here it is %s",
+                wake.task,
+                broker,
+                self.broker,
+            )
+
+    def _publish(self, entry: Entry, producer: Any) -> None:
         history = {**entry.headers.get(HISTORY, {}), "key": entry.key}
         policy = self._app.conf.task_publish_retry_policy
-        with self._app.producer_pool.acquire(block=True) as producer:
-            producer.publish(
+        with self._app.producer_or_acquire(producer) as acquired:
+            acquired.publish(
                 entry.body,
                 exchange=entry.exchange,
                 routing_key=entry.routing_key,

@@ -9,7 +9,8 @@ from celery import Celery
 from kombu.message import Message
 
 from celery_dlock import LockedTask, lock
-from celery_dlock.backends.base import Wake
+from celery_dlock.backends.base import BackendOptions, Wake
+from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
 from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.entry import Entry, Undecodable
@@ -102,9 +103,11 @@ def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) 
     assert again.headers["eta"] is None
 
 
-def test_a_message_of_another_app_is_left_to_it(desk: Desk, charge: LockedTask) -> None:
+def test_a_message_of_another_broker_is_left_to_its_workers(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     message = Entry(
-        app=runtime(desk.app).wake.app_name,
+        broker=runtime(desk.app).wake.broker,
         key="",
         task="id:0:0",
         exchange="",
@@ -115,13 +118,25 @@ def test_a_message_of_another_app_is_left_to_it(desk: Desk, charge: LockedTask) 
         properties={},
         body=b"[]",
     ).encode({})
-    other = Celery("another", broker="memory://", set_as_current=False)
+    other = Celery("another", broker="memory://elsewhere", set_as_current=False)
 
-    Waker(other, runtime(desk.app).backend, Sinks())([Wake(KEY, "id:0:0", message)])
+    elsewhere = Waker(other, runtime(desk.app).backend, Sinks())
+    for _ in range(2):
+        elsewhere([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 0
+    assert caplog.text.count("waits for a worker at the broker memory://localhost") == 1
 
     runtime(desk.app).wake([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 1
+
+
+@pytest.mark.parametrize("name", ["web", None])
+@pytest.mark.parametrize("user", ["", "web:secret@"])
+def test_whoever_speaks_to_the_broker_may_call(name: str | None, user: str) -> None:
+    worker = Celery("shop", broker="amqp://worker:other@rabbit/shop", set_as_current=False)
+    other = Celery(name, broker=f"pyamqp://{user}rabbit:5672/shop", set_as_current=False)
+    store = MemoryBackend.from_url("memory://", BackendOptions())
+    assert Waker(worker, store, Sinks()).broker == Waker(other, store, Sinks()).broker
 
 
 def test_one_message_that_cannot_be_read_does_not_stop_the_others(
