@@ -24,6 +24,7 @@ from celery_dlock.core.state import (
     Mode,
     Outcome,
     Park,
+    Reason,
     Run,
     Same,
     Wait,
@@ -106,9 +107,8 @@ class LockManager:
                 sent_at = self._monotonic()
                 verdict = self._told(self._backend.enter(claim, message))
                 if not isinstance(verdict, Run):
-                    taken = [t.key for t in terms]
-                    others = [c for c in claims if c.key in taken or c.key == called != claim.key]
-                    self.take_back(others)
+                    taken = [term.claim for term in terms]
+                    self.take_back([*taken, *_useless(claims, claim, verdict, called)])
                     return Refused(claim, verdict)
                 token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
@@ -179,3 +179,20 @@ class LockManager:
     def close(self) -> None:
         """Give the store's connections back."""
         self._backend.close()
+
+
+def _useless(
+    claims: Sequence[Claim], refused: Claim, verdict: Refusal, called: str | None
+) -> list[Claim]:
+    """The turns of other keys that are of no more use to the task.
+
+    One that waits keeps them: two tasks that both gave up what the other one needs would go round
+    in circles. It cannot be a deadlock, because a turn is kept only for a lower key.
+    """
+    match verdict:
+        case Park() | Drop(reason=Reason.WAITING):
+            return []
+        case End():
+            return [claim for claim in claims if claim is not refused]
+        case _:
+            return [claim for claim in claims if claim.key == called != refused.key]
