@@ -6,17 +6,24 @@ commits them: atomically, durably as far as it promises, and for each key apart.
 
 from __future__ import annotations
 
+from celery_dlock.testing.contract.burying import Burying
 from celery_dlock.testing.contract.crowd import Crowd
 from celery_dlock.testing.contract.endings import Endings
 from celery_dlock.testing.contract.exclusion import Exclusion
+from celery_dlock.testing.contract.keeping import Keeping
 from celery_dlock.testing.contract.keys import Keys
 from celery_dlock.testing.contract.outcomes import Outcomes
 from celery_dlock.testing.contract.places import Places
 from celery_dlock.testing.contract.processes import Processes
+from celery_dlock.testing.contract.publishing import Publishing
 from celery_dlock.testing.contract.queueing import Queueing
 from celery_dlock.testing.contract.renewal import Renewal
+from celery_dlock.testing.contract.replaying import Replaying
+from celery_dlock.testing.contract.reserving import Reserving
+from celery_dlock.testing.contract.revoking import Revoking
 from celery_dlock.testing.contract.shadows import Shadows
 from celery_dlock.testing.contract.sharing import Sharing
+from celery_dlock.testing.contract.survivors import Survivors
 from celery_dlock.testing.contract.sweeping import Sweeping
 from celery_dlock.testing.contract.tokens import Tokens
 
@@ -32,6 +39,12 @@ class LockBackendContract(
     Endings,
     Sweeping,
     Shadows,
+    Keeping,
+    Publishing,
+    Reserving,
+    Revoking,
+    Burying,
+    Replaying,
     Places,
     Outcomes,
     Keys,
@@ -57,5 +70,5 @@ class LockBackendContract(
     """
 
 
-class SharedStoreContract(LockBackendContract, Processes):
+class SharedStoreContract(LockBackendContract, Processes, Survivors):
     """The same, and what a store has to do when several processes share it."""
