@@ -1,4 +1,4 @@
-"""Tasks that wait for several keys: none stands in another's way for good, and the order is kept."""
+"""Tasks that wait for several keys: nobody blocks another one for good, and the order is kept."""
 
 from __future__ import annotations
 
