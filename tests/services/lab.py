@@ -74,14 +74,21 @@ class Lab:
 
     @contextmanager
     def worker(
-        self, pool: str = "prefork", concurrency: int = 2, **config: Any
+        self, pool: str = "prefork", concurrency: int = 2, *, ready: bool = True, **config: Any
     ) -> Iterator[Worker]:
-        """A real worker with this configuration and *config* on top of it."""
+        """A real worker with this configuration and *config* on top of it.
+
+        One that is to die as it starts is not waited for until it is *ready*.
+        """
         self._workers += 1
         name = f"worker{self._workers}"
         settings = {**self.config, **config}
-        with Worker(self.folder, settings, name, pool, concurrency) as worker:
+        worker = Worker(self.folder, settings, name, pool, concurrency)
+        try:
+            worker.start(ready=ready)
             yield worker
+        finally:
+            worker.kill()
 
     def go(self, name: str) -> None:
         """Let every body that holds at *name* go on."""

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.services.until import until
 
 
 class Worker:
-    """``celery worker`` on *app*, configured by *config*; started on entering, gone after."""
+    """``celery worker`` on *app*, configured by *config*."""
 
     def __init__(
         self,
@@ -38,18 +37,6 @@ class Worker:
         ]
         self.process: subprocess.Popen[bytes] | None = None
         self._started_at = 0  # where in the log
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
 
     @property
     def pid(self) -> int:
