@@ -38,11 +38,12 @@ class Queue:
     (``"drop_oldest"``). A task that waited too long fails with
     :exc:`~celery_dlock.LockTimeout`.
 
-    *ordered*: a task takes its place when a worker first sees it (``"arrival"``), or when it is
-    published (``"publish"``), and only the head of the queue goes to the broker. *keep*: the store
-    keeps the message until the task is through, so that a worker that dies loses nothing on any
-    broker (of a key with a *limit* above 32, no more than that run then). *reserve_retries*: the
-    key stays reserved for a task that retries; others of the key wait for it.
+    *ordered*: a task takes its place when a worker first sees it (``"arrival"``), or where it is
+    published (``"publish"``), which needs the task declared and the store at hand there; only the
+    head of the queue goes to the broker. *keep*: the store keeps the message until the task is
+    through, so that a worker that dies loses nothing on any broker (of a key with a *limit* above
+    32, no more than that run then). *reserve_retries*: the key stays reserved for a task that
+    retries, until a minute after it is due; others of the key wait for it.
     """
 
     max_waiting: int | None = None

@@ -17,7 +17,7 @@ from kombu.serialization import dumps
 from celery_dlock.contention import Queueing, policy_named, queueing
 from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Drop, Park, Wait
+from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Run, Same, Wait
 from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.history import HISTORY, History, identity_in
 from celery_dlock.tasks.runtime import runtime
@@ -89,9 +89,11 @@ class Outbox:
                 here.sinks.emit(Parked(subject, key))
             case Drop(reason=reason):
                 here.sinks.emit(Dropped(subject, key, reason))
+            case Busy() | Run() | Same() | End():
+                pass  # it is full; the others are answers to those who ask for the key
         # Over this very connection: another one of the pool may never be free.
         here.wake(reply.wakes, self._producer)
-        return isinstance(reply.verdict, Park | Drop)  # or the queue is full
+        return isinstance(reply.verdict, Park | Drop)
 
     def _declare(self, options: Mapping[str, Any]) -> None:
         """Whoever calls the message later finds its queue there."""
@@ -131,9 +133,8 @@ def _takes_place(body: Any, headers: Mapping[str, Any]) -> bool:
 
 
 def _entry(broker: str, key: str, who: str, body: Any, options: Mapping[str, Any]) -> Entry:
-    content_type, content_encoding, data = dumps(  # type: ignore[no-untyped-call]
-        body, serializer=options.get("serializer")
-    )
+    serialized: Any = dumps(body, serializer=options.get("serializer"))  # type: ignore[no-untyped-call]
+    content_type, content_encoding, data = serialized
     compression = options.get("compression")
     exchange = options.get("exchange")
     return Entry(

@@ -99,7 +99,7 @@ def of_publisher_only(journal: list[Any]) -> None:
 
 CLEAN = clean()
 
-FORGERIES = {
+FORGERIES: dict[str, tuple[int, dict[str, Callable[[list[Any]], Any]]]] = {
     "an event was never applied": (ONCE, {"runs": drop(1)}),
     "an event was applied twice": (ONCE, {"runs": put(3, run("7-001", 13, 3.5))}),
     "a run says it applied nothing": (

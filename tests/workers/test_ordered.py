@@ -4,66 +4,33 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import chain, chord, group
 from celery.beat import Scheduler
-from kombu.message import Message
 
-from celery_dlock import BackendUnavailable, LockContended, LockedTask, Queue, current_lease, lock
-from celery_dlock.core.events import Dropped, Parked, Rescheduled, Woken
+from celery_dlock import BackendUnavailable, LockedTask, Queue
+from celery_dlock.core.events import Parked, Rescheduled, Woken
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks import ordered
 from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
+from tests.workers.conftest import nothing_is_left
 
 KEY = "order:42"
 
 Ran = list[Any]
+MakeOrdered = Callable[..., LockedTask]
 
 
 @pytest.fixture
-def ran() -> Ran:
-    """What the bodies have noted, in their order."""
-    return []
-
-
-@pytest.fixture
-def make(desk: Desk, ran: Ran) -> Callable[..., LockedTask]:
-    def make(policy: Queue | None = None, **options: Any) -> LockedTask:
-        options = {"key": "order:{order}", "name": "charge", **options}
-
-        @desk.locked(on_contention=policy or Queue(ordered="publish"), **options)
-        def charge(order: str, number: int = 0) -> int:
-            ran.append(number)
-            return number
-
-        return charge
-
-    return make
-
-
-@pytest.fixture
-def charge(make: Callable[..., LockedTask]) -> LockedTask:
-    return make()
-
-
-@pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered, "_told", set())
+def charge(make_ordered: MakeOrdered) -> LockedTask:
+    return make_ordered()
 
 
 def peek(desk: Desk, key: str = KEY) -> KeyState:
     return runtime(desk.app).backend.peek(key)
-
-
-def nothing_is_left(desk: Desk) -> bool:
-    state = peek(desk)
-    return not (state.holders or state.grants or state.waiting)
 
 
 def test_who_finds_the_key_free_is_called_at_once(desk: Desk, charge: LockedTask) -> None:
@@ -129,9 +96,6 @@ def test_two_publishers_at_once_take_one_place_each(desk: Desk, charge: LockedTa
     assert desk.deliver_all(at_most=100) == 80
 
 
-# What takes a place, and what does not
-
-
 def test_a_body_of_the_key_publishes_behind_itself(desk: Desk, ran: Ran) -> None:
     @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"))
     def charge(order: str, number: int) -> None:
@@ -185,9 +149,9 @@ def test_a_retry_takes_no_place_before_it_is_due(desk: Desk, ran: Ran) -> None:
 
 
 def test_what_replaces_a_task_takes_a_place_of_its_own(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran
+    desk: Desk, make_ordered: MakeOrdered, ran: Ran
 ) -> None:
-    charge = make()
+    charge = make_ordered()
 
     @desk.locked("order:{order}", name="split", on_contention=Queue(ordered="publish"), bind=True)
     def split(self: Any, order: str) -> None:
@@ -242,234 +206,3 @@ def test_beat_takes_places_too(desk: Desk, charge: LockedTask, ran: Ran) -> None
     assert (desk.size(), peek(desk).parked) == (1, 2)
     desk.deliver_all()
     assert ran == [9, 9, 9]
-
-
-# Canvas
-
-
-def test_a_group_takes_its_places_in_its_order(desk: Desk, charge: LockedTask, ran: Ran) -> None:
-    result = group(charge.s("42", number) for number in range(5)).apply_async()
-    assert desk.size() == 1
-    desk.deliver_all()
-    assert ran == [0, 1, 2, 3, 4]
-    assert result.get() == [0, 1, 2, 3, 4]
-
-
-def test_a_chord_ends(desk: Desk, charge: LockedTask, ran: Ran) -> None:
-    @desk.app.task(name="total")
-    def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    result = chord([charge.s("42", number) for number in range(1, 4)])(total.s())
-    desk.deliver_all()
-    assert result.get() == 6
-
-
-def test_each_of_a_chain_takes_its_place_when_it_is_published(
-    desk: Desk, charge: LockedTask, ran: Ran
-) -> None:
-    result = chain(charge.si("42", 1), charge.si("42", 2)).apply_async()
-    charge.delay("42", 3)
-    desk.deliver_all()
-    assert ran == [1, 3, 2]
-    assert result.get() == 2
-
-
-def test_links_take_places_behind(desk: Desk, charge: LockedTask, ran: Ran) -> None:
-    charge.apply_async(("42", 1), link=charge.si("42", 4))
-    charge.delay("42", 2)
-    desk.deliver_all()
-    assert ran == [1, 2, 4]
-
-
-# Limits, modes, several keys
-
-
-def test_as_many_are_called_as_may_run(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran
-) -> None:
-    charge = make(limit=2)
-    for number in range(5):
-        charge.delay("42", number)
-    assert (desk.size(), peek(desk).parked) == (2, 3)
-    desk.deliver_all()
-    assert ran == [0, 1, 2, 3, 4]
-
-
-def test_readers_are_called_together(desk: Desk, make: Callable[..., LockedTask], ran: Ran) -> None:
-    read, write = make(name="read", shared=True), make(name="write")
-    for task, number in ((read, 0), (read, 1), (write, 2), (read, 3)):
-        task.delay("42", number)
-    assert desk.size() == 2
-    desk.deliver_all()
-    assert ran == [0, 1, 2, 3]
-
-
-def test_with_several_keys_the_place_is_in_the_queue_of_the_first(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran
-) -> None:
-    charge = make(key=["stock", "order:{order}"])
-    for number in range(4):
-        charge.delay("42", number)
-    assert peek(desk).parked == 3
-    with lock("stock", app=desk.app, timeout=0):
-        desk.deliver()  # it had the order, and waits for the stock
-        assert peek(desk, "stock").parked == 1
-    desk.deliver_all()
-    assert ran == [0, 1, 2, 3]
-
-
-# A full queue
-
-
-def full(desk: Desk, charge: LockedTask) -> Any:
-    """One runs, one waits, and one more is published."""
-    charge.delay("42", 1)
-    charge.delay("42", 2)
-    return charge.delay("42", 3)
-
-
-def test_a_full_queue_fails_the_newest(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran
-) -> None:
-    result = full(desk, make(Queue(max_waiting=1, ordered="publish")))
-    head, newest = desk.take(), desk.take()
-    assert head is not None
-    assert newest is not None
-
-    desk.run(newest)
-    with pytest.raises(LockContended, match=KEY):
-        result.get()
-    desk.run(head)
-    desk.deliver_all()
-    assert ran == [1, 2]
-
-
-def test_a_full_queue_skips_the_newest(desk: Desk, make: Callable[..., LockedTask]) -> None:
-    policy = Queue(max_waiting=1, overflow="drop_newest", ordered="publish")
-    result = full(desk, make(policy))
-    _, newest = desk.take(), desk.take()
-    assert newest is not None
-    desk.run(newest)
-    assert result.get()["skipped"] is True
-
-
-def test_a_full_queue_drops_the_oldest(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran
-) -> None:
-    full(desk, make(Queue(max_waiting=1, overflow="drop_oldest", ordered="publish")))
-    assert desk.size() == 2, "the first one, and the second to end"
-    desk.deliver_all()
-    assert ran == [1, 3]
-
-
-# What goes wrong
-
-
-def test_without_the_store_the_publisher_gets_an_error_and_nothing_is_sent(
-    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: Any) -> None:
-        raise BackendUnavailable("gone")
-
-    monkeypatch.setattr(runtime(desk.app).backend, "enter", away)
-    with pytest.raises(BackendUnavailable):
-        charge.delay("42")
-    assert desk.size() == 0
-
-
-def test_a_call_that_fits_no_body_is_an_error_where_it_is_made(
-    desk: Desk, charge: LockedTask
-) -> None:
-    with pytest.raises(TypeError):
-        charge.delay("42", 1, 2, 3)
-    assert desk.size() == 0
-    assert nothing_is_left(desk)
-
-
-def test_published_again_under_its_id_it_has_one_place(
-    desk: Desk, charge: LockedTask, ran: Ran
-) -> None:
-    with lock(KEY, app=desk.app, timeout=0):
-        for _ in range(3):
-            charge.apply_async(("42", 1), task_id="one")
-        assert peek(desk).parked == 1
-    charge.apply_async(("42", 1), task_id="one")  # now it is called
-    assert desk.size() == 1
-    desk.deliver()
-    charge.apply_async(("42", 1), task_id="one")  # and now it is done
-    assert desk.size() == 0
-    assert ran == [1]
-    assert {event.reason for event in desk.happened(Dropped)} == {"waiting", "done"}
-
-
-def test_a_pool_of_one_connection_is_enough(desk: Desk, charge: LockedTask, ran: Ran) -> None:
-    desk.app.conf.broker_pool_limit = 1
-    published = threading.Event()
-
-    def publish() -> None:
-        group(charge.s("42", number) for number in range(3)).apply_async()
-        published.set()
-
-    threading.Thread(target=publish, daemon=True).start()
-
-    assert published.wait(10), "it waits for a second connection while it has the only one"
-    desk.deliver_all()
-    assert ran == [0, 1, 2]
-
-
-# Where the publisher does not have the task
-
-
-def by_name(desk: Desk, charge: LockedTask, number: int) -> None:
-    desk.app.send_task("charge", ("42", number))
-
-
-def by_connection(desk: Desk, charge: LockedTask, number: int) -> None:
-    charge.apply_async(("42", number), connection=desk.connection)
-
-
-@pytest.mark.parametrize("publish", [by_name, by_connection])
-def test_sent_past_the_queue_it_takes_its_place_as_it_arrives(
-    desk: Desk,
-    charge: LockedTask,
-    ran: Ran,
-    publish: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING, "celery_dlock"):
-        charge.delay("42", 0)
-        head = desk.take()
-        assert head is not None
-        for number in (1, 2):
-            publish(desk, charge, number)
-        assert desk.size() == 2
-        taken = [desk.take(), desk.take()]
-        for message in reversed(taken):
-            assert isinstance(message, Message)
-            desk.run(message)
-        desk.run(head)
-        desk.deliver_all()
-
-    assert ran == [0, 2, 1]
-    assert caplog.text.count("takes its place as it arrives") == 1
-
-
-def test_who_took_a_place_is_not_told_of(
-    desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
-) -> None:
-    charge.delay("42")
-    charge.delay("42")
-    charge.apply_async(("42",), countdown=1)
-    desk.deliver_all()
-    assert "takes its place" not in caplog.text
-
-
-def test_a_publisher_of_other_tasks_needs_no_store(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="other")
-    def other(order: str) -> None:
-        current_lease()
-
-    desk.app.conf.dlock_url = None
-    other.delay("42")
-    assert desk.size() == 1
