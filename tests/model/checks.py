@@ -80,6 +80,7 @@ def check_state(state: KeyState) -> Facts:
     require(len(set(granted)) == len(granted), "Q one grant a task", state)
     require(not set(waiting) & set(granted), "Q never granted and waiting", state)
     require(not set(tasks) & set(granted), "Q never granted while it runs", state)
+    _check_reserved(state, live)
     places = {w.task for w in state.waiting if w.lapses is not None}
     require(not places & set(tasks), "Q never a place for what runs", state)
     parked = sum(w.lapses is None for w in state.waiting)
@@ -99,6 +100,15 @@ def check_state(state: KeyState) -> Facts:
         due=due(state),
         empty=not (state.holders or state.grants or state.waiting),
     )
+
+
+def _check_reserved(state: KeyState, live: list[Holder]) -> None:
+    """Check that no more are called to have the key, or have it, than may."""
+    taken: list[Holder | Grant] = [*live]
+    taken += [g for g in state.grants if g.ending is None and (g.parked or g.due > 0)]
+    if all(t.mode is Mode.EXCLUSIVE for t in taken):
+        most = max((t.limit for t in taken), default=0)
+        require(len(taken) <= most, "Q no more are called than may", state)
 
 
 def due(state: KeyState) -> bool:
@@ -152,10 +162,13 @@ def check_enter(
     )
     if isinstance(step.verdict, Run):
         require(len(mine) == 1, "R who is told to run holds the key", step)
+        require(claim.wait is not Wait.ENQUEUE, "Q who publishes does not run", step)
         if not asked:
             require(claim.task not in before.done, "S3 no body starts after done", claim)
+            behind = claim.task in {w.task for w in step.state.waiting[1:]}
+            require(not behind, "S6 what runs is kept at the head", step)
             _check_admitted(claim, before)
-    if claim.wait is Wait.QUEUE:
+    if claim.wait in (Wait.QUEUE, Wait.ENQUEUE):
         require(not isinstance(step.verdict, Same), "Q who queues is parked", step)
         full = isinstance(step.verdict, Busy) and step.verdict.full
         require(full or not isinstance(step.verdict, Busy), "Q who queues is parked", step)
@@ -238,6 +251,10 @@ def _check_asked_again(
 ) -> None:
     verdict, both = step.verdict, (step, again)
     grant = next((g for g in step.state.grants if g.task == claim.task), None)
+    if claim.wait is Wait.ENQUEUE:
+        kept = Drop if isinstance(verdict, Park) else type(verdict)
+        require(isinstance(again.verdict, kept), "R asked again, the same verdict", both)
+        return
     if grant is not None:
         if grant.ending is not None:  # which is this one's to bring about, or another's
             ending: type = End if grant.taker in ("", claim.nonce) else Drop

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from celery_dlock.core import edits, turns
+from tests.model.config import Config, Task
 from tests.model.defects import Defect
-from tests.model.world import Config, Task
 
 Q, IMPATIENT = Task(), Task(gives_up=True)
 ONE_WAITS, REPLACES = Task(max_waiting=1), Task(max_waiting=1, replaces=True)
@@ -79,7 +79,7 @@ ENDINGS = (
     Defect(
         "as many wait as come",
         "_full",
-        "return 0 < claim.max_waiting <= waiting",
+        "return 0 < claim.max_waiting <= backlog(state)",
         "return False",
         "Q no more wait than may",
         FULL,
