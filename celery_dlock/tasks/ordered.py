@@ -124,12 +124,11 @@ class Outbox:
 
 
 def _takes_place(body: Any, headers: Mapping[str, Any]) -> bool:
-    """Only a task that is to run now; a retry, and what we publish again, has had its place."""
-    if not isinstance(body, tuple):  # an event, or a task of message protocol 1
-        return False
-    past = headers.get(HISTORY)
-    again = isinstance(past, dict) and past.get("task") == identity_in(headers)
-    return not (again or headers.get("eta") or headers.get("retries"))
+    """Only a task that is to run now; a retry, and what we publish again later, had its place.
+
+    Celery's events, and tasks of message protocol 1, are no tuples.
+    """
+    return isinstance(body, tuple) and not (headers.get("eta") or headers.get("retries"))
 
 
 def _entry(broker: str, key: str, who: str, body: Any, options: Mapping[str, Any]) -> Entry:
