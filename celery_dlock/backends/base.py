@@ -174,6 +174,10 @@ class LockBackend(ABC):
         """*task* was called for *key* and its message is of no use; whether it is dead now."""
 
     @abstractmethod
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        """*task* was called for *key*, and another process has to publish it; whether it waits."""
+
+    @abstractmethod
     def dead(self, limit: int = 100) -> list[Burial]:
         """Dead messages, the oldest first, and then by key and task."""
 

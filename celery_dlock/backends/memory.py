@@ -157,6 +157,10 @@ class MemoryBackend(LockBackend):
         with self._mutex:
             return self._change(key, task, lambda state, now: upkeep.bury(state, task, cause, now))
 
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        with self._mutex:
+            return self._change(key, task, lambda state, now: upkeep.hand_back(state, task, now))
+
     def dead(self, limit: int = 100) -> list[Burial]:
         with self._mutex:
             return sorted(self._dead.values(), key=by_age)[:limit]

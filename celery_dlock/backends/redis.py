@@ -106,7 +106,8 @@ class RedisBackend(LockBackend):
     def _parked_for(self, session: Session, key: str, task_id: str) -> list[tuple[str, str]]:
         """A look at all who wait for *key*, and a second one at whether it is with a message."""
         pattern = re.sub(r"([\\*?\[\]^-])", r"\\\1", task_id) + ":*"
-        keys, client = wire.touched(self._prefix, key), session.client
+        keys = wire.touched(self._prefix, key)
+        client: Any = session.client
         scanned = client.hscan_iter(keys[2], pattern, 1000)
         named = {task for task, _ in scanned if task_id_of(task.decode()) == task_id}
         if not named:
@@ -118,6 +119,9 @@ class RedisBackend(LockBackend):
 
     def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         return self._upkeep(key, task, "bury", cause.value)
+
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        return self._upkeep(key, task, "hand_back")
 
     def dead(self, limit: int = 100) -> list[Burial]:
         with self._answers() as session:

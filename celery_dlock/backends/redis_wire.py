@@ -42,7 +42,7 @@ from celery_dlock.core.state import (
     Waiting,
 )
 from celery_dlock.core.turns import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
-from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
+from celery_dlock.core.upkeep import CALL_ELSEWHERE, CALLS_BEFORE_DEAD
 
 #: What is stored under a key; a later form gets the next number and so never meets this one.
 SCHEMA = 1
@@ -70,6 +70,7 @@ local REVOKED = '{_ENDING_CODES[Ending.REVOKED]}'
 local RUNS_LOST = '{Cause.RUNS_LOST}'
 local MAX_LOST_RUNS = {MAX_LOST_RUNS}
 local CALLS_BEFORE_DEAD = {CALLS_BEFORE_DEAD}
+local CALL_ELSEWHERE = {CALL_ELSEWHERE}
 """
 
 

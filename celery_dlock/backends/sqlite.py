@@ -148,6 +148,9 @@ class SqliteBackend(LockBackend):
     def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         return self._change(key, task, lambda state, now: upkeep.bury(state, task, cause, now))
 
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        return self._change(key, task, lambda state, now: upkeep.hand_back(state, task, now))
+
     def dead(self, limit: int = 100) -> list[Burial]:
         with self._file.transaction() as db:
             return dead_messages(db, self._prefix, limit)

@@ -1,9 +1,10 @@
-"""What people, and workers that cannot read a message, do to a queue.
+"""What people, and workers for whom a message is not, do to a queue.
 
 None of it takes or frees a lock::
 
     cancel (state, task, now) -> whether it waited         it is called to its end, as revoked
     bury   (state, task, cause, now) -> whether it is dead  nobody can read it
+    hand_back (state, task, now) -> whether it was called   it is for others to publish
     replay (state, task, dead, now) -> whether it was dead  it may run (again), and waits if dead
 """
 
@@ -27,6 +28,9 @@ from celery_dlock.core.turns import expire, settle
 #: calls: until then a worker of another version may be the one that can.
 CALLS_BEFORE_DEAD = 4
 
+#: A message that was handed back is called again after so long, by whoever sweeps then.
+CALL_ELSEWHERE = 500_000
+
 
 def cancel(state: KeyState, task: str, now: int) -> Step[bool]:
     """*task* is revoked: if its message waits or was called, it ends when it is called."""
@@ -48,6 +52,16 @@ def bury(state: KeyState, task: str, cause: Cause, now: int) -> Step[bool]:
     if turn is not None and hopeless:
         state = put_aside(state, task, turn.mode, turn.limit, cause, now)
     return _settled(state, now, hopeless)
+
+
+def hand_back(state: KeyState, task: str, now: int) -> Step[bool]:
+    """*task* was called and its message is for another broker: that was no call of it."""
+    state = expire(state, now)
+    turn = next((g for g in state.grants if g.task == task and g.parked), None)
+    if turn is not None:
+        again = replace(turn, calls=max(0, turn.calls - 1), due=now + CALL_ELSEWHERE)
+        state = replace_grant(state, again)
+    return _settled(state, now, turn is not None)
 
 
 def replay(state: KeyState, task: str, dead: Dead | None, now: int) -> Step[bool]:

@@ -36,7 +36,11 @@ _OF_THE_DELIVERY = frozenset(
 
 
 class Undecodable(DLockError):
-    """What lies in the store is not a message that this version can publish."""
+    """What lies in the store is no message."""
+
+
+class OfAnotherVersion(DLockError):
+    """It is a message that a later version of the library can read, and this one cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,9 @@ class Entry:
         try:
             frame = loads(message)  # type: ignore[no-untyped-call]
             if frame["schema"] != SCHEMA:
-                raise Undecodable(f"the message has schema {frame['schema']}, this is {SCHEMA}")
+                raise OfAnotherVersion(
+                    f"the message has schema {frame['schema']}, this is {SCHEMA}"
+                )
             body = frame["body"]
             return cls(
                 broker=frame["broker"],

@@ -96,7 +96,7 @@ def _build(app: Celery) -> Runtime:
     settings.check(type(backend))
     sinks = [cast("Sink", symbol_by_name(sink)) for sink in settings.sinks]  # type: ignore[no-untyped-call]
     told = Sinks(sinks, through=(SoftTimeLimitExceeded,))
-    wake = Waker(app, backend, told)
+    wake = Waker(app, backend, told, settings.broker)
     return Runtime(
         settings=settings,
         backend=backend,

@@ -16,7 +16,7 @@ from celery import Celery
 from celery_dlock.backends.base import LockBackend, Wake
 from celery_dlock.core.events import Buried, Sinks, Subject, Woken
 from celery_dlock.core.state import Cause, task_id_of
-from celery_dlock.tasks.entry import Entry, Undecodable
+from celery_dlock.tasks.entry import Entry, OfAnotherVersion, Undecodable
 from celery_dlock.tasks.history import HISTORY
 
 logger = logging.getLogger("celery_dlock")
@@ -25,8 +25,11 @@ logger = logging.getLogger("celery_dlock")
 class Waker:
     """Publishes for one app."""
 
-    def __init__(self, app: Celery, backend: LockBackend, sinks: Sinks) -> None:
+    def __init__(
+        self, app: Celery, backend: LockBackend, sinks: Sinks, broker: str | None = None
+    ) -> None:
         self._app = app
+        self._named = broker
         self._backend = backend
         self._sinks = sinks
         self._strangers: set[str] = set()
@@ -35,24 +38,28 @@ class Waker:
     def broker(self) -> str:
         """Tells the broker from those of others that share the store.
 
-        By what it is called, and neither by the user nor by the name of the app: whoever publishes
-        may go by others than the workers.
+        By its address, and neither by the user nor by the name of the app: whoever publishes may go
+        by others than the workers. Where they know it by another address, ``dlock_broker`` names it.
         """
+        if self._named is not None:
+            return self._named
         with self._app.connection_for_write() as connection:
             at, kind = connection.info(), connection.transport.driver_type
             folder = connection.transport_options.get("data_folder_out", "")  # of filesystem://
             return f"{kind}://{at['hostname']}:{at['port']}/{at['virtual_host']}{folder}"
 
-    def __call__(self, wakes: Sequence[Wake], producer: Any = None) -> None:
-        """Publish each message, with *producer* if one is at hand.
+    def __call__(self, wakes: Sequence[Wake], producer: Any = None) -> int:
+        """Publish each message, with *producer* if one is at hand; how many were our own.
 
         The store repeats what does not get through.
         """
+        ours = 0
         for wake in wakes:
             try:
-                self._wake(wake, producer)
+                ours += self._wake(wake, producer)
             except Exception:
                 logger.exception("%s could not be woken; it is called again", wake.task)
+        return ours
 
     def bury(self, key: str, task: str, name: str, cause: Cause) -> None:
         """A message that was called is of no use in this process; perhaps it is in another.
@@ -64,26 +71,34 @@ class Waker:
             self._sinks.emit(Buried(Subject(task_id_of(task), name, key), key, cause))
         self(reply.wakes)
 
-    def _wake(self, wake: Wake, producer: Any) -> None:
+    def _wake(self, wake: Wake, producer: Any) -> bool:
+        """Whether it was for us to publish."""
         try:
             entry = Entry.decode(wake.key, wake.message)
+        except OfAnotherVersion as exc:
+            logger.warning("%s waits for %s: %s", wake.task, wake.key, exc)
+            self._backend.hand_back(wake.key, wake.task)
+            return False
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
             self.bury(wake.key, wake.task, "", Cause.UNREADABLE)
-            return
+            return False
         if entry.broker != self.broker:
             self._note_stranger(wake, entry.broker)
-            return
+            self._backend.hand_back(wake.key, wake.task)
+            return False
         self._publish(entry, producer)
         subject = Subject(task_id_of(wake.task), str(entry.headers.get("task")), wake.key)
         self._sinks.emit(Woken(subject, wake.key, wake.ending))
+        return True
 
     def _note_stranger(self, wake: Wake, broker: str) -> None:
         """Once for each broker: it may be our own, called by another name."""
         if broker not in self._strangers:
             self._strangers.add(broker)
             logger.warning(
-                "%s waits for a worker at the broker %s; here it is %s",
+                "%s waits for a worker at the broker %s; here it is %s. If that is the same one under "
+                "another address, give it a name, dlock_broker, and all processes the same",
                 wake.task,
                 broker,
                 self.broker,

@@ -13,7 +13,7 @@ from celery_dlock.backends.base import BackendOptions, Wake
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
 from celery_dlock.tasks.definition import Definition
-from celery_dlock.tasks.entry import Entry, Undecodable
+from celery_dlock.tasks.entry import Entry, OfAnotherVersion
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.waking import Waker
 from tests.services.desk import Desk
@@ -157,7 +157,7 @@ def test_one_message_that_cannot_be_read_does_not_stop_the_others(
 
 
 def test_what_another_version_has_parked_is_not_guessed_at() -> None:
-    with pytest.raises(Undecodable, match="schema 99"):
+    with pytest.raises(OfAnotherVersion, match="schema 99"):
         Entry.decode(KEY, b'{"schema": 99}')
 
 

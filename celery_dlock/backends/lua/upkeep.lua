@@ -27,6 +27,14 @@ local function put_aside()
   return true
 end
 
+local function hand_back()
+  local turn = parked_turn()
+  if turn then
+    turn.calls, turn.due = math.max(0, turn.calls - 1), now + CALL_ELSEWHERE
+  end
+  return turn
+end
+
 local function replay()
   local dead, message = take_dead(task)
   redis.call('DEL', DONE)
@@ -39,6 +47,6 @@ local function replay()
   return dead
 end
 
-local does = {cancel = cancel, bury = put_aside, replay = replay}
+local does = {cancel = cancel, bury = put_aside, hand_back = hand_back, replay = replay}
 local verdict = does[ARGV[3]]() and 1 or 0
 return {verdict, commit(state, now)}
