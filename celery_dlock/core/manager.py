@@ -75,7 +75,7 @@ class LockManager:
     def __init__(
         self,
         backend: LockBackend,
-        wake: Callable[[Sequence[Wake]], None],
+        wake: Callable[[Sequence[Wake]], object],
         epoch: int = 0,
         monotonic: Monotonic = time.monotonic,
     ) -> None:

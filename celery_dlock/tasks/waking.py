@@ -38,8 +38,8 @@ class Waker:
     def broker(self) -> str:
         """Tells the broker from those of others that share the store.
 
-        By its address, and neither by the user nor by the name of the app: whoever publishes may go
-        by others than the workers. Where they know it by another address, ``dlock_broker`` names it.
+        By its address, and neither by the user nor by the name of the app: whoever publishes may
+        go by others than the workers. ``dlock_broker`` is for one that has several addresses.
         """
         if self._named is not None:
             return self._named
@@ -97,8 +97,8 @@ class Waker:
         if broker not in self._strangers:
             self._strangers.add(broker)
             logger.warning(
-                "%s waits for a worker at the broker %s; here it is %s. If that is the same one under "
-                "another address, give it a name, dlock_broker, and all processes the same",
+                "%s waits for a worker at the broker %s; here it is %s. If that is the same one "
+                "under another address, give it a name, dlock_broker, and to all processes the same",
                 wake.task,
                 broker,
                 self.broker,
