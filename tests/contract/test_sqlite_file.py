@@ -10,12 +10,12 @@ import pytest
 
 from celery_dlock.backends.base import BackendOptions
 from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park
 
-TABLES = ("guard", "waiting", "message", "past")
+TABLES = ("guard", "waiting", "message", "past", "dead")
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_idle_keys_leave_no_row(path: Path, clock: ManualClock) -> None:
         backend.leave(claim("b", key=key, done_ttl=0), Outcome.DONE)
     backend.close()
 
-    assert [count(path, table) for table in TABLES] == [0, 0, 0, 0]
+    assert [count(path, table) for table in TABLES] == [0] * len(TABLES)
 
 
 def test_what_is_remembered_of_finished_tasks_is_swept_bit_by_bit(
@@ -210,6 +210,44 @@ def test_an_operation_costs_the_same_with_a_hundred_waiting_or_with_ten_thousand
 
     assert max(many) < 2_000
     assert many == pytest.approx(few, rel=0.05)
+
+
+def test_an_operation_costs_the_same_with_no_dead_or_with_ten_thousand(
+    path: Path, clock: ManualClock
+) -> None:
+    backend = store(path, clock)
+    mine = claim("a", wait=QUEUE, keep=True)
+
+    def steps_of_each() -> list[int]:
+        operations = [
+            lambda: backend.enter(mine, b"message"),
+            lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
+            lambda: backend.leave(mine, Outcome.OVER),
+            lambda: backend.bury("key", "b", Cause.UNREADABLE),
+            lambda: backend.cancel("key", "b"),
+            lambda: backend.replay("key", "b"),
+            backend.sweep,
+            lambda: backend.leave(claim("b"), Outcome.OVER),
+        ]
+        return [steps(backend, operation) for operation in operations]
+
+    backend.reap("key")  # opens the file
+    few = steps_of_each()
+    bury_many(backend, 10_000)
+    many = steps_of_each()
+
+    assert len(backend.dead(limit=20_000)) == 10_000
+    assert many == pytest.approx(few, rel=0.05)
+    backend.close()
+
+
+def bury_many(backend: SqliteBackend, dead: int) -> None:
+    """Put aside as many as *dead*, past the store's own slower way."""
+    rows = [
+        ("dlock", "key", f"task {n}", "exclusive", 1, "unreadable", n, b"m") for n in range(dead)
+    ]
+    with backend._file.transaction() as db:
+        db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def fill(backend: SqliteBackend, waiting: int) -> None:
