@@ -135,13 +135,21 @@ class LockBackend(ABC):
 
     @abstractmethod
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
-        """Ask for ``claim.key``; *message* is what a verdict ``Park`` leaves with the store."""
+        """Ask for ``claim.key``; *message* is what a verdict ``Park`` leaves with the store.
+
+        So does a verdict ``Run`` of a claim with ``keep``, until it leaves. A message that the
+        store has of this task already is not replaced.
+        """
 
     @abstractmethod
     def leave(
         self, claim: Claim, outcome: Outcome, message: bytes | None = None
     ) -> Reply[LeaveVerdict]:
-        """Give the key back; *message* is what goes back to the head of the queue on ``REPEAT``."""
+        """Give the key back; *message* is what goes back to the head of the queue on ``REPEAT``.
+
+        With ``claim.successor`` the key stays reserved for that task, and its message is called if
+        it waits already.
+        """
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
@@ -160,18 +168,24 @@ class LockBackend(ABC):
 
     @abstractmethod
     def parked(self, task_id: str) -> list[tuple[str, str]]:
-        """Key and task of each message that waits, or was called, under *task_id*.
+        """Key and task of each message that the store has under *task_id*, in any order.
 
         It looks through all queues: for people who revoke, not for operations.
         """
 
     @abstractmethod
     def cancel(self, key: str, task: str) -> Reply[bool]:
-        """Call *task*, if its message waits for *key*, to end as revoked; whether it did."""
+        """Call *task* to end as revoked; whether its message waited for *key*, or was called.
+
+        One that runs goes on, and one that is called to end for another reason ends for that.
+        """
 
     @abstractmethod
     def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
-        """*task* was called for *key* and its message is of no use; whether it is dead now."""
+        """*task* was called for *key* and its message is of no use; whether it is dead now.
+
+        That takes several calls: another worker may be able to read it.
+        """
 
     @abstractmethod
     def hand_back(self, key: str, task: str) -> Reply[bool]:
@@ -183,7 +197,10 @@ class LockBackend(ABC):
 
     @abstractmethod
     def replay(self, key: str, task: str) -> Reply[bool]:
-        """Forget that *task* is done or dead; whether it was dead, and waits for *key* again."""
+        """Forget that *task* is done or lost runs; whether it was dead, and waits for *key* again.
+
+        If another message of it waits, that one stays, and the dead one is forgotten.
+        """
 
     @abstractmethod
     def peek(self, key: str) -> KeyState:

@@ -63,8 +63,9 @@ class LockBackendContract(
     importable by name, in a spawned process too. ``url`` is a fixture with what its ``from_url``
     takes; it may start a server, or skip where there is none. Each test uses a prefix of its own,
     so nothing needs to be emptied in between. The store must take ``BackendOptions.clock`` and go
-    by it in every respect (leases, places, calls, memory of finished tasks): the suite moves that
-    clock by days, and never sleeps. Override the ``options`` fixture to pass driver options.
+    by it in every respect (leases, places, calls, reservations, memory of finished tasks): the
+    suite moves that clock by days, and never sleeps. Override the ``options`` fixture to pass
+    driver options.
 
     A store with the trait ``MULTI_PROCESS`` subclasses :class:`SharedStoreContract` instead.
     """
