@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import signals, states
@@ -95,8 +96,8 @@ class Execution:
         definition, settings = self.task.lock_definition, self.runtime.settings
         keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
         asks = queueing(self.policy) if self.entry else None
-        template = Claim(
-            key="",
+        claim = partial(
+            Claim,
             task=self.history.task,
             nonce=self.nonce,
             ttl=int((definition.ttl or settings.ttl) * SECOND),
@@ -106,15 +107,11 @@ class Execution:
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
             done_ttl=int(settings.done_ttl * SECOND),
+            gives_up=int((asks.max_wait or 0) * SECOND) if asks else 0,
+            max_waiting=(asks.max_waiting or 0) if asks else 0,
+            drop_oldest=asks.drop_oldest if asks else False,
         )
-        if asks:
-            template = replace(
-                template,
-                gives_up=int((asks.max_wait or 0) * SECOND),
-                max_waiting=asks.max_waiting or 0,
-                drop_oldest=asks.drop_oldest,
-            )
-        self.claims = tuple(replace(template, key=key) for key in self.keys)
+        self.claims = tuple(claim(key) for key in self.keys)
         return self.claims
 
     def message(self) -> bytes | None:
