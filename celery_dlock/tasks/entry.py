@@ -92,7 +92,9 @@ class Entry:
     @classmethod
     def decode(cls, key: str, message: bytes) -> Self:
         """What :meth:`encode` was given. Raises :exc:`Undecodable` for anything else."""
-        text, _, body = message.partition(b"\n")
+        text, line_end, body = message.partition(b"\n")
+        if not line_end:  # published without a body it would end every worker that receives it
+            raise Undecodable("the message has no body")
         try:
             frame = loads(text)  # type: ignore[no-untyped-call]
             if frame["schema"] != SCHEMA:
