@@ -26,6 +26,7 @@ from tests.services.load import (
     most_at_once,
     nothing_is_left,
     paid_once,
+    state,
 )
 from tests.services.until import until
 
@@ -110,6 +111,31 @@ def test_the_smaller_limit_counts_while_both_versions_run(
     alone, others = (done.by_new, done.by_old) if new == 1 else (done.by_old, done.by_new)
     for body in alone:
         assert not any(o.began < body.ended and body.began < o.ended for o in others)
+
+
+def test_one_that_is_to_be_alone_holds_off_three_that_may_be_together(make_lab: MakeLab) -> None:
+    # Given a worker of each version, each with a queue of its own
+    lab = make_lab()
+    pay = lab.app.tasks["pay"]
+    of_new = {"task_default_queue": "new", **lab.config["celery"]}
+    with (
+        lab.worker("threads", 4, lock={**QUEUE, "limit": 3}),
+        lab.worker("threads", 4, lock={**QUEUE, "limit": 1}, celery=of_new),
+    ):
+        # When one of the new version runs, and then three of the old one
+        pay.apply_async(("42",), {"hold": "alone"}, queue="new")
+        lab.journal.wait_for("start", 1)
+        for _ in range(3):
+            pay.apply_async(("42",), {"hold": "together"})
+        # Then each waits for the other
+        until("three wait", lambda: state(lab, "42").parked == 3)
+        lab.go("alone")
+        lab.journal.wait_for("start", 4)
+        pay.apply_async(("42",), queue="new")
+        until("one waits", lambda: state(lab, "42").parked == 1)
+        lab.go("together")
+        lab.journal.wait_for("end", 5)
+        nothing_is_left(lab, ["42"])
 
 
 def test_who_waits_for_a_key_that_is_no_more_runs_under_the_new_one(
