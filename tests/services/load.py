@@ -32,13 +32,13 @@ def backlog(lab: Lab, orders: Sequence[str], running: int, waiting: int) -> list
 
 @contextmanager
 def load(lab: Lab, orders: Sequence[str], task: str = "pay") -> Iterator[list[AsyncResult]]:
-    """Publish work for *orders*, in turns, for as long as the block runs."""
+    """Publish *task* for *orders*, in turns, for as long as the block runs."""
     sent: list[AsyncResult] = []
     over = threading.Event()
 
     def publish() -> None:
         while not over.wait(PACE):
-            sent.append(lab.app.tasks[task].delay(orders[len(sent) % len(orders)]))
+            sent.append(lab.app.send_task(task, (orders[len(sent) % len(orders)],)))
 
     thread = threading.Thread(target=publish)
     thread.start()
