@@ -100,6 +100,12 @@ class Worker:
         self.process.wait()
         self.process = None
 
+    def start_if_gone(self) -> None:
+        """What a supervisor does: start again what has exited."""
+        if self.process is None or self.process.poll() is not None:
+            self.kill()
+            self.start()
+
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 60.0) -> int:
         """Ask it to shut down (SIGTERM warm, SIGQUIT cold) and wait until it has; the exit code."""
         assert self.process is not None
