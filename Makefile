@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types docs bench clean
+.PHONY: help demo test quick lint types docs bench chaos clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -21,6 +21,9 @@ docs:   ## build the documentation into docs/_build/html
 
 bench:  ## cycles and throughput as ratios; the report goes to the terminal
 	@scripts/tox run -e bench
+
+chaos:  ## ten minutes of random kills, pauses, cuts and restarts, and an independent checker
+	@scripts/tox run -e chaos
 
 clean:  ## remove everything these commands have made
 	rm -rf .tox .venv-tox .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -1,13 +1,12 @@
 """A message as it waits in the store: complete, and describing itself.
 
 The body stays in the bytes it was published in, so nothing is decoded, nothing is encoded again,
-a signature still fits, and what ``accept_content`` refuses stays refused. The frame around it is
-JSON, whatever the serializer of the message.
+a signature still fits, and what ``accept_content`` refuses stays refused. Before it stands a line
+of JSON, whatever the serializer of the message.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -80,10 +79,6 @@ class Entry:
 
     def encode(self, headers: Mapping[str, Any]) -> bytes:
         """As the store keeps it, with *headers* on top of its own."""
-        try:
-            body = {"text": self.body.decode()}
-        except UnicodeDecodeError:
-            body = {"base64": b64encode(self.body).decode()}
         frame = {
             "schema": SCHEMA,
             "broker": self.broker,
@@ -94,21 +89,22 @@ class Entry:
             "content_encoding": self.content_encoding,
             "headers": {**self.headers, **headers},
             "properties": dict(self.properties),
-            "body": body,
         }
         text: str = dumps(frame, separators=(",", ":"))  # type: ignore[no-untyped-call]
-        return text.encode()
+        return b"%s\n%s" % (text.encode(), self.body)
 
     @classmethod
     def decode(cls, key: str, message: bytes) -> Self:
         """What :meth:`encode` was given. Raises :exc:`Undecodable` for anything else."""
+        text, line_end, body = message.partition(b"\n")
+        if not line_end:  # published without a body it would end every worker that receives it
+            raise Undecodable("the message has no body")
         try:
-            frame = loads(message)  # type: ignore[no-untyped-call]
+            frame = loads(text)  # type: ignore[no-untyped-call]
             if frame["schema"] != SCHEMA:
                 raise OfAnotherVersion(
                     f"the message has schema {frame['schema']}, this is {SCHEMA}"
                 )
-            body = frame["body"]
             return cls(
                 broker=frame["broker"],
                 key=key,
@@ -119,7 +115,7 @@ class Entry:
                 content_encoding=frame["content_encoding"],
                 headers=frame["headers"],
                 properties=frame["properties"],
-                body=body["text"].encode() if "text" in body else b64decode(body["base64"]),
+                body=body,
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise Undecodable(f"the message cannot be read: {exc!r}") from exc

@@ -21,12 +21,15 @@ class Processes(Protocol):
 
     def watch(self, pid: int) -> None:
         """From now on *pid* counts; a process that is gone already is told by the next wait."""
+        ...
 
     def wait(self, seconds: float | None = None) -> list[int]:
         """Those that are gone, each once; it may return without any, or before the time."""
+        ...
 
     def interrupt(self) -> None:
         """Let the running wait, or the next one, return soon."""
+        ...
 
 
 class Told:

@@ -5,45 +5,26 @@ an older execution, and must never be taken for its owner. It notes the content 
 child does not get to see, so that a message is published again in its own serializer. For a task
 whose message may wait in the store it notes the message as it came; the child has the same bytes
 anyway, so this sends it little more than their names.
-
-And it gives back what a child held that was killed, when the process is gone: at once in any case,
-as abandoned; as done when Celery's own record of the task is final, which may be known before or
-after.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import WorkerLostError
 from celery import signals
 from celery.app.task import Context
-from celery.worker.request import Request
-from celery.worker.state import active_requests, task_ready
 
-from celery_dlock.contention import Policy, queueing
-from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.tasks.children import Children, soon
+from celery_dlock.contention import queueing
+from celery_dlock.core.state import Claim
+from celery_dlock.tasks.children import soon
 from celery_dlock.tasks.history import DELIVERY, History, identity
 from celery_dlock.tasks.runtime import runtime
+from celery_dlock.tasks.survivor import Survivor
 
-logger = logging.getLogger("celery_dlock")
 
-
-class LockedRequest(Request):  # type: ignore[misc]
-    """A request that knows which delivery it is, and gives back what its child could not."""
-
-    #: Whether something may have kept the child from ending the task itself.
-    _broken_off = False
-    #: Whether the broker has taken the message back.
-    _requeued = False
-    #: Whether the child is gone, and how what it held is to be given back then.
-    _gone = False
-    _outcome = Outcome.ABANDONED
+class LockedRequest(Survivor):
+    """A request that knows which delivery it is."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -58,91 +39,6 @@ class LockedRequest(Request):  # type: ignore[misc]
                 "body": self.body if isinstance(self.body, bytes) else self.body.encode(),
             }
         self._request_dict[DELIVERY] = delivery
-
-    @property
-    def _policy(self) -> Policy:
-        policy: Policy | None = self.task.lock_definition.policy
-        return policy or runtime(self.app).policy
-
-    # What Celery tells, in the worker's main loop or in a signal handler.
-
-    def on_accepted(self, pid: int, time_accepted: float) -> None:
-        try:
-            super().on_accepted(pid, time_accepted)
-        finally:
-            if Children.here is not None:
-                Children.here.watch(pid, self._child_is_gone)
-
-    def terminate(self, *args: Any, **kwargs: Any) -> None:
-        self._broken_off = True
-        super().terminate(*args, **kwargs)
-
-    def cancel(self, *args: Any, **kwargs: Any) -> None:
-        self._broken_off = True
-        super().cancel(*args, **kwargs)
-
-    def reject(self, requeue: bool = False) -> None:
-        self._requeued = requeue and not self.acknowledged
-        super().reject(requeue)
-
-    def on_failure(
-        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
-    ) -> None:
-        if return_ok:  # the child says so, and has given back what it held
-            super().on_failure(exc_info, send_failed_event, return_ok)
-            return
-        self._broken_off = True
-        if self._stays_in_store() and self._is_lost(exc_info):
-            task_ready(self)
-            self.acknowledge()
-            logger.warning("%s has lost its process; the lock store has its message", self)
-            return
-        super().on_failure(exc_info, send_failed_event, return_ok)
-        if self.acknowledged and not self._requeued and not self._already_cancelled:
-            self._outcome = Outcome.DONE
-            soon(self._record_is_final)
-
-    def _is_lost(self, exc_info: Any) -> bool:
-        """Whether the process has ended without being told to, by Celery or by its time limit."""
-        exc = exc_info.exception
-        if isinstance(exc, ExceptionWithTraceback):
-            exc = exc.exc
-        told = self._already_revoked or self._already_cancelled
-        return not told and isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
-
-    def _stays_in_store(self) -> bool:
-        return bool(getattr(queueing(self._policy), "keep", False))
-
-    # What the watching thread does.
-
-    def _child_is_gone(self) -> None:
-        self._gone = True
-        if self._broken_off or self in active_requests:
-            self._give_back()
-
-    def _record_is_final(self) -> None:
-        if self._gone:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        """A claim that the child has left already is not touched by it."""
-        here = runtime(self.app)
-        request = Context(self._request_dict)
-        who = identity(request)
-        keys = {*self.task.lock_definition.template.keys(self.args, self.kwargs)}
-        called = History.read(request, who).key
-        claims = [
-            Claim(
-                key=key,
-                task=who,
-                nonce=self._request_dict[DELIVERY]["nonce"],
-                ttl=0,
-                done_ttl=int(here.settings.done_ttl * SECOND),
-            )
-            for key in sorted(keys if called is None else keys | {called})
-        ]
-        logger.info("%s ended with its process: what it held is given back", self)
-        here.manager.take_back(claims, self._outcome)
 
 
 @signals.task_revoked.connect  # type: ignore[untyped-decorator]

@@ -98,7 +98,7 @@ class Waker:
             self._strangers.add(broker)
             logger.warning(
                 "%s waits for a worker at the broker %s; here it is %s. If that is the same one "
-                "under another address, give it a name, dlock_broker, and to all processes the same",
+                "under another address, name it in all processes alike with dlock_broker",
                 wake.task,
                 broker,
                 self.broker,

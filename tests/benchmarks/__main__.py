@@ -15,16 +15,50 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks import cycles, throughput
-from tests.benchmarks.measure import Measured
+from tests.benchmarks.handover import BODY, handover
+from tests.benchmarks.measure import Measured, percentile
 from tests.services.redis import RedisServer
+
+#: How long a body takes in seconds, and how many of them are a round.
+BODIES = {0.0: 2000, 0.005: 1000, 0.02: 400}
+
+MEANING = (
+    "A locked task asks the store twice, and one that waited is published once more. The shorter "
+    "the body, the larger a part of its time that is. Between two bodies of one key lie the first "
+    "one's result, its leave, a publish, the broker, the worker's main process, the pool and the "
+    "enter. Between two bodies of a serial process that has prefetched lie its result and the pool."
+)
 
 
 def show(console: Console, title: str, unit: str, rows: list[Measured]) -> None:
     """One table; each row is compared with the first."""
-    table = Table("", unit, "of the first", title=title, title_justify="left", min_width=72)
+    table = Table("", unit, "of the first", title=title, title_justify="left", min_width=76)
     for row in rows:
-        table.add_row(row.name, f"{row.rate:,.0f}", f"{row.ratio_to(rows[0]):.0%}")
+        ratios = row.ratios_to(rows[0])
+        spread = f"{percentile(ratios, 0.5):.0%} ({ratios[0]:.0%} to {ratios[-1]:.0%})"
+        table.add_row(row.name, f"{row.rate:,.0f}", "" if row is rows[0] else spread)
     console.print(table)
+
+
+def show_handover(console: Console, found: dict[str, list[float]]) -> None:
+    title = f"From the end of a body of {BODY * 1000:g} ms to the start of the next, in ms"
+    table = Table("", "median", "p99", "times", title=title, title_justify="left", min_width=76)
+    for name, gaps in found.items():
+        figures = (f"{percentile(gaps, share) * 1000:,.2f}" for share in (0.5, 0.99))
+        table.add_row(name, *figures, f"{len(gaps):,}")
+    console.print(table)
+
+
+def on_redis(console: Console, folder: Path, url: str) -> None:
+    show(console, "Redis: take and free, one connection", "cycles a second", cycles.redis(url))
+    for seconds, tasks in BODIES.items():
+        about = f"bodies of {seconds * 1000:g} ms"
+        rows = throughput.uncontended(folder, url, seconds, tasks)
+        show(console, f"No contention, two processes, {about}", "tasks a second", rows)
+        rows = throughput.hot_key(folder, url, seconds, tasks)
+        show(console, f"One hot key, two processes, {about}", "tasks a second", rows)
+    show_handover(console, handover(folder, url))
+    console.print(MEANING)
 
 
 def main() -> int:
@@ -37,11 +71,7 @@ def main() -> int:
             console.print("redis-server is not installed: the comparisons on Redis are left out")
             return 0
         with RedisServer() as server:
-            rows = cycles.redis(server.url)
-            show(console, "Redis: take and free, one connection", "cycles a second", rows)
-            rows = throughput.uncontended(folder, server.url)
-            title = "Tasks on Redis, empty bodies, every key its own, prefork with 2 processes"
-            show(console, title, "tasks a second", rows)
+            on_redis(console, folder, server.url)
     return 0
 
 

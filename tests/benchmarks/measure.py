@@ -1,10 +1,13 @@
-"""Rates of several contestants, measured in turns so that a drifting machine is fair to all."""
+"""Several contestants measured in turns, so that a machine that drifts is fair to all."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +21,28 @@ class Measured:
     def rate(self) -> float:
         return statistics.median(self.rates)
 
-    def ratio_to(self, other: Measured) -> float:
-        """The median of the ratios round by round."""
+    def ratios_to(self, other: Measured) -> list[float]:
+        """Round by round, from the lowest to the highest."""
         pairs = zip(self.rates, other.rates, strict=True)
-        return statistics.median(mine / theirs for mine, theirs in pairs)
+        return sorted(mine / theirs for mine, theirs in pairs)
 
 
 def in_turns(contestants: Mapping[str, Callable[[], float]], rounds: int) -> list[Measured]:
-    """Call each contestant once a round, after a round that does not count."""
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for measured in range(-1, rounds):
+    """The rates of each contestant."""
+    found = take_turns(contestants, rounds)
+    return [Measured(name, tuple(rates)) for name, rates in found.items()]
+
+
+def take_turns(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """What each contestant returned, called once a round."""
+    found: dict[str, list[T]] = {name: [] for name in contestants}
+    for _ in range(rounds):
         for name, contestant in contestants.items():
-            rate = contestant()
-            if measured >= 0:
-                rates[name].append(rate)
-    return [Measured(name, tuple(found)) for name, found in rates.items()]
+            found[name].append(contestant())
+    return found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that *share* of all are not above."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

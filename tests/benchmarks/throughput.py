@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.measure import Measured, in_turns
-from tests.services.lab import Lab
+from tests.benchmarks.stage import rate, staged
 
 
-def uncontended(folder: Path, url: str, tasks: int = 1500, rounds: int = 3) -> list[Measured]:
-    """Every task has a key of its own; the queue is full before the worker starts."""
-    celery = {"broker_url": url, "result_backend": url, "dlock_url": url}
+def uncontended(
+    folder: Path, url: str, seconds: float, tasks: int, rounds: int = 3
+) -> list[Measured]:
+    """Every task has a key of its own; the broker is full before the worker starts."""
+
+    def drained(name: str) -> float:
+        with staged(folder, url) as stage:
+            for number in range(tasks):
+                stage.send(name, f"order:{number}", seconds)
+            with stage.worker("prefork", concurrency=2):
+                return rate(stage.notes.wait_for(tasks))
+
     return in_turns(
         {
-            "a plain task": lambda: drained(folder, celery, "plain", tasks),
-            "the same with a lock": lambda: drained(folder, celery, "quick", tasks),
+            "plain tasks": lambda: drained("plain"),
+            "locked, every key its own": lambda: drained("queued"),
         },
         rounds,
     )
 
 
-def drained(folder: Path, celery: dict[str, Any], name: str, tasks: int) -> float:
-    """Tasks a second, from the first body to the last."""
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        lab = Lab(Path(own), {"celery": celery, "lock": {"ttl": 30.0}})
-        for number in range(tasks):
-            lab.app.tasks[name].delay(f"order:{number}", number)
-        with lab.worker("prefork", concurrency=2):
-            ran = lab.journal.wait_for("ran", count=tasks, timeout=120)
-        return tasks / float(ran[-1]["at"] - ran[0]["at"])
+def hot_key(folder: Path, url: str, seconds: float, tasks: int, rounds: int = 3) -> list[Measured]:
+    """All want one key, and *tasks* wait for it when the first leaves."""
+
+    def serial() -> float:
+        with staged(folder, url) as stage:
+            for _ in range(tasks):
+                stage.send("plain", "hot", seconds)
+            with stage.worker("prefork", concurrency=1):
+                return rate(stage.notes.wait_for(tasks))
+
+    def queued() -> float:
+        with staged(folder, url) as stage, stage.worker("prefork", concurrency=2):
+            stage.let_wait("hot", seconds, tasks)
+            stage.go("first")
+            return rate(stage.notes.wait_for(tasks + 1)[1:])
+
+    return in_turns({"plain tasks, one serial process": serial, "one key's queue": queued}, rounds)

@@ -10,7 +10,7 @@ import pytest
 
 from celery_dlock.backends.base import BackendOptions
 from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.core.state import Cause, Outcome
+from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park
@@ -184,94 +184,3 @@ def test_what_is_remembered_of_finished_tasks_is_swept_bit_by_bit(
     backend.close()
 
     assert count(path, "past") == 15
-
-
-def test_an_operation_costs_the_same_with_a_hundred_waiting_or_with_ten_thousand(
-    path: Path, clock: ManualClock
-) -> None:
-    backend = store(path, clock)
-    backend.enter(claim("holder", ttl=3600))
-
-    def steps_with(waiting: int) -> list[int]:
-        fill(backend, waiting)
-        backend.reap("key")  # the index of due keys agrees again
-        operations = [
-            lambda: backend.enter(claim("other")),
-            lambda: backend.enter(claim("task 77", "copy", wait=QUEUE), b"copy"),
-            lambda: backend.enter(claim(f"new {waiting}", wait=QUEUE), b"new"),
-            lambda: backend.renew([claim("holder", ttl=3600)]),
-            lambda: backend.reap("key"),
-            lambda: backend.leave(claim("stranger"), Outcome.OVER),
-        ]
-        return [steps(backend, operation) for operation in operations]
-
-    few, many = steps_with(100), steps_with(10_000)
-    backend.close()
-
-    assert max(many) < 2_000
-    assert many == pytest.approx(few, rel=0.05)
-
-
-def test_an_operation_costs_the_same_with_no_dead_or_with_ten_thousand(
-    path: Path, clock: ManualClock
-) -> None:
-    backend = store(path, clock)
-    mine = claim("a", wait=QUEUE, keep=True)
-
-    def steps_of_each() -> list[int]:
-        operations = [
-            lambda: backend.enter(mine, b"message"),
-            lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
-            lambda: backend.leave(mine, Outcome.OVER),
-            lambda: backend.bury("key", "b", Cause.UNREADABLE),
-            lambda: backend.cancel("key", "b"),
-            lambda: backend.replay("key", "b"),
-            backend.sweep,
-            lambda: backend.leave(claim("b"), Outcome.OVER),
-        ]
-        return [steps(backend, operation) for operation in operations]
-
-    backend.reap("key")  # opens the file
-    few = steps_of_each()
-    bury_many(backend, 10_000)
-    many = steps_of_each()
-
-    assert len(backend.dead(limit=20_000)) == 10_000
-    assert many == pytest.approx(few, rel=0.05)
-    backend.close()
-
-
-def bury_many(backend: SqliteBackend, dead: int) -> None:
-    """Put aside as many as *dead*, past the store's own slower way."""
-    rows = [
-        ("dlock", "key", f"task {n}", "exclusive", 1, "unreadable", n, b"m") for n in range(dead)
-    ]
-    with backend._file.transaction() as db:
-        db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-
-
-def fill(backend: SqliteBackend, waiting: int) -> None:
-    """Put tasks into the queue up to *waiting*, past the store's own slower way."""
-    entries = [
-        ("dlock", "key", f"task {n}", "exclusive", 1, n, 0, None, None) for n in range(waiting)
-    ]
-    with backend._file.transaction() as db:
-        db.executemany("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
-        db.execute("UPDATE guard SET parked=?", (waiting,))
-
-
-def steps(backend: SqliteBackend, operation: Any) -> int:
-    """How many instructions SQLite's machine takes for *operation*."""
-    taken = 0
-
-    def step() -> int:
-        nonlocal taken
-        taken += 1
-        return 0
-
-    connection = backend._file._connection
-    assert connection is not None
-    connection.set_progress_handler(step, 1)
-    operation()
-    connection.set_progress_handler(None, 0)
-    return taken

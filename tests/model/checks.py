@@ -18,6 +18,7 @@ from celery_dlock.core.state import (
     Holder,
     KeyState,
     LeaveVerdict,
+    Left,
     Lost,
     Mode,
     Outcome,
@@ -129,8 +130,8 @@ def gave_up(entry: Waiting) -> bool:
 def check_after(state: KeyState) -> None:
     """Check what every operation must have left behind."""
     running = _running(state)
-    head = next((w for w in state.waiting if w.task not in running), None)
-    idle = state.parked and head is not None and fits(state, head)
+    others = [w for w in state.waiting if w.task not in running]
+    idle = any(w.lapses is None for w in others) and fits(state, others[0])
     require(not idle, "S4 no slot stays free while a message waits that fits", state)
     late = [w for w in state.waiting if gave_up(w) and w.task not in running]
     require(not late, "S4 nobody waits who has waited for too long", state)
@@ -287,6 +288,11 @@ def check_leave(
     """Check that a final outcome is remembered, and what leaving twice comes to."""
     if outcome is Outcome.DONE:
         require(claim.task in step.state.done, "S3 what is done is remembered", step)
+    again_is_due = outcome is Outcome.ABANDONED or (
+        outcome is Outcome.REPEAT and claim.wait in (Wait.QUEUE, Wait.LOOK)
+    )
+    if again_is_due and isinstance(step.verdict, Left):
+        require(claim.task in dict(step.state.lost), "S6 a lost run is remembered", step)
     require(same and not again.wakes, "R leaving twice changes nothing", (step, again))
     require(isinstance(again.verdict, Lost), "R who left has nothing to leave", again)
     require(again.verdict.carried == step.verdict.carried, "R carried stays", (step, again))

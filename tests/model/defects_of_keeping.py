@@ -99,6 +99,14 @@ KEPT_AND_ORDERED = (
         "Q who does not queue is only put back",
         Config("two that look", (LOOKS, LOOKS)),
     ),
+    Defect(
+        "who looked before it ran is not put back",
+        "_conclude",
+        "if not _has_message(claim):",
+        "if claim.wait is not Wait.QUEUE:",
+        "S6 a lost run is remembered",
+        Config("two that look, 1 fault", (LOOKS, LOOKS), faults=1),
+    ),
 )
 RESERVES = (
     Defect(
@@ -175,6 +183,14 @@ REVOKES = (
     ),
 )
 BURIES = (
+    Defect(
+        "a body that gives its lock up runs for ever",
+        "_conclude",
+        "count_lost(state, task) if held else state  #",
+        "state  #",
+        "S6 a lost run is remembered",
+        LOST,
+    ),
     Defect(
         "what kills its workers runs for ever",
         "_lost_too_often",

@@ -156,7 +156,8 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    op = model.keys.leave(world.key, model.claim(me), OUTCOMES[me.phase])
+    claim = model.claim(me, Wait.LOOK if model.asks(me).looks else None)
+    op = model.keys.leave(world.key, claim, OUTCOMES[me.phase])
     wakes = model.numbers(op.wakes)
     phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is Wait.QUEUE else AGAIN)
     if not model.faulty(world):

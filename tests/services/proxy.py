@@ -33,6 +33,13 @@ class Proxy:
         with self._mutex:
             self._to_lose, self._matches = count, matches
 
+    def cut(self) -> None:
+        """End every connection; new ones are taken."""
+        open_now, self._open = self._open, []
+        for each in open_now:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
     def serve(self) -> None:
         """Accept until closed; each connection in a thread of its own."""
         while True:
@@ -46,9 +53,7 @@ class Proxy:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        self.cut()
 
     def _converse(self, client: socket.socket) -> None:
         with client, suppress(OSError):

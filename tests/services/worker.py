@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from tests.services.until import until
 
@@ -37,6 +38,18 @@ class Worker:
         ]
         self.process: subprocess.Popen[bytes] | None = None
         self._started_at = 0  # where in the log
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
 
     @property
     def pid(self) -> int:
@@ -86,6 +99,12 @@ class Worker:
         self.send(signal.SIGKILL, whole_group=True)
         self.process.wait()
         self.process = None
+
+    def start_if_gone(self) -> None:
+        """What a supervisor does: start again what has exited."""
+        if self.process is None or self.process.poll() is not None:
+            self.kill()
+            self.start()
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 60.0) -> int:
         """Ask it to shut down (SIGTERM warm, SIGQUIT cold) and wait until it has; the exit code."""

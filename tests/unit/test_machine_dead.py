@@ -11,6 +11,7 @@ from celery_dlock.core.state import (
     Drop,
     End,
     Ending,
+    Left,
     Mode,
     Outcome,
     Park,
@@ -103,6 +104,19 @@ def test_it_does_not_matter_how_its_runs_were_lost() -> None:
 
     assert key.enter(queued("a", "once more")) == Drop(Reason.DEAD)
     assert key.enter(queued("a", "and another")) == Drop(Reason.DEAD)
+
+
+@pytest.mark.parametrize("wait", [Wait.QUEUE, Wait.LOOK])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_body_that_gives_its_lock_up_again_and_again_is_put_aside(wait: Wait, keep: bool) -> None:
+    key = OneKey()
+    for n in range(MAX_LOST_RUNS):
+        mine = claim("a", str(n), wait=wait, keep=keep)
+        assert isinstance(key.enter(mine), Run)
+        assert key.leave(mine, Outcome.REPEAT) == Left(carried=True)
+        assert key.wakes == ["a"]
+
+    assert key.enter(queued("a", "once more")) == Drop(Reason.DEAD)
 
 
 def test_a_task_that_says_first_that_it_waits_is_put_aside_as_well() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.services.brokers import close, left
 from tests.services.lab import Lab
 from tests.services.sites import Site
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
+from tests.services.until import until
 
 BROKERS = ("redis", "rabbitmq", "filesystem")
 POOLS = ("prefork", "threads", "gevent")
@@ -113,3 +115,22 @@ def test_a_message_that_waited_looks_like_one_that_did_not(lab: Lab) -> None:
     assert first["message"]["tenant"] == "blue"
     lab.journal.wait_for("callback", count=2)
     nothing_is_left(lab, "seen")
+
+
+@pytest.mark.server("rabbitmq")
+def test_over_rabbitmq_rescheduled_messages_run_once_each(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    lab = EVERYWHERE.lab(request, tmp_path, policy="reschedule")
+    with lab.worker(EVERYWHERE.pool, concurrency=3) as worker:
+        held(lab, "later")
+        sent = [lab.app.tasks["apply"].delay("later", number) for number in range(1, 9)]
+        until("one is rescheduled", lambda: any(result.state == "RETRY" for result in sent))
+        lab.go("later")
+
+        assert done(sent) == list(range(1, 9))
+        assert sorted(numbers(lab, "later")) == list(range(9))
+        nothing_is_left(lab, "later")
+        worker.stop()
+    assert left(lab.app) == 0
+    close(lab.app)

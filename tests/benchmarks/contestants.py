@@ -1,0 +1,55 @@
+"""The tasks that are compared: all do the same, under the one lock or the other, or under none."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any
+
+from celery import shared_task
+from redis import Redis
+
+from celery_dlock import FullJitter, Queue, Reschedule, locked_task
+from tests.benchmarks.notes import Notes
+from tests.services.lab import hold_at
+
+TTL = 30.0
+LATER = FullJitter()
+
+OPTIONS: dict[str, Any] = {"bind": True, "acks_late": True, "max_retries": None}
+LOCKED: dict[str, Any] = {"key": "{key}", "ttl": TTL, **OPTIONS}
+
+
+@shared_task(name="bench.plain", **OPTIONS)
+def plain(self: Any, key: str, seconds: float, sent: float = 0.0) -> None:
+    Notes(self.app).body(seconds, sent)
+
+
+@locked_task(name="bench.queued", on_contention=Queue(), **LOCKED)
+def queued(self: Any, key: str, seconds: float, hold: str | None = None) -> None:
+    notes = Notes(self.app)
+    if hold:
+        hold_at(notes.folder, hold, timeout=120)
+    notes.body(seconds)
+
+
+@locked_task(name="bench.rescheduled", on_contention=Reschedule(LATER), **LOCKED)
+def rescheduled(self: Any, key: str, seconds: float) -> None:
+    Notes(self.app).body(seconds)
+
+
+@shared_task(name="bench.by_hand", **OPTIONS)
+def by_hand(self: Any, key: str, seconds: float) -> None:
+    """A lock of redis-py, and ``retry()`` by as much as ``Reschedule`` takes."""
+    lock = _client(self.app.conf.dlock_url).lock(f"by-hand:{key}", timeout=TTL)
+    if not lock.acquire(blocking=False):
+        raise self.retry(countdown=LATER.delay(self.request.retries, random.random))
+    try:
+        Notes(self.app).body(seconds)
+    finally:
+        lock.release()
+
+
+@lru_cache
+def _client(url: str) -> Redis:
+    return Redis.from_url(url)

@@ -1,0 +1,104 @@
+"""``make chaos``: rounds of random faults on real servers and workers, until time is up.
+
+Each round has a seed of its own and prints its schedule, and the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.brokers import BROKERS
+from tests.chaos.plan import Kind, Schedule, draw
+from tests.chaos.round import Figures, play
+from tests.chaos.stage import TTL, Setting, kinds_of
+
+#: Seconds of faults in a round, and what working off may take after them.
+ROUND = 30.0
+PATIENCE = 90.0
+
+#: How many violations of a round are spelt out.
+SHOWN = 30
+
+
+def main() -> int:
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    console = Console(highlight=False, soft_wrap=True)
+    chosen = itertools.product(options.broker, options.store, options.ack)
+    settings = itertools.starmap(Setting, chosen)
+    deadline = time.monotonic() + options.minutes * 60
+    rounds: list[Figures] = []
+    for number, setting in enumerate(itertools.cycle(settings)):
+        if number and time.monotonic() + ROUND + PATIENCE > deadline:
+            break
+        if number == options.rounds:
+            break
+        seconds = min(ROUND, options.minutes * 36)
+        schedule = draw(options.seed + number, seconds, kinds_of(setting), TTL)
+        rounds.append(_round(console, schedule, setting))
+    _summary(console, rounds)
+    return 1 if any(figures.violations for figures in rounds) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all rounds together")
+    parser.add_argument("--rounds", type=int, help="at most so many (default: until time is up)")
+    choices = {"broker": BROKERS, "store": ("redis", "sqlite"), "ack": ("late", "early")}
+    for name, known in choices.items():
+        default = ["redis"] if name == "broker" else list(known)
+        parser.add_argument(f"--{name}", nargs="+", choices=known, default=default)
+    return parser.parse_args()
+
+
+def _round(console: Console, schedule: Schedule, setting: Setting) -> Figures:
+    on = f"--broker {setting.broker} --store {setting.store} --ack {setting.ack}"
+    console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults[/]")
+    console.print(f"  again: python -m tests.chaos --seed {schedule.seed} {on} --rounds 1")
+    for strike in schedule.strikes:
+        console.print(f"  {strike}")
+    folder = Path(tempfile.mkdtemp(prefix="dlock-chaos-"))
+    figures = None
+    try:
+        figures = play(schedule, setting, folder, PATIENCE)
+    finally:
+        if figures is not None and not figures.violations:
+            shutil.rmtree(folder)
+        else:
+            console.print(f"  [red]what happened is in {folder}")
+    for violation in figures.violations[:SHOWN]:
+        console.print(f"  [red]{violation}")
+    console.print(f"  {figures}")
+    return figures
+
+
+def _summary(console: Console, rounds: list[Figures]) -> None:
+    table = Table("what", "how many", title="The campaign", title_justify="left")
+    struck = sum((figures.struck for figures in rounds), Counter[Kind]())
+    table.add_row("schedules", str(len(rounds)))
+    table.add_row("tasks", str(sum(figures.tasks for figures in rounds)))
+    table.add_row("runs", str(sum(figures.runs for figures in rounds)))
+    table.add_row("runs that held their lock to the end", str(sum(f.live for f in rounds)))
+    table.add_row("tasks passed over after a fault", str(sum(f.passed for f in rounds)))
+    table.add_row("messages that the broker lost", str(sum(f.sent_again for f in rounds)))
+    for kind, count in sorted(struck.items()):
+        table.add_row(kind, str(count))
+    table.add_row("violations", str(sum(len(figures.violations) for figures in rounds)))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

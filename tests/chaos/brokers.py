@@ -1,0 +1,62 @@
+"""The brokers of a campaign: each can be killed, comes back with all it had, and delivers again.
+
+Redis delivers again what was not acknowledged for some seconds; kombu's workers see to that by
+themselves. RabbitMQ does when the connection has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self
+
+from tests.chaos.stores import DURABLE
+from tests.services.rabbitmq import RabbitMQServer
+from tests.services.redis import RedisServer
+
+#: Seconds after which Redis delivers again; a task's body takes a fraction of one.
+VISIBILITY = 6.0
+
+
+class Broker(Protocol):
+    """A server of its own; started on entering, gone after."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Celery's settings for it."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def start(self) -> None:
+        """Start, with what was there before, and return when it answers."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class Redis(RedisServer):
+    """It forgets nothing, but may lose a message that is on its way to a worker."""
+
+    def __init__(self) -> None:
+        super().__init__(*DURABLE)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        options = {
+            "visibility_timeout": VISIBILITY,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+            "unacked_mutex_expire": 2,
+        }
+        return {"broker_url": self.url, "broker_transport_options": options}
+
+
+class RabbitMQ(RabbitMQServer):
+    """Messages and queues are durable, and publishers wait until they are."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"broker_url": self.url, "broker_transport_options": {"confirm_publish": True}}
+
+
+BROKERS: Mapping[str, Callable[[], Broker]] = {"redis": Redis, "rabbitmq": RabbitMQ}

@@ -1,0 +1,109 @@
+"""Stores with one known defect each, for the campaign to find: copies of the one on SQLite.
+
+They are the ones the contract knows, made for several processes, and come the way a third party's
+store does: by an entry point of an installed distribution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from celery_dlock.backends.base import BackendOptions, Reply, Swept
+from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.backends.sqlite_key import KeyRows, next_token, spend_token
+from celery_dlock.core import machine
+from celery_dlock.core.state import Claim, EnterVerdict, LeaveVerdict, Outcome, Run
+from celery_dlock.registry import GROUP
+
+
+class Copy(SqliteBackend):
+    """The store in a file, under a scheme of its own."""
+
+    @classmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        return super().from_url(f"sqlite{url[url.index('://') :]}", options)
+
+
+class FreesWhoeverHolds(Copy):
+    """A late ``leave`` frees the one that has the key by now."""
+
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        for holder in self.peek(claim.key).holders:
+            other = replace(claim, task=holder.task, nonce=holder.nonce)
+            if holder.task != claim.task:
+                super().leave(other, Outcome.OVER)
+        return super().leave(claim, outcome, message)
+
+
+class LetsNewcomersOvertake(Copy):
+    """Who comes while the key is free has it, whoever was called or waits."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, claim.key, self._now())
+            before, token = rows.load(claim.task), next_token(db)
+            waits = any(entry.task == claim.task for entry in before.waiting)
+            called = any(grant.task == claim.task for grant in before.grants)
+            if not (before.holders or waits or called):
+                before = replace(before, grants=(), waiting=(), parked=0)
+            step = machine.enter(before, claim, rows.now, token)
+            if isinstance(step.verdict, Run) and step.verdict.token == token:
+                spend_token(db)
+            return Reply(step.verdict, rows.save(claim, before, step, message))
+
+
+class WakesNobody(Copy):
+    """Who is called never hears of it, nor is called again."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        return replace(super().enter(claim, message), wakes=())
+
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        return replace(super().leave(claim, outcome, message), wakes=())
+
+    def sweep(self, limit: int = 100) -> Swept:
+        return Swept((), None)
+
+
+class ForgetsWhatIsDone(Copy):
+    """A copy of a finished task runs again."""
+
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        over = Outcome.OVER if outcome is Outcome.DONE else outcome
+        return super().leave(claim, over, message)
+
+
+class HandsOutOldTokens(Copy):
+    """A token is smaller than the one before it."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        reply = super().enter(claim, message)
+        if isinstance(reply.verdict, Run):
+            return replace(reply, verdict=replace(reply.verdict, token=2**40 - reply.verdict.token))
+        return reply
+
+
+class KeepsAKeyOfTheDead(Copy):
+    """A lease does not end with the process that had it."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        return super().enter(replace(claim, ttl=1000 * claim.ttl), message)
+
+
+def install(folder: Path) -> None:
+    """A distribution in *folder* that brings each of them; its scheme is the class's name."""
+    info = folder / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    entries = [
+        f"{cls.__name__.lower()} = {__name__}:{cls.__name__}" for cls in Copy.__subclasses__()
+    ]
+    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *entries]))

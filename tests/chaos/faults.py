@@ -1,0 +1,88 @@
+"""What goes wrong, done: each fault lasts as long as its block."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import assert_never
+
+import psutil
+
+from tests.chaos.plan import Kind, Strike
+from tests.chaos.stage import Stage
+from tests.services.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that has happened, on the monotonic clock."""
+
+    kind: Kind
+    begin: float
+    end: float
+
+
+def strike(
+    stage: Stage, what: Strike, copy: Callable[[int], None]
+) -> AbstractContextManager[object]:
+    """The fault *what*; *copy* sends again the message of that number."""
+    worker = stage.workers[what.target % len(stage.workers)]
+    match what.kind:
+        case Kind.KILL_CHILD:
+            return _at_once(lambda: _kill_a_child(worker, what.target))
+        case Kind.KILL_WORKER:
+            return _at_once(lambda: _signal(worker, signal.SIGKILL))
+        case Kind.STOP_WORKER:
+            return _at_once(lambda: worker.send(signal.SIGTERM))
+        case Kind.PAUSE_WORKER:
+            return _paused(worker)
+        case Kind.CUT_STORE:
+            return _at_once(stage.store.cut)
+        case Kind.LOSE_REPLIES:
+            return _at_once(lambda: stage.store.lose_replies(1 + what.target % 6))
+        case Kind.STORE_AWAY:
+            return stage.store.away()
+        case Kind.RESTART_BROKER:
+            return _at_once(lambda: _restart_broker(stage, what.length))
+        case Kind.COPY:
+            return _at_once(lambda: copy(what.target))
+        case _:
+            assert_never(what.kind)
+
+
+def _at_once(act: Callable[[], None]) -> AbstractContextManager[object]:
+    act()
+    return nullcontext()
+
+
+@contextmanager
+def _paused(worker: Worker) -> Iterator[None]:
+    group = worker.pid
+    _signal(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # another fault may have killed it meanwhile
+            os.killpg(group, signal.SIGCONT)
+
+
+def _signal(worker: Worker, number: signal.Signals) -> None:
+    worker.send(number, whole_group=True)
+
+
+def _kill_a_child(worker: Worker, target: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(worker.pid).children()
+        if children:
+            children[target % len(children)].kill()
+
+
+def _restart_broker(stage: Stage, length: float) -> None:
+    """Nothing else is done meanwhile: whoever publishes would wait for the broker anyway."""
+    stage.broker.kill()
+    time.sleep(length)
+    stage.broker.start()

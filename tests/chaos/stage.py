@@ -1,0 +1,146 @@
+"""Servers and workers of one round, under the care of a supervisor as they would have.
+
+A worker that died, or has shut down, is started again.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any
+
+from celery import Celery
+
+from celery_dlock.backends.base import LockBackend
+from celery_dlock.tasks.runtime import runtime
+from tests.chaos.app import make_app
+from tests.chaos.brokers import BROKERS, Broker
+from tests.chaos.plan import Kind
+from tests.chaos.resource import Resource
+from tests.chaos.stores import RedisStore, SqliteStore, Store
+from tests.services.brokers import close, left
+from tests.services.until import until
+from tests.services.worker import Worker
+
+TTL = 1.5
+#: Seconds that a worker with nothing to do may take to shut down.
+PATIENCE = 20.0
+
+WORKERS = 3
+PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a round runs on. *scheme* is that of a store of SQLite's kind."""
+
+    broker: str = "redis"
+    store: str = "redis"
+    ack: str = "late"
+    scheme: str = "sqlite"
+
+
+def kinds_of(setting: Setting) -> tuple[Kind, ...]:
+    """What may go wrong. With early acknowledgement a kill loses the task, as in Celery."""
+    store = (RedisStore if setting.store == "redis" else SqliteStore).kinds
+    kills = (Kind.KILL_CHILD, Kind.KILL_WORKER) if setting.ack == "late" else ()
+    workers = (*kills, Kind.STOP_WORKER, Kind.PAUSE_WORKER)
+    return (*workers, *store, Kind.RESTART_BROKER, Kind.COPY)
+
+
+@dataclass
+class Stage:
+    """What the faults strike, and what the campaign looks at."""
+
+    folder: Path
+    app: Celery
+    resource: Resource
+    store: Store
+    broker: Broker
+    workers: list[Worker] = field(default_factory=list)
+
+    @property
+    def backend(self) -> LockBackend:
+        return runtime(self.app).backend
+
+    def supervise(self) -> None:
+        """Start again who has died."""
+        for worker in self.workers:
+            if worker.process is None or worker.process.poll() is not None:
+                worker.start(ready=False)
+
+    def shut_down(self) -> list[str]:
+        """All workers shut down, warmly; those that did not are killed and named."""
+        for worker in self.workers:
+            worker.send(signal.SIGTERM)
+        return [worker.log_path.stem for worker in self.workers if not _ends(worker)]
+
+    def messages(self) -> int:
+        """How many messages lie in the broker, as far as it can be seen while workers run."""
+        return left(self.app)
+
+    def received(self) -> set[str]:
+        """The ids of the tasks that any worker has ever had in its hands."""
+        return {found for worker in self.workers for found in RECEIVED.findall(worker.log)}
+
+
+RECEIVED = re.compile(r"Task \w+\[([0-9a-f-]{36})\] received")
+
+
+@contextmanager
+def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
+    """Everything is up in the block, and gone after it."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(BROKERS[setting.broker]())
+        store = _store(setting, folder, stack)
+        config = {
+            "folder": str(folder),
+            "celery": {**CELERY, **broker.settings, **store.settings},
+            "task": _task(setting),
+        }
+        app = make_app(config)
+        stack.callback(close, app)
+        stage = Stage(folder, app, Resource(folder), store, broker)
+        stage.resource.create()
+        for number in range(WORKERS):
+            worker = Worker(folder, config, f"worker{number}", "prefork", PROCESSES, APP)
+            worker.start(ready=False)
+            stage.workers.append(worker)
+            stack.callback(worker.kill)
+        until("all are ready", lambda: all(" ready." in each.log for each in stage.workers), 60)
+        yield stage
+
+
+APP = "tests.chaos.app:app"
+CELERY = {
+    "task_ignore_result": True,
+    "worker_prefetch_multiplier": 1,
+    "broker_connection_retry_on_startup": True,
+}
+
+
+def _ends(worker: Worker) -> bool:
+    assert worker.process is not None
+    try:
+        worker.process.wait(PATIENCE)
+    except TimeoutExpired:
+        return False
+    finally:
+        worker.kill()
+    return True
+
+
+def _store(setting: Setting, folder: Path, stack: ExitStack) -> Store:
+    if setting.store == "redis":
+        return RedisStore(stack)
+    return SqliteStore(folder, setting.scheme)
+
+
+def _task(setting: Setting) -> dict[str, Any]:
+    late = setting.ack == "late"
+    return {"lock_ttl": TTL, "acks_late": late, "reject_on_worker_lost": late}

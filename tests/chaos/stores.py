@@ -1,0 +1,95 @@
+"""The lock stores of a campaign, and how each is taken away from the workers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from tests.chaos.plan import Kind
+from tests.services.proxy import proxy_to
+from tests.services.redis import RedisServer
+
+#: Every write is on disk before it is answered, so a restart forgets nothing.
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class Store(Protocol):
+    """A store that can fail in the ways that *kinds* names."""
+
+    kinds: ClassVar[tuple[Kind, ...]]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Celery's settings for it."""
+
+    def cut(self) -> None:
+        """End all connections."""
+
+    def lose_replies(self, count: int) -> None:
+        """Do what the next *count* requests ask for, and answer none of them."""
+
+    def away(self) -> AbstractContextManager[None]:
+        """Gone for the time of the block; it forgets nothing."""
+
+
+class RedisStore:
+    """A server of its own, behind a proxy."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = (Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY)
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._server = stack.enter_context(RedisServer(*DURABLE))
+        self._proxy = stack.enter_context(proxy_to(self._server.port))
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        patience = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+        url = f"redis://127.0.0.1:{self._proxy.port}/0"
+        return {"dlock_url": url, "dlock_backend_options": patience}
+
+    def cut(self) -> None:
+        self._proxy.cut()
+
+    def lose_replies(self, count: int) -> None:
+        self._proxy.lose_replies(count, lambda request: b"EVALSHA" in request)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self._server.kill()
+        try:
+            yield
+        finally:
+            self._server.start()
+
+
+class SqliteStore:
+    """A file; it is away while another program holds its write lock. *scheme* may be another's."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = (Kind.STORE_AWAY,)
+
+    def __init__(self, folder: Path, scheme: str = "sqlite") -> None:
+        self._path = folder / "locks.db"
+        self._scheme = scheme
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        url = f"{self._scheme}:///{self._path}"
+        return {"dlock_url": url, "dlock_backend_options": {"timeout": 1.0}}
+
+    def cut(self) -> None:
+        raise NotImplementedError("a file has no connections")
+
+    def lose_replies(self, count: int) -> None:
+        raise NotImplementedError("a file has no replies")
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                other.execute("ROLLBACK")

@@ -1,0 +1,92 @@
+"""Who was passed over, and who ran again; and which of it a fault explains.
+
+A task whose run is lost before the first line of its body leaves no trace here. Its key then
+stays silent for as long as its lease lasts, unless the fault was of a kind that frees it at once
+or makes the task come again as a new one: these explain what happens shortly after them. Nothing
+else does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.faults import Struck
+from tests.chaos.plan import Kind
+from tests.chaos.runs import Run
+from tests.chaos.sender import Sent
+
+#: Faults after which a task may have lost its turn without its key falling silent.
+TAKE_TURNS = frozenset({Kind.KILL_CHILD, Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY})
+
+#: Faults that no body and no leave notices.
+SPARE_BODIES = frozenset({Kind.COPY, Kind.RESTART_BROKER})
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Somebody was passed over; *explained* if a fault may have taken its turn from it."""
+
+    what: str
+    explained: bool
+
+
+def out_of_turn(
+    sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck], ttl: float
+) -> Iterator[Passing]:
+    """Each task that another one passed, and whether a fault explains it."""
+    started: dict[str, Run] = {}
+    by_key: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        started.setdefault(run.task, run)
+        by_key[run.key].append(run)
+    takers = [each for each in struck if each.kind in TAKE_TURNS]
+    for passed in (each for each in sent if each.key.ordered):
+        mine = started.get(passed.id)
+        later = [
+            started[other.id]
+            for other in sent
+            if other.key == passed.key and other.id in started and passed.before(other)
+        ]
+        first = min(later, key=lambda run: run.first, default=None)
+        if first is None or passed.arrived is None or (mine and mine.first < first.first):
+            continue
+        silent = _falls_silent(by_key[passed.key.name], passed.arrived, first.first, 0.8 * ttl)
+        explained = silent or _struck(takers, first.first - 2 * ttl, first.first)
+        yield Passing(f"{passed.id[:8]} came first; {first} had its turn before it", explained)
+
+
+def run_again(runs: Sequence[Run], struck: Sequence[Struck], ttl: float) -> Iterator[str]:
+    """Each task that ran although a run of it had ended, and nothing happened as that one left."""
+    enders = [each for each in struck if each.kind not in SPARE_BODIES]
+    ended: dict[str, Run] = {}
+    for run in runs:
+        before = ended.get(run.task)
+        if (
+            before is not None
+            and run.first > before.last
+            and not _struck(enders, before.first, before.last + ttl)
+        ):
+            yield f"{run} had ended well before as {before}"
+        if run.ended:
+            ended[run.task] = run
+
+
+def _falls_silent(runs: Sequence[Run], begin: float, end: float, length: float) -> bool:
+    """Whether no live run is seen on a key for *length* seconds between *begin* and *end*."""
+    at = begin
+    for run in runs:
+        if not run.live or run.trusted_to <= at:
+            continue
+        if min(run.first, end) - at >= length:
+            return True
+        at = max(at, run.trusted_to)
+        if at >= end:
+            return False
+    return end - at >= length
+
+
+def _struck(struck: Sequence[Struck], begin: float, end: float) -> bool:
+    """Whether a fault lasted at any time from *begin* to *end*."""
+    return any(each.begin <= end and each.end >= begin for each in struck)

@@ -1,0 +1,104 @@
+"""What a script asks of Redis while many wait: a bounded part of the queue, and one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_dlock.core.state import WINDOW, Outcome
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
+from tests.contract.redis_store import StoreOnRedis, store_on
+from tests.services.redis import RedisServer
+
+pytestmark = pytest.mark.server("redis")
+
+MESSAGE = b"x" * 1000
+
+#: One element each, or none: these cost the logarithm of the queue's length at most.
+SINGLE = {"GET", "SET", "DEL", "EXISTS", "PEXPIRE", "PERSIST", "TIME"}
+SINGLE |= {"HGET", "HSET", "HDEL", "ZADD", "ZREM", "ZSCORE"}
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[StoreOnRedis]:
+    with store_on(redis_server, ManualClock()) as store:
+        for operation in operations(store, waiting=2).values():
+            operation()  # every script is loaded
+        yield store
+
+
+def operations(store: StoreOnRedis, waiting: int) -> dict[str, Callable[[], object]]:
+    """What can be done, in this order, on a key for which so many wait."""
+    backend, key = store.backend, f"key-{waiting}"
+    first, second = (claim(f"w{number}", key=key, wait=QUEUE) for number in (0, 1))
+    holder, last = claim("holder", key=key), claim(f"w{waiting - 1}", "2", key=key, wait=QUEUE)
+    running(backend.enter(holder))
+    for number in range(waiting):
+        backend.enter(claim(f"w{number}", key=key, wait=QUEUE), MESSAGE)
+    return {
+        "newcomer": lambda: backend.enter(claim("new", key=key, wait=QUEUE), MESSAGE),
+        "newcomer with a place": lambda: backend.enter(claim("place", key=key, wait=PLACE)),
+        "copy of the last": lambda: backend.enter(last, MESSAGE),
+        "renewal": lambda: backend.renew([holder]),
+        "lost run": lambda: backend.leave(claim("a", key=key), Outcome.ABANDONED),
+        "release": lambda: woken(backend.leave(holder, Outcome.DONE)),
+        "turn": lambda: running(backend.enter(first, MESSAGE)),
+        "release of a turn": lambda: woken(backend.leave(first, Outcome.DONE)),
+        "turn of the second": lambda: running(backend.enter(second, MESSAGE)),
+        "reaping": lambda: backend.reap(key),
+        "sweep": backend.sweep,
+    }
+
+
+def test_no_script_reads_the_whole_of_a_queue(store: StoreOnRedis) -> None:
+    for name, operation in operations(store, waiting=2 * WINDOW).items():
+        for command in inside(store, operation):
+            assert at_most(command) <= WINDOW, (name, command)
+
+
+def test_an_answer_is_no_longer_when_more_are_waiting(store: StoreOnRedis) -> None:
+    few, many = (
+        {name: bytes_sent(store, run) for name, run in operations(store, waiting).items()}
+        for waiting in (5, 10 * WINDOW)
+    )
+
+    assert many == pytest.approx(few, abs=len(MESSAGE) / 4)
+
+
+def inside(store: StoreOnRedis, operation: Callable[[], object]) -> list[list[str]]:
+    """The commands that the script of *operation* calls."""
+    found: list[list[str]] = []
+    with store.client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        operation()
+        store.client.echo("the end")
+        for said in monitor.listen():
+            if said["command"].startswith("ECHO"):
+                break
+            if said["client_type"] == "lua":
+                found.append(said["command"].split(" "))
+    return found
+
+
+def at_most(command: list[str]) -> float:
+    """How many elements *command* may read or write."""
+    match command:
+        case ["ZRANGE", _, "-1", "-1", *_]:
+            return 1
+        case ["ZRANGE", _, first, last, *_] if int(last) >= 0:
+            return int(last) - int(first) + 1
+        case ["ZRANGEBYSCORE", *_, "LIMIT", "0", count]:
+            return int(count) if "due" not in command[1] else 1  # keys, of which each is reaped
+        case ["HRANDFIELD", _, count, *_]:
+            return int(count)
+        case [name, *_] if name in SINGLE:
+            return 1
+    return float("inf")
+
+
+def bytes_sent(store: StoreOnRedis, operation: Callable[[], object]) -> int:
+    """What the server answers to *operation*, and to one look at its figures."""
+    before = store.client.info("stats")["total_net_output_bytes"]
+    operation()
+    return int(store.client.info("stats")["total_net_output_bytes"] - before)

@@ -1,0 +1,118 @@
+"""What a long queue costs an operation in the SQLite file, in instructions of SQLite's machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.core.state import Cause, Outcome
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.words import QUEUE, claim, running, woken
+
+FEW, MANY = 100, 100_000
+HOUR = 3600.0
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
+    options = BackendOptions(clock=ManualClock())
+    backend = SqliteBackend.from_url(f"sqlite:///{tmp_path / 'locks.db'}", options)
+    yield backend
+    backend.close()
+
+
+def test_an_operation_costs_the_same_with_a_hundred_waiting_and_with_a_hundred_thousand(
+    backend: SqliteBackend,
+) -> None:
+    few, many = (costs(backend, f"key {waiting}", waiting) for waiting in (FEW, MANY))
+
+    assert max(many.values()) < 2_000
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def test_an_operation_costs_the_same_with_no_dead_and_with_ten_thousand(
+    backend: SqliteBackend,
+) -> None:
+    mine = claim("a", wait=QUEUE, keep=True)
+
+    def of_each() -> list[int]:
+        operations: list[Callable[[], object]] = [
+            lambda: backend.enter(mine, b"message"),
+            lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
+            lambda: backend.leave(mine, Outcome.OVER),
+            lambda: backend.bury("key", "b", Cause.UNREADABLE),
+            lambda: backend.cancel("key", "b"),
+            lambda: backend.replay("key", "b"),
+            backend.sweep,
+            lambda: backend.leave(claim("b"), Outcome.OVER),
+        ]
+        return [instructions(backend, operation) for operation in operations]
+
+    backend.reap("key")  # opens the file
+    few = of_each()
+    rows = [
+        ("dlock", "key", f"task {n}", "exclusive", 1, "unreadable", n, b"m") for n in range(10_000)
+    ]
+    with backend._file.transaction() as db:
+        db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    many = of_each()
+
+    assert len(backend.dead(limit=20_000)) == 10_000
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def costs(backend: SqliteBackend, key: str, waiting: int) -> dict[str, int]:
+    """The instructions of each operation, one after the other."""
+    holder = claim("holder", key=key, ttl=HOUR)
+    first, second = (claim(f"task {n}", key=key, wait=QUEUE) for n in (0, 1))
+    running(backend.enter(holder))
+    fill(backend, key, waiting)
+    backend.reap(key)  # the index of due keys agrees again
+    operations: dict[str, Callable[[], object]] = {
+        "refusal": lambda: backend.enter(claim("other", key=key)),
+        "copy": lambda: backend.enter(claim("task 77", "copy", key=key, wait=QUEUE), b"copy"),
+        "newcomer": lambda: backend.enter(claim("new", key=key, wait=QUEUE), b"new"),
+        "renewal": lambda: backend.renew([holder]),
+        "reaping": lambda: backend.reap(key),
+        "stranger": lambda: backend.leave(claim("stranger", key=key), Outcome.OVER),
+        "release": lambda: woken(backend.leave(holder, Outcome.DONE)),
+        "turn": lambda: running(backend.enter(first, b"message")),
+        "release of a turn": lambda: woken(backend.leave(first, Outcome.DONE)),
+        "turn of the second": lambda: running(backend.enter(second, b"message")),
+        "sweep": backend.sweep,
+    }
+    return {name: instructions(backend, operation) for name, operation in operations.items()}
+
+
+def fill(backend: SqliteBackend, key: str, waiting: int) -> None:
+    """Put tasks into the queue, past the store's own slower way."""
+    tasks = [f"task {number}" for number in range(waiting)]
+    entries = [
+        ("dlock", key, task, "exclusive", 1, rank, 0, None, None) for rank, task in enumerate(tasks)
+    ]
+    with backend._file.transaction() as db:
+        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
+        messages = [("dlock", key, task, b"message") for task in tasks]
+        db.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", messages)
+        db.execute("UPDATE guard SET parked=? WHERE key=?", (waiting, key))
+
+
+def instructions(backend: SqliteBackend, operation: Callable[[], object]) -> int:
+    """How many SQLite's machine takes for *operation*."""
+    taken = 0
+
+    def step() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    connection = backend._file._connection
+    assert connection is not None
+    connection.set_progress_handler(step, 1)
+    operation()
+    connection.set_progress_handler(None, 0)
+    return taken

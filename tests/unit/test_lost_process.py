@@ -1,0 +1,112 @@
+"""What is recorded of a task whose process has ended, by who still has its message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from kombu.message import Message
+
+from celery_dlock import Queue
+from celery_dlock.contention.base import Queueing
+from celery_dlock.tasks.request import LockedRequest
+from tests.services.desk import Desk, open_desk
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with open_desk() as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class KeptInStore(Queueing):
+    """What a policy asks for whose messages stay in the store while they run."""
+
+    keep: bool = True
+
+
+class Keep:
+    """Such a policy."""
+
+    decide = Queue().decide
+
+    def queueing(self) -> Queueing:
+        return KeptInStore(None, drop_oldest=False, max_wait=None)
+
+
+def accepted(desk: Desk, policy: Any, **options: Any) -> tuple[LockedRequest, Message]:
+    """A request that a child has begun with."""
+
+    @desk.locked("order:{order}", name="charge", on_contention=policy, **options)
+    def charge(order: int) -> None: ...
+
+    charge.delay(42)
+    message = desk.take()
+    assert message is not None
+    request = LockedRequest(
+        message,
+        on_ack=message.ack_log_error,
+        on_reject=message.reject_log_error,
+        app=desk.app,
+        hostname="desk",
+        eventer=desk.eventer,
+        task=charge,
+        connection_errors=(OSError,),
+    )
+    request.on_accepted(4711, 0.0)
+    return request, message
+
+
+def fails(request: LockedRequest, exc: BaseException) -> None:
+    """As the pool says it."""
+    try:
+        raise exc
+    except type(exc):
+        request.on_failure(ExceptionInfo())
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_lost_process_is_no_failure_while_the_store_has_the_message(
+    desk: Desk, late: bool
+) -> None:
+    request, message = accepted(desk, Keep(), acks_late=late)
+    fails(request, WorkerLostError("signal 9"))
+    assert desk.result(request.id).state == "PENDING"
+    assert message.acknowledged
+    assert desk.size() == 0
+
+
+def test_nor_while_the_broker_has_it(desk: Desk) -> None:
+    request, _ = accepted(desk, Queue(), acks_late=True, reject_on_worker_lost=True)
+    fails(request, WorkerLostError("signal 9"))
+    assert desk.result(request.id).state == "PENDING"
+    assert desk.size() == 1
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_lost_process_whose_message_is_gone_is_a_failure(desk: Desk, late: bool) -> None:
+    request, message = accepted(desk, Queue(), acks_late=late)
+    fails(request, WorkerLostError("signal 9"))
+    assert desk.result(request.id).state == "FAILURE"
+    assert message.acknowledged
+
+
+@pytest.mark.parametrize("policy", [Queue(), Keep()])
+def test_a_time_limit_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
+    request, message = accepted(desk, policy, acks_late=True)
+    fails(request, TimeLimitExceeded(1))
+    assert desk.result(request.id).state == "FAILURE"
+    assert message.acknowledged
+
+
+@pytest.mark.parametrize("policy", [Queue(), Keep()])
+def test_a_revocation_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
+    request, message = accepted(desk, policy, acks_late=True)
+    fails(request, Terminated(15))
+    assert desk.result(request.id).state == "REVOKED"
+    assert message.acknowledged
