@@ -195,7 +195,10 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.OVER:
             return forget(state, task)
         case Outcome.REPEAT:
-            if claim.wait is not Wait.QUEUE or kept(state, task):
+            if not _has_message(claim):
+                return state
+            state = count_lost(state, task) if held else state  # or it would run again for ever
+            if kept(state, task):
                 return state
             # Also while a copy runs: on some brokers this acknowledgement takes its message away.
             state = leave_queue(state, task)  # another delivery may have a place, or its turn
@@ -204,10 +207,13 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             return count_lost(state, task) if held else state
 
 
+def _has_message(claim: Claim) -> bool:
+    """Whether a message comes with *claim*; without one a task is a matter of its broker."""
+    return claim.wait in (Wait.QUEUE, Wait.LOOK)
+
+
 def _lost_too_often(state: KeyState, claim: Claim) -> bool:
-    """Only of who hands over a message with *claim*; others are a matter of their broker."""
-    has_message = claim.wait in (Wait.QUEUE, Wait.LOOK)
-    return has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS
+    return _has_message(claim) and runs_lost(state, claim.task) >= MAX_LOST_RUNS
 
 
 def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bool) -> bool:

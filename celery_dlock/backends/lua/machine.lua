@@ -66,10 +66,13 @@ local function take_turn(state, claim, grant, now)
   return start_or_wait(state, claim, entry, now)
 end
 
--- Only of who hands over a message with its claim; others are a matter of their broker.
+-- Whether a message comes with the claim; without one a task is a matter of its broker.
+local function has_message(claim)
+  return claim.wait == 'queue' or claim.wait == 'look'
+end
+
 local function lost_too_often(claim, now)
-  local has_message = claim.wait == 'queue' or claim.wait == 'look'
-  return has_message and lost_runs(claim.task, now) >= MAX_LOST_RUNS
+  return has_message(claim) and lost_runs(claim.task, now) >= MAX_LOST_RUNS
 end
 
 local function answer(state, claim, now)
@@ -112,7 +115,9 @@ local function conclude(state, claim, outcome, held, now)
   elseif outcome == 'over' then
     forget(state, claim.task)
   elseif outcome == 'repeat' then
-    if claim.wait == 'queue' and not kept(state, claim.task) then
+    if not has_message(claim) then return end
+    if held then count_lost(claim.task, now) end  -- or it would run again for ever
+    if not kept(state, claim.task) then
       leave_queue(state, claim.task)
       insert(state, claim, now, state.first - 1, nil, claim.message)
     end
