@@ -32,6 +32,7 @@ class Task:
     refused. ``keep``: the store has its message while it runs. ``ordered``: it takes its place when
     it is published. ``looks``: it asks for the key before it queues for it. ``revocable``: it may
     be revoked at any moment. ``unknown``: there are workers that do not know it.
+    ``foreign``: there are sweepers that cannot publish it.
     """
 
     wait: Wait = Wait.QUEUE
@@ -48,6 +49,7 @@ class Task:
     looks: bool = False
     revocable: bool = False
     unknown: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ REVOKED, REVOKED_KEEP = Task(revocable=True), Task(revocable=True, keep=True)
 REVOKED_LATE = Task(revocable=True, gives_up=True)
 REVOKED_ORDERED = Task(revocable=True, ordered=True)
 UNKNOWN, UNKNOWN_KEEP = Task(unknown=True), Task(unknown=True, keep=True)
+FOREIGN, FOREIGN_LATE = Task(foreign=True), Task(foreign=True, gives_up=True)
 UNKNOWN_LATE = Task(unknown=True, revocable=True, gives_up=True)
 EVERYTHING = Task(ordered=True, keep=True, retries_as=2, reserves=True)
 
@@ -41,9 +42,11 @@ QUICK = (
     Config("revoked; 2 tasks", (REVOKED, REVOKED)),
     Config("revoked; 1 fault", (REVOKED, QUEUE), faults=1),
     Config("buried, 1 lost run; 1 task, 2 faults", (QUEUE,), faults=2, most_lost=1),
+    Config("handed back; 1 fault", (QUEUE, FOREIGN), faults=1, most_calls=2),
     Config("buried, 2 calls; 2 tasks", (UNKNOWN, UNKNOWN), most_calls=2),
 )
 SLOW = (
+    Config("handed back, and late; 1 fault", (QUEUE, FOREIGN_LATE), faults=1, most_calls=2),
     Config("kept; early, 2 faults", (KEEP, KEEP), faults=2, early_ack=True),
     Config("kept; late, 2 faults", (KEEP, KEEP), faults=2),
     Config("kept; early, 3 tasks, 1 fault", (KEEP,) * 3, faults=1, early_ack=True),
@@ -104,6 +107,7 @@ SLOW = (
     ),
 )
 FULL = (
+    Config("handed back, and late; 2 faults", (QUEUE, FOREIGN_LATE), faults=2, most_calls=2),
     Config("kept; early, 3 tasks, 2 faults", (KEEP,) * 3, faults=2, early_ack=True),
     Config("kept; two slots, 3 tasks, 1 fault", (KEEP_2,) * 3, workers=3, faults=1),
     Config(

@@ -29,6 +29,7 @@ LOST = Config("one lost run", (Q,), faults=2, most_lost=1)
 LOST_TWICE = Config("two lost runs", (Q,), faults=2, most_lost=2)
 LOST_REVOKED = Config("one lost run, revoked", (REVOKED,), faults=2, most_lost=1)
 LOST_CHANGED = Config("one lost run, two versions", (CHANGES, Q), faults=2, most_lost=1)
+HANDED_BACK = Config("handed back, 1 fault", (Q, Task(foreign=True)), faults=1, most_calls=2)
 CALLED = Config("two calls", (UNKNOWN, UNKNOWN), most_calls=2)
 
 KEPT_AND_ORDERED = (
@@ -249,6 +250,15 @@ BURIES = (
         "True",
         "B a message is dead after so many calls",
         CALLED,
+        upkeep,
+    ),
+    Defect(
+        "what is handed back counts as called",
+        "hand_back",
+        "max(0, turn.calls - 1)",
+        "turn.calls",
+        "B what is handed back was not called",
+        HANDED_BACK,
         upkeep,
     ),
     Defect(

@@ -144,6 +144,11 @@ class Keys:
             key, "bury", task, lambda state, now: upkeep.bury(state, task, cause, now)
         )
 
+    def hand_back(self, key: int, task: str) -> Op:
+        return self._rule(
+            key, "hand back", task, lambda state, now: upkeep.hand_back(state, task, now)
+        )
+
     def replay(self, key: int, task: str, mode: Mode, limit: int) -> Op:
         dead = Dead(task, mode, limit, Cause.RUNS_LOST, NOW)
         return self._rule(

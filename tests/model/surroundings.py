@@ -117,6 +117,11 @@ def _sweep(model: Model, world: World) -> Iterator[Next]:
         task = world.sweeper[0]
         after = published(world, task)._replace(sweeper=world.sweeper[1:])
         yield f"sweeper publishes t{task}", 0, after
+        if model.config.tasks[task].foreign:
+            op = model.keys.hand_back(world.key, f"t{task}")
+            wakes = (*world.sweeper[1:], *model.numbers(op.wakes))
+            after = called(model, world, op)._replace(key=op.key, sweeper=wakes)
+            yield f"sweeper hands t{task} back", 0, model.settle(after)
         if model.can(world, SWEEPER):
             yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
     elif model.keys.facts[world.key].due:
