@@ -58,7 +58,7 @@ def hand_back(state: KeyState, task: str, now: int) -> Step[bool]:
     """*task* was called and its message is for another broker: that was no call of it."""
     state = expire(state, now)
     turn = next((g for g in state.grants if g.task == task and g.parked), None)
-    if turn is not None:
+    if turn is not None and not turn.taker:  # else an earlier call is being answered
         again = replace(turn, calls=max(0, turn.calls - 1), due=now + CALL_ELSEWHERE)
         state = replace_grant(state, again)
     return _settled(state, now, turn is not None)

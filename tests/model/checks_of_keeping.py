@@ -60,11 +60,14 @@ def check_upkeep(rule: str, task: str, before: KeyState, step: Step[bool]) -> No
                 _check_gone(task, step.state)
         case "hand back":
             require(step.verdict == (turn is not None), "Q who was called is handed back", step)
-            again = turn is None or (after is not None and after.due > 0)
-            require(again, "Q what is handed back is called again", step)
-            calls = after.calls if after is not None else 0
-            counted = turn is not None and calls >= max(1, turn.calls)
-            require(not counted, "B what is handed back was not called", step)
+            if turn is None or after is None:
+                return
+            require(after.due > 0, "Q what is handed back is called again", step)
+            if turn.taker:
+                require(after == turn, "S7 one delivery brings an ending about", step)
+            else:
+                again = after.calls < max(1, turn.calls)
+                require(again, "B what is handed back was not called", step)
         case _:
             known = dict(step.state.lost).get(task, 0) or task in step.state.done
             require(not known, "B of what is replayed nothing is remembered", step)

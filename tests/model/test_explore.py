@@ -12,6 +12,7 @@ from tests.model.defects import TWO, Defect, Disorder
 from tests.model.defects_of_endings import ENDINGS
 from tests.model.defects_of_keeping import KEEPING
 from tests.model.defects_of_rules import RULES
+from tests.model.defects_of_upkeep import UPKEEP
 from tests.model.defects_of_world import AROUND
 from tests.model.explore import explore
 
@@ -28,7 +29,7 @@ def test_no_rule_breaks_in_a_larger_world(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    "defect", [*RULES, *ENDINGS, *KEEPING, *AROUND], ids=lambda defect: defect.name
+    "defect", [*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND], ids=lambda defect: defect.name
 )
 def test_a_defect_is_found(defect: Defect | Disorder) -> None:
     with defect.planted(), pytest.raises(Violation) as found:
@@ -39,7 +40,7 @@ def test_a_defect_is_found(defect: Defect | Disorder) -> None:
 
 
 def test_no_defect_stays_behind() -> None:
-    for defect in (*RULES, *ENDINGS, *KEEPING, *AROUND):
+    for defect in (*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND):
         with defect.planted():
             pass
 

@@ -29,7 +29,7 @@ end
 
 local function hand_back()
   local turn = parked_turn()
-  if turn then
+  if turn and turn.taker == '' then  -- else an earlier call is being answered
     turn.calls, turn.due = math.max(0, turn.calls - 1), now + CALL_ELSEWHERE
   end
   return turn
