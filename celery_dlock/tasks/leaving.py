@@ -58,8 +58,8 @@ def _outcome(state: str | None, *, eager: bool) -> Outcome:
     )
     if not stored and not eager:
         return Outcome.ABANDONED  # the message stays with the broker: its next delivery must run
-    if state in (states.SUCCESS, states.FAILURE):
-        return Outcome.DONE
+    if state in (states.SUCCESS, states.FAILURE, states.RETRY):
+        return Outcome.DONE  # a retry is another attempt: of this one a copy may still come
     if state is None and not eager:
         return Outcome.ABANDONED  # SystemExit: a shutdown, or the body's own
     return Outcome.OVER

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from celery import Celery, Task, signals
+from celery.exceptions import Ignore
 
 from celery_dlock.contention import Complete, Policy
 from celery_dlock.core.current import current_lease, held_term
@@ -120,6 +121,15 @@ class LockedTask(Task):  # type: ignore[misc]
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
         return super().retry(args, kwargs, exc, *more, **options)
+
+    def replace(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().replace(*args, **options)
+        except Ignore:  # the other one is published, under the same id; of this one all is done
+            execution = vars(self.request).get(EXECUTION)
+            if isinstance(execution, Execution):
+                execution.final = True
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs)
