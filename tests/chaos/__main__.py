@@ -48,7 +48,7 @@ def main() -> int:
                 break
             seconds = min(ROUND, options.minutes * 36)
             schedule = draw(options.seed + number, seconds, kinds_of(setting), TTL)
-            rounds.append(_round(console, schedule, setting))
+            rounds.append(_round(console, schedule, setting, options.minutes))
     except KeyboardInterrupt:
         console.print("interrupted")
         return 130
@@ -69,8 +69,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _round(console: Console, schedule: Schedule, setting: Setting) -> Figures:
+def _round(console: Console, schedule: Schedule, setting: Setting, minutes: float) -> Figures:
     on = f"--broker {setting.broker} --store {setting.store} --ack {setting.ack}"
+    on += f" --minutes {minutes:g}"  # a round of a short campaign is shorter
     console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults[/]")
     console.print(f"  again: python -m tests.chaos --seed {schedule.seed} {on} --rounds 1")
     for strike in schedule.strikes:
