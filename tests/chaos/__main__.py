@@ -27,6 +27,8 @@ from tests.chaos.stage import TTL, Setting, kinds_of
 #: Seconds of faults in a round, and what working off may take after them.
 ROUND = 30.0
 PATIENCE = 90.0
+#: What a round takes at most, when all waiting in it is in vain.
+LONGEST = ROUND + PATIENCE + 60.0
 
 #: How many violations of a round are spelt out.
 SHOWN = 30
@@ -40,15 +42,18 @@ def main() -> int:
     settings = itertools.starmap(Setting, chosen)
     deadline = time.monotonic() + options.minutes * 60
     rounds: list[Figures] = []
-    for number, setting in enumerate(itertools.cycle(settings)):
-        if number and time.monotonic() + ROUND + PATIENCE > deadline:
-            break
-        if number == options.rounds:
-            break
-        seconds = min(ROUND, options.minutes * 36)
-        schedule = draw(options.seed + number, seconds, kinds_of(setting), TTL)
-        rounds.append(_round(console, schedule, setting))
-    _summary(console, rounds)
+    try:
+        for number, setting in enumerate(itertools.cycle(settings)):
+            if number == options.rounds or (number and time.monotonic() + LONGEST > deadline):
+                break
+            seconds = min(ROUND, options.minutes * 36)
+            schedule = draw(options.seed + number, seconds, kinds_of(setting), TTL)
+            rounds.append(_round(console, schedule, setting, options.minutes))
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        return 130
+    finally:
+        _summary(console, rounds)
     return 1 if any(figures.violations for figures in rounds) else 0
 
 
@@ -64,21 +69,26 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _round(console: Console, schedule: Schedule, setting: Setting) -> Figures:
+def _round(console: Console, schedule: Schedule, setting: Setting, minutes: float) -> Figures:
     on = f"--broker {setting.broker} --store {setting.store} --ack {setting.ack}"
+    on += f" --minutes {minutes:g}"  # a round of a short campaign is shorter
     console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults[/]")
     console.print(f"  again: python -m tests.chaos --seed {schedule.seed} {on} --rounds 1")
     for strike in schedule.strikes:
         console.print(f"  {strike}")
     folder = Path(tempfile.mkdtemp(prefix="dlock-chaos-"))
-    figures = None
+    kept = False
     try:
         figures = play(schedule, setting, folder, PATIENCE)
+        kept = bool(figures.violations)
+    except Exception:
+        kept = True
+        raise
     finally:
-        if figures is not None and not figures.violations:
-            shutil.rmtree(folder)
+        if kept:
+            console.print(f"  [red]the workers' logs and the database are in {folder}")
         else:
-            console.print(f"  [red]what happened is in {folder}")
+            shutil.rmtree(folder)
     for violation in figures.violations[:SHOWN]:
         console.print(f"  [red]{violation}")
     console.print(f"  {figures}")

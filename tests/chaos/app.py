@@ -33,14 +33,17 @@ def make_app(config: Mapping[str, Any]) -> Celery:
     app.conf.update(config["celery"])
     resource = Resource(folder)
 
-    def body(self: Any, key: str, steps: list[float], *, lease: Lease) -> None:
-        run, task = uuid.uuid4().hex, self.request.id
-        resource.look(run, task, lease)
+    def body(self: Any, key: str, steps: list[float], retries: int, *, lease: Lease) -> None:
+        task, attempt = self.request.id, self.request.retries
+        who = (uuid.uuid4().hex, task, attempt)
+        resource.look(*who, lease)
         for step in steps:
             time.sleep(step)
-            resource.look(run, task, lease)
+            resource.look(*who, lease)
+        if attempt < retries:
+            raise self.retry(countdown=0.1)
         resource.change(task, lease)
-        resource.look(run, task, lease, ending=True)
+        resource.look(*who, lease, ending=True)
 
     for name, way in WAYS.items():
         options = {"base": LockedTask, "bind": True, "shared": False, "lock_key": "{key}"}

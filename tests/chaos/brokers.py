@@ -7,7 +7,7 @@ themselves. RabbitMQ does when the connection has ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from tests.chaos.stores import DURABLE
 from tests.services.rabbitmq import RabbitMQServer
@@ -19,6 +19,9 @@ VISIBILITY = 6.0
 
 class Broker(Protocol):
     """A server of its own; started on entering, gone after."""
+
+    #: Whether it may lose a message on its way to a worker.
+    loses: ClassVar[bool]
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -35,7 +38,9 @@ class Broker(Protocol):
 
 
 class Redis(RedisServer):
-    """It forgets nothing, but may lose a message that is on its way to a worker."""
+    """It forgets nothing, but a message is popped before it is noted as not acknowledged."""
+
+    loses: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__(*DURABLE)
@@ -53,6 +58,8 @@ class Redis(RedisServer):
 
 class RabbitMQ(RabbitMQServer):
     """Messages and queues are durable, and publishers wait until they are."""
+
+    loses: ClassVar[bool] = False
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from celery_dlock.backends.base import BackendOptions, Reply, Swept
+from celery_dlock.backends.base import BackendOptions, Reply, Swept, Wake
 from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.backends.sqlite_key import KeyRows, next_token, spend_token
 from celery_dlock.core import machine
@@ -32,11 +32,13 @@ class FreesWhoeverHolds(Copy):
     def leave(
         self, claim: Claim, outcome: Outcome, message: bytes | None = None
     ) -> Reply[LeaveVerdict]:
+        wakes: tuple[Wake, ...] = ()
         for holder in self.peek(claim.key).holders:
-            other = replace(claim, task=holder.task, nonce=holder.nonce)
             if holder.task != claim.task:
-                super().leave(other, Outcome.OVER)
-        return super().leave(claim, outcome, message)
+                other = replace(claim, task=holder.task, nonce=holder.nonce)
+                wakes += super().leave(other, Outcome.OVER).wakes
+        reply = super().leave(claim, outcome, message)
+        return replace(reply, wakes=wakes + reply.wakes)
 
 
 class LetsNewcomersOvertake(Copy):
@@ -98,12 +100,16 @@ class KeepsAKeyOfTheDead(Copy):
         return super().enter(replace(claim, ttl=1000 * claim.ttl), message)
 
 
+def scheme(store: type[Copy]) -> str:
+    """That of its URLs."""
+    return store.__name__.lower()
+
+
 def install(folder: Path) -> None:
-    """A distribution in *folder* that brings each of them; its scheme is the class's name."""
+    """A distribution in *folder* that brings them all."""
     info = folder / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    entries = [
-        f"{cls.__name__.lower()} = {__name__}:{cls.__name__}" for cls in Copy.__subclasses__()
-    ]
+    stores: list[type[Copy]] = [Copy, *Copy.__subclasses__()]
+    entries = [f"{scheme(store)} = {__name__}:{store.__name__}" for store in stores]
     (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *entries]))

@@ -19,9 +19,7 @@ STILL = 3.0
 def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
     """Whether there is nothing left to wait for: all is done, or nobody has it any more.
 
-    Redis as a broker may lose a message on its way to a worker: it is popped first and noted as
-    not acknowledged after that. What no worker has ever received is sent again, as a publisher
-    with an outbox would. *since* keeps when it became still.
+    What the broker has lost is sent again. *since* keeps when it became still.
     """
     if stage.messages() or any(_waits(stage.backend.peek(key.name)) for key in KEYS):
         since.clear()
@@ -31,10 +29,21 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
         return True
     if time.monotonic() - since.setdefault("still", time.monotonic()) < STILL:
         return False
-    never_received = missing - stage.received()
-    sender.send_lost(never_received)
+    lost = lost_by_broker(stage, sender) & missing
+    sender.send_lost(lost)
     since.clear()
-    return not never_received
+    return not lost
+
+
+def lost_by_broker(stage: Stage, sender: Sender) -> set[str]:
+    """The tasks of which more messages were published than workers have ever received.
+
+    A message is published by the sender, and by a worker that says *retry*.
+    """
+    if not stage.broker.loses:
+        return set()
+    received, again = stage.logged("received"), stage.logged("retry")
+    return {each.id for each in sender.sent if received[each.id] < each.times + again[each.id]}
 
 
 def left(stage: Stage) -> Iterator[str]:

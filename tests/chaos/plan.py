@@ -60,11 +60,12 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One task: when it is sent, for which key, and the pauses in its body."""
+    """One task: when it is sent, for which key, the pauses in its body, how often it retries."""
 
     at: float
     key: Key
     steps: tuple[float, ...]
+    retries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ def _sendings(chance: random.Random, seconds: float, pace: float) -> list[Sendin
         (key,) = chance.choices(KEYS, weights)
         for _ in range(chance.randint(1, BURST)):
             steps = tuple(chance.uniform(0.01, 0.12) for _ in range(chance.randint(1, 4)))
-            sendings.append(Sending(at, key, steps))
+            retries = chance.choice((0,) * 9 + (1,))
+            sendings.append(Sending(at, key, steps, retries))
             at += chance.uniform(0, 0.03)
         at += chance.expovariate(pace / BETWEEN_BURSTS)
     return sendings

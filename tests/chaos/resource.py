@@ -24,6 +24,7 @@ class Seen:
 
     run: str
     task: str
+    attempt: int
     key: str
     resource: str
     token: int
@@ -49,19 +50,25 @@ class Resource:
         self._path = folder / "resource.db"
 
     def create(self) -> None:
+        with self.open() as db:
+            db.execute("PRAGMA journal_mode=WAL")  # a writer that is paused keeps no reader out
         with self._transaction() as db:
             fencing.create_table(db)
             db.execute("CREATE TABLE effects (task, key, resource, token)")
-            db.execute("CREATE TABLE seen (run, task, key, resource, token, at, trusted, ending)")
+            db.execute(
+                "CREATE TABLE seen (run, task, attempt, key, resource, token, at, trusted, ending)"
+            )
 
-    def look(self, run: str, task: str, lease: Lease, *, ending: bool = False) -> None:
+    def look(
+        self, run: str, task: str, attempt: int, lease: Lease, *, ending: bool = False
+    ) -> None:
         """Note what *run* sees; the instant comes first, so that trust covers it."""
         at = time.monotonic()
         trusted = lease.remaining() > 0
         (term,) = lease.terms
-        row = (run, task, term.key, term.resource, term.token, at, trusted, ending)
+        row = (run, task, attempt, term.key, term.resource, term.token, at, trusted, ending)
         with self._transaction() as db:
-            db.execute("INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            db.execute("INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def change(self, task: str, lease: Lease) -> None:
         """The effect, as an application would write it; raises ``StaleFencingToken`` if late."""
@@ -73,19 +80,25 @@ class Resource:
                 db.execute("INSERT INTO effects VALUES (?, ?, ?, ?)", row)
 
     def effects(self) -> list[Effect]:
-        with self._transaction() as db:
+        with self.open() as db:
             return [Effect(*row) for row in db.execute("SELECT * FROM effects ORDER BY rowid")]
 
     def seen(self) -> list[Seen]:
         """In the order of their instants."""
-        with self._transaction() as db:
+        with self.open() as db:
             rows = db.execute("SELECT * FROM seen ORDER BY at")
             return [Seen(*row) for row in rows]
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def open(self) -> Iterator[sqlite3.Connection]:
+        """A connection for the time of the block."""
         with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as db:
             db.execute("PRAGMA synchronous=OFF")  # processes die here, not the machine
+            yield db
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self.open() as db:
             db.execute("BEGIN IMMEDIATE")
             with db:
                 yield db

@@ -18,6 +18,7 @@ class Run:
     """
 
     task: str
+    attempt: int
     key: str
     resource: str
     token: int
@@ -46,6 +47,7 @@ def _run(seen: Sequence[Seen]) -> Run:
     trusted = [each.at for each in seen if each.trusted]
     return Run(
         task=seen[0].task,
+        attempt=seen[0].attempt,
         key=seen[0].key,
         resource=seen[0].resource,
         token=seen[0].token,

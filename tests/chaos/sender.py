@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
@@ -20,14 +21,18 @@ from tests.chaos.stage import Stage
 
 @dataclass(slots=True)
 class Sent:
-    """A task that was sent, first at *at*; seen in the *place* that it has, since *arrived*."""
+    """A task that was sent, first at *at*; seen in the *place* that it has, since *arrived*.
+
+    *times* is how many messages the broker has taken.
+    """
 
     id: str
     key: Key
-    steps: tuple[float, ...]
+    args: tuple[Any, ...]
     at: float
     arrived: float | None = None
     place: int | None = None
+    times: int = 0
 
     def before(self, other: Sent) -> bool:
         """Whether this task is promised its turn before *other* has one.
@@ -48,7 +53,8 @@ class Sender:
         self._unsent: list[Sent] = []
 
     def send(self, sending: Sending) -> None:
-        sent = Sent(uuid(), sending.key, sending.steps, time.monotonic())
+        args = (sending.key.name, sending.steps, sending.retries)
+        sent = Sent(uuid(), sending.key, args, time.monotonic())
         self.sent.append(sent)
         self._unsent.append(sent)
         self.flush()
@@ -71,10 +77,11 @@ class Sender:
             sent = self._unsent[0]
             task = self._stage.app.tasks[sent.key.task]
             try:
-                task.apply_async((sent.key.name, sent.steps), task_id=sent.id, retry=False)
+                task.apply_async(sent.args, task_id=sent.id, retry=False)
             except (OperationalError, ConnectionError):
                 return
             self._unsent.pop(0)
+            sent.times += 1
 
     def look(self, done: set[str]) -> None:
         """See who has arrived; *done* are the tasks that need not be looked for any more."""

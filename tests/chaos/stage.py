@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -46,11 +47,16 @@ class Setting:
 
 
 def kinds_of(setting: Setting) -> tuple[Kind, ...]:
-    """What may go wrong. With early acknowledgement a kill loses the task, as in Celery."""
+    """What may go wrong.
+
+    With early acknowledgement a kill loses the task, as in Celery; and when the broker is away, a
+    task whose store is away too has nowhere to go and fails, visibly.
+    """
     store = (RedisStore if setting.store == "redis" else SqliteStore).kinds
-    kills = (Kind.KILL_CHILD, Kind.KILL_WORKER) if setting.ack == "late" else ()
-    workers = (*kills, Kind.STOP_WORKER, Kind.PAUSE_WORKER)
-    return (*workers, *store, Kind.RESTART_BROKER, Kind.COPY)
+    kinds = (Kind.STOP_WORKER, Kind.PAUSE_WORKER, *store, Kind.COPY)
+    if setting.ack == "early":
+        return kinds
+    return (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.RESTART_BROKER, *kinds)
 
 
 @dataclass
@@ -84,12 +90,10 @@ class Stage:
         """How many messages lie in the broker, as far as it can be seen while workers run."""
         return left(self.app)
 
-    def received(self) -> set[str]:
-        """The ids of the tasks that any worker has ever had in its hands."""
-        return {found for worker in self.workers for found in RECEIVED.findall(worker.log)}
-
-
-RECEIVED = re.compile(r"Task \w+\[([0-9a-f-]{36})\] received")
+    def logged(self, what: str) -> Counter[str]:
+        """How often the workers said of each task that it was *what*."""
+        line = re.compile(rf"Task \w+\[([0-9a-f-]{{36}})\] {what}")
+        return Counter(found for worker in self.workers for found in line.findall(worker.log))
 
 
 @contextmanager
@@ -107,6 +111,8 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
         stack.callback(close, app)
         stage = Stage(folder, app, Resource(folder), store, broker)
         stage.resource.create()
+        # Whoever closes the last connection shuts all others out, for as long as it is paused.
+        stack.enter_context(stage.resource.open())
         for number in range(WORKERS):
             worker = Worker(folder, config, f"worker{number}", "prefork", PROCESSES, APP)
             worker.start(ready=False)

@@ -22,7 +22,9 @@ def sent(task: str, at: float, arrived: float | None = None) -> Sent:
 def seen(task: str, token: int, *instants: float, run: str = "", slot: str = "first") -> list[Seen]:
     """A run that could trust its lease at all of *instants*, and ended at the last."""
     return [
-        Seen(run or task, task, slot.partition("#")[0], slot, token, at, True, at == instants[-1])
+        Seen(
+            run or task, task, 0, slot.partition("#")[0], slot, token, at, True, at == instants[-1]
+        )
         for at in instants
     ]
 
@@ -126,6 +128,11 @@ AGAIN = [*CLEAN.seen, *seen("a", 4, 2.0, 2.1, run="a again")]
 
 def test_what_is_finished_does_not_run_again() -> None:
     assert checks(seen=AGAIN) == [Check.REPEATED]
+
+
+def test_a_copy_of_an_earlier_attempt_is_another_one() -> None:
+    last = [replace(each, attempt=1) for each in AGAIN[:2]]
+    assert checks(seen=[*last, *AGAIN[2:]]) == []
 
 
 @pytest.mark.parametrize(("kind", "excuses"), [(Kind.KILL_WORKER, True), (Kind.COPY, False)])

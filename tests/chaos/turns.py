@@ -58,11 +58,14 @@ def out_of_turn(
 
 
 def run_again(runs: Sequence[Run], struck: Sequence[Struck], ttl: float) -> Iterator[str]:
-    """Each task that ran although a run of it had ended, and nothing happened as that one left."""
+    """Each attempt that ran although a run of it had ended, and nothing happened as that left.
+
+    A copy of an attempt before the last, which ended in a retry, is another one.
+    """
     enders = [each for each in struck if each.kind not in SPARE_BODIES]
-    ended: dict[str, Run] = {}
+    ended: dict[tuple[str, int], Run] = {}
     for run in runs:
-        before = ended.get(run.task)
+        before = ended.get((run.task, run.attempt))
         if (
             before is not None
             and run.first > before.last
@@ -70,7 +73,7 @@ def run_again(runs: Sequence[Run], struck: Sequence[Struck], ttl: float) -> Iter
         ):
             yield f"{run} had ended well before as {before}"
         if run.ended:
-            ended[run.task] = run
+            ended[run.task, run.attempt] = run
 
 
 def _falls_silent(runs: Sequence[Run], begin: float, end: float, length: float) -> bool:
