@@ -193,7 +193,9 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             state = forget(state, task)
             return replace(state, done=state.done | {task}) if claim.done_ttl else state
         case Outcome.OVER:
-            return forget(state, task)
+            # A copy that ends takes nothing from the one that runs: what waits may be its message.
+            runs = not held and any(h.task == task for h in state.holders)
+            return state if runs else forget(state, task)
         case Outcome.REPEAT:
             if not _has_message(claim):
                 return state

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_dlock.core.keeper import Keeper, OnLost
+from celery_dlock.core.later import Later
 from celery_dlock.core.lease import Lease, Monotonic, Term
 from celery_dlock.core.state import (
     Busy,
@@ -84,6 +85,7 @@ class LockManager:
         self._epoch = epoch << EPOCH_SHIFT
         self._monotonic = monotonic
         self._keeper = Keeper(backend.renew, monotonic)
+        self._later = Later(lambda claim, outcome: self._told(backend.leave(claim, outcome)))
         self._pid = os.getpid()
 
     def acquire(
@@ -117,7 +119,7 @@ class LockManager:
             return Lease(tuple(terms), str(self._backend.guarantee))
         except BaseException:  # a time limit strikes anywhere, and a lost reply may have landed
             # What waits in a queue stays there: it may be all that is left of the message.
-            queues = any(claim.wait is Wait.QUEUE for claim in claims)
+            queues = any(claim.wait in (Wait.QUEUE, Wait.LOOK) for claim in claims)
             self.take_back(claims, Outcome.ABANDONED if queues else Outcome.OVER)
             raise
 
@@ -134,7 +136,8 @@ class LockManager:
         a *successor* every key stays reserved.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
-        Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried.
+        Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
+        not hear is said to it again in the background: it may have a copy of what is done.
         """
         if os.getpid() != self._pid:
             return True
@@ -151,24 +154,32 @@ class LockManager:
                 verdict = self._told(self._backend.leave(claim, outcome, message))
             except BackendUnavailable as exc:
                 failed = exc
+                if outcome in (Outcome.DONE, Outcome.OVER):
+                    self._later.say(claim, outcome)
                 continue
-            carried = carried and verdict.carried
+            if term is lease.terms[0] or claim.wait not in (Wait.QUEUE, Wait.LOOK):
+                carried = carried and verdict.carried  # a message waits for the first key only
             if not isinstance(verdict, Left):
                 term.lose("the store had given it up")
         if failed is not None:
             raise failed
         return carried
 
-    def take_back(self, claims: Sequence[Claim], outcome: Outcome = Outcome.OVER) -> None:
-        """Make sure that *claims* neither hold nor wait, as far as the store can be reached."""
+    def take_back(self, claims: Sequence[Claim], outcome: Outcome = Outcome.OVER) -> bool:
+        """Make sure that *claims* neither hold nor wait, as far as the store can be reached.
+
+        Whether the store says that somebody carries the task, itself or a copy that runs.
+        """
         if os.getpid() != self._pid:
-            return
+            return False
         self._keeper.forget(claims)
+        carried = False
         for claim in claims:
             try:
-                self._told(self._backend.leave(claim, outcome))
+                carried |= self._told(self._backend.leave(claim, outcome)).carried
             except BackendUnavailable as exc:
                 logger.warning("%s may be held until its lease ends: %s", claim.key, exc)
+        return carried
 
     def _told(self, reply: Reply[V]) -> V:
         """Whoever was called is told before this process goes on."""

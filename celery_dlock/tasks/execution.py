@@ -22,7 +22,6 @@ from celery_dlock.core.events import Acquired, Lost, Released, Subject, TooLarge
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.manager import Keeping, Successor
 from celery_dlock.core.state import Claim, Outcome, Wait
-from celery_dlock.core.turns import CALL_AGAIN_LAST
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.history import HISTORY, History, delivery_of, identity
@@ -112,14 +111,12 @@ class Execution:
             wait=Wait.PLACE if keeps else Wait.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
-            done_ttl=int(settings.done_ttl * SECOND),
+            done_ttl=self.runtime.done_ttl(asks),
         )
         if asks:
             claim = partial(
                 claim,
                 wait=Wait.LOOK if look else Wait.QUEUE,
-                # A call may be on its way for so long; its copy must find the task done.
-                done_ttl=max(int(settings.done_ttl * SECOND), CALL_AGAIN_LAST),
                 keep=asks.keep,
                 gives_up=int((asks.max_wait or 0) * SECOND),
                 max_waiting=asks.max_waiting or 0,

@@ -17,7 +17,6 @@ from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
 
 from celery_dlock.contention import Policy, queueing
-from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.tasks.children import Children, soon
 from celery_dlock.tasks.history import DELIVERY, History, identity
@@ -71,7 +70,8 @@ class Survivor(Request):  # type: ignore[misc]
             super().on_failure(exc_info, send_failed_event, return_ok)
             return
         self._broken_off = True
-        if self._stays_in_store() and self._is_lost(exc_info):
+        # Its process is reaped by now. Whether it came as far as the store, only the store knows.
+        if self._keeps() and self._is_lost(exc_info) and self._give_back():
             task_ready(self)
             self.acknowledge()
             logger.warning("%s has lost its process; the lock store has its message", self)
@@ -89,8 +89,8 @@ class Survivor(Request):  # type: ignore[misc]
         told = self._already_revoked or self._already_cancelled
         return not told and isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
 
-    def _stays_in_store(self) -> bool:
-        """Whether the lock store has the message, too, while the body runs."""
+    def _keeps(self) -> bool:
+        """Whether the lock store is to have the message, too, while the body runs."""
         return bool(getattr(queueing(self._policy), "keep", False))
 
     # What the watching thread does.
@@ -104,8 +104,8 @@ class Survivor(Request):  # type: ignore[misc]
         if self._gone:
             self._give_back()
 
-    def _give_back(self) -> None:
-        """A claim that the child has left already is not touched by it."""
+    def _give_back(self) -> bool:
+        """Whether the task is carried on; a claim that the child has left is not touched by it."""
         here = runtime(self.app)
         request = Context(self._request_dict)
         who = identity(request)
@@ -117,9 +117,9 @@ class Survivor(Request):  # type: ignore[misc]
                 task=who,
                 nonce=self._request_dict[DELIVERY]["nonce"],
                 ttl=0,
-                done_ttl=int(here.settings.done_ttl * SECOND),
+                done_ttl=here.done_ttl(queueing(self._policy)),
             )
             for key in sorted(keys if called is None else keys | {called})
         ]
         logger.info("%s ended with its process: what it held is given back", self)
-        here.manager.take_back(claims, self._outcome)
+        return here.manager.take_back(claims, self._outcome)

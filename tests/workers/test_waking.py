@@ -158,7 +158,7 @@ def test_one_message_that_cannot_be_read_does_not_stop_the_others(
 
 def test_what_another_version_has_parked_is_not_guessed_at() -> None:
     with pytest.raises(OfAnotherVersion, match="schema 99"):
-        Entry.decode(KEY, b'{"schema": 99}')
+        Entry.decode(KEY, b'{"schema": 99}\n[]')
 
 
 def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(

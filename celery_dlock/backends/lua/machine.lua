@@ -113,7 +113,8 @@ local function conclude(state, claim, outcome, held, now)
       state.done = true
     end
   elseif outcome == 'over' then
-    forget(state, claim.task)
+    -- A copy that ends takes nothing from the one that runs: what waits may be its message.
+    if held or not find(state.holders, claim.task) then forget(state, claim.task) end
   elseif outcome == 'repeat' then
     if not has_message(claim) then return end
     if held then count_lost(claim.task, now) end  -- or it would run again for ever
