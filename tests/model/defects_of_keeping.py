@@ -52,8 +52,8 @@ KEPT_AND_ORDERED = (
     Defect(
         "a task that goes on elsewhere stays in the store",
         "_conclude",
-        "case Outcome.OVER:\n            return forget(state, task)",
-        "case Outcome.OVER:\n            return state",
+        "return state if runs else forget(state, task)",
+        "return state",
         "S",
         KEPT_RETRY,
     ),
