@@ -7,6 +7,7 @@ eventlet the whole process waits with it.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,11 +21,13 @@ from celery_dlock.backends.base import (
     Reply,
     Swept,
     Trait,
+    Wake,
 )
 from celery_dlock.backends.memory import wall_clock
 from celery_dlock.backends.sqlite_file import DatabaseFile
 from celery_dlock.backends.sqlite_key import (
     KeyRows,
+    UnreadableKey,
     dead_messages,
     due_keys,
     next_due,
@@ -45,7 +48,10 @@ from celery_dlock.core.state import (
     Run,
     Step,
 )
+from celery_dlock.core.turns import CALL_AGAIN_LAST
 from celery_dlock.errors import ConfigurationError
+
+logger = logging.getLogger("celery_dlock")
 
 V = TypeVar("V")
 
@@ -132,11 +138,23 @@ class SqliteBackend(LockBackend):
         with self._file.transaction() as db:
             now = self._now()
             overdue = due_keys(db, self._prefix, now, limit)
-        wakes = [wake for key in overdue for wake in self.reap(key).wakes]
+        wakes = [wake for key in overdue for wake in self._reap_or_put_off(key)]
         with self._file.transaction() as db:
             later = next_due(db, self._prefix)
         next_in = None if later is None else max(0, later - self._now()) / SECOND
         return Swept(tuple(wakes), next_in)
+
+    def _reap_or_put_off(self, key: str) -> tuple[Wake, ...]:
+        """One key that cannot be read must not keep the others waiting."""
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, key, self._now())
+            try:
+                before = rows.load("")
+            except UnreadableKey:
+                logger.exception("nobody is called for %r", key)
+                rows.put_off(CALL_AGAIN_LAST)
+                return ()
+            return rows.save(_nobody(key, ""), before, machine.reap(before, rows.now), None)
 
     def parked(self, task_id: str) -> list[tuple[str, str]]:
         with self._file.transaction() as db:

@@ -39,6 +39,11 @@ ENTRY = (
 
 DEAD = "SELECT key, task, mode, slots, cause, at, body FROM dead"
 
+
+class UnreadableKey(BackendUnavailable):
+    """The rows of one key make no sense; those of others may."""
+
+
 Row = tuple[str, str, int, int, int, int | None, int | None]
 
 
@@ -105,7 +110,7 @@ class KeyRows:
         return KeyState(
             guard.holders,
             guard.grants,
-            _entries(rows),
+            self._entries(rows),
             guard.parked,
             first=rows[0][3] if rows else 0,
             last=last or 0,
@@ -121,17 +126,31 @@ class KeyRows:
         try:
             holders, grants = decode(row[0])
         except ValueError as exc:
-            raise BackendUnavailable(f"the row of {self._at[1]!r} cannot be read: {exc}") from exc
+            raise self._unreadable(exc) from exc
         self._due = row[2]
         return KeyState(holders, grants, parked=row[1])
 
     def load_all(self) -> KeyState:
         """The whole queue too; ``done`` and ``lost`` are left out."""
-        guard, waiting = self.load_guard(), _entries(self._run(f"{ENTRY} ORDER BY rank").fetchall())
+        guard, waiting = self.load_guard(), self._entries(self._run(f"{ENTRY} ORDER BY rank"))
         ranks = [entry.rank for entry in waiting] or [0]
         return KeyState(
             guard.holders, guard.grants, waiting, guard.parked, first=ranks[0], last=ranks[-1]
         )
+
+    def _entries(self, rows: Iterable[Row]) -> tuple[Waiting, ...]:
+        try:
+            return tuple(Waiting(row[0], Mode(row[1]), *row[2:]) for row in rows)
+        except ValueError as exc:
+            raise self._unreadable(exc) from exc
+
+    def _unreadable(self, exc: ValueError) -> UnreadableKey:
+        return UnreadableKey(f"the rows of {self._at[1]!r} cannot be read: {exc}")
+
+    def put_off(self, delay: int) -> None:
+        """Make the key due in *delay* microseconds, whatever is in it."""
+        due_at = self.now + delay
+        self._db.execute("UPDATE guard SET due=? WHERE prefix=? AND key=?", (due_at, *self._at))
 
     def save(
         self, claim: Claim, before: KeyState, step: Step[V], message: bytes | None
@@ -224,7 +243,3 @@ class KeyRows:
 def _burial(row: tuple[str, str, str, int, str, int, bytes]) -> Burial:
     key, task, mode, limit, cause, at, body = row
     return Burial(key, Dead(task, Mode(mode), limit, Cause(cause), at), bytes(body))
-
-
-def _entries(rows: Iterable[Row]) -> tuple[Waiting, ...]:
-    return tuple(Waiting(row[0], Mode(row[1]), *row[2:]) for row in rows)
