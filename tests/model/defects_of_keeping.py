@@ -50,10 +50,10 @@ KEPT_AND_ORDERED = (
         edits,
     ),
     Defect(
-        "a task that goes on elsewhere stays in the store",
+        "a task that is done stays in the store",
         "_conclude",
-        "return state if runs else forget(state, task)",
-        "return state",
+        "case Outcome.DONE:\n            state = forget(state, task)",
+        "case Outcome.DONE:",
         "S",
         KEPT_RETRY,
     ),

@@ -28,7 +28,6 @@ from tests.model.world import (
     IDLE,
     LEAVE_ABANDONED,
     LEAVE_DONE,
-    LEAVE_OVER,
     LEAVE_REPEAT,
     LOOK,
     NOBODY,
@@ -49,7 +48,6 @@ from tests.model.world import (
 
 OUTCOMES = {
     LEAVE_DONE: Outcome.DONE,
-    LEAVE_OVER: Outcome.OVER,
     LEAVE_REPEAT: Outcome.REPEAT,
     LEAVE_ABANDONED: Outcome.ABANDONED,
 }
@@ -59,9 +57,8 @@ AFTER = {
     EFFECT: RESULT,
     RESULT: CALLBACKS,
     CALLBACKS: LEAVE_DONE,
-    RETRY: LEAVE_OVER,
+    RETRY: LEAVE_DONE,
     LEAVE_DONE: ACK,
-    LEAVE_OVER: ACK,
     LEAVE_ABANDONED: REQUEUE,
     AGAIN: ACK,
     SKIP_RESULT: SKIP_CALLBACKS,
@@ -216,7 +213,6 @@ STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
     CALLBACKS: _callbacks,
     RETRY: _retry,
     LEAVE_DONE: _leave,
-    LEAVE_OVER: _leave,
     LEAVE_REPEAT: _leave,
     LEAVE_ABANDONED: _leave,
     AGAIN: _again,

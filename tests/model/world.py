@@ -26,7 +26,6 @@ EFFECT = "effect"
 RESULT = "result"
 CALLBACKS = "callbacks"
 LEAVE_DONE = "leave done"
-LEAVE_OVER = "leave over"
 LEAVE_REPEAT = "leave repeat"
 LEAVE_ABANDONED = "leave abandoned"
 AGAIN = "again"
@@ -38,9 +37,7 @@ END_CALLBACKS = "end callbacks"
 ACK = "ack"
 
 #: In these a worker holds the key, as far as it knows.
-HOLDING = frozenset(
-    {RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_OVER, LEAVE_REPEAT, LEAVE_ABANDONED}
-)
+HOLDING = frozenset({RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_REPEAT, LEAVE_ABANDONED})
 
 #: In these its message is on its way to an ``enter``.
 ASKING = frozenset({LOOK, ENTER, AGAIN, REQUEUE})
