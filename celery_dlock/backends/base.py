@@ -8,7 +8,7 @@ Every operation repeats safely: a caller that lost the reply asks again with the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -167,10 +167,10 @@ class LockBackend(ABC):
         """
 
     @abstractmethod
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
-        """Key and task of each message that the store has under *task_id*, in any order.
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        """Key and task of each message that the store has under any of *task_ids*, in any order.
 
-        It looks through all queues: for people who revoke, not for operations.
+        It looks through all queues, once for all ids: for people who revoke, not for operations.
         """
 
     @abstractmethod

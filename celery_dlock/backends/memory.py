@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self, TypeVar
 
@@ -140,13 +140,13 @@ class MemoryBackend(LockBackend):
             dues = ((turns.due(found.state), key) for key, found in self._keys.items())
             return sorted((at, key) for at, key in dues if at is not None)
 
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         with self._mutex:
             return [
                 (key, task)
                 for key, found in self._keys.items()
                 for task in found.messages
-                if task_id_of(task) == task_id
+                if task_id_of(task) in task_ids
             ]
 
     def cancel(self, key: str, task: str) -> Reply[bool]:

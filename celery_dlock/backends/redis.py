@@ -9,8 +9,7 @@ not happen twice is guarded by the fence in the resource, with this store as wit
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -94,25 +93,24 @@ class RedisBackend(LockBackend):
         with self._answers() as scripts:
             return wire.swept(scripts.sweep(self._indexes, [self._now(), limit]))
 
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         with self._answers() as session:
             client: Any = session.client  # its types speak of decoded replies too
-            for index in self._indexes:
-                for member in client.zrange(index, 0, -1):
-                    found += self._parked_for(session, wire.key_of(member), task_id)
-        return found
+            pipeline = client.pipeline(transaction=False)
+            for index in self._indexes:  # a key with a message is always due some time
+                pipeline.zrange(index, 0, -1)
+            keys = [wire.key_of(member) for members in pipeline.execute() for member in members]
+            found = ((key, task) for key in keys for task in self._parked_for(session, key))
+            return [(key, task) for key, task in found if task_id_of(task) in task_ids]
 
-    def _parked_for(self, session: Session, key: str, task_id: str) -> list[tuple[str, str]]:
-        """A look at all who wait for *key*, and a second one at whether it is with a message."""
-        pattern = re.sub(r"([\\*?\[\]^-])", r"\\\1", task_id) + ":*"
-        keys = wire.touched(self._prefix, key)
-        client: Any = session.client
-        scanned = client.hscan_iter(keys[2], pattern, 1000)
-        named = {task for task, _ in scanned if task_id_of(task.decode()) == task_id}
-        if not named:
-            return []
-        return [(key, task.decode()) for task in session.parked(keys, [self._now(), *named])]
+    def _parked_for(self, session: Session, key: str) -> set[str]:
+        """The tasks with a message for *key*; a long queue is told page by page."""
+        keys, tasks, cursor = wire.touched(self._prefix, key), set[str](), b"0"
+        while True:
+            cursor, page = session.parked(keys, [self._now(), cursor])
+            tasks.update(task.decode() for task in page)
+            if cursor == b"0":
+                return tasks
 
     def cancel(self, key: str, task: str) -> Reply[bool]:
         return self._upkeep(key, task, "cancel")

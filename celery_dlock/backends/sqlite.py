@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
@@ -156,9 +156,9 @@ class SqliteBackend(LockBackend):
                 return ()
             return rows.save(_nobody(key, ""), before, machine.reap(before, rows.now), None)
 
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         with self._file.transaction() as db:
-            return parked_tasks(db, self._prefix, task_id)
+            return parked_tasks(db, self._prefix, task_ids)
 
     def cancel(self, key: str, task: str) -> Reply[bool]:
         return self._change(key, task, lambda state, now: upkeep.cancel(state, task, now))

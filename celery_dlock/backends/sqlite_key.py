@@ -7,7 +7,7 @@ with ten waiting or with a million.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from celery_dlock.backends.base import Burial, Wake
@@ -78,10 +78,12 @@ def dead_messages(db: sqlite3.Connection, prefix: str, limit: int) -> list[Buria
     return [_burial(row) for row in rows]
 
 
-def parked_tasks(db: sqlite3.Connection, prefix: str, task_id: str) -> list[tuple[str, str]]:
-    """Key and task of each message under *task_id*, wherever it waits."""
+def parked_tasks(
+    db: sqlite3.Connection, prefix: str, task_ids: Collection[str]
+) -> list[tuple[str, str]]:
+    """Key and task of each message under any of *task_ids*, wherever it waits."""
     rows = db.execute("SELECT key, task FROM message WHERE prefix=?", (prefix,))
-    return [(key, task) for key, task in rows if task_id_of(task) == task_id]
+    return [(key, task) for key, task in rows if task_id_of(task) in task_ids]
 
 
 class KeyRows:

@@ -57,14 +57,14 @@ class EndRevoked(bootsteps.StartStopStep):  # type: ignore[misc]
         revoked = set(state.revoked) if len(state.revoked) else set[str]()
         for forgotten in self._look_at.keys() - revoked:
             del self._look_at[forgotten]
-        for task_id in revoked:
-            now = time.monotonic()
-            if now < self._look_at.get(task_id, now):
-                continue
-            self._end(task_id)
+        now = time.monotonic()
+        due = {task_id for task_id in revoked if now >= self._look_at.get(task_id, now)}
+        if due:
+            self._end(due)
+        for task_id in due:
             self._look_at[task_id] = inf if task_id in self._look_at else now + AGAIN
 
-    def _end(self, task_id: str) -> None:
+    def _end(self, task_ids: set[str]) -> None:
         here = runtime(self._app)
-        for key, task in here.backend.parked(task_id):
+        for key, task in here.backend.parked(task_ids):
             here.wake(here.backend.cancel(key, task).wakes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from celery_dlock.backends.base import BackendOptions, Burial, Reply
 from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Cause, Claim, Drop, KeyState, Outcome, Reason
+from celery_dlock.core.state import Cause, Claim, Drop, KeyState, Outcome, Reason, task_id_of
 from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
 from tests.contract.broken import Broken, Entered
 
@@ -63,31 +64,36 @@ class RevokesPlaces(Broken):
 
 
 class FindsIdsByTheirBeginning(Broken):
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return [
             (key, task)
             for key, found in self._keys.items()
             for task in found.messages
-            if task.startswith(task_id)
+            if task.startswith(tuple(task_ids))
         ]
 
 
+class FindsOneIdAtATime(Broken):
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        return super().parked(sorted(task_ids)[:1])
+
+
 class FindsPlacesToo(Broken):
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         places = [
             (key, entry.task)
             for key, found in self._keys.items()
             for entry in found.state.waiting
-            if not entry.parked and entry.task.startswith(f"{task_id}:")
+            if not entry.parked and task_id_of(entry.task) in task_ids
         ]
-        return super().parked(task_id) + places
+        return super().parked(task_ids) + places
 
 
 class DoesNotFindWhoWasCalled(Broken):
-    def parked(self, task_id: str) -> list[tuple[str, str]]:
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return [
             (key, task)
-            for key, task in super().parked(task_id)
+            for key, task in super().parked(task_ids)
             if task not in [grant.task for grant in self._keys[key].state.grants]
         ]
 

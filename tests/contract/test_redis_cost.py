@@ -80,6 +80,22 @@ def test_a_sweep_takes_one_round_trip_whatever_is_due(redis_server: RedisServer)
         assert (cost.requests, cost.commands["evalsha"]) == (1, 1)
 
 
+def test_revoked_tasks_are_looked_for_once_on_each_key_however_many_they_are(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        for number in range(5):
+            running(store.backend.enter(claim("a", key=f"key {number}")))
+            store.backend.enter(claim("b:0:0", key=f"key {number}", wait=QUEUE), b"message")
+        store.backend.parked(["b"])  # loads the script
+
+        with store.counted() as cost:
+            assert len(store.backend.parked(["b", *(f"revoked {n}" for n in range(100))])) == 5
+
+        assert cost.requests == 1 + 5
+        assert cost.commands == Counter(zrange=64, evalsha=5, get=5, zscan=5)
+
+
 def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousand(
     redis_server: RedisServer,
 ) -> None:
@@ -127,7 +143,7 @@ def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
         lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
         lambda: woken(backend.leave(mine, Outcome.OVER)),
         *[lambda: backend.bury("key", "b", Cause.UNREADABLE)] * 2,
-        lambda: backend.parked("b"),
+        lambda: backend.parked(["b"]),
         lambda: backend.cancel("key", "b"),
         lambda: backend.replay("key", "b"),
         backend.sweep,

@@ -170,6 +170,7 @@ def test_a_key_that_cannot_be_read_does_not_keep_others_from_being_swept(
         store.client.set(store.names("spoilt")[0], b"nonsense")
         clock.advance(10)
 
+        assert sorted(store.backend.parked(["b"])) == [("sound", "b"), ("spoilt", "b")]
         assert [wake.key for wake in store.backend.sweep().wakes] == ["sound"]
         # And it is looked at again
         assert store.backend.sweep().next_in == 5

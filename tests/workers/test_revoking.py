@@ -34,7 +34,7 @@ def end(desk: Desk, task_id: str) -> None:
     class Worker:
         app = desk.app
 
-    EndRevoked(Worker)._end(task_id)
+    EndRevoked(Worker)._end({task_id})
 
 
 def test_it_ends_while_the_key_is_held_and_the_next_one_keeps_its_turn(
@@ -128,27 +128,30 @@ def test_a_name_that_is_a_part_of_another_is_not_meant(desk: Desk, charge: Locke
     assert result.get() == 1
 
 
-def test_it_is_looked_for_twice_and_then_no_more(
+def test_all_are_looked_for_at_once_twice_and_then_no_more(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Worker:
         app = desk.app
 
-    def parked(task_id: str) -> list[tuple[str, str]]:
-        asked.append(task_id)
+    def parked(task_ids: set[str]) -> list[tuple[str, str]]:
+        asked.append((now[0], task_ids))
         return []
 
-    step, now, asked = EndRevoked(Worker), [100.0], list[str]()
+    step, now, asked = EndRevoked(Worker), [100.0], list[tuple[float, set[str]]]()
     monkeypatch.setattr("celery_dlock.tasks.revoking.time.monotonic", lambda: now[0])
     monkeypatch.setattr(runtime(desk.app).backend, "parked", parked)
     monkeypatch.setattr(worker_state, "revoked", worker_state.LimitedSet())
-    worker_state.revoked.add("one")
+    worker_state.revoked.update(["one", "two"])
 
     for second in range(60):
         now[0] = 100.0 + second
+        if second == 5:
+            worker_state.revoked.add("three")
         step._look()
 
-    assert asked == ["one", "one"]
+    both, third = {"one", "two"}, {"three"}
+    assert asked == [(100.0, both), (105.0, third), (110.0, both), (115.0, third)]
 
 
 @pytest.mark.slow

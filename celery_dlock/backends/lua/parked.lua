@@ -1,8 +1,15 @@
--- Which of the tasks from ARGV[2] on have a message with the key; others may have a place.
+-- The tasks that have a message with the key: who was called, and a page of those who wait.
+-- ARGV[2]: the cursor of the page. Returns the next one's, '0' after the last, and the tasks.
 
-local parked = {}
-for i = 2, #ARGV do
-  local packed = redis.call('HGET', ENTRIES, ARGV[i])
-  if packed and not unpack_head(packed).lapses then parked[#parked + 1] = ARGV[i] end
+-- A state that cannot be read must not hide those who wait for this key, or for others.
+local readable, state = pcall(read_state, STATE)
+local tasks = {}
+local page = redis.call('ZSCAN', QUEUE, ARGV[2], 'COUNT', 250)
+for i = 1, #page[2], 2 do
+  local entry = read_member(page[2][i])
+  if not entry.lapses then tasks[#tasks + 1] = entry.task end
 end
-return parked
+for _, grant in ipairs(readable and state.grants or {}) do
+  if grant.parked then tasks[#tasks + 1] = grant.task end
+end
+return {page[1], tasks}

@@ -78,7 +78,7 @@ class Burying(StoreUnderTest):
 
         assert (reply.verdict, woken(reply)) == (True, ["c"])
         assert names(backend) == [("key", "b")]
-        assert backend.parked("b") == []
+        assert backend.parked(["b"]) == []
 
     def test_the_dead_tell_all_that_was_known_of_them(
         self, backend: LockBackend, clock: ManualClock
@@ -134,7 +134,7 @@ class Burying(StoreUnderTest):
         unchanged = burial.message == ANY_BYTES
         assert unchanged
         assert burial.dead == Dead("a", Mode.EXCLUSIVE, 1, Cause.RUNS_LOST, clock())
-        assert backend.parked("a") == []
+        assert backend.parked(["a"]) == []
 
     def test_a_task_that_never_left_its_message_is_put_aside_with_the_delivered_one(
         self, backend: LockBackend, clock: ManualClock

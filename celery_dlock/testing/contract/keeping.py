@@ -56,7 +56,7 @@ class Keeping(StoreUnderTest):
         kept.leave(claim("b"), Outcome.DONE)
         clock.advance(60)
         assert kept.sweep() == Swept((), None)
-        assert kept.parked("a") == []
+        assert kept.parked(["a"]) == []
         assert kept.peek("key").parked == 0
 
     def test_a_kept_message_is_called_first_when_its_run_was_abandoned(
