@@ -51,8 +51,8 @@ def test_a_message_of_the_other_app_is_left_to_that_app(
         all_have_ended([mine, theirs])
         nothing_is_left(one, ["42"])
         assert not_finished(one.app) == (0, 0)
-        assert theirs.id not in first.log
-        assert theirs.id in second.log
+        assert f"[{theirs.id}] received" not in first.log
+        assert f"[{theirs.id}] received" in second.log
     assert paid_once(effects, [mine, theirs])
 
 
