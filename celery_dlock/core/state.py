@@ -162,6 +162,7 @@ class Cause(StrEnum):
     RUNS_LOST = "runs lost"
     UNREADABLE = "unreadable"
     UNKNOWN_TASK = "unknown task"
+    UNPUBLISHABLE = "unpublishable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.app.task import Context
 from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
@@ -24,6 +24,9 @@ from celery_dlock.tasks.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
 
+_LOST = WorkerLostError | SystemExit | KeyboardInterrupt
+_PROCESS_ENDS = _LOST | Terminated | TimeLimitExceeded
+
 
 class Survivor(Request):  # type: ignore[misc]
     """In the worker's main process; the child knows nothing of it."""
@@ -32,7 +35,7 @@ class Survivor(Request):  # type: ignore[misc]
     _broken_off = False
     #: Whether the broker has taken the message back.
     _requeued = False
-    #: Whether the child is gone, and how what it held is to be given back then.
+    #: Whether the child is gone, or through with it; how what it held is to be given back then.
     _gone = False
     _outcome = Outcome.ABANDONED
 
@@ -79,15 +82,14 @@ class Survivor(Request):  # type: ignore[misc]
         super().on_failure(exc_info, send_failed_event, return_ok)
         if self.acknowledged and not self._requeued and not self._already_cancelled:
             self._outcome = Outcome.DONE
+            if not isinstance(_raised(exc_info), _PROCESS_ENDS):
+                self._gone = True  # it lives, and could not even begin, or not say how it ended
             soon(self._record_is_final)
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""
-        exc = exc_info.exception
-        if isinstance(exc, ExceptionWithTraceback):
-            exc = exc.exc
         told = self._already_revoked or self._already_cancelled
-        return not told and isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
+        return not told and isinstance(_raised(exc_info), _LOST)
 
     def _keeps(self) -> bool:
         """Whether the lock store is to have the message, too, while the body runs."""
@@ -109,8 +111,11 @@ class Survivor(Request):  # type: ignore[misc]
         here = runtime(self.app)
         request = Context(self._request_dict)
         who = identity(request)
-        keys = {*self.task.lock_definition.template.keys(self.args, self.kwargs)}
         called = History.read(request, who).key
+        try:
+            keys = {*self.task.lock_definition.template.keys(self.args, self.kwargs)}
+        except Exception:  # then the child has not taken any, either
+            keys = set()
         claims = [
             Claim(
                 key=key,
@@ -123,3 +128,9 @@ class Survivor(Request):  # type: ignore[misc]
         ]
         logger.info("%s ended with its process: what it held is given back", self)
         return here.manager.take_back(claims, self._outcome)
+
+
+def _raised(exc_info: Any) -> BaseException:
+    """What the pool says was raised, without its wrapping."""
+    exc: BaseException = exc_info.exception
+    return exc.exc if isinstance(exc, ExceptionWithTraceback) else exc

@@ -55,6 +55,6 @@ class Sweeper(bootsteps.StartStopStep):  # type: ignore[misc]
             logger.exception("nothing was swept")
             return LONGEST_SLEEP
         ours = here.wake(swept.wakes)
-        if swept.next_in is None or ours < len(swept.wakes):
+        if swept.next_in is None or (swept.wakes and not ours):
             return LONGEST_SLEEP  # what was handed back is for another worker to find
         return min(swept.next_in, LONGEST_SLEEP)

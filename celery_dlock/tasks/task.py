@@ -25,7 +25,7 @@ from celery_dlock.tasks.revoking import EndRevoked
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.sweeper import Sweeper
 from celery_dlock.tasks.taking import take
-from celery_dlock.tasks.useless import bury_rejected, bury_unknown
+from celery_dlock.tasks.useless import BuryUndecodable, bury_rejected, bury_unknown
 from celery_dlock.tasks.worker import CheckAtStart
 
 
@@ -53,6 +53,7 @@ class LockedTask(Task):  # type: ignore[misc]
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
         app.steps["worker"].update({CheckAtStart, EndRevoked, Sweeper, WatchChildren})
+        app.steps["consumer"].add(BuryUndecodable)
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls._define()
             if "__header__" in cls.__dict__:

@@ -1,17 +1,23 @@
 """Publishing the messages of tasks that were called.
 
-It never raises: a call that nobody answers is repeated by the sweeper of any worker, so what
-fails here is late and not lost. A message of another broker is left to that broker's workers.
+What fails here is late and not lost, and raises nothing: a call that nobody answers is repeated by
+the sweeper of any worker. A message of another broker is left to that broker's workers, and one
+that no broker would take is put aside after some calls.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from amqp.exceptions import NotFound, PreconditionFailed
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu.exceptions import SerializationError
 
 from celery_dlock.backends.base import LockBackend, Wake
 from celery_dlock.core.events import Buried, Sinks, Subject, Woken
@@ -20,6 +26,21 @@ from celery_dlock.tasks.entry import Entry, OfAnotherVersion, Undecodable
 from celery_dlock.tasks.history import HISTORY
 
 logger = logging.getLogger("celery_dlock")
+
+#: The message itself is at fault, or where it goes. All else may be the broker's trouble, or that
+#: of the way there: an outage must not put anything aside.
+UNPUBLISHABLE = (
+    NotFound,
+    PreconditionFailed,
+    SerializationError,
+    TypeError,
+    ValueError,
+    LookupError,
+    struct.error,
+)
+
+#: So many messages of another version are remembered as having been told of.
+REMEMBERED = 10_000
 
 
 class Waker:
@@ -33,6 +54,7 @@ class Waker:
         self._backend = backend
         self._sinks = sinks
         self._strangers: set[str] = set()
+        self._of_another_version: set[str] = set()
 
     @cached_property
     def broker(self) -> str:
@@ -51,14 +73,23 @@ class Waker:
     def __call__(self, wakes: Sequence[Wake], producer: Any = None) -> int:
         """Publish each message, with *producer* if one is at hand; how many were our own.
 
-        The store repeats what does not get through.
+        So is each that the store calls meanwhile. It repeats what does not get through.
         """
-        ours = 0
-        for wake in wakes:
+        ours, todo, seen = 0, deque(wakes), set[tuple[str, str]]()
+        while todo:
+            wake = todo.popleft()
+            if (wake.key, wake.task) in seen:
+                continue  # or two messages of another broker would call each other for ever
+            seen.add((wake.key, wake.task))
             try:
-                ours += self._wake(wake, producer)
+                others = self._wake(wake, producer)
+            except SoftTimeLimitExceeded:  # it only happens to strike here
+                raise
             except Exception:
                 logger.exception("%s could not be woken; it is called again", wake.task)
+            else:
+                ours += others is None
+                todo.extend(others or ())
         return ours
 
     def bury(self, key: str, task: str, name: str, cause: Cause) -> None:
@@ -66,31 +97,45 @@ class Waker:
 
         After some calls it is put aside, and the next one is called. *name* is its task's.
         """
+        self(self._bury(key, task, name, cause))
+
+    def _bury(self, key: str, task: str, name: str, cause: Cause) -> Sequence[Wake]:
+        """Who is called instead."""
         reply = self._backend.bury(key, task, cause)
         if reply.verdict:
             self._sinks.emit(Buried(Subject(task_id_of(task), name, key), key, cause))
-        self(reply.wakes)
+        return reply.wakes
 
-    def _wake(self, wake: Wake, producer: Any) -> bool:
-        """Whether it was for us to publish."""
+    def _wake(self, wake: Wake, producer: Any) -> Sequence[Wake] | None:
+        """``None`` when it is published; who was called meanwhile, when it was not for us to."""
         try:
             entry = Entry.decode(wake.key, wake.message)
         except OfAnotherVersion as exc:
-            logger.warning("%s waits for %s: %s", wake.task, wake.key, exc)
-            self._backend.hand_back(wake.key, wake.task)
-            return False
+            self._note_version(wake, exc)
+            return self._backend.hand_back(wake.key, wake.task).wakes
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
-            self.bury(wake.key, wake.task, "", Cause.UNREADABLE)
-            return False
+            return self._bury(wake.key, wake.task, "", Cause.UNREADABLE)
         if entry.broker != self.broker:
             self._note_stranger(wake, entry.broker)
-            self._backend.hand_back(wake.key, wake.task)
-            return False
-        self._publish(entry, producer)
-        subject = Subject(task_id_of(wake.task), str(entry.headers.get("task")), wake.key)
+            return self._backend.hand_back(wake.key, wake.task).wakes
+        name = str(entry.headers.get("task"))
+        try:
+            self._publish(entry, producer)
+        except UNPUBLISHABLE:
+            logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
+            return self._bury(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
+        subject = Subject(task_id_of(wake.task), name, wake.key)
         self._sinks.emit(Woken(subject, wake.key, wake.ending))
-        return True
+        return None
+
+    def _note_version(self, wake: Wake, exc: OfAnotherVersion) -> None:
+        """Once for each message, however often it is called."""
+        if wake.task not in self._of_another_version:
+            if len(self._of_another_version) >= REMEMBERED:
+                self._of_another_version.clear()
+            self._of_another_version.add(wake.task)
+            logger.warning("%s waits for %s: %s", wake.task, wake.key, exc)
 
     def _note_stranger(self, wake: Wake, broker: str) -> None:
         """Once for each broker: it may be our own, called by another name."""

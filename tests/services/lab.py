@@ -17,6 +17,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_dlock.core import turns
 from celery_dlock.tasks.sweeper import Sweeper
 from tests.services import faults
 from tests.services.until import until
@@ -120,6 +121,7 @@ def __getattr__(name: str) -> Any:
         if "app" not in globals():
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
             Sweeper.enabled = config.get("sweeps", True)
+            turns.CALL_AGAIN_FIRST = config.get("call_again", turns.CALL_AGAIN_FIRST)
             globals()["app"] = make_app(config)
             faults.install(Path(config["folder"]), config.get("faults", ()))
     return globals()["app"]

@@ -10,7 +10,7 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from kombu.message import Message
 
-from celery_dlock import BackendUnavailable, Queue
+from celery_dlock import BackendUnavailable, Queue, lock
 from celery_dlock.core.state import Claim, Run, Wait
 from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.request import LockedRequest
@@ -36,6 +36,10 @@ def accepted(desk: Desk, policy: Any, **options: Any) -> tuple[LockedRequest, Me
     charge.delay(42)
     message = desk.take()
     assert message is not None
+    return begun(desk, message), message
+
+
+def begun(desk: Desk, message: Message) -> LockedRequest:
     request = LockedRequest(
         message,
         on_ack=message.ack_log_error,
@@ -43,11 +47,25 @@ def accepted(desk: Desk, policy: Any, **options: Any) -> tuple[LockedRequest, Me
         app=desk.app,
         hostname="desk",
         eventer=desk.eventer,
-        task=charge,
+        task=desk.app.tasks["charge"],
         connection_errors=(OSError,),
     )
     request.on_accepted(4711, 0.0)
-    return request, message
+    return request
+
+
+def called(desk: Desk) -> LockedRequest:
+    """A request whose message has waited and was called, that a child has begun with."""
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: int) -> None: ...
+
+    charge.delay(42)
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.deliver()
+    message = desk.take()
+    assert message is not None
+    return begun(desk, message)
 
 
 def fails(request: LockedRequest, exc: BaseException) -> None:
@@ -142,3 +160,29 @@ def test_a_revocation_is_final_whoever_has_the_message(desk: Desk, policy: Any) 
     fails(request, Terminated(15))
     assert desk.result(request.id).state == "REVOKED"
     assert message.acknowledged
+
+
+def test_what_a_child_that_lives_could_not_begin_gives_its_turn_back_at_once(desk: Desk) -> None:
+    request = called(desk)
+    fails(request, ValueError("this cannot be decoded"))
+    assert desk.result(request.id).state == "FAILURE"
+    assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+
+def test_a_process_that_is_lost_keeps_its_turn_until_it_is_gone(desk: Desk) -> None:
+    request = called(desk)
+    fails(request, WorkerLostError("signal 9"))
+    assert len(runtime(desk.app).backend.peek("order:42").grants) == 1
+    request._child_is_gone()
+    assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+
+@pytest.mark.parametrize("exc", [ValueError("not decoded"), WorkerLostError("signal 9")])
+def test_the_turn_is_given_back_also_when_the_arguments_say_no_key(
+    desk: Desk, exc: Exception
+) -> None:
+    request = called(desk)
+    request._args = ()
+    fails(request, exc)
+    request._child_is_gone()
+    assert runtime(desk.app).backend.peek("order:42").grants == ()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from amqp.exceptions import (
+    AccessRefused,
+    NotFound,
+    PreconditionFailed,
+    RecoverableConnectionError,
+)
 from celery import states
+from kombu.exceptions import OperationalError
 from kombu.message import Message
 
 from celery_dlock import LockedTask, LockLost, lock
@@ -105,6 +112,56 @@ def test_what_lies_in_the_store_and_is_no_message_is_put_aside(
     assert message is not None
     desk.run(message)
     assert useful.get() == 2
+
+
+class Refuses:
+    """A producer whose broker refuses every message, as amqp says it, or cannot be reached."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def publish(self, *_: Any, **__: Any) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "dead"),
+    [
+        (NotFound("no exchange"), True),
+        (PreconditionFailed("message size is larger than configured"), True),
+        (TypeError("a property"), True),
+        (OperationalError("away"), False),
+        (ConnectionResetError("away"), False),
+        (RecoverableConnectionError("away"), False),
+        (AccessRefused("to this process"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_a_message_is_put_aside_when_it_cannot_be_published_and_not_when_the_broker_is_away(
+    desk: Desk, charge: LockedTask, clock: ManualClock, error: Exception, dead: bool
+) -> None:
+    # Given two tasks that wait for a key, And the first is called
+    first, second = charge.delay("42", 1), charge.delay("42", 2)
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+    assert desk.take() is not None
+
+    # When it cannot be published, again and again
+    here = runtime(desk.app)
+    for _ in range(CALLS_BEFORE_DEAD):
+        assert store(desk).dead() == []
+        clock.advance(AN_HOUR)
+        here.wake(store(desk).sweep().wakes, Refuses(error))
+        if store(desk).dead():
+            break
+
+    # Then it is dead if it is to blame, else it is called without end
+    causes = [(b.dead.task, b.dead.cause) for b in store(desk).dead()]
+    assert causes == ([(f"{first.id}:0:0", Cause.UNPUBLISHABLE)] if dead else [])
+    again = called_again(desk, clock)
+    assert again is not None
+    assert again.headers["id"] == (second if dead else first).id
 
 
 def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kept(
