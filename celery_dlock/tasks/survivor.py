@@ -132,5 +132,6 @@ class Survivor(Request):  # type: ignore[misc]
 
 def _raised(exc_info: Any) -> BaseException:
     """What the pool says was raised, without its wrapping."""
-    exc: BaseException = exc_info.exception
-    return exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+    exc: Any = exc_info.exception
+    raised: BaseException = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+    return raised
