@@ -41,6 +41,7 @@ class Settings:
     fencing_epoch: int = 0
     backend_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     sinks: tuple[Sink, ...] = ()
+    broker: str | None = None
 
     @classmethod
     def from_conf(cls, conf: Any) -> Settings:
@@ -91,6 +92,12 @@ def _refuse_unknown(conf: Any) -> None:
 def _url(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{name} must be the URL of a lock store")
+    return value
+
+
+def _name(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name} must be a name, got {value!r}")
     return value
 
 
@@ -159,4 +166,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "fencing_epoch": _epoch,
     "backend_options": _options,
     "sinks": _sinks,
+    "broker": _name,
 }

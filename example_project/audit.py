@@ -66,7 +66,7 @@ def audit(evidence: Evidence) -> list[Finding]:
         _no_overlap(evidence),
         _tokens_grow(evidence),
         _late_write_refused(evidence),
-        _rescheduled(evidence),
+        _in_order(evidence),
     ]
 
 
@@ -147,9 +147,30 @@ def _late_write_refused(evidence: Evidence) -> Finding:
     return Finding("The paused worker's late write was refused", detail, tuple(wrong))
 
 
-def _rescheduled(evidence: Evidence) -> Finding:
-    moves = [e for e in evidence.journal if e["event"] == "Rescheduled"]
-    messages = {e["subject"]["task_id"] for e in moves}
-    wrong = () if moves else ("nothing was rescheduled, although some orders are hot",)
-    detail = f"{len(moves)} times, {len(messages)} messages"
-    return Finding("Messages that found their order taken were rescheduled", detail, wrong)
+def _in_order(evidence: Evidence) -> Finding:
+    sequence = {event.event_id: event.sequence for event in evidence.events}
+    wrong = []
+    for order_id, runs in _by_order(evidence).items():
+        applied = dict.fromkeys(r.event_id for r in runs if r.applied and r.event_id in sequence)
+        wrong += [
+            f"order {order_id}: {later} after {earlier}"
+            for earlier, later in pairwise(applied)
+            if sequence[later] < sequence[earlier]
+        ]
+    waited, again = _calls(evidence)
+    if not waited:
+        wrong.append("nothing waited its turn, although some orders are hot")
+    detail = f"through the kill and the pause; {waited} waited their turn"
+    detail += f", {again} were called more than once"
+    return Finding("The events of every order were applied in their order", detail, tuple(wrong))
+
+
+def _calls(evidence: Evidence) -> tuple[int, int]:
+    """How many were not called by their publisher at once, and how many more than once."""
+    parked, woken = (
+        [(e["subject"]["task_id"], e["pid"]) for e in evidence.journal if e["event"] == kind]
+        for kind in ("Parked", "Woken")
+    )
+    waited = {task_id for task_id, _ in set(woken) - set(parked)}
+    calls = Counter(task_id for task_id, _ in woken)
+    return len(waited), sum(times > 1 for times in calls.values())

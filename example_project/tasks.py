@@ -1,11 +1,11 @@
-"""The shop's one task. Read this first: lock, work, fence, write."""
+"""The shop's one task. Read this first: queue, lock, work, fence, write."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from celery_dlock import FullJitter, Lease, Reschedule, fencing, locked_task
+from celery_dlock import Lease, Queue, fencing, locked_task
 from example_project import orders, provider
 from example_project.app import FOLDER, app
 
@@ -15,7 +15,8 @@ DATABASE = FOLDER / "orders.db"
 @locked_task(
     "order:{order_id}",
     app=app,
-    on_contention=Reschedule(backoff=FullJitter(base=0.05, cap=0.5)),
+    # In the order of publishing; and the shop's broker forgets what a killed worker had taken.
+    on_contention=Queue(ordered="publish", keep=True),
 )
 def apply_event(
     order_id: int,
@@ -27,7 +28,10 @@ def apply_event(
     fencing_token: int,
     lease: Lease,
 ) -> None:
-    """Apply one event to its order, exactly once however often the message is delivered."""
+    """Apply one event to its order, after those before it and exactly once.
+
+    However often the message is delivered, and whatever becomes of the workers.
+    """
     started = time.monotonic()
     provider.tell(event_id)
     with orders.transaction(DATABASE) as db:

@@ -8,13 +8,15 @@ Every operation repeats safely: a caller that lost the reply asks again with the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from celery_dlock.core.state import (
+    Cause,
     Claim,
+    Dead,
     Ending,
     EnterVerdict,
     KeyState,
@@ -85,6 +87,20 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class Burial:
+    """A dead message, whose it was, and why it is dead."""
+
+    key: str
+    dead: Dead
+    message: bytes
+
+
+def by_age(burial: Burial) -> tuple[int, str, str]:
+    """In which order a store tells of its dead."""
+    return burial.dead.at, burial.key, burial.dead.task
+
+
+@dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What every store is built with, whatever its URL says.
 
@@ -106,6 +122,8 @@ class LockBackend(ABC):
 
     traits: ClassVar[frozenset[Trait]]
     guarantee: ClassVar[Guarantee]
+    #: In bytes; the task layer hands over no message that is larger.
+    largest_message: ClassVar[int]
 
     @classmethod
     @abstractmethod
@@ -117,13 +135,21 @@ class LockBackend(ABC):
 
     @abstractmethod
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
-        """Ask for ``claim.key``; *message* is what a verdict ``Park`` leaves with the store."""
+        """Ask for ``claim.key``; *message* is what a verdict ``Park`` leaves with the store.
+
+        So does a verdict ``Run`` of a claim with ``keep``, until it leaves. A message that the
+        store has of this task already is not replaced.
+        """
 
     @abstractmethod
     def leave(
         self, claim: Claim, outcome: Outcome, message: bytes | None = None
     ) -> Reply[LeaveVerdict]:
-        """Give the key back; *message* is what goes back to the head of the queue on ``REPEAT``."""
+        """Give the key back; *message* is what goes back to the head of the queue on ``REPEAT``.
+
+        With ``claim.successor`` the key stays reserved for that task, and its message is called if
+        it waits already.
+        """
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
@@ -138,6 +164,42 @@ class LockBackend(ABC):
         """:meth:`reap` up to *limit* keys that are due, the most overdue first.
 
         Several may sweep at once: a key that one has reaped is no longer due for the others.
+        """
+
+    @abstractmethod
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        """Key and task of each message that the store has under any of *task_ids*, in any order.
+
+        It looks through all queues, once for all ids: for people who revoke, not for operations.
+        """
+
+    @abstractmethod
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        """Call *task* to end as revoked; whether its message waited for *key*, or was called.
+
+        One that runs goes on, and one that is called to end for another reason ends for that.
+        """
+
+    @abstractmethod
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        """*task* was called for *key* and its message is of no use; whether it is dead now.
+
+        That takes several calls: another worker may be able to read it.
+        """
+
+    @abstractmethod
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        """*task* was called for *key*, and another process has to publish it; whether it waits."""
+
+    @abstractmethod
+    def dead(self, limit: int = 100) -> list[Burial]:
+        """Dead messages, the oldest first, and then by key and task."""
+
+    @abstractmethod
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        """Forget that *task* is done or lost runs; whether it was dead, and waits for *key* again.
+
+        If another message of it waits, that one stays, and the dead one is forgotten.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_dlock.core.state import KeyState, Waiting
+from celery_dlock.core.state import Dead, KeyState, Waiting
 
 #: A lost run of a task that is never heard of again is forgotten after this long (a day).
 REMEMBER_LOST = 86_400_000_000
@@ -20,8 +20,9 @@ class Change:
 
     ``guard`` is whether holders, calls or the count of parked entries differ; ``gone`` and
     ``came`` are queue entries (one that moved only ``came``); ``parked`` and ``unparked`` are the
-    tasks whose message the store keeps from now on, and may forget. ``lost`` maps a task to its
-    new count of lost runs, 0 to forget it.
+    tasks whose message the store keeps from now on, and may forget. ``done`` are to be remembered
+    as finished, ``undone`` no longer. ``lost`` maps a task to its new count of lost runs, 0 to
+    forget it. ``dead`` are messages that leave the queue for the list of the dead.
     """
 
     guard: bool
@@ -30,7 +31,9 @@ class Change:
     parked: frozenset[str]
     unparked: frozenset[str]
     done: frozenset[str]
+    undone: frozenset[str]
     lost: dict[str, int]
+    dead: tuple[Dead, ...]
 
 
 def difference(before: KeyState, after: KeyState) -> Change:
@@ -46,11 +49,13 @@ def difference(before: KeyState, after: KeyState) -> Change:
         parked=has - had,
         unparked=had - has,
         done=after.done - before.done,
+        undone=before.done - after.done,
         lost={
             task: new.get(task, 0)
             for task in old.keys() | new.keys()
             if old.get(task) != new.get(task)
         },
+        dead=after.dead,
     )
 
 

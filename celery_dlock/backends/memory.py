@@ -9,23 +9,26 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self, TypeVar
 
 from celery_dlock.backends.base import (
     BackendOptions,
+    Burial,
     Guarantee,
     LockBackend,
     Reply,
     Swept,
     Trait,
     Wake,
+    by_age,
 )
 from celery_dlock.backends.change import REMEMBER_LOST, difference
-from celery_dlock.core import machine
+from celery_dlock.core import machine, turns, upkeep
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
+    Cause,
     Claim,
     EnterVerdict,
     KeyState,
@@ -33,10 +36,12 @@ from celery_dlock.core.state import (
     Outcome,
     RenewVerdict,
     Step,
+    task_id_of,
 )
 from celery_dlock.errors import ConfigurationError
 
 V = TypeVar("V")
+Rule = Callable[[KeyState, int], Step[V]]
 
 
 @dataclass(slots=True)
@@ -69,12 +74,14 @@ class MemoryBackend(LockBackend):
         {Trait.LEASE_PER_TASK, Trait.MONOTONE_FENCING, Trait.STRICT_FENCING}
     )
     guarantee: ClassVar[Guarantee] = Guarantee.STRICT
+    largest_message: ClassVar[int] = 2**30
 
     def __init__(self, options: BackendOptions) -> None:
         self._now = options.clock or wall_clock
         self._mutex = threading.Lock()
         self._keys: dict[str, _Key] = {}
         self._forget: list[tuple[int, str, str]] = []  # a heap: until when, key, task
+        self._dead: dict[tuple[str, str], Burial] = {}
         self._token = 0
 
     @classmethod
@@ -112,10 +119,7 @@ class MemoryBackend(LockBackend):
 
     def reap(self, key: str) -> Reply[None]:
         with self._mutex:
-            nobody = Claim(key, task="", nonce="", ttl=0)
-            now = self._now()
-            before = self._load(nobody, now)
-            return self._commit(nobody, before, machine.reap(before, now), None, now)
+            return self._change(key, "", machine.reap)
 
     def sweep(self, limit: int = 100) -> Swept:
         overdue = [key for at, key in self._dues() if at <= self._now()]
@@ -124,10 +128,50 @@ class MemoryBackend(LockBackend):
         next_in = max(0, later[0][0] - self._now()) / SECOND if later else None
         return Swept(tuple(wakes), next_in)
 
+    def _change(self, key: str, task: str, rule: Rule[V], message: bytes | None = None) -> Reply[V]:
+        """Apply *rule* to what concerns *task*, for nobody's claim."""
+        claim = Claim(key, task, nonce="", ttl=0)
+        now = self._now()
+        before = self._load(claim, now)
+        return self._commit(claim, before, rule(before, now), message, now)
+
     def _dues(self) -> list[tuple[int, str]]:
         with self._mutex:
-            dues = ((machine.due(found.state), key) for key, found in self._keys.items())
+            dues = ((turns.due(found.state), key) for key, found in self._keys.items())
             return sorted((at, key) for at, key in dues if at is not None)
+
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        with self._mutex:
+            return [
+                (key, task)
+                for key, found in self._keys.items()
+                for task in found.messages
+                if task_id_of(task) in task_ids
+            ]
+
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        with self._mutex:
+            return self._change(key, task, lambda state, now: upkeep.cancel(state, task, now))
+
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        with self._mutex:
+            return self._change(key, task, lambda state, now: upkeep.bury(state, task, cause, now))
+
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        with self._mutex:
+            return self._change(key, task, lambda state, now: upkeep.hand_back(state, task, now))
+
+    def dead(self, limit: int = 100) -> list[Burial]:
+        with self._mutex:
+            return sorted(self._dead.values(), key=by_age)[:limit]
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        with self._mutex:
+            was = self._dead.pop((key, task), None)
+            dead, message = (was.dead, was.message) if was else (None, None)
+            return self._change(
+                key, task, lambda state, now: upkeep.replay(state, task, dead, now), message
+            )
 
     def peek(self, key: str) -> KeyState:
         with self._mutex:
@@ -153,15 +197,20 @@ class MemoryBackend(LockBackend):
     ) -> Reply[V]:
         change = difference(before, step.state)
         found = self._keys.setdefault(claim.key, _Key())
-        found.state = replace(step.state, done=frozenset(), lost=())
+        found.state = replace(step.state, done=frozenset(), lost=(), dead=())
         for task in change.parked:
             found.messages[task] = message or b""
         wakes = tuple(
             Wake(claim.key, turn.task, found.messages[turn.task], turn.ending)
             for turn in step.wakes
         )
+        for dead in change.dead:
+            kept = message or found.messages.get(dead.task, b"")
+            self._dead[claim.key, dead.task] = Burial(claim.key, dead, kept)
         for task in change.unparked:
             del found.messages[task]
+        for task in change.undone & found.past.keys():
+            found.past[task].done_until = 0
         for task in change.done:
             found.past.setdefault(task, _Past()).done_until = now + claim.done_ttl
             heapq.heappush(self._forget, (now + claim.done_ttl, claim.key, task))

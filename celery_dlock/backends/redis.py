@@ -9,22 +9,33 @@ not happen twice is guarded by the fence in the resource, with this store as wit
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import redis
 
 from celery_dlock.backends import redis_wire as wire
-from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Swept, Trait
+from celery_dlock.backends.base import (
+    BackendOptions,
+    Burial,
+    Guarantee,
+    LockBackend,
+    Reply,
+    Swept,
+    Trait,
+    by_age,
+)
 from celery_dlock.backends.redis_client import Session, client_of
 from celery_dlock.core.state import (
+    Cause,
     Claim,
     EnterVerdict,
     KeyState,
     LeaveVerdict,
     Outcome,
     RenewVerdict,
+    task_id_of,
 )
 
 
@@ -35,6 +46,7 @@ class RedisBackend(LockBackend):
         {Trait.MULTI_PROCESS, Trait.MULTI_HOST, Trait.LEASE_PER_TASK, Trait.MONOTONE_FENCING}
     )
     guarantee: ClassVar[Guarantee] = Guarantee.MONOTONE
+    largest_message: ClassVar[int] = 256 * 2**20  # half of what a server takes by default
 
     def __init__(self, connect: Callable[[], redis.Redis], options: BackendOptions) -> None:
         self._connect = connect
@@ -80,6 +92,50 @@ class RedisBackend(LockBackend):
     def sweep(self, limit: int = 100) -> Swept:
         with self._answers() as scripts:
             return wire.swept(scripts.sweep(self._indexes, [self._now(), limit]))
+
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        with self._answers() as session:
+            client: Any = session.client  # its types speak of decoded replies too
+            pipeline = client.pipeline(transaction=False)
+            for index in self._indexes:  # a key with a message is always due some time
+                pipeline.zrange(index, 0, -1)
+            keys = [wire.key_of(member) for members in pipeline.execute() for member in members]
+            found = ((key, task) for key in keys for task in self._parked_for(session, key))
+            return [(key, task) for key, task in found if task_id_of(task) in task_ids]
+
+    def _parked_for(self, session: Session, key: str) -> set[str]:
+        """The tasks with a message for *key*; a long queue is told page by page."""
+        keys, tasks, cursor = wire.touched(self._prefix, key), set[str](), b"0"
+        while True:
+            cursor, page = session.parked(keys, [self._now(), cursor])
+            tasks.update(task.decode() for task in page)
+            if cursor == b"0":
+                return tasks
+
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        return self._upkeep(key, task, "cancel")
+
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        return self._upkeep(key, task, "bury", cause.value)
+
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        return self._upkeep(key, task, "hand_back")
+
+    def dead(self, limit: int = 100) -> list[Burial]:
+        with self._answers() as session:
+            client: Any = session.client
+            graves = (client.hgetall(grave) for grave in wire.graves(self._prefix))
+            found = [burial for grave in graves for burial in wire.burials(grave)]
+        return sorted(found, key=by_age)[:limit]
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        return self._upkeep(key, task, "replay")
+
+    def _upkeep(self, key: str, task: str, what: str, why: str = "") -> Reply[bool]:
+        with self._answers() as scripts:
+            keys = wire.touched(self._prefix, key, task)
+            verdict, wakes = scripts.upkeep(keys, [self._now(), task, what, why])
+            return Reply(bool(verdict), wire.wakes(key, wakes))
 
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, lapsed places included; costs what the queue is long."""

@@ -30,7 +30,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 CONNECT_TIMEOUT = 2.0
 ANSWER_TIMEOUT = 5.0
 
-RULES = ("key", "edits", "machine")
+RULES = ("key", "edits", "turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Session:
     renew: Script
     reap: Script
     sweep: Script
+    upkeep: Script
+    parked: Script
     peek: Script
 
     @classmethod
@@ -51,11 +53,13 @@ class Session:
         return cls(
             os.getpid(),
             client,
-            enter=client.register_script(script(*RULES, "claim", "enter")),
-            leave=client.register_script(script(*RULES, "claim", "leave")),
+            enter=client.register_script(script(*RULES, "machine", "claim", "enter")),
+            leave=client.register_script(script(*RULES, "machine", "claim", "leave")),
             renew=client.register_script(script(*RULES, "renew")),
             reap=client.register_script(script(*RULES, "reap")),
             sweep=client.register_script(script(*RULES, "sweep")),
+            upkeep=client.register_script(script(*RULES, "upkeep")),
+            parked=client.register_script(script("key", "parked")),
             peek=client.register_script(script("key", "peek")),
         )
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from celery_dlock.backends.base import Swept, Wake
+from celery_dlock.backends.base import Burial, Swept, Wake
 from celery_dlock.backends.change import REMEMBER_LOST
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.machine import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
+from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
+    Cause,
     Claim,
+    Dead,
     Drop,
     End,
     Ending,
@@ -39,6 +41,8 @@ from celery_dlock.core.state import (
     Same,
     Waiting,
 )
+from celery_dlock.core.turns import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
+from celery_dlock.core.upkeep import CALL_ELSEWHERE, CALLS_BEFORE_DEAD
 
 #: What is stored under a key; a later form gets the next number and so never meets this one.
 SCHEMA = 1
@@ -49,7 +53,7 @@ SHARDS = 64
 # One letter each: a mode lies in every waiting entry.
 _CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
 _MODES = {code.encode(): mode for mode, code in _CODES.items()}
-_ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d"}
+_ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d", Ending.REVOKED: "r"}
 _ENDINGS = {code.encode(): ending for ending, code in _ENDING_CODES.items()}
 
 _BRACES = re.compile(r"\{[{)]")
@@ -62,6 +66,11 @@ local REMEMBER_LOST = {REMEMBER_LOST}
 local EXCLUSIVE, SHARED = '{_CODES[Mode.EXCLUSIVE]}', '{_CODES[Mode.SHARED]}'
 local TIMED_OUT = '{_ENDING_CODES[Ending.TIMED_OUT]}'
 local DROPPED = '{_ENDING_CODES[Ending.DROPPED]}'
+local REVOKED = '{_ENDING_CODES[Ending.REVOKED]}'
+local RUNS_LOST = '{Cause.RUNS_LOST}'
+local MAX_LOST_RUNS = {MAX_LOST_RUNS}
+local CALLS_BEFORE_DEAD = {CALLS_BEFORE_DEAD}
+local CALL_ELSEWHERE = {CALL_ELSEWHERE}
 """
 
 
@@ -93,7 +102,7 @@ def _without_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "{)")
 
 
-def _key_of(member: bytes) -> str:
+def key_of(member: bytes) -> str:
     """The key whose name in the index of its shard is *member*."""
     return _BRACES.sub(lambda found: "}" if found[0] == "{)" else "{", member.decode()[1:-1])
 
@@ -106,12 +115,18 @@ def names(base: str, task: str | None = None) -> list[str]:
 
 def touched(prefix: str, key: str, task: str = "") -> list[str]:
     """What the script of an operation may touch."""
-    return [*names(base_name(prefix, key), task), f"{_shard(prefix, shard_of(key))}:due"]
+    shard = _shard(prefix, shard_of(key))
+    return [*names(base_name(prefix, key), task), f"{shard}:due", f"{shard}:dead"]
 
 
 def indexes(prefix: str) -> list[str]:
     """The index of due keys of each shard."""
     return [f"{_shard(prefix, number)}:due" for number in range(SHARDS)]
+
+
+def graves(prefix: str) -> list[str]:
+    """The dead messages of each shard."""
+    return [f"{_shard(prefix, number)}:dead" for number in range(SHARDS)]
 
 
 def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | bytes]:
@@ -128,6 +143,8 @@ def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | byt
         claim.gives_up,
         claim.max_waiting,
         int(claim.drop_oldest),
+        int(claim.keep),
+        claim.successor,
         message or b"",
     ]
 
@@ -173,8 +190,21 @@ def wakes(key: str, answer: Sequence[Any]) -> tuple[Wake, ...]:
 
 def swept(answer: Sequence[Any]) -> Swept:
     reaped, later = answer
-    called = tuple(wake for member, rows in reaped for wake in wakes(_key_of(member), rows))
+    called = tuple(wake for member, rows in reaped for wake in wakes(key_of(member), rows))
     return Swept(called, None if later is None else later / SECOND)
+
+
+def burials(grave: Mapping[bytes, bytes]) -> list[Burial]:
+    """The dead of one shard."""
+    return [_burial(name, value) for name, value in grave.items()]
+
+
+def _burial(name: bytes, value: bytes) -> Burial:
+    key, brace, task = name.partition(b"}")  # the name of a key has one only at its end
+    head, _, message = value.partition(b";")
+    mode, limit, cause, at = head.split(b",")
+    dead = Dead(task.decode(), _MODES[mode], int(limit), Cause(cause.decode()), int(at))
+    return Burial(key_of(key + brace), dead, message)
 
 
 def key_state(answer: Sequence[Any]) -> KeyState:

@@ -7,18 +7,38 @@ eventlet the whole process waits with it.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
-from celery_dlock.backends.base import BackendOptions, Guarantee, LockBackend, Reply, Swept, Trait
+from celery_dlock.backends.base import (
+    BackendOptions,
+    Burial,
+    Guarantee,
+    LockBackend,
+    Reply,
+    Swept,
+    Trait,
+    Wake,
+)
 from celery_dlock.backends.memory import wall_clock
 from celery_dlock.backends.sqlite_file import DatabaseFile
-from celery_dlock.backends.sqlite_key import KeyRows, due_keys, next_due, next_token, spend_token
-from celery_dlock.core import machine
+from celery_dlock.backends.sqlite_key import (
+    KeyRows,
+    UnreadableKey,
+    dead_messages,
+    due_keys,
+    next_due,
+    next_token,
+    parked_tasks,
+    spend_token,
+)
+from celery_dlock.core import machine, upkeep
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
+    Cause,
     Claim,
     EnterVerdict,
     KeyState,
@@ -26,8 +46,14 @@ from celery_dlock.core.state import (
     Outcome,
     RenewVerdict,
     Run,
+    Step,
 )
+from celery_dlock.core.turns import CALL_AGAIN_LAST
 from celery_dlock.errors import ConfigurationError
+
+logger = logging.getLogger("celery_dlock")
+
+V = TypeVar("V")
 
 BUSY_TIMEOUT = 5.0
 
@@ -49,6 +75,7 @@ class SqliteBackend(LockBackend):
         }
     )
     guarantee: ClassVar[Guarantee] = Guarantee.STRICT
+    largest_message: ClassVar[int] = 500_000_000  # half of what SQLite takes by default
 
     def __init__(self, path: Path, options: BackendOptions) -> None:
         if path.is_dir():
@@ -89,7 +116,7 @@ class SqliteBackend(LockBackend):
     ) -> Reply[LeaveVerdict]:
         with self._file.transaction() as db:
             rows = KeyRows(db, self._prefix, claim.key, self._now())
-            before = rows.load(claim.task)
+            before = rows.load(claim.task, claim.successor)
             step = machine.leave(before, claim, outcome, rows.now)
             return Reply(step.verdict, rows.save(claim, before, step, message))
 
@@ -105,22 +132,62 @@ class SqliteBackend(LockBackend):
         return verdicts
 
     def reap(self, key: str) -> Reply[None]:
-        nobody = Claim(key, task="", nonce="", ttl=0)
-        with self._file.transaction() as db:
-            rows = KeyRows(db, self._prefix, key, self._now())
-            before = rows.load(nobody.task)
-            step = machine.reap(before, rows.now)
-            return Reply(None, rows.save(nobody, before, step, None))
+        return self._change(key, "", machine.reap)
 
     def sweep(self, limit: int = 100) -> Swept:
         with self._file.transaction() as db:
             now = self._now()
             overdue = due_keys(db, self._prefix, now, limit)
-        wakes = [wake for key in overdue for wake in self.reap(key).wakes]
+        wakes = [wake for key in overdue for wake in self._reap_or_put_off(key)]
         with self._file.transaction() as db:
             later = next_due(db, self._prefix)
         next_in = None if later is None else max(0, later - self._now()) / SECOND
         return Swept(tuple(wakes), next_in)
+
+    def _reap_or_put_off(self, key: str) -> tuple[Wake, ...]:
+        """One key that cannot be read must not keep the others waiting."""
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, key, self._now())
+            try:
+                before = rows.load("")
+            except UnreadableKey:
+                logger.exception("nobody is called for %r", key)
+                rows.put_off(CALL_AGAIN_LAST)
+                return ()
+            return rows.save(_nobody(key, ""), before, machine.reap(before, rows.now), None)
+
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        with self._file.transaction() as db:
+            return parked_tasks(db, self._prefix, task_ids)
+
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        return self._change(key, task, lambda state, now: upkeep.cancel(state, task, now))
+
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        return self._change(key, task, lambda state, now: upkeep.bury(state, task, cause, now))
+
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        return self._change(key, task, lambda state, now: upkeep.hand_back(state, task, now))
+
+    def dead(self, limit: int = 100) -> list[Burial]:
+        with self._file.transaction() as db:
+            return dead_messages(db, self._prefix, limit)
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, key, self._now())
+            before, was = rows.load(task), rows.take_dead(task)
+            dead, message = (was.dead, was.message) if was else (None, None)
+            step = upkeep.replay(before, task, dead, rows.now)
+            return Reply(step.verdict, rows.save(_nobody(key, task), before, step, message))
+
+    def _change(self, key: str, task: str, rule: Callable[[KeyState, int], Step[V]]) -> Reply[V]:
+        """Apply *rule* to what concerns *task*, for nobody's claim."""
+        with self._file.transaction() as db:
+            rows = KeyRows(db, self._prefix, key, self._now())
+            before = rows.load(task)
+            step = rule(before, rows.now)
+            return Reply(step.verdict, rows.save(_nobody(key, task), before, step, None))
 
     def peek(self, key: str) -> KeyState:
         with self._file.transaction() as db:
@@ -129,6 +196,10 @@ class SqliteBackend(LockBackend):
     def close(self) -> None:
         """Close the file; the next operation opens it again."""
         self._file.close()
+
+
+def _nobody(key: str, task: str) -> Claim:
+    return Claim(key, task, nonce="", ttl=0)
 
 
 def _timeout(options: BackendOptions) -> float:

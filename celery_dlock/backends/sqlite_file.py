@@ -43,8 +43,14 @@ SCHEMA = (
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
     "CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL",
     # Messages of tasks that wait or were called, apart from the queue that every operation reads.
+    # With a rowid: without one, what is larger than a kilobyte takes a page of 4 kB more.
     """CREATE TABLE message (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (prefix, key, task))""",
+    # Messages that wait for a person: their runs were lost, or nobody can read them.
+    """CREATE TABLE dead (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
+        slots INTEGER NOT NULL, cause TEXT NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     # What is remembered of a task for a while: lost runs, or with lost = 0 that it is done.
     """CREATE TABLE past (

@@ -7,14 +7,24 @@ with ten waiting or with a million.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from celery_dlock.backends.base import Wake
+from celery_dlock.backends.base import Burial, Wake
 from celery_dlock.backends.change import REMEMBER_LOST, Change, difference
 from celery_dlock.backends.guard import decode, encode
-from celery_dlock.core.machine import due
-from celery_dlock.core.state import WINDOW, Claim, KeyState, Mode, Step, Waiting
+from celery_dlock.core.state import (
+    WINDOW,
+    Cause,
+    Claim,
+    Dead,
+    KeyState,
+    Mode,
+    Step,
+    Waiting,
+    task_id_of,
+)
+from celery_dlock.core.turns import due
 from celery_dlock.errors import BackendUnavailable
 
 V = TypeVar("V")
@@ -26,6 +36,13 @@ ENTRY = (
     "SELECT task, mode, slots, rank, arrived, lapses, gives_up FROM waiting "
     "WHERE prefix=? AND key=?"
 )
+
+DEAD = "SELECT key, task, mode, slots, cause, at, body FROM dead"
+
+
+class UnreadableKey(BackendUnavailable):
+    """The rows of one key make no sense; those of others may."""
+
 
 Row = tuple[str, str, int, int, int, int | None, int | None]
 
@@ -55,6 +72,20 @@ def next_due(db: sqlite3.Connection, prefix: str) -> int | None:
     return found
 
 
+def dead_messages(db: sqlite3.Connection, prefix: str, limit: int) -> list[Burial]:
+    """The dead of all keys, the oldest first."""
+    rows = db.execute(f"{DEAD} WHERE prefix=? ORDER BY at, key, task LIMIT ?", (prefix, limit))
+    return [_burial(row) for row in rows]
+
+
+def parked_tasks(
+    db: sqlite3.Connection, prefix: str, task_ids: Collection[str]
+) -> list[tuple[str, str]]:
+    """Key and task of each message under any of *task_ids*, wherever it waits."""
+    rows = db.execute("SELECT key, task FROM message WHERE prefix=?", (prefix,))
+    return [(key, task) for key, task in rows if task_id_of(task) in task_ids]
+
+
 class KeyRows:
     """The rows of one key within one transaction that began at *now*."""
 
@@ -64,20 +95,24 @@ class KeyRows:
         self._due: int | None = None
         self.now = now
 
-    def load(self, task: str) -> KeyState:
-        """What an operation of *task* may see: the bounded part of the key's state."""
+    def load(self, task: str, successor: str = "") -> KeyState:
+        """What an operation of *task* may see: the bounded part of the key's state.
+
+        *successor* is who is to have the key after it, if that is known.
+        """
         self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND lapses<=?", self.now)
         guard = self.load_guard()
         rows = self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
         last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
-        if len(rows) == WINDOW and all(row[0] != task for row in rows):
-            rows += self._run(f"{ENTRY} AND task=?", task).fetchall()
+        if len(rows) == WINDOW:
+            for named in {task, successor} - {"", *(row[0] for row in rows)}:
+                rows += self._run(f"{ENTRY} AND task=?", named).fetchall()
         done = self._past(task, done=1)
         counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in guard.holders)})
         return KeyState(
             guard.holders,
             guard.grants,
-            _entries(rows),
+            self._entries(rows),
             guard.parked,
             first=rows[0][3] if rows else 0,
             last=last or 0,
@@ -93,17 +128,31 @@ class KeyRows:
         try:
             holders, grants = decode(row[0])
         except ValueError as exc:
-            raise BackendUnavailable(f"the row of {self._at[1]!r} cannot be read: {exc}") from exc
+            raise self._unreadable(exc) from exc
         self._due = row[2]
         return KeyState(holders, grants, parked=row[1])
 
     def load_all(self) -> KeyState:
         """The whole queue too; ``done`` and ``lost`` are left out."""
-        guard, waiting = self.load_guard(), _entries(self._run(f"{ENTRY} ORDER BY rank").fetchall())
+        guard, waiting = self.load_guard(), self._entries(self._run(f"{ENTRY} ORDER BY rank"))
         ranks = [entry.rank for entry in waiting] or [0]
         return KeyState(
             guard.holders, guard.grants, waiting, guard.parked, first=ranks[0], last=ranks[-1]
         )
+
+    def _entries(self, rows: Iterable[Row]) -> tuple[Waiting, ...]:
+        try:
+            return tuple(Waiting(row[0], Mode(row[1]), *row[2:]) for row in rows)
+        except ValueError as exc:
+            raise self._unreadable(exc) from exc
+
+    def _unreadable(self, exc: ValueError) -> UnreadableKey:
+        return UnreadableKey(f"the rows of {self._at[1]!r} cannot be read: {exc}")
+
+    def put_off(self, delay: int) -> None:
+        """Make the key due in *delay* microseconds, whatever is in it."""
+        due_at = self.now + delay
+        self._db.execute("UPDATE guard SET due=? WHERE prefix=? AND key=?", (due_at, *self._at))
 
     def save(
         self, claim: Claim, before: KeyState, step: Step[V], message: bytes | None
@@ -112,6 +161,7 @@ class KeyRows:
         change = difference(before, step.state)
         if change.guard or due(step.state) != self._due:  # a renewal leaves it where it was
             self._save_guard(step.state)
+        self._save_dead(change, message)
         self._save_queue(change, message)
         wakes = tuple(
             Wake(claim.key, turn.task, self._message(turn.task), turn.ending) for turn in step.wakes
@@ -144,7 +194,21 @@ class KeyRows:
             body = message or b""
             self._run("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?)", task, body)
 
+    def _save_dead(self, change: Change, message: bytes | None) -> None:
+        for d in change.dead:
+            body = message or (self._message(d.task) if d.task in change.unparked else b"")
+            row = (d.task, d.mode, d.limit, d.cause, d.at, body)
+            self._run("INSERT OR REPLACE INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def take_dead(self, task: str) -> Burial | None:
+        """The dead message of *task*, off the list."""
+        row = self._run(f"{DEAD} WHERE prefix=? AND key=? AND task=?", task).fetchone()
+        self._run("DELETE FROM dead WHERE prefix=? AND key=? AND task=?", task)
+        return None if row is None else _burial(row)
+
     def _save_past(self, change: Change, done_ttl: int) -> None:
+        for task in change.undone:
+            self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=1", task)
         for task in change.done:
             self._remember(task, done=1, lost=0, until=self.now + done_ttl)
         for task, count in change.lost.items():
@@ -178,5 +242,6 @@ class KeyRows:
         return self._db.execute(statement, (*self._at, *values))
 
 
-def _entries(rows: Iterable[Row]) -> tuple[Waiting, ...]:
-    return tuple(Waiting(row[0], Mode(row[1]), *row[2:]) for row in rows)
+def _burial(row: tuple[str, str, str, int, str, int, bytes]) -> Burial:
+    key, task, mode, limit, cause, at, body = row
+    return Burial(key, Dead(task, Mode(mode), limit, Cause(cause), at), bytes(body))

@@ -37,11 +37,21 @@ class Queue:
     fails (``"fail"``), it ends as skipped (``"drop_newest"``), or the first in the queue does
     (``"drop_oldest"``). A task that waited too long fails with
     :exc:`~celery_dlock.LockTimeout`.
+
+    *ordered*: a task takes its place when a worker first sees it (``"arrival"``), or where it is
+    published (``"publish"``), which needs the task declared and the store at hand there; only the
+    head of the queue goes to the broker. *keep*: the store keeps the message until the task is
+    through, so that a worker that dies loses nothing on any broker (of a key with a *limit* above
+    32, no more than that run then). *reserve_retries*: the key stays reserved for a task that
+    retries, until a minute after it is due; others of the key wait for it.
     """
 
     max_waiting: int | None = None
     overflow: Literal["fail", "drop_oldest", "drop_newest"] = "fail"
     max_wait: float | None = 86400.0
+    ordered: Literal["arrival", "publish"] = "arrival"
+    keep: bool = False
+    reserve_retries: bool = False
 
     def __post_init__(self) -> None:
         if self.max_waiting is not None and (
@@ -50,12 +60,21 @@ class Queue:
             raise ConfigurationError(f"max_waiting is a number from 1 up, got {self.max_waiting!r}")
         if self.overflow not in OVERFLOWS:
             raise ConfigurationError(f"overflow is one of {', '.join(OVERFLOWS)}")
+        if self.ordered not in ("arrival", "publish"):
+            raise ConfigurationError(f'ordered is "arrival" or "publish", got {self.ordered!r}')
         if self.max_wait is not None:
             duration("max_wait", self.max_wait)
 
     def queueing(self) -> Queueing:
         """What the store needs to know."""
-        return Queueing(self.max_waiting, self.overflow == "drop_oldest", self.max_wait)
+        return Queueing(
+            self.max_waiting,
+            self.overflow == "drop_oldest",
+            self.max_wait,
+            at_publish=self.ordered == "publish",
+            keep=self.keep,
+            reserve_retries=self.reserve_retries,
+        )
 
     def decide(self, contention: Contention) -> Decision:
         """Asked only for a message that the store does not take: full, or too large for it."""

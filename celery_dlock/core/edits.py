@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_dlock.core.state import Claim, Ending, Grant, Holder, KeyState, Mode, Run, Waiting
+from celery_dlock.core.state import (
+    Cause,
+    Claim,
+    Dead,
+    Ending,
+    Grant,
+    Holder,
+    KeyState,
+    Mode,
+    Run,
+    Waiting,
+)
 
 
 def free(state: KeyState, mode: Mode, limit: int) -> bool:
@@ -23,12 +34,17 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
     slot, token = (unused, token) if claim.mode is Mode.EXCLUSIVE else (0, 0)
     ends, frees = now + claim.ttl, now + claim.ttl + claim.lock_delay
     holder = Holder(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees)
-    return replace(state, holders=(*state.holders, holder)), Run(slot, token)
+    state = replace(state, holders=(*state.holders, holder))
+    if claim.keep:  # its own shadow: what runs again should this run be lost
+        state = insert(state, claim, now, state.first - 1, None)
+    return state, Run(slot, token)
 
 
 def insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | None) -> KeyState:
     """Put *claim*'s task into the queue: parked when *lapses* is ``None``, else a place."""
-    gives_up = now + claim.gives_up if claim.gives_up and lapses is None else None
+    had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
+    impatient = claim.gives_up and lapses is None and not had_its_turn
+    gives_up = now + claim.gives_up if impatient else None
     entry = Waiting(claim.task, claim.mode, claim.limit, rank, now, lapses, gives_up)
     return replace(
         state,
@@ -62,6 +78,12 @@ def forget(state: KeyState, task: str) -> KeyState:
     return replace(state, lost=tuple(entry for entry in state.lost if entry[0] != task))
 
 
+def forget_past(state: KeyState, task: str) -> KeyState:
+    """Nothing is remembered of *task*: neither that it is done, nor that runs were lost."""
+    lost = tuple(entry for entry in state.lost if entry[0] != task)
+    return replace(state, done=state.done - {task}, lost=lost)
+
+
 def leave_queue(state: KeyState, task: str) -> KeyState:
     """Without *task*'s place, its shadow or its parked message, and without its turn."""
     return drop_grant(drop_entry(state, task), task)
@@ -78,9 +100,54 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
     return replace(state, grants=grants)
 
 
+def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """Keep the slot that *claim* leaves for its successor.
+
+    It comes by itself, unless it was faster than this claim and left its message with the store.
+    """
+    task = claim.successor
+    if task in {*(h.task for h in state.holders), *(g.task for g in state.grants)}:
+        return state
+    entry = next((w for w in state.waiting if w.task == task), None)
+    if entry is not None:
+        return to_grant(state, entry, now)
+    turn = Grant(task, claim.mode, claim.limit, False, 0, now + claim.patience)
+    return replace(state, grants=(*state.grants, turn))
+
+
+def bury(state: KeyState, task: str, mode: Mode, limit: int, cause: Cause, now: int) -> KeyState:
+    """Out of the queue and the turns, onto the list of the dead."""
+    state = leave_queue(state, task)
+    return replace(state, dead=(*state.dead, Dead(task, mode, limit, cause, now)))
+
+
+def put_back(state: KeyState, dead: Dead, now: int) -> KeyState:
+    """A dead message waits again, behind all others and for as long as it takes."""
+    again = Claim("", dead.task, "", 0, mode=dead.mode, limit=dead.limit)
+    state = leave_queue(state, dead.task)  # another delivery may have a place, or one reserved
+    return insert(state, again, now, state.last + 1, None)
+
+
+def runs_lost(state: KeyState, task: str) -> int:
+    """How many runs of *task* were lost."""
+    return dict(state.lost).get(task, 0)
+
+
+def messages(state: KeyState) -> tuple[Waiting, ...]:
+    """The parked tasks that are loaded and do not run meanwhile, in their order."""
+    running = {h.task for h in state.holders}
+    return tuple(w for w in state.waiting if w.parked and w.task not in running)
+
+
+def backlog(state: KeyState) -> int:
+    """How many messages wait; the copy of a running task does not count."""
+    loaded = sum(w.parked for w in state.waiting)
+    return state.parked - loaded + len(messages(state))
+
+
 def count_lost(state: KeyState, task: str) -> KeyState:
     """One more run of *task* was lost."""
-    count = dict(state.lost).get(task, 0) + 1
+    count = runs_lost(state, task) + 1
     others = tuple(entry for entry in state.lost if entry[0] != task)
     return replace(state, lost=(*others, (task, count)))
 

@@ -70,6 +70,31 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The message, of ``size`` bytes, cannot wait in the lock store; it waits in the broker."""
+
+    subject: Subject
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The task was revoked while it waited for ``key``; its result says so."""
+
+    subject: Subject
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """The message is dead, for the reason given, and kept on the list of the dead."""
+
+    subject: Subject
+    key: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """The task did not run, because ``holder`` has the key."""
 
@@ -138,6 +163,9 @@ Event = (
     | Rescheduled
     | Parked
     | Woken
+    | TooLarge
+    | Revoked
+    | Buried
     | Skipped
     | Dropped
     | TimedOut
@@ -151,7 +179,7 @@ Sink = Callable[[Event], None]
 
 def log(event: Event) -> None:
     """The sink that is always there: what went wrong as a warning, all else for debugging."""
-    wrong = isinstance(event, TimedOut | Lost | StaleRejected | Unavailable)
+    wrong = isinstance(event, TimedOut | Lost | StaleRejected | Unavailable | Buried | TooLarge)
     logger.log(logging.WARNING if wrong else logging.DEBUG, "%s", event)
 
 

@@ -28,10 +28,11 @@ Who waits in which way (``Wait``):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_dlock.core.edits import (
+    backlog,
+    bury,
     carried,
     count_lost,
     drop_entry,
@@ -43,12 +44,15 @@ from celery_dlock.core.edits import (
     insert,
     kept,
     leave_queue,
+    messages,
     replace_grant,
+    reserve,
+    runs_lost,
     to_grant,
 )
 from celery_dlock.core.state import (
-    WINDOW,
     Busy,
+    Cause,
     Claim,
     Drop,
     End,
@@ -72,16 +76,16 @@ from celery_dlock.core.state import (
     Wait,
     Waiting,
 )
+from celery_dlock.core.turns import expire, settle
 
-#: An unanswered call is repeated after this long; each repetition doubles it, up to the last.
-CALL_AGAIN_FIRST = 5_000_000
-CALL_AGAIN_LAST = 600_000_000
+#: So many runs of a task may be lost before its message is put aside: it may be what kills.
+MAX_LOST_RUNS = 10
 
 
 def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[EnterVerdict]:
     """*claim* asks for its key; *token* is the fencing token that a grant made now carries."""
-    state, verdict = _answer(_expire(state, now), claim, now, token)
-    state, wakes = _settle(state, now)
+    state, verdict = _answer(expire(state, now), claim, now, token)
+    state, wakes = settle(state, now)
     return Step(state, verdict, wakes)
 
 
@@ -90,9 +94,11 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     mine = holder_of(state, claim)
     if mine is not None:
         state = replace(state, holders=tuple(h for h in state.holders if h is not mine))
-    state = _conclude(_expire(state, now), claim, outcome, held=mine is not None, now=now)
+    state = _conclude(expire(state, now), claim, outcome, held=mine is not None, now=now)
+    if mine is not None and claim.successor:
+        state = reserve(state, claim, now)
     others_carry = carried(state, claim.task)
-    state, wakes = _settle(state, now)
+    state, wakes = settle(state, now)
     return Step(state, Lost(others_carry) if mine is None else Left(others_carry), wakes)
 
 
@@ -106,27 +112,8 @@ def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
 
 def reap(state: KeyState, now: int) -> Step[None]:
     """Time has passed: drop what has ended, call who is next and, again, who did not answer."""
-    state, wakes = _settle(_expire(state, now), now)
+    state, wakes = settle(expire(state, now), now)
     return Step(state, None, wakes)
-
-
-def due(state: KeyState) -> int | None:
-    """When :func:`reap` has something to do, should nobody come before; ``None`` for never.
-
-    Only keys with messages are ever due: all else expires by being looked at.
-    """
-    if not state.parked and not any(g.parked for g in state.grants):
-        return None
-    instants = [g.due for g in state.grants]
-    if state.parked:
-        running = {h.task for h in state.holders}
-        instants += [h.frees for h in state.holders]
-        instants += [
-            w.gives_up
-            for w in state.waiting[:WINDOW]
-            if w.gives_up is not None and w.task not in running
-        ]
-    return min(instants, default=0)
 
 
 # What happens inside an operation.
@@ -138,17 +125,21 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
         return _extend(state, mine, claim, now), Run(mine.slot, mine.token)
     if claim.task in state.done:
         return forget(state, claim.task), Drop(Reason.DONE)
-
     grant = next((g for g in state.grants if g.task == claim.task), None)
+    entry = next((w for w in state.waiting if w.task == claim.task), None)
+    running = next((h for h in state.holders if h.task == claim.task), None)
+    ends = grant is not None and grant.ending is not None
+    if not ends and running is None and _lost_too_often(state, claim):
+        task, mode, limit = claim.task, claim.mode, claim.limit
+        return bury(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
+    asks_twice = grant is not None and grant.parked and claim.wait is Wait.ENQUEUE
+    if asks_twice or (entry is not None and entry.parked):
+        return state, Drop(Reason.WAITING)
     if grant is not None:
         return _take_turn(state, claim, grant, now, token)
-    entry = next((w for w in state.waiting if w.task == claim.task), None)
-    if entry is not None and entry.parked:
-        return state, Drop(Reason.WAITING)
-    running = next((h for h in state.holders if h.task == claim.task), None)
     if running is None:
         return _start_or_wait(state, claim, entry, now, token)
-    if claim.wait is not Wait.QUEUE:
+    if claim.wait not in (Wait.QUEUE, Wait.ENQUEUE):
         return state, Same(running, max(0, running.expires - now))
     # A shadow: this delivery may be the only copy that survives the first one's death.
     return insert(state, claim, now, state.first - 1, None), Park()
@@ -163,10 +154,11 @@ def _take_turn(
         taken = replace(grant, taker=claim.nonce, due=now + claim.ttl)
         return replace_grant(state, taken), End(grant.ending)
     state = drop_grant(state, claim.task)
-    if free(state, claim.mode, claim.limit):
+    enqueues = claim.wait is Wait.ENQUEUE  # the slot is reserved for it, and it is to be called
+    if free(state, claim.mode, claim.limit) and not enqueues:
         return hold(state, claim, now, token)
     # The limit or the mode has changed since the turn was called: back to the head.
-    if grant.parked:
+    if grant.parked or enqueues:
         return insert(state, claim, now, state.first - 1, None), Park()
     state = insert(state, claim, now, state.first - 1, grant.due)
     return _start_or_wait(state, claim, state.waiting[0], now, token)
@@ -175,19 +167,19 @@ def _take_turn(
 def _start_or_wait(
     state: KeyState, claim: Claim, entry: Waiting | None, now: int, token: int
 ) -> tuple[KeyState, EnterVerdict]:
-    started = any(task == claim.task for task, _ in state.lost)
-    if _may_start(state, claim, entry, started):
+    started = runs_lost(state, claim.task) > 0
+    if claim.wait is not Wait.ENQUEUE and _may_start(state, claim, entry, started):
         return hold(drop_entry(state, claim.task), claim, now, token)
-    if claim.wait is Wait.NOT:
+    if claim.wait in (Wait.NOT, Wait.LOOK):
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
     state = drop_entry(state, claim.task)
     if claim.wait is Wait.PLACE:
         return insert(state, claim, now, rank, now + claim.patience), _busy(state, now)
     # Whoever is called as this operation ends has made room.
-    later, _ = _settle(state, now) if claim.max_waiting else (state, ())
+    later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not started and _full(later, claim):
-        oldest = next(_messages(later), None) if claim.drop_oldest else None
+        oldest = next(iter(messages(later)), None) if claim.drop_oldest else None
         if oldest is None:
             return state, replace(_busy(state, now), full=True)
         state = to_grant(state, oldest, now, Ending.DROPPED)
@@ -201,9 +193,14 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             state = forget(state, task)
             return replace(state, done=state.done | {task}) if claim.done_ttl else state
         case Outcome.OVER:
-            return forget(state, task)
+            # A copy that ends takes nothing from the one that runs: what waits may be its message.
+            runs = not held and any(h.task == task for h in state.holders)
+            return state if runs else forget(state, task)
         case Outcome.REPEAT:
-            if claim.wait is not Wait.QUEUE or kept(state, task):
+            if not _has_message(claim):
+                return state
+            state = count_lost(state, task) if held else state  # or it would run again for ever
+            if kept(state, task):
                 return state
             # Also while a copy runs: on some brokers this acknowledgement takes its message away.
             state = leave_queue(state, task)  # another delivery may have a place, or its turn
@@ -212,48 +209,13 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             return count_lost(state, task) if held else state
 
 
-def _expire(state: KeyState, now: int) -> KeyState:
-    """Drop ended leases, reservations of places that never came back, and lapsed places."""
-    for holder in state.holders:
-        if holder.frees <= now:
-            state = count_lost(state, holder.task)
-    lapsed = [w.task for w in state.waiting if w.lapses is not None and w.lapses <= now]
-    for task in lapsed:
-        state = drop_entry(state, task)
-    return replace(
-        state,
-        holders=tuple(h for h in state.holders if h.frees > now),
-        grants=tuple(g for g in state.grants if g.parked or g.due > now),
-    )
+def _has_message(claim: Claim) -> bool:
+    """Whether a message comes with *claim*; without one a task is a matter of its broker."""
+    return claim.wait in (Wait.QUEUE, Wait.LOOK)
 
 
-def _settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
-    """Every operation ends with this: end who waited too long, call who is next or overdue."""
-    running = {h.task for h in state.holders}
-    window = state.waiting[:WINDOW]  # beyond it there may be others that were not loaded
-    late = [w for w in window if _waited_enough(w, now) and w.task not in running]
-    for entry in late:
-        state = to_grant(state, entry, now, Ending.TIMED_OUT)
-    for entry in window:
-        if state.parked == 0:
-            break  # places alone reserve nothing
-        if entry in late or entry.task in running:
-            continue  # ended, or a shadow: its turn comes when the running copy is gone
-        if not free(state, entry.mode, entry.limit):
-            break
-        state = to_grant(state, entry, now)
-    called = {g.task: _call(g, now) for g in state.grants if g.parked and g.due <= now}
-    state = replace(state, grants=tuple(called.get(g.task, g) for g in state.grants))
-    return state, tuple(called.values())
-
-
-def _waited_enough(entry: Waiting, now: int) -> bool:
-    return entry.gives_up is not None and entry.gives_up <= now
-
-
-def _call(grant: Grant, now: int) -> Grant:
-    wait = min(CALL_AGAIN_FIRST << min(grant.calls, 16), CALL_AGAIN_LAST)
-    return replace(grant, calls=grant.calls + 1, due=now + wait, taker="")
+def _lost_too_often(state: KeyState, claim: Claim) -> bool:
+    return _has_message(claim) and runs_lost(state, claim.task) >= MAX_LOST_RUNS
 
 
 def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bool) -> bool:
@@ -261,7 +223,7 @@ def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bo
         return False
     if started:  # its turn had come before its worker died
         return True
-    if state.parked:  # a message waits longer; its turn is called as this operation ends
+    if backlog(state):  # a message waits longer; its turn is called as this operation ends
         return False
     rank = entry.rank if entry else state.last + 1
     writer_ahead = any(w.mode is Mode.EXCLUSIVE and w.rank < rank for w in state.waiting)
@@ -269,16 +231,8 @@ def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bo
 
 
 def _full(state: KeyState, claim: Claim) -> bool:
-    """Whether as many wait as *claim* allows; the copy of a running task does not count."""
-    loaded = sum(w.parked for w in state.waiting)
-    waiting = state.parked - loaded + sum(1 for _ in _messages(state))
-    return 0 < claim.max_waiting <= waiting
-
-
-def _messages(state: KeyState) -> Iterator[Waiting]:
-    """The parked tasks that are loaded and do not run meanwhile, in their order."""
-    running = {h.task for h in state.holders}
-    return (w for w in state.waiting if w.parked and w.task not in running)
+    """Whether as many wait as *claim* allows."""
+    return 0 < claim.max_waiting <= backlog(state)
 
 
 def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
@@ -290,4 +244,4 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
 
 def _busy(state: KeyState, now: int) -> Busy:
     holder = min(state.holders, key=lambda h: h.expires, default=None)
-    return Busy(holder, max(0, holder.expires - now) if holder else 0, state.parked)
+    return Busy(holder, max(0, holder.expires - now) if holder else 0, backlog(state))

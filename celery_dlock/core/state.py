@@ -21,11 +21,18 @@ class Mode(StrEnum):
 
 
 class Wait(StrEnum):
-    """What a claim leaves behind when the key is taken."""
+    """What a claim leaves behind when the key is taken.
+
+    ``LOOK`` is for a delivery that says that it is going to wait before it does: ``NOT``, and next
+    ``QUEUE``. ``ENQUEUE`` leaves its message with the store in any case: it asks for a turn, not
+    for the key.
+    """
 
     NOT = "not"
     PLACE = "place"
+    LOOK = "look"
     QUEUE = "queue"
+    ENQUEUE = "enqueue"
 
 
 class Outcome(StrEnum):
@@ -48,6 +55,12 @@ class Ending(StrEnum):
 
     TIMED_OUT = "timed out"
     DROPPED = "dropped"
+    REVOKED = "revoked"
+
+
+def task_id_of(task: str) -> str:
+    """The id that people know of ``task_id:retries:nesting``; it may have colons of its own."""
+    return task.rsplit(":", 2)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +73,12 @@ class Claim:
     how long a finished task is remembered (0: not at all).
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
-    messages the key may have waiting (0: no end, for both), and ``drop_oldest`` whether the first
-    of them makes room when it is full, or this one has to go.
+    messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
+    of them makes room when it is full, or this one has to go, and ``keep`` whether the store has
+    the message also while the task runs.
+
+    Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
+    as its ``patience``.
     """
 
     key: str
@@ -77,6 +94,8 @@ class Claim:
     gives_up: int = 0
     max_waiting: int = 0
     drop_oldest: bool = False
+    keep: bool = False
+    successor: str = ""
 
     @property
     def owner(self) -> str:
@@ -137,12 +156,33 @@ class Waiting:
         return self.lapses is None
 
 
+class Cause(StrEnum):
+    """Why a message is dead: what it was published for will not happen without a person."""
+
+    RUNS_LOST = "runs lost"
+    UNREADABLE = "unreadable"
+    UNKNOWN_TASK = "unknown task"
+    UNPUBLISHABLE = "unpublishable"
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A message that is out of the queue and kept for a person to look at, since ``at``."""
+
+    task: str
+    mode: Mode
+    limit: int
+    cause: Cause
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class KeyState:
     """A key's condition, as far as one operation needs it.
 
     ``parked`` counts the parked entries of the *whole* queue; ``first`` and ``last`` are the
-    smallest and the largest rank in it (0 and 0 when it is empty).
+    smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the messages that
+    this operation buried.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -153,6 +193,7 @@ class KeyState:
     last: int = 0
     done: frozenset[str] = frozenset()
     lost: tuple[tuple[str, int], ...] = ()
+    dead: tuple[Dead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +243,12 @@ class Reason(StrEnum):
 
     DONE = "done"
     WAITING = "waiting"
+    DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A duplicate of something finished or already waiting."""
+    """A duplicate of something finished or already waiting, or a message that is dead now."""
 
     reason: Reason
 

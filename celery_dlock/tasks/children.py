@@ -26,7 +26,7 @@ logger = logging.getLogger("celery_dlock")
 #: Seconds that the end of the worker waits for what its children have left behind.
 LAST_WORDS = 5.0
 
-Call = Callable[[], None]
+Call = Callable[[], object]
 
 
 class Children:

@@ -35,14 +35,18 @@ _OF_THE_DELIVERY = frozenset(
 
 
 class Undecodable(DLockError):
-    """What lies in the store is not a message that this version can publish."""
+    """What lies in the store is no message."""
+
+
+class OfAnotherVersion(DLockError):
+    """It is a message that a later version of the library can read, and this one cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parked message. ``app`` tells whose broker it belongs to."""
+    """One parked message, and the ``broker`` that it belongs to."""
 
-    app: str
+    broker: str
     key: str
     task: str
     exchange: str
@@ -54,10 +58,10 @@ class Entry:
     body: bytes
 
     @classmethod
-    def of_delivery(cls, app: str, task: str, delivery: Mapping[str, Any]) -> Self:
+    def of_delivery(cls, broker: str, task: str, delivery: Mapping[str, Any]) -> Self:
         """The message of *delivery*, as ``LockedRequest`` notes it; it knows its key when read."""
         return cls(
-            app=app,
+            broker=broker,
             key="",
             task=task,
             exchange=delivery["exchange"] or "",
@@ -77,7 +81,7 @@ class Entry:
         """As the store keeps it, with *headers* on top of its own."""
         frame = {
             "schema": SCHEMA,
-            "app": self.app,
+            "broker": self.broker,
             "task": self.task,
             "exchange": self.exchange,
             "routing_key": self.routing_key,
@@ -98,9 +102,11 @@ class Entry:
         try:
             frame = loads(text)  # type: ignore[no-untyped-call]
             if frame["schema"] != SCHEMA:
-                raise Undecodable(f"the message has schema {frame['schema']}, this is {SCHEMA}")
+                raise OfAnotherVersion(
+                    f"the message has schema {frame['schema']}, this is {SCHEMA}"
+                )
             return cls(
-                app=frame["app"],
+                broker=frame["broker"],
                 key=key,
                 task=frame["task"],
                 exchange=frame["exchange"],

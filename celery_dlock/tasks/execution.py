@@ -1,15 +1,12 @@
 """One delivery of a locked task, from the claim to the leave.
 
 The record is put on the request before anything is taken, so whatever interrupts the way (a time
-limit can, between any two lines), ``task_postrun`` finds what there is to give back. Leaving
-happens there and not in the body's ``finally``: only after the result is stored and the callbacks
-are published may a redelivered copy be dropped as done, or the chain behind it would never go on.
+limit can, between any two lines), ``task_postrun`` finds what there is to give back.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,15 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import signals, states
 from celery.app.task import Context
-from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import Policy, patience, queueing
+from celery_dlock.contention import Policy, Queueing, patience, queueing
 from celery_dlock.core.current import holding
-from celery_dlock.core.events import Acquired, Lost, Released, Subject, Unavailable
+from celery_dlock.core.events import Acquired, Lost, Released, Subject, TooLarge, Unavailable
 from celery_dlock.core.lease import SECOND, Lease, Term
-from celery_dlock.core.manager import Keeping
+from celery_dlock.core.manager import Keeping, Successor
 from celery_dlock.core.state import Claim, Outcome, Wait
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.tasks.entry import Entry
@@ -43,7 +38,11 @@ EXECUTION = "dlock_execution"
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """What is known of one delivery. ``lease`` is set while the keys are held."""
+    """What is known of one delivery. ``lease`` is set while the keys are held.
+
+    ``entry`` is its message, should it wait in the store, and ``asks`` what it asks of the queue;
+    ``final`` says that its task has ended, whatever Celery says of this delivery.
+    """
 
     task: LockedTask
     request: Context
@@ -56,9 +55,11 @@ class Execution:
     subject: Subject
     nonce: str
     content_type: str | None
+    asks: Queueing | None
     entry: Entry | None
     claims: tuple[Claim, ...] = ()
     lease: Lease | None = None
+    final: bool = False
     told: dict[str, object] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
@@ -72,7 +73,7 @@ class Execution:
         who = identity(request)
         delivery = delivery_of(request)
         policy = definition.policy or here.policy
-        parkable = "body" in delivery and queueing(policy) is not None
+        asks = queueing(policy) if "body" in delivery else None
         execution = cls(
             task=task,
             request=request,
@@ -85,17 +86,21 @@ class Execution:
             subject=Subject(request.id, task.name, ",".join(definition.template.names)),
             nonce=delivery["nonce"],
             content_type=delivery.get("content_type"),
-            entry=Entry.of_delivery(here.wake.app_name, who, delivery) if parkable else None,
+            asks=asks,
+            entry=Entry.of_delivery(here.wake.broker, who, delivery) if asks else None,
         )
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution
 
-    def claim(self) -> tuple[Claim, ...]:
-        """The claims of this attempt, written down before the store hears of them."""
+    def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
+        """The claims of this attempt, written down before the store hears of them.
+
+        With *look* a task that would queue asks first, and is told that the key is taken.
+        """
         definition, settings = self.task.lock_definition, self.runtime.settings
         keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
-        asks = queueing(self.policy) if self.entry else None
+        asks = self.asks
         claim = partial(
             Claim,
             task=self.history.task,
@@ -103,24 +108,38 @@ class Execution:
             ttl=int((definition.ttl or settings.ttl) * SECOND),
             mode=definition.mode,
             limit=definition.limit,
-            wait=Wait.QUEUE if asks else Wait.PLACE if keeps else Wait.NOT,
+            wait=Wait.PLACE if keeps else Wait.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
-            done_ttl=int(settings.done_ttl * SECOND),
-            gives_up=int((asks.max_wait or 0) * SECOND) if asks else 0,
-            max_waiting=(asks.max_waiting or 0) if asks else 0,
-            drop_oldest=asks.drop_oldest if asks else False,
+            done_ttl=self.runtime.done_ttl(asks),
         )
+        if asks:
+            claim = partial(
+                claim,
+                wait=Wait.LOOK if look else Wait.QUEUE,
+                keep=asks.keep,
+                gives_up=int((asks.max_wait or 0) * SECOND),
+                max_waiting=asks.max_waiting or 0,
+                drop_oldest=asks.drop_oldest,
+            )
         self.claims = tuple(claim(key) for key in self.keys)
         return self.claims
 
     def message(self) -> bytes | None:
-        """What waits in the store, should this delivery have to."""
+        """What waits in the store, should this delivery have to; ``None`` if it cannot.
+
+        To be asked before :meth:`claim`: what is too large for the store does not queue.
+        """
         if self.entry is None:
             return None
         past = self.history
         waiting = replace(past, waits=past.waits + 1, since=past.since or time.time())
-        return self.entry.encode({HISTORY: waiting.header()})
+        message = self.entry.encode({HISTORY: waiting.header()})
+        if len(message) <= self.runtime.backend.largest_message:
+            return message
+        self.runtime.sinks.emit(TooLarge(self.subject, len(message)))
+        self.entry = self.asks = None
+        return None
 
     def keeping(self) -> Keeping:
         """How long the lease is kept: ``max_hold``, by default the task's hard time limit."""
@@ -143,7 +162,12 @@ class Execution:
         with holding(lease, self.runtime.backend):
             return body(*self.args, **self.task.lock_definition.injected(self.kwargs, lease))
 
-    def leave(self, outcome: Outcome) -> bool:
+    def ended(self) -> None:
+        """Nothing of it is left to be given back."""
+        if self in _thread.open:
+            _thread.open.remove(self)
+
+    def leave(self, outcome: Outcome, successor: Successor | None = None) -> bool:
         """Give back what is held; whether somebody else carries the message.
 
         Raises nothing of its own. What a signal interrupted can be said again.
@@ -153,15 +177,15 @@ class Execution:
             self.runtime.manager.take_back(self.claims, outcome)
             self.claims = ()
             return False
-        carried = self._release(lease, outcome)
+        carried = self._release(lease, outcome, successor)
         self.lease, self.claims = None, ()
         return carried
 
-    def _release(self, lease: Lease, outcome: Outcome) -> bool:
+    def _release(self, lease: Lease, outcome: Outcome, successor: Successor | None) -> bool:
         carried = False
         message = self.message() if outcome is Outcome.REPEAT else None
         try:
-            carried = self.runtime.manager.release(lease, outcome, message)
+            carried = self.runtime.manager.release(lease, outcome, message, successor)
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             self.runtime.sinks.emit(Unavailable(self.subject, str(exc)))
@@ -211,44 +235,3 @@ def _settle_interrupted() -> None:
         if execution.request not in execution.task.request_stack.stack:
             _thread.open.remove(execution)
             execution.leave(Outcome.ABANDONED)
-
-
-@signals.task_postrun.connect  # type: ignore[untyped-decorator]
-def leave_after_result(
-    task: Any = None, state: str | None = None, retval: Any = None, **_: Any
-) -> None:
-    """The result is stored and the callbacks are published: now the lock may go."""
-    execution = vars(task.request).get(EXECUTION)
-    if not isinstance(execution, Execution):
-        return
-    if isinstance(retval, TaskPredicate):
-        # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
-        # that the garbage collector comes for after hundreds of them.
-        retval.__traceback__ = None
-    outcome = _outcome(state, eager=bool(execution.request.is_eager))
-    try:
-        execution.leave(outcome)
-    except BaseException:
-        # A soft time limit strikes once, and can strike here: Celery would only log it. What the
-        # interrupted call has freed by now is not a loss to be told.
-        execution.told.update(dict.fromkeys(execution.keys))
-        execution.leave(outcome)
-        raise
-    finally:
-        vars(task.request).pop(EXECUTION, None)
-        if execution in _thread.open:
-            _thread.open.remove(execution)
-
-
-def _outcome(state: str | None, *, eager: bool) -> Outcome:
-    passing = sys.exc_info()[1]  # Celery tells us in a finally; SUCCESS only says the body returned
-    stored = passing is None or (
-        isinstance(passing, Exception) and not isinstance(passing, MemoryError)
-    )
-    if not stored and not eager:
-        return Outcome.ABANDONED  # the message stays with the broker: its next delivery must run
-    if state in (states.SUCCESS, states.FAILURE):
-        return Outcome.DONE
-    if state is None and not eager:
-        return Outcome.ABANDONED  # SystemExit: a shutdown, or the body's own
-    return Outcome.OVER

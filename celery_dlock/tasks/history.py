@@ -24,9 +24,10 @@ def identity(request: Context) -> str:
     return f"{request.id}:{request.retries or 0}:{request.replaced_task_nesting or 0}"
 
 
-def task_id_of(identity: str) -> str:
-    """The task id that people know."""
-    return identity.rsplit(":", 2)[0]
+def identity_in(headers: Mapping[str, Any]) -> str:
+    """The same from the headers of a message."""
+    nesting = headers.get("replaced_task_nesting") or 0
+    return f"{headers['id']}:{headers.get('retries') or 0}:{nesting}"
 
 
 def delivery_of(request: Context) -> Mapping[str, Any]:

@@ -23,9 +23,8 @@ from celery_dlock.core.events import Acquired, Lost, Released, Subject, Unavaila
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.manager import Keeping, Refused
-from celery_dlock.core.state import Busy, Claim, Mode, Outcome, Same, Wait
+from celery_dlock.core.state import Busy, Claim, Mode, Outcome, Same, Wait, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockTimeout
-from celery_dlock.tasks.history import task_id_of
 from celery_dlock.tasks.runtime import Runtime, runtime
 
 #: Between two questions, in seconds; a place is kept a little longer than the longest.

@@ -69,6 +69,8 @@ def run_again(execution: Execution, error: LockLost | StaleFencingToken) -> NoRe
     if execution.request.is_eager or past.lost >= MAX_LOST_RUNS:
         raise error
     carried = execution.leave(Outcome.REPEAT)
+    if carried and execution.asks:
+        raise Ignore(f"{error}; the lock store has its message")
     countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.lost, random.random))
     # Also when another delivery is running: on some brokers (Redis) it is the same message to
     # acknowledge, so this one could take away the only copy that survives the other's worker.

@@ -54,6 +54,7 @@ def give_back_turn(
         return
     who = identity(request)
     called = History.read(request, who).key
-    if called is not None:
-        turn = Claim(key=called, task=who, nonce="", ttl=0)
-        soon(lambda: runtime(sender.app).manager.take_back([turn]))
+    if called is not None:  # and of several keys it may keep its turn at others
+        keys = {called, *sender.lock_definition.template.keys(request.args, request.kwargs)}
+        turns = [Claim(key=key, task=who, nonce="", ttl=0) for key in sorted(keys)]
+        soon(lambda: runtime(sender.app).manager.take_back(turns))

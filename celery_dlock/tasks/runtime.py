@@ -18,9 +18,11 @@ from celery.local import Proxy
 from kombu.utils.imports import symbol_by_name
 
 from celery_dlock.backends.base import LockBackend
-from celery_dlock.contention import Policy, policy_named
+from celery_dlock.contention import Policy, Queueing, policy_named
 from celery_dlock.core.events import Sink, Sinks
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import LockManager
+from celery_dlock.core.turns import CALL_AGAIN_LAST
 from celery_dlock.registry import open_backend
 from celery_dlock.settings import Settings
 from celery_dlock.tasks.waking import Waker
@@ -36,6 +38,14 @@ class Runtime:
     sinks: Sinks
     policy: Policy
     wake: Waker
+
+    def done_ttl(self, asks: Queueing | None) -> int:
+        """For how many microseconds a finished task is remembered.
+
+        Of one that was called a second call may be on its way for so long.
+        """
+        least = CALL_AGAIN_LAST if asks else 0
+        return max(int(self.settings.done_ttl * SECOND), least)
 
 
 class _Process:
@@ -96,7 +106,7 @@ def _build(app: Celery) -> Runtime:
     settings.check(type(backend))
     sinks = [cast("Sink", symbol_by_name(sink)) for sink in settings.sinks]  # type: ignore[no-untyped-call]
     told = Sinks(sinks, through=(SoftTimeLimitExceeded,))
-    wake = Waker(app, told)
+    wake = Waker(app, backend, told, settings.broker)
     return Runtime(
         settings=settings,
         backend=backend,

@@ -11,19 +11,21 @@ import logging
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.app.task import Context
 from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
 
 from celery_dlock.contention import Policy, queueing
-from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.tasks.children import Children, soon
 from celery_dlock.tasks.history import DELIVERY, History, identity
 from celery_dlock.tasks.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
+
+_LOST = WorkerLostError | SystemExit | KeyboardInterrupt
+_PROCESS_ENDS = _LOST | Terminated | TimeLimitExceeded
 
 
 class Survivor(Request):  # type: ignore[misc]
@@ -33,7 +35,7 @@ class Survivor(Request):  # type: ignore[misc]
     _broken_off = False
     #: Whether the broker has taken the message back.
     _requeued = False
-    #: Whether the child is gone, and how what it held is to be given back then.
+    #: Whether the child is gone, or through with it; how what it held is to be given back then.
     _gone = False
     _outcome = Outcome.ABANDONED
 
@@ -71,7 +73,8 @@ class Survivor(Request):  # type: ignore[misc]
             super().on_failure(exc_info, send_failed_event, return_ok)
             return
         self._broken_off = True
-        if self._stays_in_store() and self._is_lost(exc_info):
+        # Its process is reaped by now. Whether it came as far as the store, only the store knows.
+        if self._keeps() and self._is_lost(exc_info) and self._give_back():
             task_ready(self)
             self.acknowledge()
             logger.warning("%s has lost its process; the lock store has its message", self)
@@ -79,18 +82,17 @@ class Survivor(Request):  # type: ignore[misc]
         super().on_failure(exc_info, send_failed_event, return_ok)
         if self.acknowledged and not self._requeued and not self._already_cancelled:
             self._outcome = Outcome.DONE
+            if not isinstance(_raised(exc_info), _PROCESS_ENDS):
+                self._gone = True  # it lives, and could not even begin, or not say how it ended
             soon(self._record_is_final)
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""
-        exc = exc_info.exception
-        if isinstance(exc, ExceptionWithTraceback):
-            exc = exc.exc
         told = self._already_revoked or self._already_cancelled
-        return not told and isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
+        return not told and isinstance(_raised(exc_info), _LOST)
 
-    def _stays_in_store(self) -> bool:
-        """Whether the lock store has the message, too, while the body runs."""
+    def _keeps(self) -> bool:
+        """Whether the lock store is to have the message, too, while the body runs."""
         return bool(getattr(queueing(self._policy), "keep", False))
 
     # What the watching thread does.
@@ -104,22 +106,32 @@ class Survivor(Request):  # type: ignore[misc]
         if self._gone:
             self._give_back()
 
-    def _give_back(self) -> None:
-        """A claim that the child has left already is not touched by it."""
+    def _give_back(self) -> bool:
+        """Whether the task is carried on; a claim that the child has left is not touched by it."""
         here = runtime(self.app)
         request = Context(self._request_dict)
         who = identity(request)
-        keys = {*self.task.lock_definition.template.keys(self.args, self.kwargs)}
         called = History.read(request, who).key
+        try:
+            keys = {*self.task.lock_definition.template.keys(self.args, self.kwargs)}
+        except Exception:  # then the child has not taken any, either
+            keys = set()
         claims = [
             Claim(
                 key=key,
                 task=who,
                 nonce=self._request_dict[DELIVERY]["nonce"],
                 ttl=0,
-                done_ttl=int(here.settings.done_ttl * SECOND),
+                done_ttl=here.done_ttl(queueing(self._policy)),
             )
             for key in sorted(keys if called is None else keys | {called})
         ]
         logger.info("%s ended with its process: what it held is given back", self)
-        here.manager.take_back(claims, self._outcome)
+        return here.manager.take_back(claims, self._outcome)
+
+
+def _raised(exc_info: Any) -> BaseException:
+    """What the pool says was raised, without its wrapping."""
+    exc: Any = exc_info.exception
+    raised: BaseException = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+    return raised

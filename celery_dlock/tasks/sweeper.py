@@ -54,5 +54,7 @@ class Sweeper(bootsteps.StartStopStep):  # type: ignore[misc]
         except Exception:  # a defect must not end the thread that wakes the forgotten
             logger.exception("nothing was swept")
             return LONGEST_SLEEP
-        here.wake(swept.wakes)
-        return LONGEST_SLEEP if swept.next_in is None else min(swept.next_in, LONGEST_SLEEP)
+        ours = here.wake(swept.wakes)
+        if swept.next_in is None or (swept.wakes and not ours):
+            return LONGEST_SLEEP  # what was handed back is for another worker to find
+        return min(swept.next_in, LONGEST_SLEEP)

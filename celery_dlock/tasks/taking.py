@@ -14,16 +14,30 @@ from typing import assert_never
 from celery.exceptions import Ignore, TaskPredicate
 
 from celery_dlock.contention import Complete, Contention, GiveUp, Holder, RunLater, WaitHere
-from celery_dlock.core.events import Contended, Dropped, Parked, Skipped, TimedOut
+from celery_dlock.core.events import Buried, Contended, Dropped, Parked, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND, Lease
+from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.manager import Refused
-from celery_dlock.core.state import Busy, Claim, Drop, End, Ending, Park, Same, Wait
+from celery_dlock.core.state import (
+    Busy,
+    Cause,
+    Claim,
+    Drop,
+    End,
+    Ending,
+    Park,
+    Reason,
+    Same,
+    Wait,
+    task_id_of,
+)
 from celery_dlock.core.state import Holder as Held
-from celery_dlock.errors import BackendUnavailable, LockContended, LockTimeout
+from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, LockTimeout
 from celery_dlock.tasks.canvas import stop_chain
 from celery_dlock.tasks.execution import Execution
-from celery_dlock.tasks.history import task_id_of
+from celery_dlock.tasks.ordered import note_arrival
 from celery_dlock.tasks.publish import come_back, reschedule, store_away
+from celery_dlock.tasks.telling import looks_first, revoke, tell_parked
 
 #: Between two questions of a task that waits in its slot, in seconds.
 ASK_FIRST = 0.01
@@ -36,6 +50,7 @@ def take(execution: Execution) -> Lease | Complete:
     Raises Celery's ``Retry`` or ``Ignore`` when the message has gone back to the broker or is a
     duplicate, and the policy's error when it gives up.
     """
+    note_arrival(execution)
     try:
         return _take(execution)
     except TaskPredicate as gone:
@@ -74,6 +89,10 @@ def _decide(
     execution: Execution, refused: Refused, since: float, waited: float
 ) -> Complete | WaitHere:
     match refused.verdict:
+        case Drop(reason=Reason.DEAD):
+            key = refused.claim.key
+            execution.runtime.sinks.emit(Buried(execution.subject, key, Cause.RUNS_LOST))
+            raise LockLost(key, f"{MAX_LOST_RUNS} of its runs were; its message is put aside")
         case Drop(reason=reason):
             event = Dropped(execution.subject, refused.claim.key, reason)
             execution.runtime.sinks.emit(event)
@@ -97,20 +116,40 @@ def _decide(
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
-    here, called = execution.runtime, execution.history.key
+    manager, called = execution.runtime.manager, execution.history.key
+    message, keeping = execution.message(), execution.keeping()
     claims = execution.claim()
     if called is not None and called not in execution.keys:
         # The template has changed since it was parked: the old key's turn is given back.
-        here.manager.take_back([replace(claims[0], key=called)])
-    return here.manager.acquire(claims, execution.keeping(), execution.message(), called)
+        manager.take_back([replace(claims[0], key=called)])
+    if called is None and looks_first(execution):
+        answer = manager.acquire(execution.claim(look=True), keeping, message)
+        if isinstance(answer, Lease) or not isinstance(answer.verdict, Busy | Same):
+            return answer
+        if isinstance(answer.verdict, Busy):
+            if _is_own(execution, answer.verdict.holder):
+                return answer
+            tell_parked(execution, answer.claim.key)
+        claims = execution.claim()
+    return manager.acquire(claims, keeping, message, called)
 
 
 def _end(execution: Execution, claim: Claim, ending: Ending, waited: float) -> Complete:
     """The task was called to end; its claim stays written down, and goes with the result."""
     execution.claims = (claim,)
-    if ending is Ending.TIMED_OUT:
-        execution.runtime.sinks.emit(TimedOut(execution.subject, claim.key, waited))
-        raise LockTimeout(claim.key, waited=waited)
+    match ending:
+        case Ending.TIMED_OUT:
+            execution.runtime.sinks.emit(TimedOut(execution.subject, claim.key, waited))
+            raise LockTimeout(claim.key, waited=waited)
+        case Ending.REVOKED:
+            revoke(execution, claim.key)
+        case Ending.DROPPED:
+            return _replaced(execution, claim)
+        case _:
+            assert_never(ending)
+
+
+def _replaced(execution: Execution, claim: Claim) -> Complete:
     execution.runtime.sinks.emit(Skipped(execution.subject, claim.key, None))
     result = {
         "skipped": True,

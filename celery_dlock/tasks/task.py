@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from celery import Celery, Task
+from celery import Celery, Task, signals
+from celery.exceptions import Ignore
 
 from celery_dlock.contention import Complete, Policy
 from celery_dlock.core.current import current_lease, held_term
@@ -17,10 +18,14 @@ from celery_dlock.tasks.children import WatchChildren
 from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
+from celery_dlock.tasks.leaving import leave_after_result
+from celery_dlock.tasks.ordered import Outbox, ordered_here
 from celery_dlock.tasks.publish import run_again
+from celery_dlock.tasks.revoking import EndRevoked
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.sweeper import Sweeper
 from celery_dlock.tasks.taking import take
+from celery_dlock.tasks.useless import BuryUndecodable, bury_rejected, bury_unknown
 from celery_dlock.tasks.worker import CheckAtStart
 
 
@@ -47,7 +52,8 @@ class LockedTask(Task):  # type: ignore[misc]
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        app.steps["worker"].update({CheckAtStart, Sweeper, WatchChildren})
+        app.steps["worker"].update({CheckAtStart, EndRevoked, Sweeper, WatchChildren})
+        app.steps["consumer"].add(BuryUndecodable)
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls._define()
             if "__header__" in cls.__dict__:
@@ -92,11 +98,18 @@ class LockedTask(Task):  # type: ignore[misc]
         self,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        producer: Any = None,
         *more: Any,
         **options: Any,
     ) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
-        return super().apply_async(args, kwargs, *more, **options)
+        asks = ordered_here(self)
+        if asks is None:
+            return super().apply_async(args, kwargs, task_id, producer, *more, **options)
+        with self.app.producer_or_acquire(producer) as acquired:
+            outbox = Outbox(self, asks, acquired)
+            return super().apply_async(args, kwargs, task_id, outbox, *more, **options)
 
     def retry(
         self,
@@ -109,6 +122,15 @@ class LockedTask(Task):  # type: ignore[misc]
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
         return super().retry(args, kwargs, exc, *more, **options)
+
+    def replace(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().replace(*args, **options)
+        except Ignore:  # the other one is published, under the same id; of this one all is done
+            execution = vars(self.request).get(EXECUTION)
+            if isinstance(execution, Execution):
+                execution.final = True
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs)
@@ -158,3 +180,8 @@ class LockedTask(Task):  # type: ignore[misc]
         owner = next(c for c in after if "__call__" in c.__dict__)
         body: Callable[..., Any] = self.run if owner is Task else super().__call__
         return body
+
+
+signals.task_postrun.connect(leave_after_result)
+signals.task_unknown.connect(bury_unknown)
+signals.task_rejected.connect(bury_rejected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -15,7 +16,18 @@ from typing import Any
 from celery import Celery
 
 from celery_dlock import FullJitter, Lease, LockedTask, Queue, Reschedule
+from celery_dlock.core.events import Event, Rescheduled, Woken
 from tests.chaos.resource import Resource
+
+logger = logging.getLogger("tests.chaos")
+
+
+def note(event: Event) -> None:
+    """A sink: whatever the library publishes is in the worker's log."""
+    if isinstance(event, Woken | Rescheduled):
+        subject = event.subject
+        logger.warning("Task %s[%s] published", subject.task_name, subject.task_id)
+
 
 WAYS: Mapping[str, dict[str, Any]] = {
     "queued": {"lock_on_contention": Queue()},

@@ -38,12 +38,17 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
 def lost_by_broker(stage: Stage, sender: Sender) -> set[str]:
     """The tasks of which more messages were published than workers have ever received.
 
-    A message is published by the sender, and by a worker that says *retry*.
+    The sender publishes, and so do the library, which notes it, and a body that retries.
     """
     if not stage.broker.loses:
         return set()
-    received, again = stage.logged("received"), stage.logged("retry")
-    return {each.id for each in sender.sent if received[each.id] < each.times + again[each.id]}
+    received, published = stage.logged("received"), stage.logged("published")
+    retried = stage.logged(r"retry: Retry in [\d.]+s$")  # of the body; ours names its reason
+    return {
+        sent.id
+        for sent in sender.sent
+        if received[sent.id] < sent.times + published[sent.id] + retried[sent.id]
+    }
 
 
 def left(stage: Stage) -> Iterator[str]:

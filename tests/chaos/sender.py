@@ -23,7 +23,7 @@ from tests.chaos.stage import Stage
 class Sent:
     """A task that was sent, first at *at*; seen in the *place* that it has, since *arrived*.
 
-    *times* is how many messages the broker has taken.
+    *times* is how many messages the broker has taken, *lost* how often it has lost one.
     """
 
     id: str
@@ -33,6 +33,7 @@ class Sent:
     arrived: float | None = None
     place: int | None = None
     times: int = 0
+    lost: int = 0
 
     def before(self, other: Sent) -> bool:
         """Whether this task is promised its turn before *other* has one.
@@ -66,9 +67,15 @@ class Sender:
             self.flush()
 
     def send_lost(self, ids: set[str]) -> None:
-        """Send again what the broker has lost."""
+        """Send again what the broker has lost: the first attempt, and if that was not it, the next.
+
+        An attempt that has published the next one is done, and a copy of it is dropped.
+        """
         self.again |= ids
-        self._unsent += [sent for sent in self.sent if sent.id in ids]
+        for sent in self.sent:
+            if sent.id in ids:
+                sent.lost += 1
+                self._unsent.append(sent)
         self.flush()
 
     def flush(self) -> None:
@@ -77,7 +84,8 @@ class Sender:
             sent = self._unsent[0]
             task = self._stage.app.tasks[sent.key.task]
             try:
-                task.apply_async(sent.args, task_id=sent.id, retry=False)
+                attempt = min(max(sent.lost - 1, 0), sent.args[2])
+                task.apply_async(sent.args, task_id=sent.id, retries=attempt, retry=False)
             except (OperationalError, ConnectionError):
                 return
             self._unsent.pop(0)

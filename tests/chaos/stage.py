@@ -92,7 +92,7 @@ class Stage:
 
     def logged(self, what: str) -> Counter[str]:
         """How often the workers said of each task that it was *what*."""
-        line = re.compile(rf"Task \w+\[([0-9a-f-]{{36}})\] {what}")
+        line = re.compile(rf"Task \w+\[([0-9a-f-]{{36}})\] {what}", re.MULTILINE)
         return Counter(found for worker in self.workers for found in line.findall(worker.log))
 
 
@@ -127,6 +127,7 @@ CELERY = {
     "task_ignore_result": True,
     "worker_prefetch_multiplier": 1,
     "broker_connection_retry_on_startup": True,
+    "dlock_sinks": ["tests.chaos.app.note"],
 }
 
 

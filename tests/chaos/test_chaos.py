@@ -9,17 +9,21 @@ import pytest
 from tests.chaos.plan import draw
 from tests.chaos.round import play
 from tests.chaos.stage import TTL, Setting, kinds_of
+from tests.services.rabbitmq import require_rabbitmq
 from tests.services.redis import require_redis
 
-pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
+pytestmark = [pytest.mark.server("redis"), pytest.mark.server("rabbitmq"), pytest.mark.slow]
 
 
 def test_what_was_promised_is_kept_whatever_is_struck(tmp_path: Path) -> None:
+    # On a broker that loses nothing itself. Redis does, with a worker that is killed as it takes a
+    # message (kombu pops it first): there the campaign has to tell whose loss it was.
     require_redis()
-    figures = play(draw(2026, 24.0, kinds_of(Setting()), TTL), Setting(), tmp_path)
+    require_rabbitmq()
+    setting = Setting(broker="rabbitmq")
+    figures = play(draw(2026, 24.0, kinds_of(setting), TTL), setting, tmp_path)
     assert not figures.violations, "\n".join(map(str, figures.violations))
-    # And the broker lost next to nothing
-    assert figures.sent_again <= 5
+    assert figures.sent_again == 0
     # And it was worth the name: nearly all runs held their lock, and faults did strike
     assert figures.live >= 0.9 * figures.tasks > 100
     assert figures.struck.total() >= 10

@@ -8,24 +8,31 @@ from pathlib import Path
 
 import pytest
 
-import tests.contract.broken_waiting  # noqa: F401  (its stores are found as subclasses)
-from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.base import LockBackend, Trait
 from celery_dlock.backends.memory import MemoryBackend
-from tests.contract import broken_queues  # noqa: F401  (more subclasses of Broken)
+from celery_dlock.testing import LockBackendContract, SharedStoreContract
+from tests.contract import (  # noqa: F401  (their stores are found as subclasses of Broken)
+    broken_keeping,
+    broken_queues,
+    broken_waiting,
+)
 from tests.contract.broken import Broken
+from tests.contract.broken_upkeep import KeepsItsDeadToItself
 
 SUITE = """
 import pytest
-from celery_dlock.testing import LockBackendContract
+from celery_dlock.testing import {contract}
 from {module} import {name}
 
-class Test(LockBackendContract):
+class Test({contract}):
     backend_class = {name}
 
     @pytest.fixture
-    def url(self):
-        return "memory://"
+    def url(self, tmp_path):
+        return f"{url}"
 """
+
+STORES: list[type[LockBackend]] = [*Broken.__subclasses__(), KeepsItsDeadToItself]
 
 
 @dataclass
@@ -45,12 +52,16 @@ class Results:
 
 @pytest.fixture
 def contract_on(tmp_path: Path) -> Callable[[type[LockBackend]], Results]:
-    """Runs the whole contract, with pytest itself, on a store kept in memory."""
+    """Runs the whole contract, with pytest itself, on a store kept in memory or in a file."""
 
     def run(store: type[LockBackend]) -> Results:
         (tmp_path / "pytest.ini").touch()
         suite = tmp_path / f"test_{store.__name__.lower()}.py"
-        suite.write_text(SUITE.format(module=store.__module__, name=store.__name__))
+        contract, url = LockBackendContract, "memory://"
+        if Trait.MULTI_PROCESS in store.traits:
+            contract, url = SharedStoreContract, "sqlite:///{tmp_path}/locks.db"
+        words = {"module": store.__module__, "name": store.__name__}
+        suite.write_text(SUITE.format(contract=contract.__name__, url=url, **words))
         results = Results()
         pytest.main([str(suite), "-q", "--tb=no", "-p", "no:cacheprovider"], plugins=[results])
         return results
@@ -68,7 +79,7 @@ def test_a_sound_store_passes_the_contract(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", Broken.__subclasses__(), ids=lambda store: store.__name__)
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__)
 def test_a_broken_store_fails_the_contract(
     store: type[LockBackend],
     contract_on: Callable[[type[LockBackend]], Results],

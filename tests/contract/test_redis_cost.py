@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from celery_dlock.backends import redis_wire
 from celery_dlock.backends.redis_client import RULES
-from celery_dlock.core.state import WINDOW, Outcome, Park, Renewed
+from celery_dlock.core.state import WINDOW, Cause, Outcome, Park, Renewed
 from celery_dlock.testing.clock import ManualClock
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
@@ -30,7 +31,9 @@ def test_an_uncontended_task_takes_two_round_trips(redis_server: RedisServer) ->
 
         assert cost.requests == 2
         # Inside: what is read, what is written. A command that is added here is added to each task.
-        assert cost.commands == Counter(evalsha=2, time=2, get=5, set=3, hdel=1, **{"del": 1})
+        assert cost.commands == Counter(
+            evalsha=2, time=2, get=5, set=3, hget=1, hdel=1, **{"del": 1}
+        )
 
 
 def test_a_contended_task_takes_three_round_trips(redis_server: RedisServer) -> None:
@@ -77,6 +80,22 @@ def test_a_sweep_takes_one_round_trip_whatever_is_due(redis_server: RedisServer)
         assert (cost.requests, cost.commands["evalsha"]) == (1, 1)
 
 
+def test_revoked_tasks_are_looked_for_once_on_each_key_however_many_they_are(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        for number in range(5):
+            running(store.backend.enter(claim("a", key=f"key {number}")))
+            store.backend.enter(claim("b:0:0", key=f"key {number}", wait=QUEUE), b"message")
+        store.backend.parked(["b"])  # loads the script
+
+        with store.counted() as cost:
+            assert len(store.backend.parked(["b", *(f"revoked {n}" for n in range(100))])) == 5
+
+        assert cost.requests == 1 + 5
+        assert cost.commands == Counter(zrange=64, evalsha=5, get=5, zscan=5)
+
+
 def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousand(
     redis_server: RedisServer,
 ) -> None:
@@ -97,6 +116,45 @@ def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousan
     assert copy_of_the_last[100_000] - copy_of_the_last[10] == Counter(hget=1, zscore=1)
     # One command can still return everything; that would take a thousand times as long.
     assert times[100_000] < 30 * times[10]
+
+
+def test_an_operation_costs_the_same_with_no_dead_and_with_ten_thousand(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server, ManualClock()) as store:
+        _warm(store)
+        few = _cost_of_upkeep(store)
+        grave = redis_wire.touched(store.prefix, "key")[7]
+        dead: dict[Any, Any] = {
+            f"{{key}}task {n}": "x,1,unreadable,1;message" for n in range(10_000)
+        }
+        store.client.hset(grave, mapping=dead)
+
+        assert _cost_of_upkeep(store) == few
+        assert len(store.backend.dead(limit=20_000)) == 10_000
+        store.client.unlink(grave)
+
+
+def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
+    """What people do, and what is done beside the dead; it ends as it began."""
+    backend, mine = store.backend, claim("a", wait=QUEUE, keep=True)
+    operations: list[Callable[[], object]] = [
+        lambda: running(backend.enter(mine, b"message")),
+        lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
+        lambda: woken(backend.leave(mine, Outcome.OVER)),
+        *[lambda: backend.bury("key", "b", Cause.UNREADABLE)] * 2,
+        lambda: backend.parked(["b"]),
+        lambda: backend.cancel("key", "b"),
+        lambda: backend.replay("key", "b"),
+        backend.sweep,
+        lambda: backend.leave(claim("b"), Outcome.OVER),
+    ]
+    costs = []
+    for operation in operations:
+        with store.counted() as cost:
+            operation()
+        costs.append(cost.commands)
+    return costs
 
 
 def test_a_waiting_task_takes_no_more_than_one_and_a_half_times_its_message(
@@ -121,6 +179,7 @@ def _warm(store: StoreOnRedis) -> None:
     store.backend.leave(claim("warm", key="warm"), Outcome.OVER)
     store.backend.reap("warm")
     store.backend.sweep()
+    store.backend.cancel("warm", "warm")
     store.client.ping()
 
 

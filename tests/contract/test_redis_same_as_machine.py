@@ -33,14 +33,25 @@ def _options(clock: Clock) -> BackendOptions:
 
 @settings(max_examples=250, deadline=None)
 @given(ops=st.lists(operations, min_size=40, max_size=80))
-@example(ops=examples.DONE_TWICE)
-@example(ops=examples.WRITER_AHEAD)
-@example(ops=examples.NEVER_ANSWERED)
 def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Operations) -> None:
     clock = Clock()
     memory = Twin(MemoryBackend(_options(clock)))
     with closing(RedisBackend.from_url(redis_server.url, _options(clock))) as store:
         assert_alike(memory, Twin(store), clock, ops)
+
+
+@pytest.mark.parametrize("ops", examples.ALL.values(), ids=examples.ALL)
+def test_redis_and_sqlite_answer_as_the_machine_does_where_chance_seldom_goes(
+    redis_server: RedisServer, tmp_path: Path, ops: Operations
+) -> None:
+    for store_class, url in (
+        (RedisBackend, redis_server.url),
+        (SqliteBackend, f"sqlite:///{tmp_path}/twin.db"),
+    ):
+        clock = Clock()
+        memory = Twin(MemoryBackend(_options(clock)))
+        with closing(store_class.from_url(url, _options(clock))) as store:
+            assert_alike(memory, Twin(store), clock, ops)
 
 
 _crowds = st.lists(
@@ -61,6 +72,7 @@ _crowds = st.lists(
     ops=st.lists(operations, min_size=10, max_size=40),
 )
 @example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
+@example(limit=1, crowd=examples.CROWD, ops=examples.FAR_BACK)
 def test_redis_answers_as_the_machine_does_when_more_wait_than_it_loads(
     redis_server: RedisServer,
     tmp_path_factory: pytest.TempPathFactory,

@@ -10,6 +10,7 @@ from celery_dlock.backends.base import BackendOptions, Swept
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.core.state import WINDOW, Busy, Mode, Outcome
 from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.burying import die
 from celery_dlock.testing.contract.words import DAY, PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
 from tests.services.redis import RedisServer
@@ -74,6 +75,47 @@ def test_a_parked_message_has_no_end(redis_server: RedisServer) -> None:
         assert {store.lying()[name] for name in (state, entries)} == {-1}
 
 
+def test_a_kept_message_has_no_end_and_leaves_nothing_when_its_task_is_through(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        mine = claim("a", wait=QUEUE, keep=True, mode=Mode.SHARED)
+        running(store.backend.enter(mine, b"message"))
+        assert {store.lying()[name] for name in store.names("key")[:3]} == {-1}
+        store.backend.leave(mine, Outcome.OVER)
+        assert store.lying() == {}
+
+
+def test_a_reserved_key_ends_by_itself_a_day_after_the_reservation(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        running(store.backend.enter(claim("a", mode=Mode.SHARED)))
+        store.backend.leave(
+            claim("a", mode=Mode.SHARED, patience=3600, successor="b"), Outcome.OVER
+        )
+        state = store.names("key")[0]
+        lying = store.lying()
+        assert lying.keys() == {state}
+        assert 24 * HOUR < lying[state] <= 25 * HOUR
+
+
+def test_a_dead_message_has_no_end_and_is_all_that_is_left_of_its_queue(
+    redis_server: RedisServer,
+) -> None:
+    clock = ManualClock()
+    with store_on(redis_server, clock) as store:
+        die(store.backend, clock, "a")
+        store.client.delete(store.names("key")[4], *store.names("key", "holder")[5:])
+
+        (name,) = store.lying()
+        assert name.endswith(":dead")
+        assert store.lying()[name] == -1
+        store.backend.replay("key", "a")
+        store.backend.leave(claim("a", done_ttl=0), Outcome.DONE)
+        assert store.lying() == {}
+
+
 def test_counts_of_lost_runs_do_not_pile_up(redis_server: RedisServer) -> None:
     clock = ManualClock()
     with store_on(redis_server, clock) as store:
@@ -128,6 +170,7 @@ def test_a_key_that_cannot_be_read_does_not_keep_others_from_being_swept(
         store.client.set(store.names("spoilt")[0], b"nonsense")
         clock.advance(10)
 
+        assert sorted(store.backend.parked(["b"])) == [("sound", "b"), ("spoilt", "b")]
         assert [wake.key for wake in store.backend.sweep().wakes] == ["sound"]
         # And it is looked at again
         assert store.backend.sweep().next_in == 5

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.base import BackendOptions, Swept
 from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park
+from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park, running
 
-TABLES = ("guard", "waiting", "message", "past")
+TABLES = ("guard", "waiting", "message", "past", "dead")
 
 
 @pytest.fixture
@@ -147,6 +148,37 @@ def test_a_damaged_file_is_unavailable(path: Path) -> None:
         store(path).enter(claim("a"))
 
 
+@pytest.mark.parametrize(
+    "damage", ["UPDATE guard SET held='nonsense'", "UPDATE waiting SET mode='nonsense'"]
+)
+def test_a_key_that_cannot_be_read_does_not_keep_others_from_being_swept(
+    path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    # Given two keys whose holders have died, and one of the two is spoilt
+    backend = store(path, clock)
+    for key in ("spoilt", "sound"):
+        running(backend.enter(claim("a", key=key)))
+        park(backend, "b", key=key)
+        clock.advance(1)
+    with backend._file.transaction() as db:
+        db.execute(f"{damage} WHERE key='spoilt'")
+    clock.advance(10)
+
+    # When only one key at a time is swept, Then the spoilt one is told of and steps back
+    assert backend.sweep(limit=1) == Swept((), 0)
+    assert [(r.levelno, "'spoilt'" in r.message) for r in caplog.records] == [(logging.ERROR, True)]
+    assert [wake.key for wake in backend.sweep(limit=1).wakes] == ["sound"]
+
+    # And it is looked at again
+    running(backend.enter(claim("b", key="sound")))
+    assert backend.sweep() == Swept((), 600)
+    clock.advance(600)
+    assert backend.sweep() == Swept((), 600)
+    with pytest.raises(BackendUnavailable, match="'spoilt'"):
+        backend.enter(claim("c", key="spoilt"))
+    backend.close()
+
+
 def test_every_commit_is_on_the_disk_before_it_is_answered(path: Path) -> None:
     backend = store(path)
     with backend._file.transaction() as db:
@@ -169,7 +201,7 @@ def test_idle_keys_leave_no_row(path: Path, clock: ManualClock) -> None:
         backend.leave(claim("b", key=key, done_ttl=0), Outcome.DONE)
     backend.close()
 
-    assert [count(path, table) for table in TABLES] == [0, 0, 0, 0]
+    assert [count(path, table) for table in TABLES] == [0] * len(TABLES)
 
 
 def test_what_is_remembered_of_finished_tasks_is_swept_bit_by_bit(

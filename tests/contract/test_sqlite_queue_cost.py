@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock.backends.base import BackendOptions
 from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, claim, running, woken
 
@@ -31,6 +31,37 @@ def test_an_operation_costs_the_same_with_a_hundred_waiting_and_with_a_hundred_t
     few, many = (costs(backend, f"key {waiting}", waiting) for waiting in (FEW, MANY))
 
     assert max(many.values()) < 2_000
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def test_an_operation_costs_the_same_with_no_dead_and_with_ten_thousand(
+    backend: SqliteBackend,
+) -> None:
+    mine = claim("a", wait=QUEUE, keep=True)
+
+    def of_each() -> list[int]:
+        operations: list[Callable[[], object]] = [
+            lambda: backend.enter(mine, b"message"),
+            lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
+            lambda: backend.leave(mine, Outcome.OVER),
+            lambda: backend.bury("key", "b", Cause.UNREADABLE),
+            lambda: backend.cancel("key", "b"),
+            lambda: backend.replay("key", "b"),
+            backend.sweep,
+            lambda: backend.leave(claim("b"), Outcome.OVER),
+        ]
+        return [instructions(backend, operation) for operation in operations]
+
+    backend.reap("key")  # opens the file
+    few = of_each()
+    rows = [
+        ("dlock", "key", f"task {n}", "exclusive", 1, "unreadable", n, b"m") for n in range(10_000)
+    ]
+    with backend._file.transaction() as db:
+        db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    many = of_each()
+
+    assert len(backend.dead(limit=20_000)) == 10_000
     assert many == pytest.approx(few, rel=0.05)
 
 

@@ -4,45 +4,253 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_dlock.core.state import WINDOW, Claim, Mode, Outcome, Wait
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, Wait
+from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
 from tests.contract.twins import KEY, SECOND
 
 Operations = list[tuple[Any, ...]]
 
+QUEUE, ENQUEUE, PLACE, LOOK = Wait.QUEUE, Wait.ENQUEUE, Wait.PLACE, Wait.LOOK
+REAP = ("reap", KEY)
+SWEEP = ("sweep", 100)
 
-def _claim(task: str, wait: Wait = Wait.NOT, **others: Any) -> Claim:
-    return Claim(KEY, task, "1", ttl=4 * SECOND, wait=wait, patience=60 * SECOND, **others)
+
+def _claim(task: str, wait: Wait = Wait.NOT, nonce: str = "1", **others: Any) -> Claim:
+    return Claim(KEY, task, nonce, ttl=4 * SECOND, wait=wait, patience=60 * SECOND, **others)
 
 
-def _enter(claim: Claim) -> tuple[Any, ...]:
-    return ("enter", claim, claim.task.encode())
+def _enter(claim: Claim, message: str = "") -> tuple[Any, ...]:
+    return ("enter", claim, (message or claim.task).encode())
+
+
+def _leave(claim: Claim, outcome: Outcome = Outcome.OVER) -> tuple[Any, ...]:
+    return ("leave", claim, outcome, None)
+
+
+def _pass(seconds: int) -> tuple[Any, ...]:
+    return ("pass", seconds * SECOND)
 
 
 def _done_twice() -> Operations:
     """The second time does not lengthen the memory of the first."""
     claim = _claim("a", done_ttl=3 * SECOND)
-    leave = ("leave", claim, Outcome.DONE, None)
-    return [_enter(claim), leave, ("pass", 2 * SECOND), leave, ("pass", SECOND), _enter(claim)]
+    leave = _leave(claim, Outcome.DONE)
+    return [_enter(claim), leave, _pass(2), leave, _pass(1), _enter(claim)]
 
 
 def _writer_ahead() -> Operations:
     """A reader does not overtake a writer that has a place."""
-    holder, writer = _claim("a"), _claim("b", Wait.PLACE)
-    reader = _claim("c", Wait.PLACE, mode=Mode.SHARED)
-    leave = ("leave", holder, Outcome.OVER, None)
-    return [_enter(holder), _enter(writer), _enter(reader), leave, _enter(reader), _enter(writer)]
+    holder, writer = _claim("a"), _claim("b", PLACE)
+    reader = _claim("c", PLACE, mode=Mode.SHARED)
+    crowd = [_enter(holder), _enter(writer), _enter(reader)]
+    return [*crowd, _leave(holder), _enter(reader), _enter(writer)]
 
 
 def _never_answered() -> Operations:
     """The pause between two calls stops growing."""
-    holder, parked = _claim("a"), _claim("b", Wait.QUEUE)
-    later = [("pass", 700 * SECOND), ("reap", KEY)]
-    return [_enter(holder), _enter(parked), *later * 12]
+    return [_enter(_claim("a")), _enter(_claim("b", QUEUE)), *[_pass(700), REAP] * 12]
 
 
-DONE_TWICE, WRITER_AHEAD, NEVER_ANSWERED = _done_twice(), _writer_ahead(), _never_answered()
+def _dies_again_and_again() -> Operations:
+    """A task whose runs are lost is put aside with its message, and may be replayed."""
+    mine = _claim("a", QUEUE, keep=True)
+    dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
+    again = [("replay", KEY, "a"), ("replay", KEY, "a"), _enter(mine)]
+    return [*dies * MAX_LOST_RUNS, _enter(mine), _enter(_claim("b", QUEUE)), *again]
+
+
+def _dies_and_is_not_put_aside() -> Operations:
+    """Who was called to end is ended, and a copy of who runs once more waits for how that ends."""
+    mine = _claim("a", QUEUE, keep=True)
+    dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)] * MAX_LOST_RUNS
+    ends = [("cancel", KEY, "a"), _enter(mine), _leave(mine, Outcome.DONE)]
+    return [*dies, *ends, *dies, _enter(_claim("a")), _enter(_claim("a", QUEUE, "2"))]
+
+
+def _dies_before_it_waits() -> Operations:
+    """It is put aside with what is delivered, also when it only looks; its count is forgotten."""
+    mine, looks = _claim("a", QUEUE), _claim("a", LOOK)
+    dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
+    dead = [_enter(looks, "delivered"), _enter(mine, "again"), ("replay", KEY, "a")]
+    dies = [*dies * (MAX_LOST_RUNS - 1), _enter(mine), _pass(4)]
+    return [*dies, *dead, _leave(mine), *dies, _enter(_claim("a", ENQUEUE)), _enter(mine)]
+
+
+def _nobody_reads_it() -> Operations:
+    """A message that is called in vain is put aside, and the next one is called."""
+    holder = _claim("a")
+    in_vain = [("bury", KEY, "b", Cause.UNREADABLE), _pass(700), REAP]
+    queue = [_enter(holder), _enter(_claim("b", QUEUE)), _enter(_claim("c", QUEUE))]
+    queue.append(_leave(holder, Outcome.DONE))
+    return [*queue, *in_vain * (CALLS_BEFORE_DEAD + 1), ("replay", KEY, "b")]
+
+
+def _dead_and_about() -> Operations:
+    """A dead reader's message waits again, or its task has a place or a message meanwhile."""
+    holder, reader = _claim("a"), _claim("b", QUEUE, mode=Mode.SHARED, limit=7)
+    dies = [_enter(holder), _enter(reader, ";,\x00}{"), _leave(holder), *[_pass(700), REAP] * 4]
+    dies.append(("bury", KEY, "b", Cause.UNKNOWN_TASK))
+    replay = [("replay", KEY, "b"), _leave(holder), _enter(reader), _leave(reader)]
+    operations = [*dies, *replay]
+    for wait in (PLACE, QUEUE):
+        again = _enter(_claim("b", wait), "again")
+        operations += [*dies, _enter(holder), again, *replay, _leave(_claim("b"))]
+    # Behind others; and although it is done, or just because
+    done = _leave(_claim("b", done_ttl=9 * SECOND), Outcome.DONE)
+    waits = [
+        _enter(holder),
+        _enter(_claim("c", QUEUE)),
+        done,
+        *replay,
+        _leave(_claim("c")),
+        *replay,
+    ]
+    return [*operations, *dies, *waits, done, _enter(reader), ("replay", KEY, "b"), _enter(reader)]
+
+
+def _kept() -> Operations:
+    """The first message is kept; it lies at the head and outlasts its patience."""
+    mine = _claim("a", QUEUE, keep=True, gives_up=SECOND)
+    called = [_enter(_claim("h")), _enter(mine, "first"), _leave(_claim("h"))]
+    runs = [
+        _enter(mine, "second"),
+        _enter(_claim("a", QUEUE, "2"), "third"),
+        _enter(_claim("a", LOOK)),
+    ]
+    waits = [_enter(_claim("b", QUEUE)), _pass(2), REAP, ("renew", [mine]), _pass(3), SWEEP]
+    again = [_pass(1), SWEEP, _pass(5), SWEEP, _enter(mine), _leave(mine), REAP]
+    return [*called, *runs, *waits, *again]
+
+
+def _kept_counts_as_nothing() -> Operations:
+    """Neither for those who start beside it, nor for those who wait, nor as the oldest."""
+    first, second = (_claim(task, QUEUE, keep=True, limit=2) for task in "ab")
+    few: dict[str, Any] = {"limit": 2, "max_waiting": 1}
+    waits = [_enter(_claim("c", wait, **few)) for wait in (LOOK, Wait.NOT, PLACE, QUEUE)]
+    full = [
+        _enter(_claim("d", QUEUE, **few)),
+        _enter(_claim("d", ENQUEUE, drop_oldest=True, **few)),
+    ]
+    return [_enter(first), _enter(_claim("n")), _enter(second), *waits, *full, _leave(first)]
+
+
+def _kept_in_turn() -> Operations:
+    """A turn that does not fit any more gives its message back, and who repeats keeps it."""
+    mine, other = (_claim(task, QUEUE, keep=True, limit=2) for task in "ab")
+    holder = _claim("h", limit=2)
+    called = [_enter(holder), _enter(mine), _enter(other), _leave(mine, Outcome.REPEAT)]
+    lowered = _enter(_claim("a", QUEUE, "2", keep=True), "second")
+    return [*called, lowered, _leave(holder), _leave(other), _enter(mine), _pass(4), SWEEP]
+
+
+def _revoked() -> Operations:
+    """Who waits, who was called, who ends already, who runs, who is kept and who has a place."""
+    cancel = [("cancel", KEY, task) for task in "abcdp"]
+    runs = [_enter(_claim("a", QUEUE, keep=True)), _enter(_claim("p", PLACE))]
+    late = _enter(_claim("d", QUEUE, gives_up=SECOND))
+    waits = [_enter(_claim("b", QUEUE)), _enter(_claim("c", QUEUE)), late, _pass(1), REAP]
+    ends = [_enter(_claim(task, QUEUE)) for task in "bcd"]
+    # The key is reserved for the place, and revoked is who was called behind it
+    again = [_enter(_claim("e", QUEUE)), _enter(_claim("f", QUEUE)), _leave(_claim("a", QUEUE))]
+    called = [*cancel, _enter(_claim("p")), _leave(_claim("p")), ("cancel", KEY, "e"), REAP]
+    return [*runs, *waits, *cancel, *ends, *cancel, _pass(2), *again, *called, _pass(700), SWEEP]
+
+
+def _published() -> Operations:
+    """A publisher does not take what is free, nor its own turn, nor end what ends."""
+    late = _claim("b", ENQUEUE, gives_up=SECOND)
+    queue = [_enter(_claim("a", ENQUEUE)), _enter(_claim("a", ENQUEUE, "2")), _enter(late)]
+    return [*queue, _pass(1), REAP, _enter(late), _enter(_claim("b", QUEUE)), _enter(_claim("a"))]
+
+
+def _published_while_it_runs() -> Operations:
+    """Its message is a shadow, which is called when the run was lost; a look is told the same."""
+    mine, again = _claim("a", QUEUE, done_ttl=9 * SECOND), _claim("a", ENQUEUE, "2")
+    looks = [_enter(_claim("a", LOOK, "3")), _enter(again), _enter(_claim("a", LOOK, "3"))]
+    lost = [_pass(4), SWEEP, _enter(again), _leave(mine, Outcome.DONE), _enter(again)]
+    return [_enter(mine), *looks, *lost]
+
+
+def _published_where_it_is_reserved() -> Operations:
+    """Its place before a message becomes a message, also where no more of them may wait."""
+    holder, waits = _claim("a"), [_enter(_claim("b", PLACE))]
+    waits += [_enter(_claim(task, QUEUE)) for task in "cd"]
+    published = [_enter(_claim("b", ENQUEUE, max_waiting=1)), _enter(_claim("b", QUEUE))]
+    return [_enter(holder), *waits, _leave(holder), ("cancel", KEY, "b"), *published, REAP]
+
+
+def _reserved() -> Operations:
+    """A retry finds its key reserved, whatever it does when it is taken; or it comes too late."""
+    mine = _claim("a", QUEUE, successor="c", limit=2)
+    operations: Operations = []
+    for retry in (QUEUE, ENQUEUE, LOOK, PLACE, Wait.NOT):
+        taken = [_enter(mine), _enter(_claim("h", limit=2)), _enter(_claim("b", QUEUE, limit=2))]
+        left = [_leave(mine), ("cancel", KEY, "c"), _enter(_claim("c", retry, limit=2)), REAP]
+        gone = [_leave(_claim(task)) for task in "bch"]
+        operations += [*taken, *left, *gone, *taken, _leave(mine), _pass(60), SWEEP, *gone]
+    return operations
+
+
+def _reserved_for_readers() -> Operations:
+    """Readers come in beside what is reserved, and who has lost its lock reserves nothing."""
+    mine = _claim("a", successor="c", mode=Mode.SHARED)
+    left = [_enter(mine), _leave(mine), _enter(_claim("r", mode=Mode.SHARED)), _enter(_claim("w"))]
+    return [*left, _leave(_claim("r")), _pass(60), _leave(mine), _enter(_claim("w"))]
+
+
+def _retry_was_faster() -> Operations:
+    """It waits, or has a place, before its forerunner has left; and comes twice."""
+    mine = _claim("a", successor="c")
+    comes = [_enter(_claim("c", QUEUE, "1")), _enter(_claim("c", QUEUE, "2"))]
+    gone = [_leave(_claim(task, nonce=nonce)) for task in "bc" for nonce in "12"]
+    operations: Operations = []
+    for retry in (QUEUE, ENQUEUE, PLACE):
+        waits = [_enter(_claim("b", QUEUE)), _enter(_claim("c", retry), "retry")]
+        operations += [_enter(mine), *waits, _leave(mine), REAP, *comes, _pass(60), SWEEP, *gone]
+    return operations
+
+
+def _retry_was_faster_still() -> Operations:
+    """It runs, or was called, in the other slot before its forerunner has left."""
+    mine, retry = _claim("a", successor="c", limit=2), _claim("c", QUEUE, limit=2)
+    other, again = _claim("h", limit=2), _claim("c", QUEUE, "2", limit=2)
+    runs = [_enter(mine), _enter(retry), _leave(mine), _enter(again), _enter(other), _leave(other)]
+    gone = [_leave(retry), _pass(60), REAP]
+    called = [_enter(mine), _enter(other), _enter(retry), _leave(other), _leave(mine)]
+    return [*runs, *gone, *called, _enter(retry), _enter(_claim("b", limit=2)), _enter(again)]
+
+
+ALL: dict[str, Operations] = {
+    "done twice": _done_twice(),
+    "a writer ahead": _writer_ahead(),
+    "never answered": _never_answered(),
+    "dies again and again": _dies_again_and_again(),
+    "dies and is not put aside": _dies_and_is_not_put_aside(),
+    "dies before it waits": _dies_before_it_waits(),
+    "nobody reads it": _nobody_reads_it(),
+    "dead and about": _dead_and_about(),
+    "kept": _kept(),
+    "kept counts as nothing": _kept_counts_as_nothing(),
+    "kept in turn": _kept_in_turn(),
+    "revoked": _revoked(),
+    "published": _published(),
+    "published while it runs": _published_while_it_runs(),
+    "published where it is reserved": _published_where_it_is_reserved(),
+    "reserved": _reserved(),
+    "reserved for readers": _reserved_for_readers(),
+    "the retry was faster": _retry_was_faster(),
+    "the retry was faster still": _retry_was_faster_still(),
+}
 
 #: With every slot free at once, and the first to come the one who stands last: its operation
 #: sees its own entry, and may not call it before those in between.
 CROWD = [(Mode.EXCLUSIVE, Wait.QUEUE, 0)] * (WINDOW + 8)
 ALL_FREE_AT_ONCE: Operations = [("pass", 5 * SECOND)]
+
+#: Those who stand farthest back are revoked, and called because their forerunner has left.
+FAR_BACK: Operations = [
+    ("cancel", KEY, f"w{WINDOW + 5}"),
+    ("leave", Claim(KEY, "a", "1", SECOND, successor=f"w{WINDOW + 6}"), Outcome.OVER, None),
+    REAP,
+]

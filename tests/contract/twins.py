@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from celery_dlock.backends.base import LockBackend, Swept
 from celery_dlock.core.state import (
     Busy,
+    Cause,
     Claim,
     Holder,
     KeyState,
@@ -31,28 +32,34 @@ DAY = 86_400 * SECOND
 #: Whole seconds, so that ends are met exactly, from both sides.
 _seconds = st.integers(0, 4).map(lambda n: n * SECOND)
 
+_tasks = st.sampled_from("abc")
+
 # Mostly one kind of claim, so that operations meet; the rest is what makes it hard.
 claims = st.builds(
     Claim,
     key=st.just(KEY),
-    task=st.sampled_from("abc"),
+    task=_tasks,
     nonce=st.sampled_from("1112"),
     ttl=st.integers(1, 4).map(lambda n: n * SECOND),
     mode=st.sampled_from([Mode.EXCLUSIVE] * 3 + [Mode.SHARED]),
     limit=st.sampled_from([1, 1, 1, 2, 3]),
-    wait=st.sampled_from([Wait.QUEUE, Wait.QUEUE, Wait.PLACE, Wait.NOT]),
+    wait=st.sampled_from([Wait.QUEUE, Wait.QUEUE, *Wait]),
     patience=_seconds,
     lock_delay=st.sampled_from([0, 0, 0, 2 * SECOND]),
     done_ttl=st.sampled_from([0, 3 * SECOND]),
     gives_up=st.sampled_from([0, 0, 0, 2 * SECOND, 5 * SECOND]),
     max_waiting=st.sampled_from([0, 0, 0, 1, 2]),
     drop_oldest=st.booleans(),
+    keep=st.sampled_from([False, False, True]),
+    successor=st.sampled_from(["", "", "", "c", "d"]),
 )
 
 _messages = st.none() | st.binary(min_size=1, max_size=8)
 _enter = st.tuples(st.just("enter"), claims, _messages)
 _leave = st.tuples(st.just("leave"), claims, st.sampled_from(list(Outcome)), _messages)
 _renew = st.tuples(st.just("renew"), st.lists(claims, max_size=3))
+_cancel = st.tuples(st.sampled_from(["cancel", "hand_back", "replay"]), st.just(KEY), _tasks)
+_bury = st.tuples(st.just("bury"), st.just(KEY), _tasks, st.sampled_from(list(Cause)))
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
@@ -60,7 +67,7 @@ _pass = st.tuples(
     st.sampled_from([SECOND, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 700 * SECOND, DAY]),
 )
 
-operations = st.one_of(_reap, _sweep, _enter, _enter, _leave, _pass, _renew)
+operations = st.one_of(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _bury)
 
 
 class Clock:
@@ -84,12 +91,12 @@ class Twin:
         return self._comparable(getattr(self.store, kind)(*args))
 
     def state(self, now: int) -> object:
-        """What the key says. Lapsed places may be cleared late, and ranks only order."""
+        """What the store says. Lapsed places may be cleared late, and ranks only order."""
         state = self.store.peek(KEY)
         live = [e for e in state.waiting if e.lapses is None or e.lapses > now]
         waiting = tuple(replace(entry, rank=n) for n, entry in enumerate(live))
         holders = tuple(map(self._holder, state.holders))
-        return KeyState(holders, state.grants, waiting, state.parked)
+        return KeyState(holders, state.grants, waiting, state.parked), self.store.dead()
 
     def _comparable(self, reply: Any) -> object:
         if isinstance(reply, list):

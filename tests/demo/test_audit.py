@@ -13,7 +13,7 @@ from example_project.generate import OrderEvent
 from example_project.orders import Run
 from example_project.stage import Standing
 
-ONCE, OVERLAP, TOKENS, REFUSED, RESCHEDULED = range(5)
+ONCE, OVERLAP, TOKENS, REFUSED, ORDER = range(5)
 
 PAUSED = Standing("8-001", pid=70, group=7, token=20)
 
@@ -45,9 +45,12 @@ def clean() -> Evidence:
             run("7-001", 13, 3.5, applied=False),
         ],
         journal=[
-            noted("Rescheduled", "7-002"),
+            noted("Woken", "7-002", pid=71),
             noted("StaleRejected", "8-001", pid=70, mine=20),
             noted("Dropped", "8-001"),
+            *(noted("Parked", event, pid=60) for event in ("7-001", "7-002", "8-001")),
+            *(noted("Woken", event, pid=60) for event in ("7-001", "8-001")),
+            noted("Woken", "8-001", pid=71),
         ],
         paused=PAUSED,
     )
@@ -57,7 +60,7 @@ def test_a_clean_record_holds() -> None:
     findings = audit(clean())
     assert [finding.wrong for finding in findings] == [()] * 5
     assert findings[ONCE].detail.startswith("3 of 3; of the duplicates the lock dropped 1, 1 found")
-    assert findings[RESCHEDULED].detail == "1 times, 1 messages"
+    assert "2 waited their turn, 1 were called more than once" in findings[ORDER].detail
 
 
 def doctored(**changes: Callable[[list[Any]], Any]) -> list[Finding]:
@@ -79,9 +82,24 @@ def add(value: Any) -> Callable[[list[Any]], None]:
     return lambda entries: entries.append(value)
 
 
+def swap(*places: tuple[str, int]) -> Callable[[list[Any]], None]:
+    """The events of two runs, in each other's place."""
+
+    def change(runs: list[Any]) -> None:
+        (one, first), (other, second) = places
+        runs[first] = replace(runs[first], event_id=other)
+        runs[second] = replace(runs[second], event_id=one)
+
+    return change
+
+
+def of_publisher_only(journal: list[Any]) -> None:
+    journal[:] = [e for e in journal if (e["event"], e["pid"]) != ("Woken", 71)]
+
+
 CLEAN = clean()
 
-FORGERIES = {
+FORGERIES: dict[str, tuple[int, dict[str, Callable[[list[Any]], Any]]]] = {
     "an event was never applied": (ONCE, {"runs": drop(1)}),
     "an event was applied twice": (ONCE, {"runs": put(3, run("7-001", 13, 3.5))}),
     "a run says it applied nothing": (
@@ -121,7 +139,11 @@ FORGERIES = {
         {"journal": put(1, noted("StaleRejected", "8-001", pid=70, mine=19))},
     ),
     "the late write went through": (REFUSED, {"runs": put(1, run("8-001", 20, 1.5))}),
-    "nothing was rescheduled": (RESCHEDULED, {"journal": drop(0)}),
+    "an event was applied before an earlier one": (
+        ORDER,
+        {"runs": swap(("7-001", 0), ("7-002", 2))},
+    ),
+    "nothing waited": (ORDER, {"journal": of_publisher_only}),
 }
 
 

@@ -102,12 +102,17 @@ def test_asked_to_end_while_a_worker_is_stopped_it_leaves_nothing(
 
 
 DEFECTS = {
+    "events are rescheduled and do not queue": (
+        "import celery_dlock\nfrom celery_dlock import FullJitter, Reschedule\n"
+        "celery_dlock.Queue = lambda **_: Reschedule(FullJitter(base=0.05, cap=0.5))",
+        "NO   The events of every order were applied in their order",
+    ),
     "the fence lets everybody pass": (
         "from celery_dlock import fencing\nfencing.admit = lambda *_, **__: None",
         "NO   The paused worker's late write was refused",
     ),
     "the lock is given to everybody": (
-        "from celery_dlock.core import machine\nmachine.free = lambda *_: True",
+        "from celery_dlock.core import machine, turns\nmachine.free = turns.free = lambda *_: True",
         "NO   No two tasks of one order overlapped",
     ),
     "effects are not remembered": (
@@ -124,7 +129,8 @@ DEFECTS = {
 def test_it_fails_when(demo: Demo, defect: str, tmp_path: Path) -> None:
     patch, verdict = DEFECTS[defect]
     (tmp_path / "sitecustomize.py").write_text(patch)
-    with demo.started(PYTHONPATH=str(tmp_path)) as process:
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with demo.started(PYTHONPATH=path) as process:
         assert process.wait(90) == 1, demo.output
     assert verdict in demo.output
     assert "what it has left is in" in demo.output

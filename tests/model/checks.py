@@ -18,6 +18,7 @@ from celery_dlock.core.state import (
     Holder,
     KeyState,
     LeaveVerdict,
+    Left,
     Lost,
     Mode,
     Outcome,
@@ -80,6 +81,7 @@ def check_state(state: KeyState) -> Facts:
     require(len(set(granted)) == len(granted), "Q one grant a task", state)
     require(not set(waiting) & set(granted), "Q never granted and waiting", state)
     require(not set(tasks) & set(granted), "Q never granted while it runs", state)
+    _check_reserved(state, live)
     places = {w.task for w in state.waiting if w.lapses is not None}
     require(not places & set(tasks), "Q never a place for what runs", state)
     parked = sum(w.lapses is None for w in state.waiting)
@@ -101,6 +103,15 @@ def check_state(state: KeyState) -> Facts:
     )
 
 
+def _check_reserved(state: KeyState, live: list[Holder]) -> None:
+    """Check that no more are called to have the key, or have it, than may."""
+    taken: list[Holder | Grant] = [*live]
+    taken += [g for g in state.grants if g.ending is None and (g.parked or g.due > 0)]
+    if all(t.mode is Mode.EXCLUSIVE for t in taken):
+        most = max((t.limit for t in taken), default=0)
+        require(len(taken) <= most, "Q no more are called than may", state)
+
+
 def due(state: KeyState) -> bool:
     """Whether a sweeper has something to do."""
     return (
@@ -119,8 +130,8 @@ def gave_up(entry: Waiting) -> bool:
 def check_after(state: KeyState) -> None:
     """Check what every operation must have left behind."""
     running = _running(state)
-    head = next((w for w in state.waiting if w.task not in running), None)
-    idle = state.parked and head is not None and fits(state, head)
+    others = [w for w in state.waiting if w.task not in running]
+    idle = any(w.lapses is None for w in others) and fits(state, others[0])
     require(not idle, "S4 no slot stays free while a message waits that fits", state)
     late = [w for w in state.waiting if gave_up(w) and w.task not in running]
     require(not late, "S4 nobody waits who has waited for too long", state)
@@ -152,10 +163,13 @@ def check_enter(
     )
     if isinstance(step.verdict, Run):
         require(len(mine) == 1, "R who is told to run holds the key", step)
+        require(claim.wait is not Wait.ENQUEUE, "Q who publishes does not run", step)
         if not asked:
             require(claim.task not in before.done, "S3 no body starts after done", claim)
+            behind = claim.task in {w.task for w in step.state.waiting[1:]}
+            require(not behind, "S6 what runs is kept at the head", step)
             _check_admitted(claim, before)
-    if claim.wait is Wait.QUEUE:
+    if claim.wait in (Wait.QUEUE, Wait.ENQUEUE):
         require(not isinstance(step.verdict, Same), "Q who queues is parked", step)
         full = isinstance(step.verdict, Busy) and step.verdict.full
         require(full or not isinstance(step.verdict, Busy), "Q who queues is parked", step)
@@ -190,7 +204,9 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
         require(len(room) < limit, "S1 nobody starts where there is no slot", (claim, room))
     called = any(g.task == claim.task for g in before.grants)
     if not called and claim.task not in _started(before):
-        require(not before.parked, "S6 a newcomer waits while others wait", (claim, before))
+        live = {h.task for h in before.holders if h.frees > 0}
+        others = [w for w in before.waiting if w.lapses is None and w.task not in live]
+        require(not others, "S6 a newcomer waits while others wait", (claim, before))
 
 
 def _check_room(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
@@ -236,6 +252,10 @@ def _check_asked_again(
 ) -> None:
     verdict, both = step.verdict, (step, again)
     grant = next((g for g in step.state.grants if g.task == claim.task), None)
+    if claim.wait is Wait.ENQUEUE:
+        kept = Drop if isinstance(verdict, Park) else type(verdict)
+        require(isinstance(again.verdict, kept), "R asked again, the same verdict", both)
+        return
     if grant is not None:
         if grant.ending is not None:  # which is this one's to bring about, or another's
             ending: type = End if grant.taker in ("", claim.nonce) else Drop
@@ -268,6 +288,11 @@ def check_leave(
     """Check that a final outcome is remembered, and what leaving twice comes to."""
     if outcome is Outcome.DONE:
         require(claim.task in step.state.done, "S3 what is done is remembered", step)
+    again_is_due = outcome is Outcome.ABANDONED or (
+        outcome is Outcome.REPEAT and claim.wait in (Wait.QUEUE, Wait.LOOK)
+    )
+    if again_is_due and isinstance(step.verdict, Left):
+        require(claim.task in dict(step.state.lost), "S6 a lost run is remembered", step)
     require(same and not again.wakes, "R leaving twice changes nothing", (step, again))
     require(isinstance(again.verdict, Lost), "R who left has nothing to leave", again)
     require(again.verdict.carried == step.verdict.carried, "R carried stays", (step, again))

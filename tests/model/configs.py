@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from celery_dlock.core.state import Mode, Wait
-from tests.model.world import Config, Task
+from tests.model import configs_of_keeping as keeping
+from tests.model.config import Config, Task
 
 QUEUE, PLACE, NOT = Task(), Task(Wait.PLACE), Task(Wait.NOT)
 READ, READ_PLACE = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
@@ -69,6 +70,7 @@ QUICK = (
     *(Config(f"{name}; 3 tasks", tasks) for name, tasks in TRIPLES.items()),
     *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SLOTS.items()),
     *(Config(f"{name}; 2 tasks, 1 fault", tasks, faults=1) for name, tasks in PAIRS.items()),
+    *keeping.QUICK,
 )
 SLOW = (
     *(
@@ -84,6 +86,7 @@ SLOW = (
     Config("queue; early, 3 tasks, 1 fault", TRIPLES["queue"], faults=1, early_ack=True),
     Config("all ways; early, 1 fault", (QUEUE, PLACE, NOT), faults=1, early_ack=True),
     Config("a lock delay; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, lock_delay=True),
+    *keeping.SLOW,
 )
 FULL = (
     Config("queue; 3 tasks, 2 faults", TRIPLES["queue"], faults=2),
@@ -93,4 +96,5 @@ FULL = (
         Config(f"{name}; 3 tasks, 3 workers, 1 fault", tasks, workers=3, faults=1)
         for name, tasks in (SLOTS | SHRINKS).items()
     ),
+    *keeping.FULL,
 )

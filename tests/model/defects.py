@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
-from celery_dlock.core import edits, machine
+from celery_dlock.core import edits, machine, turns, upkeep
 from celery_dlock.core.state import Outcome
-from tests.model import workers
-from tests.model.world import Config, Task
+from tests.model import entering, workers
+from tests.model.config import Config, Task
 
 TWO = Config("two that queue, 1 fault", (Task(), Task()), faults=1)
 
@@ -38,12 +39,14 @@ class Defect:
         whole = getattr(self.module, self.function)
         text = inspect.getsource(whole)
         assert text.count(self.old) == 1, f"{self.function} has no {self.old!r} to spoil"
-        spoilt = dict(vars(self.module))
-        exec(compile(text.replace(self.old, self.new), self.name, "exec"), spoilt)
-        users = [m for m in (machine, edits, workers) if vars(m).get(self.function) is whole]
+        spoilt: dict[str, Any] = {}
+        exec(
+            compile(text.replace(self.old, self.new), self.name, "exec"), vars(self.module), spoilt
+        )
         with ExitStack() as planted:
-            for user in users:
-                planted.enter_context(mock.patch.object(user, self.function, spoilt[self.function]))
+            for user in (edits, turns, machine, upkeep, entering, workers):
+                for name in [name for name, value in vars(user).items() if value is whole]:
+                    planted.enter_context(mock.patch.object(user, name, spoilt[self.function]))
             yield
 
 

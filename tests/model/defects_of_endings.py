@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from celery_dlock.core import edits
+from celery_dlock.core import edits, turns
+from tests.model.config import Config, Task
 from tests.model.defects import Defect
-from tests.model.world import Config, Task
 
 Q, IMPATIENT = Task(), Task(gives_up=True)
 ONE_WAITS, REPLACES = Task(max_waiting=1), Task(max_waiting=1, replaces=True)
@@ -18,19 +18,21 @@ TWO_REPLACED = Config("the newest replaces, 1 fault", (REPLACES, REPLACES), faul
 ENDINGS = (
     Defect(
         "nobody has ever waited for too long",
-        "_settle",
+        "settle",
         "if _waited_enough(w, now)",
         "if False",
         "S4",
         LATE,
+        module=turns,
     ),
     Defect(
         "the copy of a running task is ended",
-        "_settle",
-        "if _waited_enough(w, now) and w.task not in running]",
-        "if _waited_enough(w, now)]",
+        "insert",
+        "and not had_its_turn",
+        "",
         "Q never granted while it runs",
         BOTH_LATE,
+        edits,
     ),
     Defect(
         "an ending keeps a slot",
@@ -64,6 +66,7 @@ ENDINGS = (
         "taker=grant.taker",
         "S5",
         LATE,
+        module=turns,
     ),
     Defect(
         "who makes room is thrown away without a word",
@@ -76,17 +79,18 @@ ENDINGS = (
     Defect(
         "as many wait as come",
         "_full",
-        "return 0 < claim.max_waiting <= waiting",
+        "return 0 < claim.max_waiting <= backlog(state)",
         "return False",
         "Q no more wait than may",
         FULL,
     ),
     Defect(
         "the copy of a running task makes room",
-        "_messages",
+        "messages",
         "if w.parked and w.task not in running",
         "if w.parked",
         "Q never granted while it runs",
         TWO_REPLACED,
+        module=edits,
     ),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from celery_dlock.core import edits
+from celery_dlock.core import edits, turns
 from celery_dlock.core.state import Mode, Wait
+from tests.model.config import Config, Task
 from tests.model.defects import Defect
-from tests.model.world import Config, Task
 
 Q, P, N = Task(), Task(Wait.PLACE), Task(Wait.NOT)
 RQ, RP = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
@@ -22,30 +22,31 @@ RULES = (
     Defect(
         "an operation that frees the key calls nobody: enter",
         "enter",
-        "state, wakes = _settle(state, now)",
+        "state, wakes = settle(state, now)",
         "wakes = ()",
         "S4",
     ),
     Defect(
         "an operation that frees the key calls nobody: leave",
         "leave",
-        "state, wakes = _settle(state, now)",
+        "state, wakes = settle(state, now)",
         "wakes = ()",
         "S4",
     ),
     Defect(
         "an operation that frees the key calls nobody: reap",
         "reap",
-        "state, wakes = _settle(_expire(state, now), now)",
-        "state, wakes = _expire(state, now), ()",
+        "state, wakes = settle(expire(state, now), now)",
+        "state, wakes = expire(state, now), ()",
         "S4",
     ),
     Defect(
         "a call that nobody answers is not repeated",
-        "_settle",
+        "settle",
         "if g.parked and g.due <= now",
         "if g.parked and g.due <= now and not g.calls",
         "L",
+        module=turns,
     ),
     Defect(
         "whose turn is called is forgotten",
@@ -61,14 +62,14 @@ RULES = (
         "free",
         "(*state.holders, *reserved)",
         "(*state.holders,)",
-        "S",
+        "Q no more are called than may",
         THREE,
         edits,
     ),
     Defect(
         "a newcomer overtakes those who are parked",
         "_may_start",
-        "if state.parked:",
+        "if backlog(state):",
         "if False:",
         "S6",
         Config("three that queue, 1 fault", (Q, Q, Q), faults=1),
@@ -113,11 +114,12 @@ RULES = (
     ),
     Defect(
         "the copy of a running task is called into the second slot",
-        "_settle",
+        "settle",
         "if entry in late or entry.task in running:",
         "if entry in late:",
         "Q never granted while it runs",
-        Config("two with two slots, 1 fault", (Q2, Q2), faults=1),
+        Config("three kept with two slots", (Task(keep=True, limit=2),) * 3, workers=3),
+        module=turns,
     ),
     Defect(
         "the copy of a running task is told that another has the key",
@@ -130,8 +132,8 @@ RULES = (
     Defect(
         "what waits is parked a second time",
         "_answer",
-        "if entry is not None and entry.parked:",
-        "if False:",
+        "if asks_twice or (entry is not None and entry.parked):",
+        "if asks_twice:",
         "R",
     ),
     Defect(
@@ -182,34 +184,38 @@ RULES = (
     ),
     Defect(
         "the dead keep their slots",
-        "_expire",
+        "expire",
         "if h.frees > now",
         "if True",
         "L",
+        module=turns,
     ),
     Defect(
         "the lock delay is not kept",
-        "_expire",
+        "expire",
         "if h.frees > now",
         "if h.expires > now",
         "S1",
         Config("two places with a lock delay, 1 fault", (P, P), faults=1, lock_delay=True),
+        module=turns,
     ),
     Defect(
         "a grant outlives the place it was for",
-        "_expire",
+        "expire",
         "if g.parked or g.due > now",
         "if True",
         "L",
         Config("early acknowledgement, 1 fault", (Q, P, Q), faults=1, early_ack=True),
+        module=turns,
     ),
     Defect(
         "places never lapse",
-        "_expire",
+        "expire",
         "if w.lapses is not None and w.lapses <= now",
         "if False",
         "L",
         Config("early acknowledgement, 1 fault", (Q, P), faults=1, early_ack=True),
+        module=turns,
     ),
     Defect(
         "a grant is not used up",
@@ -230,8 +236,8 @@ RULES = (
     Defect(
         "a turn is taken although the limit has shrunk",
         "_take_turn",
-        "if free(state, claim.mode, claim.limit):",
-        "if True:",
+        "if free(state, claim.mode, claim.limit) and not enqueues:",
+        "if not enqueues:",
         "S1",
         DEPLOY,
     ),
@@ -246,11 +252,12 @@ RULES = (
     ),
     Defect(
         "a run that was lost is forgotten",
-        "_expire",
+        "expire",
         "state = count_lost(state, holder.task)",
         "pass",
         "S6",
         Config("three that queue, 1 fault", (Q, Q, Q), faults=1),
+        module=turns,
     ),
     Defect(
         "a message put back at the head stands beside its own place",

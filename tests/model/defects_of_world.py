@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from celery_dlock.core.state import Outcome, Wait
-from tests.model import workers
+from tests.model import entering, workers
+from tests.model.config import Config, Task
 from tests.model.defects import Defect, Disorder
 from tests.model.world import (
     ACK,
@@ -12,8 +13,6 @@ from tests.model.world import (
     LEAVE_REPEAT,
     RESULT,
     SKIP_CALLBACKS,
-    Config,
-    Task,
 )
 
 N, P = Task(Wait.NOT), Task(Wait.PLACE)
@@ -28,7 +27,7 @@ AROUND: tuple[Defect | Disorder, ...] = (
         "case Same():\n            return Worker(SKIP_RESULT, me.task, tag=me.tag)",
         "S7",
         SKIP,
-        workers,
+        entering,
     ),
     Defect(
         "the resource has no fence",

@@ -12,11 +12,16 @@ import time
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest import mock
 
+from celery_dlock.core import machine, upkeep
 from tests.model.checks import Violation, require
+from tests.model.config import Config
+from tests.model.moves import Next
+from tests.model.people import people_steps
 from tests.model.surroundings import other_steps
-from tests.model.workers import Next, worker_steps
-from tests.model.world import Config, Model, World, check_world, goal
+from tests.model.workers import worker_steps
+from tests.model.world import Model, World, check_world, goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,16 @@ def explore(config: Config) -> Report:
 
     Raises :exc:`~tests.model.checks.Violation` with the shortest way to the first broken rule.
     """
+    most_lost = config.most_lost or machine.MAX_LOST_RUNS
+    most_calls = config.most_calls or upkeep.CALLS_BEFORE_DEAD
+    with (
+        mock.patch.object(machine, "MAX_LOST_RUNS", most_lost),
+        mock.patch.object(upkeep, "CALLS_BEFORE_DEAD", most_calls),
+    ):
+        return _explore(config)
+
+
+def _explore(config: Config) -> Report:
     model = Model(config)
     start = model.start()
     numbers, worlds = {start: 0}, [start]
@@ -65,6 +80,7 @@ def explore(config: Config) -> Report:
 def _steps(model: Model, world: World) -> Iterator[Next]:
     yield from worker_steps(model, world)
     yield from other_steps(model, world)
+    yield from people_steps(model, world)
 
 
 def _stuck(model: Model, worlds: list[World], sources: array[int], targets: array[int]) -> int:
@@ -98,7 +114,7 @@ def _trace(model: Model, worlds: list[World], parents: array[int], at: int) -> l
         labels = (label for label, _, after in _steps(model, worlds[before]) if after == worlds[at])
         way.append(next(labels))
         at = before
-    return way[::-1]
+    return ["start", *way[::-1]]
 
 
 def main(arguments: list[str]) -> None:

@@ -13,22 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from celery_dlock.core import machine
-from celery_dlock.core.state import (
-    Claim,
-    EnterVerdict,
-    KeyState,
-    LeaveVerdict,
-    Outcome,
-    RenewVerdict,
-    Step,
-)
+from celery_dlock.core import machine, upkeep
+from celery_dlock.core.state import Cause, Claim, Dead, KeyState, Mode, Outcome, Step
 from tests.model import checks
+from tests.model.checks_of_keeping import check_buried, check_upkeep
 
 NOW = 0
 AHEAD = 1
 
 Alter = Callable[[KeyState], KeyState]
+Rule = Callable[[KeyState, int], Step[Any]]
 
 
 class Op(NamedTuple):
@@ -42,10 +36,11 @@ class Op(NamedTuple):
     wakes: tuple[str, ...]
     turns: tuple[str, ...]
     ended: tuple[str, ...]
+    dead: tuple[int, ...]
 
 
-def settle(state: KeyState) -> KeyState:
-    """The normal form of *state*."""
+def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState:
+    """The normal form of *state*, with counts up to the given ones."""
     holders = (
         replace(h, since=NOW, expires=when(h.expires), frees=when(h.frees)) for h in state.holders
     )
@@ -53,7 +48,9 @@ def settle(state: KeyState) -> KeyState:
         replace(w, rank=n, arrived=NOW, lapses=_when(w.lapses), gives_up=_when(w.gives_up))
         for n, w in enumerate(state.waiting, 1)
     )
-    grants = (replace(g, calls=1, due=when(g.due)) for g in state.grants)
+    grants = (
+        replace(g, calls=max(1, min(g.calls, most_calls)), due=when(g.due)) for g in state.grants
+    )
     return replace(
         state,
         holders=tuple(sorted(holders, key=lambda h: (h.slot, h.task, h.nonce))),
@@ -61,7 +58,8 @@ def settle(state: KeyState) -> KeyState:
         waiting=waiting,
         first=min(1, len(waiting)),
         last=len(waiting),
-        lost=tuple(sorted((task, 1) for task, _ in state.lost)),
+        lost=tuple(sorted((task, min(count, most_lost)) for task, count in state.lost)),
+        dead=(),
     )
 
 
@@ -74,9 +72,13 @@ def _when(instant: int | None) -> int | None:
 
 
 class Keys:
-    """Every state of the key that was met, by number, and every operation on each of them."""
+    """Every state of the key that was met, by number, and every operation on each of them.
 
-    def __init__(self) -> None:
+    Lost runs are counted up to *most_lost* and calls up to *most_calls*.
+    """
+
+    def __init__(self, most_lost: int, most_calls: int) -> None:
+        self._most = (most_lost, most_calls)
         self.states: list[KeyState] = []
         self.facts: list[checks.Facts] = []
         self._numbers: dict[KeyState, int] = {}
@@ -84,7 +86,7 @@ class Keys:
         self._altered: dict[tuple[object, ...], int] = {}
 
     def number(self, state: KeyState) -> int:
-        state = settle(state)
+        state = self._normal(state)
         found = self._numbers.get(state)
         if found is None:
             facts = checks.check_state(state)
@@ -93,15 +95,19 @@ class Keys:
             self.facts.append(facts)
         return found
 
+    def _normal(self, state: KeyState) -> KeyState:
+        return normal(state, *self._most)
+
     def enter(self, key: int, claim: Claim, token: int) -> Op:
         name = ("enter", key, claim, token)
         found = self._ops.get(name)
         if found is None:
             before = _loaded(self.states[key], claim.task)
             step = machine.enter(before, claim, NOW, token)
-            again = machine.enter(settle(step.state), claim, NOW, token + 1)
-            same = settle(again.state) == settle(step.state)
+            again = machine.enter(self._normal(step.state), claim, NOW, token + 1)
+            same = self._normal(again.state) == self._normal(step.state)
             checks.check_enter(before, claim, step, again, same=same)
+            check_buried(before, claim, step)
             found = self._ops[name] = self._op(key, before, step)
         return found
 
@@ -111,8 +117,8 @@ class Keys:
         if found is None:
             before = _loaded(self.states[key], claim.task)
             step = machine.leave(before, claim, outcome, NOW)
-            again = machine.leave(settle(step.state), claim, outcome, NOW)
-            same = settle(again.state) == settle(step.state)
+            again = machine.leave(self._normal(step.state), claim, outcome, NOW)
+            same = self._normal(again.state) == self._normal(step.state)
             checks.check_leave(claim, outcome, step, again, same=same)
             found = self._ops[name] = self._op(key, before, step)
         return found
@@ -127,11 +133,36 @@ class Keys:
         return found
 
     def reap(self, key: int) -> Op:
-        name = ("reap", key)
-        found = self._ops.get(name)
+        return self._rule(key, "reap", "", machine.reap)
+
+    def cancel(self, key: int, task: str) -> Op:
+        return self._rule(key, "cancel", task, lambda state, now: upkeep.cancel(state, task, now))
+
+    def bury(self, key: int, task: str) -> Op:
+        cause = Cause.UNKNOWN_TASK
+        return self._rule(
+            key, "bury", task, lambda state, now: upkeep.bury(state, task, cause, now)
+        )
+
+    def hand_back(self, key: int, task: str) -> Op:
+        return self._rule(
+            key, "hand back", task, lambda state, now: upkeep.hand_back(state, task, now)
+        )
+
+    def replay(self, key: int, task: str, mode: Mode, limit: int) -> Op:
+        dead = Dead(task, mode, limit, Cause.RUNS_LOST, NOW)
+        return self._rule(
+            key, "replay", task, lambda state, now: upkeep.replay(state, task, dead, now)
+        )
+
+    def _rule(self, key: int, name: str, task: str, rule: Rule) -> Op:
+        found = self._ops.get((name, key, task))
         if found is None:
-            before = _loaded(self.states[key], "")
-            found = self._ops[name] = self._op(key, before, machine.reap(before, NOW))
+            before = _loaded(self.states[key], task)
+            step = rule(before, NOW)
+            if name != "reap":
+                check_upkeep(name, task, before, step)
+            found = self._ops[name, key, task] = self._op(key, before, step)
         return found
 
     def altered(self, key: int, name: tuple[object, ...], alter: Alter) -> int:
@@ -145,7 +176,7 @@ class Keys:
         self,
         key: int,
         before: KeyState,
-        step: Step[EnterVerdict] | Step[LeaveVerdict] | Step[RenewVerdict] | Step[None],
+        step: Step[Any],
         *,
         settles: bool = True,
     ) -> Op:
@@ -153,14 +184,15 @@ class Keys:
         known = {entry[0] for entry in before.lost}
         after = replace(
             step.state,
-            done=step.state.done | whole.done,
+            done=step.state.done | (whole.done - before.done),
             lost=step.state.lost + tuple(e for e in whole.lost if e[0] not in known),
         )
         if settles:
             checks.check_after(after)
         wakes = tuple(turn.task for turn in step.wakes)
         turns, ended = _turns(before, step.state)
-        return Op(self.number(after), step.verdict, wakes, turns, ended)
+        dead = tuple(int(d.task[1:]) for d in step.state.dead)
+        return Op(self.number(after), step.verdict, wakes, turns, ended, dead)
 
 
 def _loaded(state: KeyState, task: str) -> KeyState:

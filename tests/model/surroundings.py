@@ -7,20 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from celery_dlock.core.state import Holder, KeyState
+from tests.model.config import LATE, LEASE, OVERDUE, SWEEPER
 from tests.model.key import NOW
-from tests.model.order import after_ending
-from tests.model.workers import Next, spent
-from tests.model.world import (
-    HOLDING,
-    LATE,
-    LEASE,
-    OVERDUE,
-    SWEEPER,
-    Model,
-    World,
-    add,
-    put,
-)
+from tests.model.moves import Next, published, spent
+from tests.model.order import called
+from tests.model.world import HOLDING, Model, World
 
 
 def other_steps(model: Model, world: World) -> Iterator[Next]:
@@ -124,16 +115,17 @@ def _gave_up(at: int, state: KeyState) -> KeyState:
 def _sweep(model: Model, world: World) -> Iterator[Next]:
     if world.sweeper:
         task = world.sweeper[0]
-        calls = put(world.calls, task, world.calls[task] + 1)
-        yield (
-            f"sweeper publishes t{task}",
-            0,
-            world._replace(broker=add(world.broker, task), sweeper=world.sweeper[1:], calls=calls),
-        )
+        after = published(world, task)._replace(sweeper=world.sweeper[1:])
+        yield f"sweeper publishes t{task}", 0, after
+        if model.config.tasks[task].foreign:
+            op = model.keys.hand_back(world.key, f"t{task}")
+            wakes = (*world.sweeper[1:], *model.numbers(op.wakes))
+            after = called(model, world, op)._replace(key=op.key, sweeper=wakes)
+            yield f"sweeper hands t{task} back", 0, model.settle(after)
         if model.can(world, SWEEPER):
             yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
     elif model.keys.facts[world.key].due:
         op = model.keys.reap(world.key)
-        after = after_ending(model, world, op)
+        after = called(model, world, op)
         after = after._replace(key=op.key, sweeper=model.numbers(op.wakes))
         yield "reap", 0, model.settle(after)

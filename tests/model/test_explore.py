@@ -6,13 +6,15 @@ import pytest
 
 from celery_dlock.core.state import Wait
 from tests.model.checks import Violation
+from tests.model.config import CRASH, FAULTS, Config, Task
 from tests.model.configs import QUICK, SLOW
 from tests.model.defects import TWO, Defect, Disorder
 from tests.model.defects_of_endings import ENDINGS
+from tests.model.defects_of_keeping import KEEPING
 from tests.model.defects_of_rules import RULES
+from tests.model.defects_of_upkeep import UPKEEP
 from tests.model.defects_of_world import AROUND
 from tests.model.explore import explore
-from tests.model.world import CRASH, FAULTS, Config, Task
 
 
 @pytest.mark.parametrize("config", QUICK, ids=lambda config: config.name)
@@ -26,7 +28,9 @@ def test_no_rule_breaks_in_a_larger_world(config: Config) -> None:
     explore(config)
 
 
-@pytest.mark.parametrize("defect", [*RULES, *ENDINGS, *AROUND], ids=lambda defect: defect.name)
+@pytest.mark.parametrize(
+    "defect", [*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND], ids=lambda defect: defect.name
+)
 def test_a_defect_is_found(defect: Defect | Disorder) -> None:
     with defect.planted(), pytest.raises(Violation) as found:
         explore(defect.config)
@@ -36,7 +40,7 @@ def test_a_defect_is_found(defect: Defect | Disorder) -> None:
 
 
 def test_no_defect_stays_behind() -> None:
-    for defect in (*RULES, *ENDINGS, *AROUND):
+    for defect in (*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND):
         with defect.planted():
             pass
 
@@ -46,7 +50,7 @@ def test_no_defect_stays_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(FAULTS - {CRASH}))
 def test_every_kind_of_fault_leads_to_worlds_of_its_own(kind: str) -> None:
-    tasks = (Task(Wait.QUEUE), Task(Wait.PLACE))
+    tasks = (Task(Wait.QUEUE, ordered=True), Task(Wait.PLACE))
     crashes = explore(Config("crashes", tasks, faults=2, kinds=frozenset({CRASH})))
 
     both = explore(Config(kind, tasks, faults=2, kinds=frozenset({CRASH, kind})))

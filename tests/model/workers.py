@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import assert_never
 
 from celery_dlock.core.state import (
-    Busy,
-    Drop,
-    End,
-    EnterVerdict,
     Lost,
     Mode,
     Outcome,
-    Park,
-    Run,
-    Same,
     Wait,
 )
 from tests.model.checks import Violation, require
+from tests.model.config import CHILD, CRASH, DISTRUST, REDELIVER, REPLY
+from tests.model.entering import enter, look
+from tests.model.moves import Next, died, moved, published, spent
 from tests.model.order import arrived
 from tests.model.resource import once, write
 from tests.model.world import (
@@ -26,9 +21,6 @@ from tests.model.world import (
     ACKED,
     AGAIN,
     CALLBACKS,
-    CHILD,
-    CRASH,
-    DISTRUST,
     EFFECT,
     END_CALLBACKS,
     END_RESULT,
@@ -36,11 +28,9 @@ from tests.model.world import (
     IDLE,
     LEAVE_ABANDONED,
     LEAVE_DONE,
-    LEAVE_OVER,
     LEAVE_REPEAT,
+    LOOK,
     NOBODY,
-    REDELIVER,
-    REPLY,
     REQUEUE,
     RESULT,
     RETRY,
@@ -51,18 +41,13 @@ from tests.model.world import (
     Worker,
     World,
     add,
-    put,
     remove,
     seat,
     task_of,
 )
 
-#: A label, the faults it costs, and the world after it.
-Next = tuple[str, int, World]
-
 OUTCOMES = {
     LEAVE_DONE: Outcome.DONE,
-    LEAVE_OVER: Outcome.OVER,
     LEAVE_REPEAT: Outcome.REPEAT,
     LEAVE_ABANDONED: Outcome.ABANDONED,
 }
@@ -72,9 +57,8 @@ AFTER = {
     EFFECT: RESULT,
     RESULT: CALLBACKS,
     CALLBACKS: LEAVE_DONE,
-    RETRY: LEAVE_OVER,
+    RETRY: LEAVE_DONE,
     LEAVE_DONE: ACK,
-    LEAVE_OVER: ACK,
     LEAVE_ABANDONED: REQUEUE,
     AGAIN: ACK,
     SKIP_RESULT: SKIP_CALLBACKS,
@@ -100,17 +84,12 @@ def worker_steps(model: Model, world: World) -> Iterator[Next]:
             yield (
                 f"publish t{task}",
                 0,
-                _published(world, task)._replace(workers=seat(world, at, after)),
+                published(world, task)._replace(workers=seat(world, at, after)),
             )
         else:
             yield from STEPS[me.phase](model, world, at, me)
         if world.left:
             yield from _faults(model, world, at, me)
-
-
-def _published(world: World, task: int) -> World:
-    calls = put(world.calls, task, world.calls[task] + 1)
-    return world._replace(broker=add(world.broker, task), calls=calls)
 
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
@@ -120,44 +99,12 @@ def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
         used |= {w.nonce for w in world.workers if w.task == task}
         nonce = next(n for n in range(1, len(used) + 2) if n not in used)
         taken = world._replace(broker=remove(world.broker, message))
-        me = Worker(ENTER, task, nonce, tag=message // TAG)
+        phase = LOOK if model.config.tasks[task].looks else ENTER
+        me = Worker(phase, task, nonce, tag=message // TAG)
         yield f"deliver t{task}", 0, taken._replace(workers=seat(world, at, me))
         if model.config.tasks[task].becomes:
             new = seat(world, at, me._replace(changed=True))
             yield f"deliver t{task} to the new version", 0, taken._replace(workers=new)
-
-
-def _enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    claim = model.claim(me)
-    op = model.keys.enter(world.key, claim, model.next_token(world))
-    after = _judged(model, me, op.verdict)._replace(wakes=model.numbers(op.wakes))
-    writes = after.phase in (EFFECT, SKIP_RESULT)
-    require(not writes or isinstance(op.verdict, Run | Busy), "S7 no result by a copy", world)
-    if not model.faulty(world):
-        world = arrived(model, world, me.task, op)
-    told = f"enter t{me.task} as {me.nonce}: {type(op.verdict).__name__}"
-    yield told, 0, model.settle(world._replace(key=op.key, workers=seat(world, at, after)))
-    if model.can(world, REPLY):
-        yield f"{told}, reply lost", 1, model.settle(spent(world._replace(key=op.key)))
-
-
-def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
-    spec = model.asks(me)
-    match verdict:
-        case Run():
-            phase = EFFECT if spec.retries_as is None else RETRY
-            return me._replace(phase=phase, slot=verdict.slot, token=verdict.token)
-        case Park() | Drop():
-            return Worker(ACK, me.task, tag=me.tag)
-        case Same():
-            return Worker(AGAIN, me.task, tag=me.tag)
-        case Busy():
-            final = spec.wait is Wait.NOT or verdict.full
-            return Worker(SKIP_RESULT if final else AGAIN, me.task, tag=me.tag)
-        case End():
-            return Worker(END_RESULT, me.task, me.nonce, ended=True, tag=me.tag)
-        case _:
-            assert_never(verdict)
 
 
 def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -166,16 +113,16 @@ def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     require(gone == me.ended, "R a lease that has ended stays ended, another is renewed", world)
     if gone:
         lost = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
-        yield f"t{me.task} sees that its lock is lost", 0, _moved(model, world, at, lost)
+        yield f"t{me.task} sees that its lock is lost", 0, moved(model, world, at, lost)
     elif model.can(world, DISTRUST):
         doubts = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
-        yield f"t{me.task} gives its lock up", 1, spent(_moved(model, world, at, doubts))
+        yield f"t{me.task} gives its lock up", 1, spent(moved(model, world, at, doubts))
     exclusive = model.asks(me).mode is Mode.EXCLUSIVE
     fence = write(world.fence, me.slot, me.token) if exclusive else world.fence
     if fence is None:
         require(me.ended, "S2 the fence refuses nobody who holds the lock", world)
         stale = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
-        yield f"t{me.task} is refused by the fence", 0, _moved(model, world, at, stale)
+        yield f"t{me.task} is refused by the fence", 0, moved(model, world, at, stale)
         return
     if exclusive and fence[me.slot] < world.fence[me.slot]:
         raise Violation("S2 writes come in the order of their tokens", world)
@@ -184,17 +131,17 @@ def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     yield (
         f"effect of t{me.task}",
         0,
-        _moved(model, world._replace(fence=fence, effects=effects), at, after),
+        moved(model, world._replace(fence=fence, effects=effects), at, after),
     )
 
 
 def _result(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    yield f"result of t{me.task}", 0, _moved(model, world, at, me._replace(phase=AFTER[me.phase]))
+    yield f"result of t{me.task}", 0, moved(model, world, at, me._replace(phase=AFTER[me.phase]))
 
 
 def _callbacks(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     told = world._replace(told=world.told | {me.task})
-    yield f"callbacks of t{me.task}", 0, _moved(model, told, at, me._replace(phase=AFTER[me.phase]))
+    yield f"callbacks of t{me.task}", 0, moved(model, told, at, me._replace(phase=AFTER[me.phase]))
 
 
 def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -202,21 +149,22 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     assert successor is not None
     sent = world._replace(broker=add(world.broker, successor), told=world.told | {me.task})
     after = me._replace(phase=AFTER[RETRY], token=0, slot=0)
-    yield f"t{me.task} retries as t{successor}", 0, _moved(model, sent, at, after)
+    yield f"t{me.task} retries as t{successor}", 0, moved(model, sent, at, after)
 
 
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    op = model.keys.leave(world.key, model.claim(me), OUTCOMES[me.phase])
+    claim = model.claim(me, Wait.LOOK if model.asks(me).looks else None)
+    op = model.keys.leave(world.key, claim, OUTCOMES[me.phase])
     wakes = model.numbers(op.wakes)
     phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is Wait.QUEUE else AGAIN)
     if not model.faulty(world):
         world = arrived(model, world, me.task, op)
     label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
     after = Worker(phase, me.task, tag=me.tag, wakes=wakes)
-    yield label, 0, _moved(model, world._replace(key=op.key), at, after)
+    yield label, 0, moved(model, world._replace(key=op.key), at, after)
     if model.can(world, REPLY):
         asks = me._replace(ended=True)
-        yield f"{label}, reply lost", 1, spent(_moved(model, world._replace(key=op.key), at, asks))
+        yield f"{label}, reply lost", 1, spent(moved(model, world._replace(key=op.key), at, asks))
 
 
 def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -224,7 +172,7 @@ def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     yield (
         f"t{me.task} is published again",
         0,
-        _moved(model, sent, at, Worker(AFTER[AGAIN], me.task)),
+        moved(model, sent, at, Worker(AFTER[AGAIN], me.task)),
     )
 
 
@@ -232,26 +180,19 @@ def _ack(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     others = tuple(
         w._replace(tag=ACKED) if me.tag > 0 and w.tag == me.tag else w for w in world.workers
     )
-    yield f"ack t{me.task}", 0, _moved(model, world._replace(workers=others), at, NOBODY)
+    yield f"ack t{me.task}", 0, moved(model, world._replace(workers=others), at, NOBODY)
 
 
 def _requeue(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    yield f"t{me.task} is requeued", 0, _died(model, world, at, me)
-
-
-def _died(model: Model, world: World, at: int, me: Worker) -> World:
-    shared = me.tag > 0 and sum(w.tag == me.tag for w in world.workers) > 1
-    if not model.config.early_ack and me.tag != ACKED and not shared:
-        world = world._replace(broker=add(world.broker, me.task, me.tag))
-    return _moved(model, world, at, NOBODY)
+    yield f"t{me.task} is requeued", 0, died(model, world, at, me)
 
 
 def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     if model.can(world, CRASH):
-        yield f"CRASH of t{me.task}", 1, spent(_died(model, world, at, me))
+        yield f"CRASH of t{me.task}", 1, spent(died(model, world, at, me))
     if model.can(world, CHILD) and me.phase in (EFFECT, RESULT, CALLBACKS) and not me.wakes:
         after = me._replace(phase=LEAVE_ABANDONED, token=0, slot=0)
-        yield f"child of t{me.task} is killed", 1, spent(_moved(model, world, at, after))
+        yield f"child of t{me.task} is killed", 1, spent(moved(model, world, at, after))
     if model.can(world, REDELIVER) and not model.config.early_ack and me.tag != ACKED:
         tag = me.tag
         if model.config.shared_ack and not tag:
@@ -264,23 +205,14 @@ def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
         yield f"t{me.task} is delivered twice", 1, spent(copy)
 
 
-def _moved(model: Model, world: World, at: int, worker: Worker) -> World:
-    return model.settle(world._replace(workers=seat(world, at, worker)))
-
-
-def spent(world: World) -> World:
-    """*world* after a fault. From then on nobody asks who came first."""
-    return world._replace(left=world.left - 1, arrived=(), turns=())
-
-
 STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
-    ENTER: _enter,
+    LOOK: look,
+    ENTER: enter,
     EFFECT: _effect,
     RESULT: _result,
     CALLBACKS: _callbacks,
     RETRY: _retry,
     LEAVE_DONE: _leave,
-    LEAVE_OVER: _leave,
     LEAVE_REPEAT: _leave,
     LEAVE_ABANDONED: _leave,
     AGAIN: _again,

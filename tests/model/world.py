@@ -4,6 +4,7 @@ What a worker does is cut into steps that a crash can fall between::
 
     deliver  enter  publish each wake  effect  result  callbacks  leave  publish each wake  ack
 
+Beside them people publish, revoke and replay, each wake of which is published by itself.
 Everything is a tuple, so a world can be looked up among those that were met before.
 """
 
@@ -14,16 +15,17 @@ from typing import NamedTuple
 
 from celery_dlock.core.state import Claim, Grant, KeyState, Mode, Wait
 from tests.model.checks import Violation, require
+from tests.model.config import Config, Task
 from tests.model.key import Keys
 
 IDLE = ""
+LOOK = "look"
 ENTER = "enter"
 RETRY = "retry"
 EFFECT = "effect"
 RESULT = "result"
 CALLBACKS = "callbacks"
 LEAVE_DONE = "leave done"
-LEAVE_OVER = "leave over"
 LEAVE_REPEAT = "leave repeat"
 LEAVE_ABANDONED = "leave abandoned"
 AGAIN = "again"
@@ -35,25 +37,13 @@ END_CALLBACKS = "end callbacks"
 ACK = "ack"
 
 #: In these a worker holds the key, as far as it knows.
-HOLDING = frozenset(
-    {RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_OVER, LEAVE_REPEAT, LEAVE_ABANDONED}
-)
+HOLDING = frozenset({RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_REPEAT, LEAVE_ABANDONED})
+
+#: In these its message is on its way to an ``enter``.
+ASKING = frozenset({LOOK, ENTER, AGAIN, REQUEUE})
 
 #: In these it brings a task to its end that never had its turn.
 ENDING = frozenset({END_RESULT, END_CALLBACKS, LEAVE_DONE})
-
-#: What can go wrong. Each costs one of a configuration's faults.
-CRASH = "crash"  # a worker is gone; late acknowledgement brings its message back
-CHILD = "child"  # the body's process is killed and its parent says so
-LEASE = "lease"  # a lease ends although its holder lives (a pause)
-DISTRUST = "distrust"  # the body gives up a lock that the store still grants it
-OVERDUE = "overdue"  # a call counts as unanswered although its message is under way
-LATE = "late"  # a place lapses although its task is under way
-SWEEPER = "sweeper"  # the sweeper dies before it has published
-REPLY = "reply"  # an operation took effect and the answer is lost
-REDELIVER = "redeliver"  # the broker delivers a message that is still being worked on
-FAULTS = frozenset({CRASH, CHILD, LEASE, DISTRUST, OVERDUE, LATE, SWEEPER, REPLY, REDELIVER})
-
 
 #: A message is its task, and ``TAG`` times a tag that it shares with copies of itself. No tag: 0.
 TAG = 100
@@ -82,7 +72,11 @@ NOBODY = Worker()
 
 
 class World(NamedTuple):
-    """Everything there is. ``effects`` and ``calls`` count by task, ``told`` is a set of tasks."""
+    """Everything there is. ``effects`` and ``calls`` count by task.
+
+    ``told``, ``revoked`` (with the store's word that they end), ``dead`` and ``unpublished`` are
+    tasks; ``waking`` are the wakes that are left to people to publish.
+    """
 
     key: int
     broker: tuple[int, ...]
@@ -95,43 +89,10 @@ class World(NamedTuple):
     arrived: tuple[int, ...]
     turns: tuple[int, ...]
     left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a task asks for. ``retries_as``: its body ends in a retry, which is that other task.
-
-    ``becomes``: while a new version is deployed, workers of both take its deliveries.
-    ``gives_up``: it waits in the queue for a time only, which can be over at any moment.
-    ``replaces``: one may wait, and makes room for a newcomer; else it is refused.
-    """
-
-    wait: Wait = Wait.QUEUE
-    mode: Mode = Mode.EXCLUSIVE
-    limit: int = 1
-    retries_as: int | None = None
-    becomes: Task | None = None
-    gives_up: bool = False
-    max_waiting: int = 0
-    replaces: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """One world to explore: *faults* of the *kinds* may happen, any of them, in any order.
-
-    ``shared_ack``: a message that is delivered twice is acknowledged for both by the first who
-    does, as on Redis; the worker that still has it is then its last.
-    """
-
-    name: str
-    tasks: tuple[Task, ...]
-    workers: int = 2
-    faults: int = 0
-    kinds: frozenset[str] = FAULTS
-    early_ack: bool = False
-    shared_ack: bool = False
-    lock_delay: bool = False
+    unpublished: tuple[int, ...]
+    waking: tuple[int, ...] = ()
+    revoked: frozenset[int] = frozenset()
+    dead: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -139,18 +100,22 @@ class Model:
     """A configuration, and what has been worked out about it."""
 
     config: Config
-    keys: Keys = field(default_factory=Keys)
+    keys: Keys = field(init=False)
     names: dict[str, int] = field(default_factory=dict)
-    claims: dict[tuple[int, int, bool], Claim] = field(default_factory=dict)
+    claims: dict[tuple[object, ...], Claim] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(max(1, self.config.most_lost), max(1, self.config.most_calls))
 
     def start(self) -> World:
         tasks = self.config.tasks
         later = {task.retries_as for task in tasks}
+        first = [n for n in range(len(tasks)) if n not in later]
         self.names = {f"t{n}": n for n in range(len(tasks))}
         slots = max((t.limit for t in tasks if t.mode is Mode.EXCLUSIVE), default=1)
         return World(
             key=self.keys.number(KeyState()),
-            broker=tuple(n for n in range(len(tasks)) if n not in later),
+            broker=tuple(n for n in first if not tasks[n].ordered),
             workers=(NOBODY,) * self.config.workers,
             sweeper=(),
             fence=(0,) * slots,
@@ -160,6 +125,7 @@ class Model:
             arrived=(),
             turns=(),
             left=self.config.faults,
+            unpublished=tuple(n for n in first if tasks[n].ordered),
         )
 
     def asks(self, worker: Worker) -> Task:
@@ -167,8 +133,9 @@ class Model:
         old = self.config.tasks[worker.task]
         return old.becomes if worker.changed and old.becomes else old
 
-    def claim(self, worker: Worker) -> Claim:
-        name = (worker.task, worker.nonce, worker.changed)
+    def claim(self, worker: Worker, wait: Wait | None = None) -> Claim:
+        """What *worker* asks for, in the way of its task or by *wait*."""
+        name = (worker.task, worker.nonce, worker.changed, wait)
         found = self.claims.get(name)
         if found is None:
             spec = self.asks(worker)
@@ -179,13 +146,15 @@ class Model:
                 ttl=1,
                 mode=spec.mode,
                 limit=spec.limit,
-                wait=spec.wait,
+                wait=wait or spec.wait,
                 patience=1,
                 lock_delay=int(self.config.lock_delay),
                 done_ttl=1,
                 gives_up=int(spec.gives_up),
                 max_waiting=spec.max_waiting,
                 drop_oldest=spec.replaces,
+                keep=spec.keep,
+                successor=f"t{spec.retries_as}" if spec.reserves else "",
             )
         return found
 
@@ -234,10 +203,8 @@ class Model:
         return (
             any(task_of(m) == task for m in world.broker)
             or task in world.sweeper
-            or any(
-                task in w.wakes or (w.task == task and w.phase in (ENTER, AGAIN, REQUEUE))
-                for w in world.workers
-            )
+            or task in world.waking
+            or any(task in w.wakes or (w.task == task and w.phase in ASKING) for w in world.workers)
         )
 
 
@@ -280,29 +247,39 @@ def check_world(model: Model, world: World) -> None:
         # A second copy of a task that went on as a retry is not known as done: it waits again.
         # So does a task that was called under an older version, which asked for less.
         most = 1 + faults * (1 if spec.retries_as is None else 2) + (spec.becomes is not None)
+        # A lost lock puts its message back, also when another delivery was just put aside as dead.
+        most += model.config.most_lost > 0
+        most += model.config.most_calls * (1 + faults) if spec.unknown else 0
         require(calls <= most, "S5 one wake a task, and one a fault", world)
-    if model.config.early_ack:
-        return
-    carried = {w.task for w in world.workers} | {task_of(m) for m in world.broker}
-    carried.update(world.sweeper, *(w.wakes for w in world.workers))
-    for task in owed(model, world):
-        if task not in carried and f"t{task}" not in facts.carried:
+    for task in owed(model, world) - on_the_way(world):
+        if f"t{task}" not in facts.carried:
             raise Violation("S8 nobody carries a task whose callbacks were not published", world)
 
 
+def on_the_way(world: World) -> set[int]:
+    """The tasks whose message somebody has who is not the store."""
+    carried = {w.task for w in world.workers} | {task_of(m) for m in world.broker}
+    return carried.union(
+        world.unpublished, world.sweeper, world.waking, *(w.wakes for w in world.workers)
+    )
+
+
 def owed(model: Model, world: World) -> set[int]:
-    """The tasks that have still to be finished."""
-    tasks = model.config.tasks
+    """The tasks that have still to be finished; not what a crash loses where nobody keeps it."""
+    tasks, early = model.config.tasks, model.config.early_ack
     later = {t.retries_as for n, t in enumerate(tasks) if n not in world.told}
-    return {n for n in range(len(tasks)) if n not in world.told and n not in later}
+    over = world.told | world.dead
+    return {
+        n
+        for n, task in enumerate(tasks)
+        if n not in over and n not in later and (task.keep or not early)
+    }
 
 
 def goal(model: Model, world: World) -> bool:
     """Whether all is done and nothing is left over anywhere."""
     return (
-        not world.broker
-        and not world.sweeper
-        and all(w is NOBODY or w == NOBODY for w in world.workers)
+        not on_the_way(world) - {NOBODY.task}
         and model.keys.facts[world.key].empty
-        and (model.config.early_ack or not owed(model, world))
+        and not owed(model, world)
     )

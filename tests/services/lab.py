@@ -17,6 +17,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_dlock.core import turns
 from celery_dlock.tasks.sweeper import Sweeper
 from tests.services import faults
 from tests.services.until import until
@@ -74,14 +75,21 @@ class Lab:
 
     @contextmanager
     def worker(
-        self, pool: str = "prefork", concurrency: int = 2, **config: Any
+        self, pool: str = "prefork", concurrency: int = 2, *, ready: bool = True, **config: Any
     ) -> Iterator[Worker]:
-        """A real worker with this configuration and *config* on top of it."""
+        """A real worker with this configuration and *config* on top of it.
+
+        One that is to die as it starts is not waited for until it is *ready*.
+        """
         self._workers += 1
         name = f"worker{self._workers}"
         settings = {**self.config, **config}
-        with Worker(self.folder, settings, name, pool, concurrency) as worker:
+        worker = Worker(self.folder, settings, name, pool, concurrency)
+        try:
+            worker.start(ready=ready)
             yield worker
+        finally:
+            worker.kill()
 
     def go(self, name: str) -> None:
         """Let every body that holds at *name* go on."""
@@ -113,6 +121,7 @@ def __getattr__(name: str) -> Any:
         if "app" not in globals():
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
             Sweeper.enabled = config.get("sweeps", True)
+            turns.CALL_AGAIN_FIRST = config.get("call_again", turns.CALL_AGAIN_FIRST)
             globals()["app"] = make_app(config)
             faults.install(Path(config["folder"]), config.get("faults", ()))
     return globals()["app"]

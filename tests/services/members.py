@@ -66,15 +66,18 @@ def register_members(app: Celery, folder: Path) -> None:
         if body == "fails":
             raise ValueError(case)
         if body == "retries" and again:
-            raise self.retry(countdown=0)
+            raise self.retry()
         if body == "autoretries" and again:
             raise ConnectionError(case)
         return shown(label, given)
 
     for name, policy in POLICIES.items():
         options: dict[str, Any] = {"bind": True, "shared": False, "acks_late": True}
-        options |= {"autoretry_for": (ConnectionError,), "default_retry_delay": 0}
+        # Without a lock nothing keeps the second attempt, and its result, behind the RETRY of the
+        # first: Celery publishes the one before it stores the other.
+        options |= {"autoretry_for": (ConnectionError,), "default_retry_delay": 1}
         if policy is not None:
+            options |= {"default_retry_delay": 0}
             options |= {"base": LockedTask, "lock_key": key_of("{case}"), "lock_ttl": 20.0}
             options |= {"lock_on_contention": policy}
         app.task(name=f"member: {name}", **options)(member)

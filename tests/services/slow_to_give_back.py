@@ -10,9 +10,9 @@ _give_back = LockedRequest._give_back
 
 
 @functools.wraps(_give_back)
-def _late(self: Any) -> None:
+def _late(self: Any) -> bool:
     time.sleep(3.0)
-    _give_back(self)
+    return _give_back(self)
 
 
 LockedRequest._give_back = _late  # type: ignore[method-assign]

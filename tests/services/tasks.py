@@ -41,6 +41,8 @@ POLICIES: dict[str, Policy] = {
     "reschedule by up to a minute": Reschedule(),
     "in two seconds": InTwoSeconds(),
     "queue": Queue(),
+    "queue and keep": Queue(keep=True),
+    "queue as published": Queue(ordered="publish"),
     "queue for a second": Queue(max_wait=1.0),
     "queue of two": Queue(max_waiting=2),
     "replace": Replace(),

@@ -16,7 +16,7 @@ from tests.services.until import until
 
 
 class Worker:
-    """``celery worker`` on *app*, configured by *config*; started on entering, gone after."""
+    """``celery worker`` on *app*, configured by *config*."""
 
     def __init__(
         self,

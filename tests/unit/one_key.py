@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from celery_dlock.core import machine
+from celery_dlock.core import machine, turns, upkeep
 from celery_dlock.core.state import (
+    Cause,
     Claim,
+    Dead,
     Ending,
     EnterVerdict,
     KeyState,
@@ -35,6 +37,16 @@ def queued(task: str, nonce: str = "1", **options: Any) -> Claim:
     return claim(task, nonce, wait=Wait.QUEUE, **options)
 
 
+def kept(task: str, nonce: str = "1", **options: Any) -> Claim:
+    """A claim whose message stays with the store while its task runs."""
+    return queued(task, nonce, keep=True, **options)
+
+
+def published(task: str, nonce: str = "published", **options: Any) -> Claim:
+    """A claim of a publisher, which asks for a turn and not for the key."""
+    return claim(task, nonce, wait=Wait.ENQUEUE, **options)
+
+
 def place(task: str, nonce: str = "1", **options: Any) -> Claim:
     return claim(task, nonce, wait=Wait.PLACE, **options)
 
@@ -52,6 +64,7 @@ class OneKey:
         self.tokens = 0
         self.wakes: list[str] = []
         self.endings: dict[str, Ending] = {}
+        self.dead: dict[str, Dead] = {}
 
     def enter(self, mine: Claim) -> EnterVerdict:
         self.tokens += 1
@@ -66,9 +79,19 @@ class OneKey:
     def reap(self) -> None:
         self._commit(machine.reap(self.state, self.now))
 
+    def cancel(self, task: str) -> bool:
+        return self._commit(upkeep.cancel(self.state, task, self.now))
+
+    def bury(self, task: str, cause: Cause = Cause.UNREADABLE) -> bool:
+        return self._commit(upkeep.bury(self.state, task, cause, self.now))
+
+    def replay(self, task: str) -> bool:
+        dead = self.dead.pop(task, None)
+        return self._commit(upkeep.replay(self.state, task, dead, self.now))
+
     def due_in(self) -> int | None:
         """How long until the key is due; ``None`` for never."""
-        at = machine.due(self.state)
+        at = turns.due(self.state)
         return None if at is None else at - self.now
 
     def passes(self, microseconds: int) -> None:
@@ -88,6 +111,7 @@ class OneKey:
 
     def _commit(self, step: Step[V]) -> V:
         self.state, self.wakes = _stored(step.state), [turn.task for turn in step.wakes]
+        self.dead |= {dead.task: dead for dead in step.state.dead}
         self.endings = {turn.task: turn.ending for turn in step.wakes if turn.ending}
         return step.verdict
 
@@ -95,4 +119,4 @@ class OneKey:
 def _stored(state: KeyState) -> KeyState:
     """*state* as a store reads it again: the ranks at both ends are those of the queue."""
     ranks = [w.rank for w in state.waiting] or [0]
-    return replace(state, first=min(ranks), last=max(ranks))
+    return replace(state, first=min(ranks), last=max(ranks), dead=())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,9 +10,11 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from kombu.message import Message
 
-from celery_dlock import Queue
-from celery_dlock.contention.base import Queueing
+from celery_dlock import BackendUnavailable, Queue, lock
+from celery_dlock.core.state import Claim, Run, Wait
+from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.request import LockedRequest
+from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk, open_desk
 
 
@@ -23,20 +24,7 @@ def desk() -> Iterator[Desk]:
         yield made
 
 
-@dataclass(frozen=True)
-class KeptInStore(Queueing):
-    """What a policy asks for whose messages stay in the store while they run."""
-
-    keep: bool = True
-
-
-class Keep:
-    """Such a policy."""
-
-    decide = Queue().decide
-
-    def queueing(self) -> Queueing:
-        return KeptInStore(None, drop_oldest=False, max_wait=None)
+KEEP = Queue(keep=True)
 
 
 def accepted(desk: Desk, policy: Any, **options: Any) -> tuple[LockedRequest, Message]:
@@ -48,6 +36,10 @@ def accepted(desk: Desk, policy: Any, **options: Any) -> tuple[LockedRequest, Me
     charge.delay(42)
     message = desk.take()
     assert message is not None
+    return begun(desk, message), message
+
+
+def begun(desk: Desk, message: Message) -> LockedRequest:
     request = LockedRequest(
         message,
         on_ack=message.ack_log_error,
@@ -55,11 +47,25 @@ def accepted(desk: Desk, policy: Any, **options: Any) -> tuple[LockedRequest, Me
         app=desk.app,
         hostname="desk",
         eventer=desk.eventer,
-        task=charge,
+        task=desk.app.tasks["charge"],
         connection_errors=(OSError,),
     )
     request.on_accepted(4711, 0.0)
-    return request, message
+    return request
+
+
+def called(desk: Desk) -> LockedRequest:
+    """A request whose message has waited and was called, that a child has begun with."""
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: int) -> None: ...
+
+    charge.delay(42)
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.deliver()
+    message = desk.take()
+    assert message is not None
+    return begun(desk, message)
 
 
 def fails(request: LockedRequest, exc: BaseException) -> None:
@@ -70,15 +76,59 @@ def fails(request: LockedRequest, exc: BaseException) -> None:
         request.on_failure(ExceptionInfo())
 
 
+def enters(desk: Desk, request: LockedRequest) -> None:
+    """What the child does before its body runs."""
+    delivery = request._request_dict["dlock_delivery"]
+    who, here = f"{request.id}:0:0", runtime(desk.app)
+    entry = Entry.of_delivery(here.wake.broker, who, delivery).encode({})
+    mine = Claim("order:42", who, delivery["nonce"], ttl=10**9, wait=Wait.QUEUE, keep=True)
+    assert isinstance(here.backend.enter(mine, entry).verdict, Run)
+
+
 @pytest.mark.parametrize("late", [True, False])
 def test_a_lost_process_is_no_failure_while_the_store_has_the_message(
     desk: Desk, late: bool
 ) -> None:
-    request, message = accepted(desk, Keep(), acks_late=late)
+    request, message = accepted(desk, KEEP, acks_late=late)
+    enters(desk, request)
+
     fails(request, WorkerLostError("signal 9"))
+
     assert desk.result(request.id).state == "PENDING"
     assert message.acknowledged
-    assert desk.size() == 0
+    # And it is called at once, and runs
+    desk.deliver_all()
+    assert desk.result(request.id).state == "SUCCESS"
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_process_that_is_lost_before_the_store_has_the_message_is_a_failure(
+    desk: Desk, late: bool
+) -> None:
+    request, message = accepted(desk, KEEP, acks_late=late)
+    fails(request, WorkerLostError("signal 9"))
+    assert desk.result(request.id).state == "FAILURE"
+    assert message.acknowledged
+
+
+def test_nor_is_one_lost_then_that_the_broker_keeps(desk: Desk) -> None:
+    request, _ = accepted(desk, KEEP, acks_late=True, reject_on_worker_lost=True)
+    fails(request, WorkerLostError("signal 9"))
+    assert desk.result(request.id).state == "PENDING"
+    assert desk.size() == 1
+
+
+def test_a_store_that_is_away_has_no_message(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, message = accepted(desk, KEEP)
+    enters(desk, request)
+
+    def away(*_: object) -> None:
+        raise BackendUnavailable("no store")
+
+    monkeypatch.setattr(runtime(desk.app).backend, "leave", away)
+    fails(request, WorkerLostError("signal 9"))
+    assert desk.result(request.id).state == "FAILURE"
+    assert message.acknowledged
 
 
 def test_nor_while_the_broker_has_it(desk: Desk) -> None:
@@ -96,7 +146,7 @@ def test_a_lost_process_whose_message_is_gone_is_a_failure(desk: Desk, late: boo
     assert message.acknowledged
 
 
-@pytest.mark.parametrize("policy", [Queue(), Keep()])
+@pytest.mark.parametrize("policy", [Queue(), KEEP])
 def test_a_time_limit_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
     request, message = accepted(desk, policy, acks_late=True)
     fails(request, TimeLimitExceeded(1))
@@ -104,9 +154,35 @@ def test_a_time_limit_is_final_whoever_has_the_message(desk: Desk, policy: Any) 
     assert message.acknowledged
 
 
-@pytest.mark.parametrize("policy", [Queue(), Keep()])
+@pytest.mark.parametrize("policy", [Queue(), KEEP])
 def test_a_revocation_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
     request, message = accepted(desk, policy, acks_late=True)
     fails(request, Terminated(15))
     assert desk.result(request.id).state == "REVOKED"
     assert message.acknowledged
+
+
+def test_what_a_child_that_lives_could_not_begin_gives_its_turn_back_at_once(desk: Desk) -> None:
+    request = called(desk)
+    fails(request, ValueError("this cannot be decoded"))
+    assert desk.result(request.id).state == "FAILURE"
+    assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+
+def test_a_process_that_is_lost_keeps_its_turn_until_it_is_gone(desk: Desk) -> None:
+    request = called(desk)
+    fails(request, WorkerLostError("signal 9"))
+    assert len(runtime(desk.app).backend.peek("order:42").grants) == 1
+    request._child_is_gone()
+    assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+
+@pytest.mark.parametrize("exc", [ValueError("not decoded"), WorkerLostError("signal 9")])
+def test_the_turn_is_given_back_also_when_the_arguments_say_no_key(
+    desk: Desk, exc: Exception
+) -> None:
+    request = called(desk)
+    request._args = ()
+    fails(request, exc)
+    request._child_is_gone()
+    assert runtime(desk.app).backend.peek("order:42").grants == ()

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from celery_dlock.core.machine import CALL_AGAIN_FIRST
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
@@ -20,6 +19,7 @@ from celery_dlock.core.state import (
     Reason,
     Run,
 )
+from celery_dlock.core.turns import CALL_AGAIN_FIRST
 from tests.unit.one_key import TTL, OneKey, place, queued
 
 LONG = 10 * TTL

@@ -164,3 +164,16 @@ def test_a_killed_body_leaves_its_copy_and_its_turn(key: OneKey) -> None:
     assert key.called == ["b"]
     assert key.enter(queued("a", "redelivered")) == Park()
     assert key.state.waiting[0].task == "a"
+
+
+def test_a_copy_that_ends_takes_no_message_from_the_one_that_runs() -> None:
+    # Given a task that runs, with its message kept, And a copy of it that expires on its way
+    key = OneKey()
+    key.enter(queued("a", keep=True))
+
+    key.leave(queued("a", "copy"), Outcome.OVER)
+
+    # Then it is still called should its run be lost
+    key.passes(TTL)
+    key.reap()
+    assert key.wakes == ["a"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.machine import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
 from celery_dlock.core.state import WINDOW, Busy, Drop, Park, Reason, Run
+from celery_dlock.core.turns import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
 from tests.unit.one_key import TTL, OneKey, claim, queued
 
 
@@ -111,17 +111,18 @@ def test_the_copy_runs_next_when_the_first_one_has_died(key: OneKey) -> None:
     assert key.wakes == ["a"]
 
 
-def test_the_copy_is_not_called_into_a_second_slot() -> None:
+def test_the_copy_is_neither_called_into_a_second_slot_nor_in_the_way_of_another() -> None:
     # Given two slots, And the only holder has a copy in the queue
     key = OneKey()
     key.enter(queued("a", limit=2))
     key.enter(queued("a", "copy", limit=2))
     assert key.wakes == []
 
-    # When another comes, Then it is called past the copy
+    # When another comes, Then it runs past the copy
     key.enter(queued("b", limit=2))
 
-    assert key.wakes == ["b"]
+    assert key.running == ["a", "b"]
+    assert key.wakes == []
     assert key.waiting == ["a"]
 
 

@@ -7,7 +7,7 @@ from celery import signals
 
 from celery_dlock import Lease, LockLost, lock
 from celery_dlock.core.events import Dropped
-from celery_dlock.tasks.execution import leave_after_result
+from celery_dlock.tasks.leaving import leave_after_result
 from tests.services.desk import open_desk
 
 

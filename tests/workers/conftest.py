@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kombu.message import Message
 
-from celery_dlock import LockedTask, lock
-from celery_dlock.tasks.runtime import forget
+from celery_dlock import LockedTask, Queue, lock
+from celery_dlock.tasks.runtime import forget, runtime
 from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
@@ -68,3 +68,32 @@ def refused(desk: Desk, key: str = "order:42", queue: str = "celery") -> tuple[M
     again = desk.take(queue)
     assert again is not None, "nothing was published again"
     return first, again
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """What the bodies of tasks from ``make_ordered`` have noted, in their order."""
+    return []
+
+
+@pytest.fixture
+def make_ordered(desk: Desk, ran: list[Any]) -> Callable[..., LockedTask]:
+    """``make_ordered(policy, key=…)``: a task that takes its place where it is published."""
+
+    def make(policy: Queue | None = None, **options: Any) -> LockedTask:
+        options = {"key": "order:{order}", "name": "charge", **options}
+
+        @desk.locked(on_contention=policy or Queue(ordered="publish"), **options)
+        def charge(order: str, number: int = 0) -> int:
+            ran.append(number)
+            return number
+
+        return charge
+
+    return make
+
+
+def nothing_is_left(desk: Desk, key: str = "order:42") -> bool:
+    """Whether nobody has the key, or its turn, or waits for it."""
+    state = runtime(desk.app).backend.peek(key)
+    return not (state.holders or state.grants or state.waiting)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from celery_dlock import Fail, LockedTask, Policy, Reschedule, Skip, Wait
+from celery_dlock import Fail, LockedTask, LockLost, Policy, Reschedule, Skip, Wait
 from celery_dlock.core.events import Acquired, Dropped
 from tests.services.desk import Desk
 
@@ -171,3 +171,58 @@ def test_what_a_body_sends_under_its_own_id_is_no_copy_of_it(desk: Desk, how: st
     desk.deliver_all()
 
     assert parts == [0, 1]
+
+
+def test_a_copy_of_an_attempt_that_was_retried_is_dropped(desk: Desk, runs: list[str]) -> None:
+    # Given an attempt that has published the next one, And a copy of it that comes late
+    @desk.locked("order:{order}", name="charge", bind=True, max_retries=1)
+    def charge(self: LockedTask, order: str) -> None:
+        runs.append(f"attempt {self.request.retries}")
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    result = charge.delay("42")
+    desk.deliver()
+    charge.apply_async(("42",), task_id=result.id)
+
+    assert desk.deliver_all() == 2
+
+    assert runs == ["attempt 0", "attempt 1"]
+    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+
+
+def test_a_copy_of_what_was_replaced_is_dropped(desk: Desk, runs: list[str]) -> None:
+    charge = charge_on(desk, runs)
+
+    @desk.locked("order:{order}", name="forwards", bind=True)
+    def forwards(self: LockedTask, order: str) -> None:
+        runs.append("forwards")
+        self.replace(charge.s(order))
+
+    result = forwards.delay("42")
+    desk.deliver()
+    forwards.apply_async(("42",), task_id=result.id)
+    desk.deliver_all()
+
+    assert runs == ["forwards", "42"]
+
+
+def test_a_run_that_lost_its_lock_leaves_its_message_to_the_queue_alone(desk: Desk) -> None:
+    # Given a body that finds its lock gone, once
+    lost: list[str] = []
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: str) -> str:
+        if not lost:
+            lost.append(order)
+            raise LockLost("order:42")
+        return "charged"
+
+    result = charge.delay("42")
+    desk.deliver()
+
+    # Then it was called from the queue, And not published a second time
+    assert desk.size() == 1
+    desk.deliver()
+    assert result.get() == "charged"
+    assert desk.size() == 0

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 from kombu.message import Message
 
 from celery_dlock import LockedTask, lock
-from celery_dlock.backends.base import Wake
+from celery_dlock.backends.base import BackendOptions, Reply, Swept, Wake
+from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
 from celery_dlock.tasks.definition import Definition
-from celery_dlock.tasks.entry import Entry, Undecodable
+from celery_dlock.tasks.entry import Entry, OfAnotherVersion
 from celery_dlock.tasks.runtime import runtime
+from celery_dlock.tasks.sweeper import LONGEST_SLEEP, Sweeper
 from celery_dlock.tasks.waking import Waker
 from tests.services.desk import Desk
 
@@ -102,9 +106,11 @@ def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) 
     assert again.headers["eta"] is None
 
 
-def test_a_message_of_another_app_is_left_to_it(desk: Desk, charge: LockedTask) -> None:
+def test_a_message_of_another_broker_is_left_to_its_workers(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     message = Entry(
-        app=runtime(desk.app).wake.app_name,
+        broker=runtime(desk.app).wake.broker,
         key="",
         task="id:0:0",
         exchange="",
@@ -115,13 +121,25 @@ def test_a_message_of_another_app_is_left_to_it(desk: Desk, charge: LockedTask) 
         properties={},
         body=b"[]",
     ).encode({})
-    other = Celery("another", broker="memory://", set_as_current=False)
+    other = Celery("another", broker="memory://elsewhere", set_as_current=False)
 
-    Waker(other, Sinks())([Wake(KEY, "id:0:0", message)])
+    elsewhere = Waker(other, runtime(desk.app).backend, Sinks())
+    for _ in range(2):
+        elsewhere([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 0
+    assert caplog.text.count("waits for a worker at the broker memory://localhost") == 1
 
     runtime(desk.app).wake([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 1
+
+
+@pytest.mark.parametrize("name", ["web", None])
+@pytest.mark.parametrize("user", ["", "web:secret@"])
+def test_whoever_speaks_to_the_broker_may_call(name: str | None, user: str) -> None:
+    worker = Celery("shop", broker="amqp://worker:other@rabbit/shop", set_as_current=False)
+    other = Celery(name, broker=f"pyamqp://{user}rabbit:5672/shop", set_as_current=False)
+    store = MemoryBackend.from_url("memory://", BackendOptions())
+    assert Waker(worker, store, Sinks()).broker == Waker(other, store, Sinks()).broker
 
 
 def test_one_message_that_cannot_be_read_does_not_stop_the_others(
@@ -141,9 +159,82 @@ def test_one_message_that_cannot_be_read_does_not_stop_the_others(
     assert "spoilt:0:0" in caplog.text
 
 
+NEWER = b'{"schema": 99}\n[]'
+
+
+def test_a_message_of_another_version_is_noted_once(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        runtime(desk.app).wake([Wake(KEY, "id:0:0", NEWER), Wake(KEY, "other:0:0", NEWER)])
+    assert caplog.text.count("id:0:0 waits for order:42") == 1
+    assert caplog.text.count("other:0:0 waits for order:42") == 1
+
+
+class CallsOthers(MemoryBackend):
+    """Whenever a message is handed back, both are due: the store is slow."""
+
+    both: tuple[Wake, ...] = ()
+
+    def hand_back(self, key: str, task: str) -> Reply[bool]:
+        return Reply(True, self.both)
+
+
+def test_who_is_called_when_a_message_is_handed_back_is_published_and_nobody_for_ever(
+    desk: Desk, charge: LockedTask
+) -> None:
+    # Given a store that calls a sound message as another one is handed back, and that one again
+    charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        parked = runtime(desk.app).backend._keys[KEY].messages  # type: ignore[attr-defined]
+        ((task, sound),) = parked.items()
+    desk.take()
+    store = CallsOthers.from_url("memory://", BackendOptions())
+    store.both = (Wake(KEY, task, sound), Wake(KEY, "newer:0:0", NEWER))
+
+    # When it is handed back, Then the sound one is published, once
+    assert Waker(desk.app, store, Sinks())([Wake(KEY, "newer:0:0", NEWER)]) == 1
+    assert desk.size() == 1
+
+
+def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_others(
+    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        parked = runtime(desk.app).backend._keys[KEY].messages  # type: ignore[attr-defined]
+        ((task, sound),) = parked.items()
+    own, newer = Wake(KEY, task, sound), Wake(KEY, "newer:0:0", NEWER)
+
+    def sleeps_after(*wakes: Wake) -> float:
+        backend = runtime(desk.app).backend
+        monkeypatch.setattr(backend, "sweep", lambda: Swept(wakes, 0.25))
+        return Sweeper(SimpleNamespace(app=desk.app))._sweep()
+
+    assert sleeps_after() == 0.25
+    assert sleeps_after(own, newer) == 0.25
+    assert sleeps_after(newer) == LONGEST_SLEEP
+
+
+def test_a_soft_time_limit_that_strikes_here_passes_through(
+    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def struck(*_: object) -> None:
+        raise SoftTimeLimitExceeded(1)
+
+    here = runtime(desk.app)
+    monkeypatch.setattr(here.wake, "_publish", struck)
+    charge.delay("42")
+    with pytest.raises(SoftTimeLimitExceeded), lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+    assert here.backend.peek(KEY).holders == (), "the call is repeated by a sweep"
+
+
 def test_what_another_version_has_parked_is_not_guessed_at() -> None:
-    with pytest.raises(Undecodable, match="schema 99"):
-        Entry.decode(KEY, b'{"schema": 99}')
+    with pytest.raises(OfAnotherVersion, match="schema 99"):
+        Entry.decode(KEY, b'{"schema": 99}\n[]')
 
 
 def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(

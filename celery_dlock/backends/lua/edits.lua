@@ -35,10 +35,12 @@ local function drop_entry(state, task)
 end
 
 local function insert(state, claim, now, rank, lapses, message)
+  local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
+  local impatient = claim.gives_up > 0 and not lapses and not had_its_turn
   local entry = {
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = rank, arrived = now, lapses = lapses,
-    gives_up = not lapses and claim.gives_up > 0 and now + claim.gives_up or nil,
+    gives_up = impatient and now + claim.gives_up or nil,
   }
   enqueue(entry, message)
   local i = 1
@@ -80,6 +82,24 @@ local function forget(state, task)
   redis.call('HDEL', LOST, task)
 end
 
+-- Out of the queue and the turns, onto the list of the dead; *message*, or what the store has of it.
+local function bury(state, task, turn, cause, now, message)
+  put_dead(task, turn, cause, now, message ~= '' and message or message_of(task))
+  leave_queue(state, task)
+end
+
+-- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
+-- than this claim and left its message with the store.
+local function reserve(state, claim, now)
+  if find(state.holders, claim.successor) or find(state.grants, claim.successor) then return end
+  local entry = find(state.waiting, claim.successor)
+  if entry then return to_grant(state, entry, now) end
+  state.grants[#state.grants + 1] = {
+    task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
+    calls = 0, due = now + claim.patience, ending = false, taker = '',
+  }
+end
+
 local function kept(state, task)
   local entry, grant = find(state.waiting, task), find(state.grants, task)
   return state.done or (entry and not entry.lapses) or (grant and grant.parked)
@@ -104,13 +124,27 @@ local function free(state, mode, limit)
   return mode == SHARED or taken < limit
 end
 
+-- The parked tasks that are loaded and do not run meanwhile.
+local function messages(state)
+  return keep_if(state.waiting, function(entry)
+    return not entry.lapses and not find(state.holders, entry.task)
+  end)
+end
+
+-- How many messages wait; the copy of a running task does not count.
+local function backlog(state)
+  if state.parked == 0 then return 0 end
+  local loaded = #keep_if(state.waiting, function(entry) return not entry.lapses end)
+  return state.parked - loaded + #messages(state)
+end
+
 local function busy(state, now, full)
   local holder
   for _, other in ipairs(state.holders) do
     if not holder or other.expires < holder.expires then holder = other end
   end
   local left = holder and math.max(0, holder.expires - now) or 0
-  return {'busy', holder and to_row(holder, HOLDER) or false, left, state.parked, full and 1 or 0}
+  return {'busy', holder and to_row(holder, HOLDER) or false, left, backlog(state), full and 1 or 0}
 end
 
 local function free_slot(state)
@@ -121,7 +155,8 @@ local function free_slot(state)
   return slot
 end
 
-local function hold(state, claim, now)
+-- *message* is what the store has of it already, if anything.
+local function hold(state, claim, now, message)
   local exclusive = claim.mode == EXCLUSIVE
   local slot = exclusive and free_slot(state) or 0
   local token = exclusive and next_token(now) or 0
@@ -131,6 +166,9 @@ local function hold(state, claim, now)
     slot = slot, token = token, since = now,
     expires = expires, frees = expires + claim.lock_delay,
   }
+  if claim.keep then  -- its own shadow: what runs again should this run be lost
+    insert(state, claim, now, state.first - 1, nil, message or claim.message)
+  end
   return {'run', slot, token}
 end
 

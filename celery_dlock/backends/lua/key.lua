@@ -2,6 +2,7 @@
 -- shard, its index included, lies in one hash slot: {17} is the hash tag of the shard 17.
 --
 --   {17}:due                   zset    the shard's keys by when a sweep has something to do there
+--   {17}:dead                  hash    the shard's dead messages: key and task -> head .. message
 --   {17}:{order:42}:state      string  holders, calls, how many messages are parked, when it is due
 --   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
 --                                      arrival, lapse and the end of patience
@@ -14,7 +15,7 @@
 -- Instants are microseconds. Concatenation rounds them, so strings are made by integer() only.
 
 local STATE, QUEUE, ENTRIES = KEYS[1], KEYS[2], KEYS[3]
-local LOST, TOKEN, DONE, DUE = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local LOST, TOKEN, DONE, DUE, DEAD = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local DAY = 86400000000
 local TOKEN_STAYS = 7 * DAY
 -- One operation clears away at most this many windows of lapsed places.
@@ -194,7 +195,8 @@ local function load_own(state, task, now)
   add_live(state.waiting, entry, now)
 end
 
-local function load(task, now)
+-- *successor*: who is to have the key after *task*, if it is known.
+local function load(task, now, successor)
   local state = read_state(STATE)
   state.waiting = {}
   state.done = task and read_number(DONE) > now
@@ -202,6 +204,7 @@ local function load(task, now)
     state.last = tonumber(redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2])
     load_window(state, now)
     if task then load_own(state, task, now) end
+    if successor then load_own(state, successor, now) end
   end
   state.first, state.last = state.first or 0, state.last or 0
   return state
@@ -266,6 +269,21 @@ local function count_lost(task, now)
   for i = 1, #some, 2 do
     if remembered(some[i + 1], now) == 0 then redis.call('HDEL', LOST, some[i]) end
   end
+end
+
+-- The dead: out of every queue, until a person comes.
+
+local function put_dead(task, turn, cause, now, message)
+  local head = table.concat({turn.mode, integer(turn.limit), cause, integer(now)}, ',')
+  redis.call('HSET', DEAD, member() .. task, head .. ';' .. message)
+end
+
+local function take_dead(task)
+  local value = redis.call('HGET', DEAD, member() .. task)
+  if not value then return end
+  redis.call('HDEL', DEAD, member() .. task)
+  local mode, limit, message = string.match(value, '^(%a),(%d+),[^;]*;(.*)$')
+  return {mode = mode, limit = tonumber(limit)}, message
 end
 
 local function next_token(now)

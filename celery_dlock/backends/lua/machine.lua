@@ -1,55 +1,13 @@
 -- The rules of celery_dlock/core/machine.py, function by function and under the same names.
 
--- The parked tasks that are loaded and do not run meanwhile.
-local function messages(state)
-  return keep_if(state.waiting, function(entry)
-    return not entry.lapses and not find(state.holders, entry.task)
-  end)
-end
-
 local function full(state, claim)
   if claim.max_waiting == 0 then return false end
-  local loaded = #keep_if(state.waiting, function(entry) return not entry.lapses end)
-  return state.parked - loaded + #messages(state) >= claim.max_waiting
-end
-
-local function call(grant, now)
-  local wait = math.min(CALL_AGAIN_FIRST * 2 ^ math.min(grant.calls, 16), CALL_AGAIN_LAST)
-  grant.calls, grant.due, grant.taker = grant.calls + 1, now + wait, ''
-end
-
--- Every operation ends with this: end who waited too long, call who is next or overdue.
-local function settle(state, now)
-  local window = {unpack(state.waiting, 1, math.min(WINDOW, #state.waiting))}
-  window = keep_if(window, function(entry) return not find(state.holders, entry.task) end)
-  for _, entry in ipairs(window) do
-    if entry.gives_up and entry.gives_up <= now then to_grant(state, entry, now, TIMED_OUT) end
-  end
-  for _, entry in ipairs(window) do
-    if state.parked == 0 then break end  -- places alone reserve nothing
-    if find(state.waiting, entry.task) then
-      if not free(state, entry.mode, entry.limit) then break end
-      to_grant(state, entry, now)
-    end
-  end
-  local called = keep_if(state.grants, function(grant) return grant.parked and grant.due <= now end)
-  for _, grant in ipairs(called) do call(grant, now) end
-  return called
-end
-
--- What settle() would make of the state.
-local function supposing(state, now)
-  local later = {
-    supposed = true, holders = state.holders, waiting = {unpack(state.waiting)},
-    grants = map(map(state.grants, to_row, GRANT), from_row, GRANT), parked = state.parked,
-  }
-  settle(later, now)
-  return later
+  return backlog(state) >= claim.max_waiting
 end
 
 local function may_start(state, claim, entry, started)
   if not free(state, claim.mode, claim.limit) then return false end
-  if state.parked > 0 then return started() end
+  if backlog(state) > 0 then return started() end
   if claim.mode == EXCLUSIVE then return true end
   local rank = entry and entry.rank or state.last + 1
   for _, other in ipairs(state.waiting) do
@@ -70,11 +28,11 @@ end
 local function start_or_wait(state, claim, entry, now)
   -- Asked for only where it makes a difference: on a free key it makes none.
   local function started() return lost_runs(claim.task, now) > 0 end
-  if may_start(state, claim, entry, started) then
+  if claim.wait ~= 'enqueue' and may_start(state, claim, entry, started) then
     drop_entry(state, claim.task)
     return hold(state, claim, now)
   end
-  if claim.wait == 'not' then return busy(state, now) end
+  if claim.wait == 'not' or claim.wait == 'look' then return busy(state, now) end
   local before = started()
   local rank = entry and entry.rank or (before and state.first - 1) or state.last + 1
   drop_entry(state, claim.task)
@@ -94,15 +52,27 @@ local function take_turn(state, claim, grant, now)
     return {'end', grant.ending}
   end
   local message = grant.parked and message_of(claim.task)
+  local enqueues = claim.wait == 'enqueue'  -- the slot is reserved for it, and it is to be called
   drop_grant(state, claim.task)
-  if free(state, claim.mode, claim.limit) then return hold(state, claim, now) end
+  if free(state, claim.mode, claim.limit) and not enqueues then
+    return hold(state, claim, now, message)
+  end
   -- The limit or the mode has changed since the turn was called: back to the head.
-  if grant.parked then
-    insert(state, claim, now, state.first - 1, nil, message)
+  if grant.parked or enqueues then
+    insert(state, claim, now, state.first - 1, nil, message or claim.message)
     return {'park'}
   end
   local entry = insert(state, claim, now, state.first - 1, grant.due, '')
   return start_or_wait(state, claim, entry, now)
+end
+
+-- Whether a message comes with the claim; without one a task is a matter of its broker.
+local function has_message(claim)
+  return claim.wait == 'queue' or claim.wait == 'look'
+end
+
+local function lost_too_often(claim, now)
+  return has_message(claim) and lost_runs(claim.task, now) >= MAX_LOST_RUNS
 end
 
 local function answer(state, claim, now)
@@ -115,13 +85,18 @@ local function answer(state, claim, now)
     forget(state, claim.task)
     return {'drop', 'done'}
   end
-  local grant = find(state.grants, claim.task)
-  if grant then return take_turn(state, claim, grant, now) end
-  local entry = find(state.waiting, claim.task)
-  if entry and not entry.lapses then return {'drop', 'waiting'} end
+  local grant, entry = find(state.grants, claim.task), find(state.waiting, claim.task)
   local running = find(state.holders, claim.task)
+  local ends = grant and grant.ending
+  if not ends and not running and lost_too_often(claim, now) then
+    bury(state, claim.task, claim, RUNS_LOST, now, claim.message)
+    return {'drop', 'dead'}
+  end
+  local asks_twice = grant and grant.parked and claim.wait == 'enqueue'
+  if asks_twice or entry and not entry.lapses then return {'drop', 'waiting'} end
+  if grant then return take_turn(state, claim, grant, now) end
   if not running then return start_or_wait(state, claim, entry, now) end
-  if claim.wait ~= 'queue' then
+  if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then
     return {'same', to_row(running, HOLDER), math.max(0, running.expires - now)}
   end
   -- A shadow: this delivery may be the only copy that survives the first one's death.
@@ -138,51 +113,16 @@ local function conclude(state, claim, outcome, held, now)
       state.done = true
     end
   elseif outcome == 'over' then
-    forget(state, claim.task)
+    -- A copy that ends takes nothing from the one that runs: what waits may be its message.
+    if held or not find(state.holders, claim.task) then forget(state, claim.task) end
   elseif outcome == 'repeat' then
-    if claim.wait == 'queue' and not kept(state, claim.task) then
+    if not has_message(claim) then return end
+    if held then count_lost(claim.task, now) end  -- or it would run again for ever
+    if not kept(state, claim.task) then
       leave_queue(state, claim.task)
       insert(state, claim, now, state.first - 1, nil, claim.message)
     end
   elseif held then
     count_lost(claim.task, now)
   end
-end
-
-local function expire(state, now)
-  state.holders = keep_if(state.holders, function(holder)
-    if holder.frees > now then return true end
-    count_lost(holder.task, now)
-  end)
-  state.grants = keep_if(state.grants, function(grant) return grant.parked or grant.due > now end)
-end
-
--- When a sweep has something to do, should nobody come before; nil for never.
-local function due(state)
-  local first
-  local function at(instant)
-    if instant and (not first or instant < first) then first = instant end
-  end
-  local parked = state.parked > 0
-  for _, grant in ipairs(state.grants) do parked = parked or grant.parked end
-  if not parked then return nil end
-  for _, grant in ipairs(state.grants) do at(grant.due) end
-  if state.parked == 0 then return first end
-  for _, holder in ipairs(state.holders) do at(holder.frees) end
-  for i = 1, math.min(WINDOW, #state.waiting) do
-    local entry = state.waiting[i]
-    if not find(state.holders, entry.task) then at(entry.gives_up) end
-  end
-  return first or 0
-end
-
--- The end of each operation: its state is written, its wakes get their messages.
-local function commit(state, now)
-  local called = settle(state, now)
-  save(state, due(state), now)
-  local wakes = {}
-  for i, grant in ipairs(called) do
-    wakes[i] = {grant.task, message_of(grant.task), grant.ending}
-  end
-  return wakes
 end

@@ -75,9 +75,9 @@ def serve(pipe: Any, store: Recipe | LockBackend) -> None:
     backend.close()
 
 
-def enter_and_die(pipe: Any, recipe: Recipe, mine: Claim) -> None:
+def enter_and_die(pipe: Any, recipe: Recipe, mine: Claim, message: bytes | None = None) -> None:
     """In a child: hold a key and be killed without a word to the store."""
-    pipe.send(recipe.build().enter(mine).verdict)
+    pipe.send(recipe.build().enter(mine, message).verdict)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -119,11 +119,15 @@ def compete(pipe: Any, recipe: Recipe, name: str, turns: int, folder: Path) -> N
     pipe.send(tokens)
 
 
-class Processes(StoreUnderTest):
+class SharedStore(StoreUnderTest):
+    """A store under test that other processes can build, too."""
+
     @pytest.fixture
     def recipe(self, url: str, options: BackendOptions) -> Recipe:
         return Recipe(self.backend_class, url, options)
 
+
+class Processes(SharedStore):
     def test_the_state_survives_the_object_that_made_it(
         self, backend: LockBackend, recipe: Recipe
     ) -> None:

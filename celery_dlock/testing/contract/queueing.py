@@ -6,6 +6,7 @@ from celery_dlock.backends.base import LockBackend, Wake
 from celery_dlock.core.state import Busy, Drop, Left, Outcome, Park, Reason
 from celery_dlock.testing.clock import ManualClock
 from celery_dlock.testing.contract.words import (
+    ANY_BYTES,
     DAY,
     QUEUE,
     StoreUnderTest,
@@ -14,8 +15,6 @@ from celery_dlock.testing.contract.words import (
     running,
     woken,
 )
-
-ANY_BYTES = bytes(range(256)) * 400
 
 
 class Queueing(StoreUnderTest):

@@ -16,8 +16,11 @@ SECOND = 1_000_000
 DAY = 86_400.0
 
 QUEUE = Wait.QUEUE
+ENQUEUE = Wait.ENQUEUE
 PLACE = Wait.PLACE
 SHARED = Mode.SHARED
+
+ANY_BYTES = bytes(range(256)) * 400
 
 
 class StoreUnderTest:

@@ -1,0 +1,177 @@
+"""Stores with one known defect each in what they keep of running, published and retried tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from celery_dlock.backends.base import Reply, Swept
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    Outcome,
+    Reason,
+    Renewed,
+    RenewVerdict,
+    Run,
+    Wait,
+)
+from tests.contract.broken import Broken, Entered, Left
+
+
+class ForgetsTheMessageAtRun(Broken):
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, keep=False)
+
+
+class ForgetsTheMessageOfWhoWasCalled(Broken):
+    """Keeps what came with the delivery, and not what it had already."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        if isinstance(reply.verdict, Run) and claim.task in self._keys[claim.key].messages:
+            self._keys[claim.key].messages[claim.task] = message or b""
+        return reply
+
+
+class KeepsTheMessageOfWhatIsDone(Broken):
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        found = self._keys.get(claim.key)
+        if found and claim.task in found.messages and outcome is Outcome.DONE:
+            return super().leave(claim, Outcome.ABANDONED, message)
+        return super().leave(claim, outcome, message)
+
+
+class CountsTheMessageOfWhoRuns(Broken):
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        if isinstance(reply.verdict, Busy):
+            counted = self._keys[claim.key].state.parked
+            return replace(reply, verdict=replace(reply.verdict, parked=counted))
+        return reply
+
+
+class KeepsNewcomersOutForAKeptMessage(Broken):
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        found = self._keys.get(claim.key)
+        if found and found.state.parked and not self._comes_again(claim):
+            claim = replace(claim, limit=1)
+        return super().enter(claim, message)
+
+    def _comes_again(self, claim: Claim) -> bool:
+        state = self._keys[claim.key].state
+        return claim.task in {*(h.task for h in state.holders), *(g.task for g in state.grants)}
+
+
+class IsImpatientWithWhoRan(Broken):
+    """As it was: the kept message has the patience of one that waits."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        if isinstance(reply.verdict, Run) and claim.keep and claim.gives_up:
+            found = self._keys[claim.key]
+            ends = self._now() + claim.gives_up
+            waiting = tuple(
+                replace(w, gives_up=ends) if w.task == claim.task else w
+                for w in found.state.waiting
+            )
+            found.state = replace(found.state, waiting=waiting)
+        return reply
+
+
+class DoesNotSweepForWhoRuns(Broken):
+    """Its index of due keys knows of waiting messages only."""
+
+    def sweep(self, limit: int = 100) -> Swept:
+        running = {
+            key: found
+            for key, found in self._keys.items()
+            if found.state.parked == len(found.state.holders)
+        }
+        for key in running:
+            del self._keys[key]
+        swept = super().sweep(limit)
+        self._keys.update(running)
+        return swept
+
+
+class SweepsByTheFirstLease(Broken):
+    """Calls a kept message when the lease ends that was first given, whatever was renewed."""
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        before = {c.key: self._keys[c.key].state for c in claims if c.key in self._keys}
+        verdicts = super().renew(claims)
+        for claim, verdict in zip(claims, verdicts, strict=True):
+            state = before.get(claim.key)
+            if isinstance(verdict, Renewed) and state and state.parked:
+                self._keys[claim.key].state = state
+        return verdicts
+
+
+class RunsWhatIsPublished(Broken):
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, wait=Wait.QUEUE) if claim.wait is Wait.ENQUEUE else claim
+
+
+class NeverCallsWhatIsPublished(Broken):
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        return replace(reply, wakes=()) if claim.wait is Wait.ENQUEUE else reply
+
+
+class CallsEverythingThatIsPublished(Broken):
+    """Hands each message to the broker as well, as an ordinary queue does."""
+
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, limit=1_000) if claim.wait is Wait.ENQUEUE else claim
+
+
+class TakesAReservedPlaceForAMessage(Broken):
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        found = self._keys.get(claim.key)
+        turns = [g.task for g in found.state.grants] if found else []
+        if claim.wait is Wait.ENQUEUE and claim.task in turns:
+            return Reply(Drop(Reason.WAITING))
+        return super().enter(claim, message)
+
+
+class ReservesNothing(Broken):
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, successor="")
+
+
+class ReservesForEver(Broken):
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        longer = replace(claim, patience=claim.patience * 1_000) if claim.successor else claim
+        return super().leave(longer, outcome, message)
+
+
+class ReservesForWhoeverComes(Broken):
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        found = self._keys.get(claim.key)
+        if found:
+            kept = tuple(g for g in found.state.grants if g.parked or g.task == claim.task)
+            found.state = replace(found.state, grants=kept)
+        return super().enter(claim, message)
+
+
+class ReservesForWhoHasLostItsLock(Broken):
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        reply = super().leave(claim, outcome, message)
+        if claim.successor and not reply.verdict.carried:
+            again = replace(claim, task=claim.successor, wait=Wait.PLACE)
+            mine = super().enter(replace(again, successor=""))
+            if isinstance(mine.verdict, Run):
+                super().leave(replace(again, successor=claim.successor), Outcome.OVER)
+        return reply
+
+
+class ReservesBesideAMessageThatWaits(Broken):
+    """As it was: the retry had been faster, and nobody called it."""
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        reply = super().leave(claim, outcome, message)
+        if claim.successor in [wake.task for wake in reply.wakes]:
+            return replace(reply, wakes=())
+        return reply

@@ -1,0 +1,222 @@
+"""Stores with one known defect each in how they revoke, put aside and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from celery_dlock.backends.base import BackendOptions, Burial, Reply
+from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import Cause, Claim, Drop, KeyState, Outcome, Reason, task_id_of
+from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
+from tests.contract.broken import Broken, Entered
+
+
+class DeletesWhatIsRevoked(Broken):
+    """Takes the message out of the queue, so that its result is waited for in vain."""
+
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        reply = super().cancel(key, task)
+        if reply.verdict:
+            super().leave(Claim(key, task, "", 0), Outcome.OVER)
+        return replace(reply, wakes=())
+
+
+class RevokesWhoRuns(Broken):
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        for holder in self.holders(key):
+            if holder.task == task:
+                super().leave(Claim(key, task, holder.nonce, 0), Outcome.OVER)
+                return Reply(True)
+        return super().cancel(key, task)
+
+
+class RevokesTheMessageOfWhoRuns(Broken):
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        found = self._keys.get(key)
+        if not found:
+            return super().cancel(key, task)
+        holders = found.state.holders
+        found.state = replace(found.state, holders=tuple(h for h in holders if h.task != task))
+        reply = super().cancel(key, task)
+        if key in self._keys:
+            self._keys[key].state = replace(self._keys[key].state, holders=holders)
+        return reply
+
+
+class DoesNotRevokeWhoWasCalled(Broken):
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        found = self._keys.get(key)
+        if found and task in [grant.task for grant in found.state.grants]:
+            return Reply(False)
+        return super().cancel(key, task)
+
+
+class RevokesPlaces(Broken):
+    def cancel(self, key: str, task: str) -> Reply[bool]:
+        found = self._keys.get(key)
+        if found and task in [w.task for w in found.state.waiting if not w.parked]:
+            super().leave(Claim(key, task, "", 0), Outcome.OVER)
+            return Reply(True)
+        return super().cancel(key, task)
+
+
+class FindsIdsByTheirBeginning(Broken):
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        return [
+            (key, task)
+            for key, found in self._keys.items()
+            for task in found.messages
+            if task.startswith(tuple(task_ids))
+        ]
+
+
+class FindsOneIdAtATime(Broken):
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        return super().parked(sorted(task_ids)[:1])
+
+
+class FindsPlacesToo(Broken):
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        places = [
+            (key, entry.task)
+            for key, found in self._keys.items()
+            for entry in found.state.waiting
+            if not entry.parked and task_id_of(entry.task) in task_ids
+        ]
+        return super().parked(task_ids) + places
+
+
+class DoesNotFindWhoWasCalled(Broken):
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        return [
+            (key, task)
+            for key, task in super().parked(task_ids)
+            if task not in [grant.task for grant in self._keys[key].state.grants]
+        ]
+
+
+class PutsAsideAtTheFirstCall(Broken):
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        if found := self._keys.get(key):
+            hopeless = tuple(
+                replace(g, calls=CALLS_BEFORE_DEAD) if g.task == task else g
+                for g in found.state.grants
+            )
+            found.state = replace(found.state, grants=hopeless)
+        return super().bury(key, task, cause)
+
+
+class PutsAsideWithoutTheMessage(Broken):
+    def dead(self, limit: int = 100) -> list[Burial]:
+        return [replace(burial, message=b"") for burial in super().dead(limit)]
+
+
+class PutsNothingAside(Broken):
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        return Reply(False)
+
+
+class ForgetsTheDeadAfterADay(Broken):
+    def dead(self, limit: int = 100) -> list[Burial]:
+        day = 86_400_000_000
+        return [b for b in super().dead(limit) if b.dead.at + day > self._now()]
+
+
+class ForgetsTheDeadWhenTheirTaskIsLost(Broken):
+    """Drops a message whose runs were lost too often, and tells nobody."""
+
+    def dead(self, limit: int = 100) -> list[Burial]:
+        return [b for b in super().dead(limit) if b.dead.cause is not Cause.RUNS_LOST]
+
+
+class RunsWhatKills(Broken):
+    """Never puts aside a task whose runs are lost, however many."""
+
+    def _load(self, claim: Claim, now: int) -> KeyState:
+        state = super()._load(claim, now)
+        return replace(
+            state, lost=tuple((task, min(count, MAX_LOST_RUNS - 1)) for task, count in state.lost)
+        )
+
+
+class PutsAsideWhatSurvived(Broken):
+    """Counts the lost runs of a task's whole life, a replay included."""
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        before = self._keys[key].past.get(task) if key in self._keys else None
+        count = before.lost if before else 0
+        reply = super().replay(key, task)
+        if before and count and key in self._keys:
+            before.lost, before.lost_until = count, self._now() + 86_400_000_000
+            self._keys[key].past[task] = before
+        return reply
+
+
+class ForgetsTheMessageAtReplay(Broken):
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        if was := self._dead.get((key, task)):
+            self._dead[key, task] = replace(was, message=b"")
+        return super().replay(key, task)
+
+
+class ReplaysWithoutACall(Broken):
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        return replace(super().replay(key, task), wakes=())
+
+
+class ReplaysAndStaysDead(Broken):
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        was = self._dead.get((key, task))
+        reply = super().replay(key, task)
+        if was:
+            self._dead[key, task] = was
+        return reply
+
+
+class ReplaysBesideAnotherCopy(Broken):
+    """Puts the dead message in the place of the one that waits."""
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        was = self._dead.get((key, task))
+        reply = super().replay(key, task)
+        if was and key in self._keys and task in self._keys[key].messages:
+            self._keys[key].messages[task] = was.message
+        return reply
+
+
+class RemembersWhatIsReplayed(Broken):
+    """Replays the dead only: what is done stays done."""
+
+    def replay(self, key: str, task: str) -> Reply[bool]:
+        if (key, task) not in self._dead:
+            return Reply(False)
+        return super().replay(key, task)
+
+
+class TellsTheDeadInAnyOrder(Broken):
+    def dead(self, limit: int = 100) -> list[Burial]:
+        return super().dead(10_000)[::-1][:limit]
+
+
+class KeepsItsDeadToItself(SqliteBackend):
+    """Knows of those only that were put aside through this very object."""
+
+    def __init__(self, path: Path, options: BackendOptions) -> None:
+        super().__init__(path, options)
+        self._known: set[tuple[str, str]] = set()
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        if reply.verdict == Drop(Reason.DEAD):
+            self._known.add((claim.key, claim.task))
+        return reply
+
+    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+        self._known.add((key, task))
+        return super().bury(key, task, cause)
+
+    def dead(self, limit: int = 100) -> list[Burial]:
+        return [b for b in super().dead(limit) if (b.key, b.dead.task) in self._known]

@@ -1,0 +1,82 @@
+"""What must hold of messages that are kept, revoked, buried and replayed."""
+
+from __future__ import annotations
+
+from celery_dlock.core import machine, upkeep
+from celery_dlock.core.state import (
+    Claim,
+    Drop,
+    Ending,
+    EnterVerdict,
+    KeyState,
+    Reason,
+    Run,
+    Step,
+    Wait,
+)
+from tests.model.checks import require
+
+
+def check_buried(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
+    """Check that whose runs were lost so often is put aside, and nobody else."""
+    runs = [h for h in before.holders if h.task == claim.task]
+    lost = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in runs)
+    if step.verdict == Drop(Reason.DEAD):
+        require(lost >= machine.MAX_LOST_RUNS, "B nobody is buried before his runs were lost", step)
+        require(not any(h.frees > 0 for h in runs), "B nobody is buried while he runs", step)
+        ends = any(g.task == claim.task and g.ending is not None for g in before.grants)
+        require(not ends, "B who was called to end is not buried", step)
+        listed = [d.task for d in step.state.dead] == [claim.task]
+        require(listed, "B who is told to be dead is on the list", step)
+        _check_gone(claim.task, step.state)
+    else:
+        require(not step.state.dead, "B who is on the list is told so", step)
+        again = isinstance(step.verdict, Run) and not any(h.nonce == claim.nonce for h in runs)
+        few = lost < machine.MAX_LOST_RUNS or claim.wait not in (Wait.QUEUE, Wait.LOOK)
+        require(few or not again, "B what was lost so often does not run again", step)
+
+
+def check_upkeep(rule: str, task: str, before: KeyState, step: Step[bool]) -> None:
+    """Check what came of it when people revoked, buried or replayed *task*."""
+    held = {h.task for h in before.holders if h.frees > 0}
+    turn = next((g for g in before.grants if g.task == task and g.parked), None)
+    entry = any(w.task == task and w.lapses is None for w in before.waiting)
+    after = next((g for g in step.state.grants if g.task == task), None)
+    match rule:
+        case "cancel":
+            waits = turn is not None or (entry and task not in held)
+            require(step.verdict == waits, "S9 what waits can be revoked, and only that", step)
+            ends = after is not None and after.ending is not None
+            require(ends or not step.verdict, "S9 what is revoked is called to its end", step)
+            earlier = turn.ending if turn is not None else None
+            ending = after.ending if after is not None else None
+            due = ending is (earlier or Ending.REVOKED)
+            require(due or not step.verdict, "S9 what is revoked ends as revoked", step)
+        case "bury":
+            often = turn is not None and turn.calls >= upkeep.CALLS_BEFORE_DEAD
+            require(step.verdict == often, "B a message is dead after so many calls", step)
+            require(bool(step.state.dead) == often, "B a dead message is on the list", step)
+            if often:
+                _check_gone(task, step.state)
+        case "hand back":
+            require(step.verdict == (turn is not None), "Q who was called is handed back", step)
+            if turn is None or after is None:
+                return
+            require(after.due > 0, "Q what is handed back is called again", step)
+            if turn.taker:
+                require(
+                    after == turn or turn.due <= 0, "S7 one delivery brings an ending about", step
+                )
+            else:
+                again = after.calls < max(1, turn.calls)
+                require(again, "B what is handed back was not called", step)
+        case _:
+            known = dict(step.state.lost).get(task, 0) or task in step.state.done
+            require(not known, "B of what is replayed nothing is remembered", step)
+            waits = after is not None or any(w.task == task for w in step.state.waiting)
+            require(waits, "B what is replayed waits again", step)
+
+
+def _check_gone(task: str, state: KeyState) -> None:
+    left = {w.task for w in state.waiting} | {g.task for g in state.grants}
+    require(task not in left, "B what is dead neither waits nor has a turn", state)

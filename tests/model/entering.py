@@ -1,0 +1,114 @@
+"""A delivery asks for its key, and what it does when it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from celery_dlock.core.state import (
+    Busy,
+    Drop,
+    End,
+    Ending,
+    EnterVerdict,
+    Park,
+    Reason,
+    Run,
+    Same,
+    Wait,
+)
+from tests.model.checks import require
+from tests.model.config import REPLY
+from tests.model.key import Op
+from tests.model.moves import Next, moved, spent
+from tests.model.order import arrived, called
+from tests.model.world import (
+    ACK,
+    AGAIN,
+    EFFECT,
+    END_RESULT,
+    ENTER,
+    RETRY,
+    SKIP_RESULT,
+    Model,
+    Worker,
+    World,
+)
+
+
+def look(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    """A task that tells that it is going to wait asks first; its predecessor it does not join."""
+    op = model.keys.enter(world.key, model.claim(me, Wait.LOOK), model.next_token(world))
+    after = _judged(model, me, op.verdict)
+    if isinstance(op.verdict, Same | Busy):
+        holder = op.verdict.holder
+        before = holder and model.config.tasks[model.names[holder.task]].retries_as
+        own = isinstance(op.verdict, Busy) and before == me.task
+        after = Worker(AGAIN, me.task, tag=me.tag) if own else me._replace(phase=ENTER)
+        world = called(model, world, op)
+    elif not model.faulty(world):
+        world = arrived(model, world, me.task, op)
+    told = f"t{me.task} looks as {me.nonce}: {type(op.verdict).__name__}"
+    after = after._replace(wakes=model.numbers(op.wakes))
+    yield told, 0, moved(model, _noted(world, op), at, after)
+
+
+def enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    claim = model.claim(me)
+    op = model.keys.enter(world.key, claim, model.next_token(world))
+    after = _judged(model, me, op.verdict)._replace(wakes=model.numbers(op.wakes))
+    _check_verdict(world, me, after, op)
+    if not model.faulty(world):
+        world = arrived(model, world, me.task, op)
+    told = f"enter t{me.task} as {me.nonce}: {type(op.verdict).__name__}"
+    yield told, 0, moved(model, _noted(world, op), at, after)
+    if model.can(world, REPLY):
+        yield f"{told}, reply lost", 1, model.settle(spent(_noted(world, op)))
+    if model.asks(me).unknown and f"t{me.task}" in model.keys.facts[world.key].carried:
+        yield from _of_no_use(model, world, at, me)
+
+
+def _check_verdict(world: World, me: Worker, after: Worker, op: Op) -> None:
+    writes = after.phase in (EFFECT, SKIP_RESULT)
+    final = isinstance(op.verdict, Run | Busy) or op.verdict == Drop(Reason.DEAD)
+    require(not writes or final, "S7 no result by a copy", world)
+    if me.task in world.revoked - world.dead:  # of what is dead nobody remembers that
+        require(not isinstance(op.verdict, Run), "S9 what is revoked does not run", world)
+        ending = op.verdict.ending if isinstance(op.verdict, End) else Ending.REVOKED
+        require(ending is not Ending.DROPPED, "S9 what is revoked ends as revoked", world)
+
+
+def _of_no_use(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    """Celery throws a message away whose task the worker does not know; the store has it."""
+    op = model.keys.bury(world.key, f"t{me.task}")
+    after = Worker(ACK, me.task, tag=me.tag, wakes=model.numbers(op.wakes))
+    world = _noted(called(model, world, op), op)
+    yield f"t{me.task} is unknown here", 0, moved(model, world, at, after)
+
+
+def _noted(world: World, op: Op) -> World:
+    """*world* with the key as *op* has left it."""
+    if not op.dead:
+        return world._replace(key=op.key)
+    return world._replace(key=op.key, dead=world.dead.union(op.dead))
+
+
+def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
+    spec = model.asks(me)
+    match verdict:
+        case Run():
+            phase = EFFECT if spec.retries_as is None else RETRY
+            return me._replace(phase=phase, slot=verdict.slot, token=verdict.token)
+        case Drop(reason=Reason.DEAD):
+            return Worker(SKIP_RESULT, me.task, tag=me.tag)
+        case Park() | Drop():
+            return Worker(ACK, me.task, tag=me.tag)
+        case Same():
+            return Worker(AGAIN, me.task, tag=me.tag)
+        case Busy():
+            final = spec.wait is Wait.NOT or verdict.full
+            return Worker(SKIP_RESULT if final else AGAIN, me.task, tag=me.tag)
+        case End():
+            return Worker(END_RESULT, me.task, me.nonce, ended=True, tag=me.tag)
+        case _:
+            assert_never(verdict)

@@ -1,0 +1,58 @@
+"""What the steps of workers and of all others have in common."""
+
+from __future__ import annotations
+
+from tests.model.world import (
+    ACKED,
+    ENTER,
+    LOOK,
+    NOBODY,
+    Model,
+    Worker,
+    World,
+    add,
+    on_the_way,
+    put,
+    seat,
+)
+
+#: A label, the faults it costs, and the world after it.
+Next = tuple[str, int, World]
+
+
+def moved(model: Model, world: World, at: int, worker: Worker) -> World:
+    """*world* with *worker* at *at*."""
+    return model.settle(world._replace(workers=seat(world, at, worker)))
+
+
+def spent(world: World) -> World:
+    """*world* after a fault. From then on nobody asks who came first."""
+    return world._replace(left=world.left - 1, arrived=(), turns=())
+
+
+def published(world: World, task: int) -> World:
+    """*world* after the message of *task*, who was called, went to the broker."""
+    calls = put(world.calls, task, world.calls[task] + 1)
+    return world._replace(broker=add(world.broker, task), calls=calls)
+
+
+def died(model: Model, world: World, at: int, me: Worker) -> World:
+    """*world* without the worker at *at*; what it had not acknowledged is delivered again."""
+    shared = me.tag > 0 and sum(w.tag == me.tag for w in world.workers) > 1
+    after = moved(model, world, at, NOBODY)
+    if model.config.early_ack:
+        return _lost_unheard(model, after, me)
+    if me.tag == ACKED or shared:
+        return after
+    return after._replace(broker=add(world.broker, me.task, me.tag))
+
+
+def _lost_unheard(model: Model, world: World, me: Worker) -> World:
+    """Nobody owes a task of which the store has never heard."""
+    unheard = me.phase in (LOOK, ENTER) and not model.config.tasks[me.task].ordered
+    if not unheard or me.task in on_the_way(world):
+        return world
+    if f"t{me.task}" in model.keys.facts[world.key].carried:
+        return world
+    retry = model.config.tasks[me.task].retries_as
+    return world._replace(told=world.told | {me.task} | ({retry} if retry is not None else set()))

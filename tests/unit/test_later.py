@@ -1,0 +1,67 @@
+"""What the store did not hear is said again until it has heard, each once and in its order."""
+
+from __future__ import annotations
+
+import threading
+
+from celery_dlock.core.later import ENOUGH, Later
+from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.errors import BackendUnavailable
+from tests.services.until import until
+
+
+class Store:
+    """It is away for so many tries."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+        self.heard: list[str] = []
+        self.pauses: list[float] = []
+        self.now = 0.0
+
+    def say(self, claim: Claim, outcome: Outcome) -> None:
+        if self.away:
+            self.away -= 1
+            raise BackendUnavailable("no store")
+        self.heard.append(f"{claim.task} {outcome}")
+
+    def sleep(self, pause: float) -> None:
+        self.pauses.append(pause)
+        self.now += pause
+
+    def later(self) -> Later:
+        return Later(self.say, monotonic=lambda: self.now, sleep=self.sleep)
+
+
+def claim(task: str) -> Claim:
+    return Claim("key", task, "1", ttl=1)
+
+
+def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
+    store = Store(away=7)
+    later = store.later()
+
+    later.say(claim("a"), Outcome.DONE)
+    later.say(claim("b"), Outcome.OVER)
+
+    until("both are heard", lambda: len(store.heard) == 2)
+    assert store.heard == ["a done", "b over"]
+    assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+
+
+def test_after_a_while_it_is_given_up_and_the_thread_ends() -> None:
+    store = Store(away=10**6)
+    later = store.later()
+
+    later.say(claim("a"), Outcome.DONE)
+
+    until("it ends", lambda: not later._unsaid)
+    assert ENOUGH <= sum(store.pauses) <= ENOUGH + 30
+    store.away = 0
+    later.say(claim("b"), Outcome.DONE)
+    until("the next is heard", lambda: store.heard == ["b done"])
+    until("no thread is left", lambda: "celery-dlock-later" not in _threads())
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]

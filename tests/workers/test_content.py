@@ -1,0 +1,120 @@
+"""What a message is made of does not change while it waits, whatever it is made of."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from celery import states
+from celery.security.serialization import register_auth
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from kombu.exceptions import ContentDisallowed
+
+from celery_dlock import Queue, lock
+from celery_dlock.tasks.runtime import runtime
+from tests.services.desk import Desk, open_desk
+
+KEY = "order:42"
+ORDERS = ["arrival", "publish"]
+
+
+@pytest.fixture(params=ORDERS)
+def policy(request: pytest.FixtureRequest) -> Queue:
+    return Queue(ordered=request.param)
+
+
+def waits(desk: Desk, policy: Queue) -> None:
+    """Deliver what is there while the key is held; it waits in the store then."""
+    if policy.ordered == "arrival":
+        desk.deliver()
+    assert desk.size() == 0
+    assert runtime(desk.app).backend.peek(KEY).parked == 1
+
+
+@pytest.mark.parametrize("compression", ["application/x-gzip", "application/x-bz2"])
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+def test_a_compressed_message_is_compressed_when_it_is_called(
+    desk: Desk, policy: Queue, compression: str, serializer: str
+) -> None:
+    desk.app.conf.accept_content = ["json", "pickle"]
+
+    @desk.locked("order:{order}", name="charge", on_contention=policy)
+    def charge(order: str, text: str) -> int:
+        return len(text)
+
+    with lock(KEY, app=desk.app, timeout=0):
+        result = charge.apply_async(
+            ("42", "x" * 9000), compression=compression, serializer=serializer
+        )
+        waits(desk, policy)
+
+    raw = next(iter(desk.channel.queues["celery"].queue))
+    assert raw["headers"]["compression"] == compression
+    desk.deliver()
+    assert result.get() == 9000
+
+
+def test_a_signed_message_is_signed_when_it_is_called(tmp_path: Path, policy: Queue) -> None:
+    key, certificate = _signer(tmp_path)
+    # As setup_security() does it, which would also disable the other serializers for all tests.
+    register_auth(key.read_text(), None, certificate.read_text(), str(tmp_path / "*.pem"))
+    signed = {"task_serializer": "auth", "accept_content": ["auth"]}
+    with open_desk(**signed, result_accept_content=["json"]) as desk:
+
+        @desk.locked("order:{order}", name="charge", on_contention=policy)
+        def charge(order: str) -> str:
+            return order
+
+        with lock(KEY, app=desk.app, timeout=0):
+            result = charge.delay("42")
+            waits(desk, policy)
+        message = desk.deliver()
+
+        assert message.content_type == "application/data"
+        assert result.get() == "42"
+
+
+def test_what_may_not_be_read_is_not_read_because_it_waited(desk: Desk) -> None:
+    # Given a message that waits, And workers that no longer accept what it is written in
+    desk.app.conf.accept_content = ["json", "pickle"]
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: str) -> str:
+        return order
+
+    with lock(KEY, app=desk.app, timeout=0):
+        result = charge.apply_async(("42",), serializer="pickle")
+        desk.deliver()
+    desk.app.conf.accept_content = ["json"]
+    message = desk.take()
+    assert message is not None
+
+    with pytest.raises(ContentDisallowed):
+        message.decode()  # type: ignore[no-untyped-call]
+    assert result.state == states.PENDING
+
+
+def _signer(folder: Path) -> tuple[Path, Path]:
+    """A private key and its certificate, as files."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop")])
+    today = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    encoding, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    key_file, certificate_file = folder / "key", folder / "certificate.pem"
+    key_file.write_bytes(key.private_bytes(encoding, private, serialization.NoEncryption()))
+    certificate_file.write_bytes(certificate.public_bytes(encoding))
+    return key_file, certificate_file

@@ -1,0 +1,228 @@
+"""Messages that nobody can run: put aside, visible, and never in the way of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from amqp.exceptions import (
+    AccessRefused,
+    NotFound,
+    PreconditionFailed,
+    RecoverableConnectionError,
+)
+from celery import states
+from kombu.exceptions import OperationalError
+from kombu.message import Message
+
+from celery_dlock import LockedTask, LockLost, lock
+from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock.core.events import Buried
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import Cause, Claim, Outcome, Wait
+from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
+from celery_dlock.tasks.runtime import runtime
+from celery_dlock.tasks.useless import bury_rejected, bury_unknown
+from celery_dlock.testing import ManualClock
+from tests.services.desk import Desk
+
+KEY = "order:42"
+AN_HOUR = 3600
+
+
+@pytest.fixture
+def clock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of the desk's store."""
+    clock = ManualClock()
+    monkeypatch.setattr(runtime(desk.app).backend, "_now", clock)
+    return clock
+
+
+@pytest.fixture
+def charge(desk: Desk) -> LockedTask:
+    @desk.locked("order:{order}", name="charge", on_contention="queue", max_retries=0)
+    def charge(order: str, number: int = 0) -> int:
+        return number
+
+    return charge
+
+
+def store(desk: Desk) -> Any:
+    return runtime(desk.app).backend
+
+
+def called_again(desk: Desk, clock: ManualClock) -> Message | None:
+    """Let the time pass after which an unanswered call is repeated; what is published then."""
+    clock.advance(AN_HOUR)
+    runtime(desk.app).wake(store(desk).sweep().wakes)
+    return desk.take()
+
+
+class Consumer:
+    """As much of Celery's consumer as its signals are sent with."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+
+@pytest.mark.parametrize(
+    ("receiver", "cause"),
+    [(bury_unknown, Cause.UNKNOWN_TASK), (bury_rejected, Cause.UNREADABLE)],
+    ids=["a task that no worker knows", "a message that is refused"],
+)
+def test_after_some_calls_it_is_put_aside_and_the_next_one_runs(
+    desk: Desk, charge: LockedTask, clock: ManualClock, receiver: Any, cause: Cause
+) -> None:
+    # Given two tasks that wait for a key
+    useless, useful = charge.delay("42", 1), charge.delay("42", 2)
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+
+    # When the worker that is sent the first can do nothing with it, again and again
+    message = desk.take()
+    for calls in range(1, CALLS_BEFORE_DEAD + 1):
+        assert message is not None
+        assert message.headers["id"] == useless.id
+        assert store(desk).dead() == []
+        receiver(sender=Consumer(desk.app), message=message, name="charge", id=useless.id)
+        message = called_again(desk, clock) if calls < CALLS_BEFORE_DEAD else desk.take()
+
+    # Then it is dead, And the next one was called, And runs
+    (burial,) = store(desk).dead()
+    assert (burial.key, burial.dead.task, burial.dead.cause) == (KEY, f"{useless.id}:0:0", cause)
+    assert [event.cause for event in desk.happened(Buried)] == [cause]
+    assert message is not None
+    desk.run(message)
+    assert useful.get() == 2
+
+
+def test_what_lies_in_the_store_and_is_no_message_is_put_aside(
+    desk: Desk, charge: LockedTask, clock: ManualClock
+) -> None:
+    broken = Claim(KEY, "broken:0:0", "1", ttl=1, wait=Wait.QUEUE)
+    useful = charge.delay("42", 2)
+    with lock(KEY, app=desk.app, timeout=0):
+        store(desk).enter(broken, b"nothing that anybody could read")
+        desk.deliver()
+    for _ in range(CALLS_BEFORE_DEAD):
+        message = called_again(desk, clock)
+
+    assert [burial.dead.cause for burial in store(desk).dead()] == [Cause.UNREADABLE]
+    assert message is not None
+    desk.run(message)
+    assert useful.get() == 2
+
+
+class Refuses:
+    """A producer whose broker refuses every message, as amqp says it, or cannot be reached."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def publish(self, *_: Any, **__: Any) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "dead"),
+    [
+        (NotFound("no exchange"), True),
+        (PreconditionFailed("message size is larger than configured"), True),
+        (TypeError("a property"), True),
+        (OperationalError("away"), False),
+        (ConnectionResetError("away"), False),
+        (RecoverableConnectionError("away"), False),
+        (AccessRefused("to this process"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_a_message_is_put_aside_when_it_cannot_be_published_and_not_when_the_broker_is_away(
+    desk: Desk, charge: LockedTask, clock: ManualClock, error: Exception, dead: bool
+) -> None:
+    # Given two tasks that wait for a key, And the first is called
+    first, second = charge.delay("42", 1), charge.delay("42", 2)
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+    assert desk.take() is not None
+
+    # When it cannot be published, again and again
+    here = runtime(desk.app)
+    for _ in range(CALLS_BEFORE_DEAD):
+        assert store(desk).dead() == []
+        clock.advance(AN_HOUR)
+        here.wake(store(desk).sweep().wakes, Refuses(error))
+        if store(desk).dead():
+            break
+
+    # Then it is dead if it is to blame, else it is called without end
+    causes = [(b.dead.task, b.dead.cause) for b in store(desk).dead()]
+    assert causes == ([(f"{first.id}:0:0", Cause.UNPUBLISHABLE)] if dead else [])
+    again = called_again(desk, clock)
+    assert again is not None
+    assert again.headers["id"] == (second if dead else first).id
+
+
+def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kept(
+    desk: Desk, charge: LockedTask
+) -> None:
+    # Given a task that has killed its worker ten times
+    result = charge.delay("42", 7)
+    message = desk.take()
+    assert message is not None
+    for run in range(MAX_LOST_RUNS):
+        deadly = Claim(KEY, f"{result.id}:0:0", f"run {run}", ttl=10**9)
+        store(desk).enter(deadly)
+        store(desk).leave(deadly, Outcome.ABANDONED)
+
+    # When it is delivered once more, Then it does not run
+    desk.run(message)
+    assert message.acknowledged
+    assert result.state == states.FAILURE
+    assert isinstance(result.result, LockLost)
+    assert desk.holders(KEY) == []
+    assert [event.cause for event in desk.happened(Buried)] == [Cause.RUNS_LOST]
+
+    # But a person can let it run again
+    (burial,) = store(desk).dead()
+    runtime(desk.app).wake(store(desk).replay(KEY, burial.dead.task).wakes)
+    desk.deliver()
+    assert desk.result(result.id).get() == 7
+    assert store(desk).dead() == []
+
+
+def test_a_finished_task_that_is_published_again_is_dropped_until_it_is_replayed(
+    desk: Desk,
+) -> None:
+    ran: list[int] = []
+
+    @desk.locked("order:{order}", name="notes", on_contention="queue")
+    def notes(order: str, number: int) -> None:
+        ran.append(number)
+
+    # Given a task that is done
+    result = notes.delay("42", 1)
+    desk.deliver()
+
+    # When it is published again under its id, Then it is dropped
+    notes.apply_async(("42", 2), task_id=result.id)
+    desk.deliver()
+    assert ran == [1]
+
+    # When a person says that it may, Then it runs
+    assert not store(desk).replay(KEY, f"{result.id}:0:0").verdict
+    notes.apply_async(("42", 3), task_id=result.id)
+    desk.deliver()
+    assert ran == [1, 3]
+
+
+def test_a_message_that_never_waited_is_none_of_ours(desk: Desk, charge: LockedTask) -> None:
+    charge.delay("42")
+    message = desk.take()
+    assert message is not None
+
+    bury_unknown(sender=Consumer(desk.app), message=message, name="charge", id="id")
+
+    assert isinstance(store(desk), MemoryBackend)
+    assert store(desk).dead() == []
