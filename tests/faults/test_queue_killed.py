@@ -16,7 +16,7 @@ from tests.faults.conftest import MakeLab, all_have_left
 from tests.services import faults
 from tests.services.effects import Effects
 from tests.services.lab import Lab
-from tests.services.redelivery import deliver_again, work_off
+from tests.services.redelivery import deliver_again
 from tests.services.until import until
 from tests.services.worker import Worker
 
@@ -78,11 +78,8 @@ def test_the_one_that_leaves_is_killed(
         lab.go("first")
         died(worker)
         assert faults.struck(lab.folder)
-    with lab.worker("prefork", concurrency=2, sweeps=True) as worker:
-        deliver_again(lab.app)
-        worker.stop()
-        work_off(lab, worker)
-        worker.start()
+    deliver_again(lab.app)
+    with lab.worker("prefork", concurrency=2, sweeps=True):
         all_went_well(lab, effects, sent)
 
 
