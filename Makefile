@@ -19,7 +19,7 @@ lint:   ## style, format and layers, then the types
 docs:   ## build the documentation into docs/_build/html
 	@scripts/tox run -e docs
 
-bench:  ## cycles and throughput as ratios; the report goes to the terminal
+bench:  ## cycles and throughput as ratios, and beats under faults; the report goes to the terminal
 	@scripts/tox run -e bench
 
 chaos:  ## ten minutes of random kills, pauses, cuts and restarts, and an independent checker

@@ -29,6 +29,7 @@ from celery_dlock.errors import (
 )
 from celery_dlock.tasks.decorators import locked_task
 from celery_dlock.tasks.hold import lock
+from celery_dlock.tasks.idempotency import idempotency_key
 from celery_dlock.tasks.task import LockedTask
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Wait",
     "WaitHere",
     "current_lease",
+    "idempotency_key",
     "lock",
     "locked_task",
 ]

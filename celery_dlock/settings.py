@@ -6,19 +6,31 @@ A name that nobody knows is an error: a misspelt setting would otherwise be a de
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from celery_dlock.backends.base import BackendOptions, LockBackend, Trait
+from celery_dlock.backends.base import BackendOptions, Copies, LockBackend, Trait
 from celery_dlock.core.checks import did_you_mean, duration
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.registry import SINKS
 
 PREFIX = "dlock_"
 LARGEST_EPOCH = 1023
 
+#: Seconds for which the history keeps an event.
+A_DAY = 86_400.0
+
 Sink = str | Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """The database that keeps the events, as SQLAlchemy names it, and each for how many seconds."""
+
+    url: str = field(repr=False)
+    keep: float = A_DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +51,24 @@ class Settings:
     done_ttl: float = 7200.0
     lock_delay: float = 0.0
     fencing_epoch: int = 0
+    wait_replicas: Copies | None = None
     backend_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     sinks: tuple[Sink, ...] = ()
+    history: HistoryOptions | None = None
     broker: str | None = None
+    beat_scheduler: str = "celery.beat:PersistentScheduler"
+    beat_catch_up: Literal["none", "once", "all"] = "once"
 
     @classmethod
-    def from_conf(cls, conf: Any) -> Settings:
-        """Read ``app.conf``, with or without a namespace.
+    def from_conf(cls, conf: Any, url: str | None = None) -> Settings:
+        """Read ``app.conf``, with or without a namespace; *url* stands in for ``dlock_url``.
 
         Raises :exc:`~celery_dlock.ConfigurationError` for whatever is missing, wrong or unknown.
         """
         # Reading comes first: until then Celery has not loaded the configuration.
         given = {name: conf.get(PREFIX + name) for name in _CHECKS}
         _refuse_unknown(conf)
+        given["url"] = url or given["url"]
         if given["url"] is None:
             raise ConfigurationError(
                 "dlock_url is not set: it names the lock store. sqlite:///dlock.db needs no "
@@ -63,15 +80,23 @@ class Settings:
     @property
     def options(self) -> BackendOptions:
         """What the store is built with."""
-        return BackendOptions(prefix=self.key_prefix, driver=self.backend_options)
+        return BackendOptions(
+            prefix=self.key_prefix,
+            ttl=self.ttl,
+            driver=self.backend_options,
+            copies=self.wait_replicas,
+        )
 
     def check(self, backend: type[LockBackend]) -> None:
-        """Raise :exc:`~celery_dlock.ConfigurationError` if *backend* lacks a required trait."""
+        """Raise :exc:`~celery_dlock.ConfigurationError` if *backend* lacks what is asked of it."""
         missing = self.require - backend.traits
         if missing:
             lacks = f"{', '.join(sorted(missing))}, which {backend.__name__} lacks"
             has = ", ".join(sorted(backend.traits)) or "no traits"
             raise ConfigurationError(f"dlock_require asks for {lacks}; it has {has}")
+        if self.wait_replicas and not backend.replicates:
+            what = f"dlock_wait_replicas is for replicas of Redis, and {backend.__name__} has none"
+            raise ConfigurationError(what)
 
 
 def _refuse_unknown(conf: Any) -> None:
@@ -111,9 +136,11 @@ def _traits(name: str, value: Any) -> frozenset[Trait]:
     return frozenset(map(Trait, required))
 
 
-def _reaction(name: str, value: Any) -> str:
-    if value not in ("reschedule", "fail"):
-        raise ConfigurationError(f"{name} must be 'reschedule' or 'fail', got {value!r}")
+def _one_of(words: Sequence[str], name: str, value: Any) -> str:
+    if value not in words:
+        *others, last = map(repr, words)
+        what = f"{', '.join(others)} or {last}"
+        raise ConfigurationError(f"{name} must be {what}, got {value!r}")
     return str(value)
 
 
@@ -130,6 +157,20 @@ def _epoch(name: str, value: Any) -> int:
     return value
 
 
+def _copies(name: str, value: Any) -> Copies:
+    """A number of replicas, or a dict with more than that."""
+    given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"replicas": value}
+    known = {"replicas", "aof", "timeout"}
+    for unknown in given.keys() - known:
+        raise ConfigurationError(f"{name} has no {unknown!r}; {did_you_mean(str(unknown), known)}")
+    replicas, aof = given.get("replicas"), given.get("aof", False)
+    if type(replicas) is not int or replicas < 1:
+        raise ConfigurationError(f"{name} is a number of replicas from 1 up, got {replicas!r}")
+    if not isinstance(aof, bool):
+        raise ConfigurationError(f"{name}: aof is True or False, got {aof!r}")
+    return Copies(replicas, aof, duration(f"{name}: timeout", given.get("timeout", 1.0)))
+
+
 def _options(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{name} must be a dict, got {type(value).__name__}")
@@ -138,10 +179,26 @@ def _options(name: str, value: Any) -> dict[str, Any]:
 
 def _sinks(name: str, value: Any) -> tuple[Sink, ...]:
     for sink in (sinks := _listing(name, value)):
-        if not callable(sink) and not (isinstance(sink, str) and _DOTTED.fullmatch(sink)):
-            what = "callables or dotted paths such as 'shop.locks.count'"
-            raise ConfigurationError(f"{name} takes {what}, got {sink!r}")
+        if callable(sink) or (isinstance(sink, str) and _DOTTED.fullmatch(sink)):
+            continue
+        if sink not in SINKS:
+            what = "callables, dotted paths such as 'shop.locks.count', or names of exporters"
+            hint = did_you_mean(str(sink), SINKS)
+            raise ConfigurationError(f"{name} takes {what}, got {sink!r}; {hint}")
     return sinks
+
+
+def _history(name: str, value: Any) -> HistoryOptions:
+    """A URL, or a dict with more than that."""
+    given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"url": value}
+    known = {"url", "keep"}
+    for unknown in given.keys() - known:
+        raise ConfigurationError(f"{name} has no {unknown!r}; {did_you_mean(str(unknown), known)}")
+    url = given.get("url")
+    if not isinstance(url, str) or "://" not in url:
+        what = "the URL of a database, as SQLAlchemy writes it: sqlite:///locks-history.db"
+        raise ConfigurationError(f"{name} must be {what}")
+    return HistoryOptions(url, duration(f"{name}: keep", given.get("keep", A_DAY)))
 
 
 def _listing(name: str, value: Any) -> tuple[Any, ...]:
@@ -159,12 +216,16 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "ttl": duration,
     "max_hold": duration,
     "on_contention": lambda _, value: value,
-    "on_unavailable": _reaction,
+    "on_unavailable": partial(_one_of, ("reschedule", "fail")),
     "key_prefix": _key_prefix,
     "done_ttl": partial(duration, zero=True),
     "lock_delay": partial(duration, zero=True),
     "fencing_epoch": _epoch,
+    "wait_replicas": _copies,
     "backend_options": _options,
     "sinks": _sinks,
+    "history": _history,
     "broker": _name,
+    "beat_scheduler": _name,
+    "beat_catch_up": partial(_one_of, ("none", "once", "all")),
 }

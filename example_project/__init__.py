@@ -1,5 +1,6 @@
-"""A small shop: several workers apply the events of its orders, each once, one order at a time.
+"""Locks and fences at work. Read ``shop/tasks.py`` first, then ``shop/careless.py``.
 
-The shop is ``app``, ``tasks`` (read it first), ``orders``, ``relay`` and ``broker``. The demo is
-``demo``, ``acts``, ``stage``, ``workers``, ``audit`` and ``display``; the shop knows none of it.
+``shop`` is stock and payments behind a web face; ``compare`` has it work beside the same tasks
+without lock and fence. ``events`` applies the events of orders in the order in which they were
+published. ``settings``, ``broker``, ``workers``, ``journal`` and ``command`` are what all run on.
 """

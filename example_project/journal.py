@@ -16,7 +16,7 @@ from celery_dlock.core.events import Event
 
 def note(event: Event) -> None:
     """Append *event* with one write, so that lines of several processes do not mix."""
-    from example_project.app import FOLDER
+    from example_project.settings import FOLDER
 
     entry = {"event": type(event).__name__, "pid": os.getpid(), **asdict(event)}
     line = (json.dumps(entry) + "\n").encode()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-COMMAND = (
-    *(sys.executable, "-m", "celery", "-A", "example_project.app", "worker"),
-    *("--pool=prefork", "--concurrency=2", "--loglevel=INFO"),
+OPTIONS = (
+    *("worker", "--pool=prefork", "--loglevel=INFO"),
     *("--without-gossip", "--without-mingle", "--without-heartbeat"),
 )
 
@@ -35,6 +35,19 @@ class Worker:
     def pause(self) -> None:
         """Stop the main process and all of its children, wherever they are."""
         self._send(signal.SIGSTOP)
+
+    def pause_between_writes(self, folder: Path, wait: Callable[[float], object]) -> None:
+        """Stop it where it is not writing to a file in *folder* that the others need.
+
+        A database server would end the transaction of a client that is gone; a file waits for it.
+        """
+        while True:
+            self.pause()
+            wait(0.1)
+            if all(can_be_written(file) for file in folder.glob("*.db")):
+                return
+            self.resume()
+            wait(0.02)
 
     def resume(self) -> None:
         """Let them go on."""
@@ -59,12 +72,15 @@ class Worker:
             os.killpg(self.group, signum)
 
 
-def start(name: str, folder: Path, environment: dict[str, str]) -> Worker:
-    """Start one worker whose output goes to a file in *folder*."""
+def start(
+    app: str, name: str, folder: Path, environment: Mapping[str, str], concurrency: int = 2
+) -> Worker:
+    """Start one worker of *app* whose output goes to a file in *folder*."""
+    command = (sys.executable, "-m", "celery", "-A", app, *OPTIONS)
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            (*COMMAND, f"--hostname={name}@shop"),
+            (*command, f"--hostname={name}@shop", f"--concurrency={concurrency}"),
             cwd=ROOT,
             env={**os.environ, **environment, "TMPDIR": str(folder)},  # a killed one tidies nothing
             stdin=subprocess.DEVNULL,
@@ -76,13 +92,27 @@ def start(name: str, folder: Path, environment: dict[str, str]) -> Worker:
 
 
 @contextmanager
-def running(count: int, folder: Path, environment: dict[str, str]) -> Iterator[list[Worker]]:
-    """*count* workers for the time of the block; whatever happens, none is left after it."""
+def running(
+    app: str, count: int, folder: Path, environment: Mapping[str, str], concurrency: int = 2
+) -> Iterator[list[Worker]]:
+    """*count* workers of *app* for the time of the block; none is left after it."""
     workers: list[Worker] = []
     try:
         for number in range(1, count + 1):
-            workers.append(start(f"worker{number}", folder, environment))  # noqa: PERF401
+            name = f"worker{number}"
+            workers.append(start(app, name, folder, environment, concurrency))
         yield workers
     finally:
         for worker in workers:
             worker.kill()
+
+
+def can_be_written(file: Path) -> bool:
+    """Whether nobody holds a lock on this SQLite database, not even a process that is stopped."""
+    with closing(sqlite3.connect(file, timeout=0.2, isolation_level=None)) as db:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        db.execute("ROLLBACK")
+        return True

@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
+from tests.services.etcd import etcd_server, own_etcd_server
+from tests.services.etcd_cluster import own_etcd_cluster
+from tests.services.mariadb import mariadb_server, own_mariadb_server
+from tests.services.postgresql import own_postgresql_server, postgresql_server
 from tests.services.rabbitmq import own_rabbitmq_server, rabbitmq_server
 from tests.services.redis import own_redis_server, redis_server
+from tests.services.redis_cluster import own_redis_cluster, redis_cluster
+from tests.services.redis_nodes import own_redis_nodes, redis_nodes
+from tests.services.redis_sentinel import own_redis_sentinel, redis_sentinel
+from tests.services.zookeeper import own_zookeeper_server, zookeeper_server
+from tests.services.zookeeper_ensemble import own_zookeeper_ensemble
 
-__all__ = ["own_rabbitmq_server", "own_redis_server", "rabbitmq_server", "redis_server"]
+pytest_plugins = ["tests.contract.summary", "tests.services.parallel"]
+
+__all__ = [
+    "etcd_server",
+    "mariadb_server",
+    "own_etcd_cluster",
+    "own_etcd_server",
+    "own_mariadb_server",
+    "own_postgresql_server",
+    "own_rabbitmq_server",
+    "own_redis_cluster",
+    "own_redis_nodes",
+    "own_redis_sentinel",
+    "own_redis_server",
+    "own_zookeeper_ensemble",
+    "own_zookeeper_server",
+    "postgresql_server",
+    "rabbitmq_server",
+    "redis_cluster",
+    "redis_nodes",
+    "redis_sentinel",
+    "redis_server",
+    "zookeeper_server",
+]

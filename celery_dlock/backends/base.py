@@ -95,22 +95,46 @@ class Burial:
     message: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Some of the keys that are in use; with *cursor* comes the next page, after ``None`` none."""
+
+    keys: tuple[str, ...]
+    cursor: str | None
+
+
 def by_age(burial: Burial) -> tuple[int, str, str]:
     """In which order a store tells of its dead."""
     return burial.dead.at, burial.key, burial.dead.task
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Where a hold must have been copied before it counts, and how many seconds that may take.
+
+    ``on_disk``: on so many replicas and on the master it is in the log on disk, not only in memory.
+    """
+
+    replicas: int
+    on_disk: bool = False
+    timeout: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What every store is built with, whatever its URL says.
 
-    ``prefix`` keeps two applications apart on one store. ``clock`` replaces the store's own clock
-    in tests. ``driver`` is ``dlock_backend_options``, handed to the driver as it is.
+    ``prefix`` keeps two applications apart on one store. ``ttl`` is ``dlock_ttl`` in seconds, for
+    a store that has one lease for all locks of a process. ``clock`` replaces the store's own clock
+    in tests. ``driver`` is ``dlock_backend_options``, handed to the driver as it is. ``copies`` is
+    ``dlock_wait_replicas``, for a store that ``replicates``.
     """
 
     prefix: str = "dlock"
+    ttl: float = 30.0
     clock: Clock | None = None
     driver: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    copies: Copies | None = None
 
 
 class LockBackend(ABC):
@@ -124,6 +148,11 @@ class LockBackend(ABC):
     guarantee: ClassVar[Guarantee]
     #: In bytes; the task layer hands over no message that is larger.
     largest_message: ClassVar[int]
+    #: Whether it can wait for replicas, which otherwise learn of a hold later.
+    replicates: ClassVar[bool] = False
+    #: Whether a process that uses it may fork, and its children use it, too. If not, a process
+    #: that forks as long as it lives uses it through :mod:`celery_dlock.backends.helper`.
+    forks: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
@@ -154,6 +183,24 @@ class LockBackend(ABC):
     @abstractmethod
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         """Extend each claim's lease by its own ttl, all in one round trip; one verdict a claim."""
+
+    def lease_of(self, ttl: int) -> int:
+        """For how long a claim of *ttl* may be trusted from its sending, in microseconds.
+
+        That is *ttl* unless it counts in other units or has one lease a process; it may be asked.
+        """
+        return ttl
+
+    def certain(self, timeout: float) -> bool:
+        """Whether the store would have said that a lease is lost, waiting up to *timeout* seconds.
+
+        ``False`` while a store that keeps leases by a connection has none.
+        """
+        return True
+
+    @abstractmethod
+    def now(self) -> int:
+        """The clock its instants go by: the store's, or this host's if that tells nobody."""
 
     @abstractmethod
     def reap(self, key: str) -> Reply[None]:
@@ -203,8 +250,50 @@ class LockBackend(ABC):
         """
 
     @abstractmethod
+    def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        """Write *notes* beside *key* (``None`` deletes one), all or none; whether that was done.
+
+        *token*, from 0 and below 2**63, is the writer's fencing token. It is refused once a larger
+        one has written beside this key, be it nothing: what stands then stays. An equal one passes.
+        Who is refused may have written before that larger one came, if an answer was lost.
+
+        Notes have no expiry, and nothing to do with who holds the key or waits for it: they stay
+        when it is idle. More than a hundred, or half a megabyte, may be written in several steps,
+        each of them all or none.
+        """
+
+    @abstractmethod
+    def notes(self, key: str) -> dict[str, bytes]:
+        """What stands beside *key*; sees every note of which its writer was told."""
+
+    @abstractmethod
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, for people and tests; ``done`` and ``lost`` may be left out."""
+
+    @abstractmethod
+    def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
+        """Keys that are held, called or waited for, about *limit* (from 1) a page, in any order.
+
+        A page may be longer, or shorter, even empty: only a ``None`` as the cursor ends the list.
+        Who follows the cursors to that end is told every key that was in use all the while, some
+        more than once, and perhaps some of which all has lapsed by now; but a Redis that starts
+        anew, or is replaced, meanwhile may leave some out. With *waiting* come only keys with
+        messages: that wait, were called, or are kept while their task runs.
+
+        Raises :exc:`ValueError` for a *cursor* that it cannot have given; one that it might have
+        given begins somewhere. So a cursor may come from anybody.
+        """
+
+    @abstractmethod
+    def look(self, keys: Sequence[str]) -> list[KeyState]:
+        """The state of each of *keys* as an operation finds it, in as few flights as possible.
+
+        All holders and grants, and of the queue the head: up to ``WINDOW`` entries, but no places
+        that have lapsed. ``parked`` counts all of it; of the rest anything may be left out. Who has
+        lost the key may be a holder until somebody comes. A key that is not in use has an empty
+        state. It costs the same with ten waiting or a million, and changes nothing. If one of
+        *keys* cannot be read it fails for all.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar, Self, TypeVar
 
 from celery_dlock.backends.base import (
     BackendOptions,
     Burial,
     Guarantee,
+    KeyPage,
     LockBackend,
     Reply,
     Swept,
@@ -25,9 +28,11 @@ from celery_dlock.backends.base import (
     by_age,
 )
 from celery_dlock.backends.change import REMEMBER_LOST, difference
+from celery_dlock.backends.listing import first_of, live, page
 from celery_dlock.core import machine, turns, upkeep
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
+    WINDOW,
     Cause,
     Claim,
     EnterVerdict,
@@ -35,9 +40,9 @@ from celery_dlock.core.state import (
     LeaveVerdict,
     Outcome,
     RenewVerdict,
-    Step,
     task_id_of,
 )
+from celery_dlock.core.step import Step
 from celery_dlock.errors import ConfigurationError
 
 V = TypeVar("V")
@@ -62,6 +67,14 @@ class _Key:
     past: dict[str, _Past] = field(default_factory=dict[str, _Past])
 
 
+@dataclass(slots=True)
+class _Notes:
+    """What stands beside one key, and the largest token that has written there."""
+
+    bar: int = 0
+    texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+
 def wall_clock() -> int:
     """Microseconds since the epoch, on this host's clock."""
     return time.time_ns() // 1000
@@ -82,6 +95,7 @@ class MemoryBackend(LockBackend):
         self._keys: dict[str, _Key] = {}
         self._forget: list[tuple[int, str, str]] = []  # a heap: until when, key, task
         self._dead: dict[tuple[str, str], Burial] = {}
+        self._notes: dict[str, _Notes] = {}
         self._token = 0
 
     @classmethod
@@ -116,6 +130,9 @@ class MemoryBackend(LockBackend):
                 step = machine.renew(before, claim, now)
                 verdicts.append(self._commit(claim, before, step, None, now).verdict)
             return verdicts
+
+    def now(self) -> int:
+        return self._now()
 
     def reap(self, key: str) -> Reply[None]:
         with self._mutex:
@@ -173,9 +190,44 @@ class MemoryBackend(LockBackend):
                 key, task, lambda state, now: upkeep.replay(state, task, dead, now), message
             )
 
+    def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        with self._mutex:
+            beside = self._notes.setdefault(key, _Notes())
+            if token < beside.bar:
+                return False
+            beside.bar = token
+            for name, text in notes.items():
+                if text is None:
+                    beside.texts.pop(name, None)
+                else:
+                    beside.texts[name] = text
+            return True
+
+    def notes(self, key: str) -> dict[str, bytes]:
+        with self._mutex:
+            return dict(self._notes.get(key, _Notes()).texts)
+
     def peek(self, key: str) -> KeyState:
         with self._mutex:
             return self._keys.get(key, _Key()).state
+
+    def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
+        first = first_of(cursor)
+        with self._mutex:
+            there = dict(self._keys)
+        names = sorted(there)
+        later = islice(names, bisect_left(names, first), None)
+        in_use = (
+            key
+            for key in later
+            if there[key].messages or (not waiting and _in_use(there[key].state))
+        )
+        return page(list(islice(in_use, limit + 1)), limit)
+
+    def look(self, keys: Sequence[str]) -> list[KeyState]:
+        with self._mutex:
+            now = self._now()
+            return [_head(self._keys.get(key, _Key()).state, now) for key in keys]
 
     def close(self) -> None:
         """Nothing to give back: the locks live as long as the process."""
@@ -232,6 +284,15 @@ class MemoryBackend(LockBackend):
 
     def _tidy(self, key: str) -> None:
         found = self._keys[key]
-        if found.past or found.state.holders or found.state.grants or found.state.waiting:
+        if found.past or _in_use(found.state):
             return
         del self._keys[key]
+
+
+def _in_use(state: KeyState) -> bool:
+    return bool(state.holders or state.grants or state.waiting)
+
+
+def _head(state: KeyState, now: int) -> KeyState:
+    waiting = live(state.waiting[:WINDOW], now)
+    return KeyState(state.holders, state.grants, waiting, state.parked)

@@ -1,23 +1,16 @@
-"""What goes to Redis and what comes back: scripts, key names, claims, verdicts.
-
-The scripts are the rules of :mod:`celery_dlock.core.machine` in Lua, kept as ``.lua`` files; their
-constants come from the Python side, so that there is one place for each.
-"""
+"""What goes to Redis and what comes back: key names, claims, verdicts."""
 
 from __future__ import annotations
 
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from functools import lru_cache
 from typing import Any
 
-from celery_dlock.backends.base import Burial, Swept, Wake
-from celery_dlock.backends.change import REMEMBER_LOST
+from celery_dlock.backends.base import Burial, Reply, Swept, Wake
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import (
-    WINDOW,
     Busy,
     Cause,
     Claim,
@@ -41,8 +34,6 @@ from celery_dlock.core.state import (
     Same,
     Waiting,
 )
-from celery_dlock.core.turns import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
-from celery_dlock.core.upkeep import CALL_ELSEWHERE, CALLS_BEFORE_DEAD
 
 #: What is stored under a key; a later form gets the next number and so never meets this one.
 SCHEMA = 1
@@ -51,34 +42,14 @@ SCHEMA = 1
 SHARDS = 64
 
 # One letter each: a mode lies in every waiting entry.
-_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
-_MODES = {code.encode(): mode for mode, code in _CODES.items()}
-_ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d", Ending.REVOKED: "r"}
-_ENDINGS = {code.encode(): ending for ending, code in _ENDING_CODES.items()}
+MODE_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
+_MODES = {code.encode(): mode for mode, code in MODE_CODES.items()}
+ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d", Ending.REVOKED: "r"}
+_ENDINGS = {code.encode(): ending for ending, code in ENDING_CODES.items()}
 
 _BRACES = re.compile(r"\{[{)]")
-
-_CONSTANTS = f"""\
-local WINDOW = {WINDOW}
-local CALL_AGAIN_FIRST = {CALL_AGAIN_FIRST}
-local CALL_AGAIN_LAST = {CALL_AGAIN_LAST}
-local REMEMBER_LOST = {REMEMBER_LOST}
-local EXCLUSIVE, SHARED = '{_CODES[Mode.EXCLUSIVE]}', '{_CODES[Mode.SHARED]}'
-local TIMED_OUT = '{_ENDING_CODES[Ending.TIMED_OUT]}'
-local DROPPED = '{_ENDING_CODES[Ending.DROPPED]}'
-local REVOKED = '{_ENDING_CODES[Ending.REVOKED]}'
-local RUNS_LOST = '{Cause.RUNS_LOST}'
-local MAX_LOST_RUNS = {MAX_LOST_RUNS}
-local CALLS_BEFORE_DEAD = {CALLS_BEFORE_DEAD}
-local CALL_ELSEWHERE = {CALL_ELSEWHERE}
-"""
-
-
-def script(*names: str) -> str:
-    """The text of one script, made of the named files in this order."""
-    folder = files("celery_dlock.backends") / "lua"
-    texts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
-    return "\n".join((_CONSTANTS, *texts))
+_SPECIAL = re.compile(r"[*?\[\]\\]")
+_OF_A_KEY = re.compile(rb"\{[0-9]+\}:(\{[^}]*\}):[a-z]+")
 
 
 def base_name(prefix: str, key: str) -> str:
@@ -94,6 +65,7 @@ def shard_of(key: str) -> int:
     return zlib.crc32(key.encode(errors="surrogatepass")) % SHARDS
 
 
+@lru_cache(maxsize=4 * SHARDS)
 def _shard(prefix: str, number: int) -> str:
     return f"{_without_braces(prefix)}:{SCHEMA}:{{{number}}}"
 
@@ -107,6 +79,34 @@ def key_of(member: bytes) -> str:
     return _BRACES.sub(lambda found: "}" if found[0] == "{)" else "{", member.decode()[1:-1])
 
 
+def state_of(prefix: str, key: str) -> str:
+    """The name from which scripts make all others of *key*."""
+    return f"{base_name(prefix, key)}:state"
+
+
+def notes_of(prefix: str, key: str) -> str:
+    """The hash of the notes beside *key*."""
+    return f"{base_name(prefix, key)}:notes"
+
+
+def pattern(prefix: str, part: str) -> bytes:
+    """What that *part* of any key is called, for Redis to look for."""
+    ours = _SPECIAL.sub(r"\\\g<0>", f"{_without_braces(prefix)}:{SCHEMA}:")
+    return f"{ours}{{[0-9]*}}:{{*}}:{part}".encode()
+
+
+def key_named(prefix: str, name: bytes) -> str | None:
+    """The key of which *name* is a part; ``None`` for a name of something else."""
+    ours = f"{_without_braces(prefix)}:{SCHEMA}:".encode()
+    found = _OF_A_KEY.fullmatch(name.removeprefix(ours))
+    if not name.startswith(ours) or found is None:
+        return None
+    try:
+        return key_of(found[1])
+    except UnicodeDecodeError:  # somebody else's, whose it may be
+        return None
+
+
 def names(base: str, task: str | None = None) -> list[str]:
     """The parts of a key in Redis; *task* is the one of which it may be known that it is done."""
     parts = ["state", "queue", "entries", "lost", "token"]
@@ -114,7 +114,7 @@ def names(base: str, task: str | None = None) -> list[str]:
 
 
 def touched(prefix: str, key: str, task: str = "") -> list[str]:
-    """What the script of an operation may touch."""
+    """What the script of an operation may touch, its state first."""
     shard = _shard(prefix, shard_of(key))
     return [*names(base_name(prefix, key), task), f"{shard}:due", f"{shard}:dead"]
 
@@ -129,24 +129,28 @@ def graves(prefix: str) -> list[str]:
     return [f"{_shard(prefix, number)}:dead" for number in range(SHARDS)]
 
 
-def claim_arguments(claim: Claim, message: bytes | None) -> list[str | int | bytes]:
-    return [
-        claim.task,
-        claim.nonce,
-        _CODES[claim.mode],
-        claim.limit,
-        claim.ttl,
-        claim.wait.value,
-        claim.patience,
-        claim.lock_delay,
-        claim.done_ttl,
-        claim.gives_up,
-        claim.max_waiting,
-        int(claim.drop_oldest),
-        int(claim.keep),
-        claim.successor,
-        message or b"",
-    ]
+def claim_arguments(claim: Claim, message: bytes | None) -> list[bytes]:
+    """As bytes, which redis-py does not have to look at."""
+    c = claim
+    terms = (
+        f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
+        f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d}"
+    )
+    return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b""]
+
+
+def entered(key: str, answer: Any) -> Reply[EnterVerdict]:
+    if isinstance(answer, bytes):  # the key was free
+        return Reply(Run(0, int(answer.removeprefix(b"run "))))
+    verdict, called = answer
+    return Reply(enter_verdict(verdict), wakes(key, called))
+
+
+def left(key: str, answer: Any) -> Reply[LeaveVerdict]:
+    if isinstance(answer, bytes):  # nobody else had to do with the key
+        return Reply(Left(bool(int(answer.removeprefix(b"left ")))))
+    verdict, called = answer
+    return Reply(leave_verdict(verdict), wakes(key, called))
 
 
 def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
@@ -177,6 +181,10 @@ def leave_verdict(answer: Sequence[Any]) -> LeaveVerdict:
             raise ValueError(f"no verdict: {answer!r}")
 
 
+def renew_arguments(claims: Sequence[Claim]) -> list[str | int]:
+    return [word for c in claims for word in (c.task, c.nonce, c.ttl, c.lock_delay)]
+
+
 def renew_verdicts(answer: Sequence[Any], asked: int) -> list[RenewVerdict]:
     ends = [int(end) for end in answer]
     if len(ends) != asked:
@@ -205,6 +213,21 @@ def _burial(name: bytes, value: bytes) -> Burial:
     mode, limit, cause, at = head.split(b",")
     dead = Dead(task.decode(), _MODES[mode], int(limit), Cause(cause.decode()), int(at))
     return Burial(key_of(key + brace), dead, message)
+
+
+def note_arguments(token: int, notes: Mapping[str, bytes | None]) -> list[bytes]:
+    gone = [f":{name}".encode() for name, text in notes.items() if text is None]
+    there = [
+        word
+        for name, text in notes.items()
+        if text is not None
+        for word in (f":{name}".encode(), text)
+    ]
+    return [str(token).encode(), *gone, b"", *there]
+
+
+def notes(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    return {name[1:].decode(): text for name, text in fields.items() if name.startswith(b":")}
 
 
 def key_state(answer: Sequence[Any]) -> KeyState:

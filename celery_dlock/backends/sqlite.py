@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
@@ -17,12 +17,14 @@ from celery_dlock.backends.base import (
     BackendOptions,
     Burial,
     Guarantee,
+    KeyPage,
     LockBackend,
     Reply,
     Swept,
     Trait,
     Wake,
 )
+from celery_dlock.backends.listing import first_of
 from celery_dlock.backends.memory import wall_clock
 from celery_dlock.backends.sqlite_file import DatabaseFile
 from celery_dlock.backends.sqlite_key import (
@@ -35,6 +37,8 @@ from celery_dlock.backends.sqlite_key import (
     parked_tasks,
     spend_token,
 )
+from celery_dlock.backends.sqlite_listing import list_keys
+from celery_dlock.backends.sqlite_notes import read_notes, write_notes
 from celery_dlock.core import machine, upkeep
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
@@ -46,8 +50,8 @@ from celery_dlock.core.state import (
     Outcome,
     RenewVerdict,
     Run,
-    Step,
 )
+from celery_dlock.core.step import Step
 from celery_dlock.core.turns import CALL_AGAIN_LAST
 from celery_dlock.errors import ConfigurationError
 
@@ -56,6 +60,9 @@ logger = logging.getLogger("celery_dlock")
 V = TypeVar("V")
 
 BUSY_TIMEOUT = 5.0
+
+#: So many keys are looked at in one transaction.
+LOOK = 100
 
 
 class SqliteBackend(LockBackend):
@@ -131,6 +138,9 @@ class SqliteBackend(LockBackend):
                 verdicts.append(step.verdict)
         return verdicts
 
+    def now(self) -> int:
+        return self._now()
+
     def reap(self, key: str) -> Reply[None]:
         return self._change(key, "", machine.reap)
 
@@ -189,9 +199,36 @@ class SqliteBackend(LockBackend):
             step = rule(before, rows.now)
             return Reply(step.verdict, rows.save(_nobody(key, task), before, step, None))
 
+    def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        with self._file.transaction() as db:
+            return write_notes(db, self._prefix, key, token, notes)
+
+    def notes(self, key: str) -> dict[str, bytes]:
+        with self._file.transaction() as db:
+            return read_notes(db, self._prefix, key)
+
     def peek(self, key: str) -> KeyState:
         with self._file.transaction() as db:
             return KeyRows(db, self._prefix, key, self._now()).load_all()
+
+    def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
+        first = first_of(cursor)
+        with self._file.transaction() as db:
+            return list_keys(db, self._prefix, first, limit, waiting)
+
+    def look(self, keys: Sequence[str]) -> list[KeyState]:
+        """A hundred at a time, so that nobody waits long who has to write."""
+        parts = (keys[start : start + LOOK] for start in range(0, len(keys), LOOK))
+        return [state for part in parts for state in self._look(part)]
+
+    def _look(self, keys: Sequence[str]) -> list[KeyState]:
+        with self._file.transaction() as db:
+            now = self._now()
+            return [KeyRows(db, self._prefix, key, now).load_head() for key in keys]
+
+    def must_exist(self) -> None:
+        """From now on a file that is missing is not made, and so the store is away."""
+        self._file.must_exist = True
 
     def close(self) -> None:
         """Close the file; the next operation opens it again."""

@@ -9,7 +9,6 @@ feet. So every connection is closed before a fork and opened again, by whoever n
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
 import threading
 import time
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from celery_dlock.core.backoff import CHANCE
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 
 #: "dlck": marks the file as ours, so that another program's database is never touched.
@@ -60,17 +60,30 @@ SCHEMA = (
     "CREATE INDEX past_until ON past (until)",
 )
 
+#: Files that were made before there were notes get these, too.
+NOTES_SCHEMA = (
+    # The largest token that has written beside a key.
+    """CREATE TABLE IF NOT EXISTS bar (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, token INTEGER NOT NULL,
+        PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS note (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (prefix, key, name)) WITHOUT ROWID""",
+)
+
 
 class DatabaseFile:
     """Hands out transactions on the file, one at a time in this process.
 
     Raises :exc:`~celery_dlock.errors.ConfigurationError` for a file that is not, or cannot
     become, a lock store; :exc:`~celery_dlock.errors.BackendUnavailable` for whatever may pass.
-    *timeout* is how many seconds to wait for another process's transaction.
+    *timeout* is how many seconds to wait for another process's transaction. A missing file is made,
+    unless it ``must_exist``.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
         self.path = path
+        self.must_exist = False
         self._timeout = timeout
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -108,6 +121,11 @@ class DatabaseFile:
             connection.close()
 
     def _open(self) -> sqlite3.Connection:
+        if self.must_exist and not self.path.exists():
+            raise BackendUnavailable(
+                f"there is no lock store {self.path}: the first worker makes it, and a relative "
+                "path in dlock_url leads elsewhere from another folder"
+            )
         connection = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -125,6 +143,8 @@ class DatabaseFile:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        for statement in NOTES_SCHEMA:
+            connection.execute(statement)
         self._patiently(connection, "COMMIT")
         self._patiently(connection, "PRAGMA journal_mode=WAL")
         # A sync of the disk at each commit, milliseconds on a laptop. With less, a power cut may
@@ -165,7 +185,7 @@ class DatabaseFile:
                     raise
             else:
                 return
-            time.sleep(random.uniform(0, 2 * PAUSE))
+            time.sleep(CHANCE.uniform(0, 2 * PAUSE))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from celery_dlock.backends.base import Burial, Wake
 from celery_dlock.backends.change import REMEMBER_LOST, Change, difference
 from celery_dlock.backends.guard import decode, encode
+from celery_dlock.backends.listing import live
 from celery_dlock.core.state import (
     WINDOW,
     Cause,
@@ -20,10 +22,10 @@ from celery_dlock.core.state import (
     Dead,
     KeyState,
     Mode,
-    Step,
     Waiting,
     task_id_of,
 )
+from celery_dlock.core.step import Step
 from celery_dlock.core.turns import due
 from celery_dlock.errors import BackendUnavailable
 
@@ -139,6 +141,12 @@ class KeyRows:
         return KeyState(
             guard.holders, guard.grants, waiting, guard.parked, first=ranks[0], last=ranks[-1]
         )
+
+    def load_head(self) -> KeyState:
+        """What everybody sees, the same whatever waits behind it; nothing is changed."""
+        guard = self.load_guard()
+        head = self._entries(self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}"))
+        return replace(guard, waiting=live(head, self.now))
 
     def _entries(self, rows: Iterable[Row]) -> tuple[Waiting, ...]:
         try:

@@ -17,7 +17,7 @@ from celery_dlock.contention.fail import Fail
 from celery_dlock.contention.named import policy_named
 from celery_dlock.contention.queue import Queue, Replace
 from celery_dlock.contention.reschedule import Reschedule
-from celery_dlock.contention.skip import Skip
+from celery_dlock.contention.skip import Skip, skipped
 from celery_dlock.contention.wait import Wait
 
 __all__ = [
@@ -39,4 +39,5 @@ __all__ = [
     "patience",
     "policy_named",
     "queueing",
+    "skipped",
 ]

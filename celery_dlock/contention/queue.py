@@ -18,10 +18,12 @@ from celery_dlock.contention.base import (
     Queueing,
     RunLater,
 )
+from celery_dlock.contention.fail import Fail
 from celery_dlock.contention.reschedule import GRACE, timed_out
+from celery_dlock.contention.skip import skipped
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.checks import duration
-from celery_dlock.errors import ConfigurationError, LockContended
+from celery_dlock.errors import ConfigurationError
 
 OVERFLOWS = ("fail", "drop_oldest", "drop_newest")
 
@@ -78,24 +80,14 @@ class Queue:
 
     def decide(self, contention: Contention) -> Decision:
         """Asked only for a message that the store does not take: full, or too large for it."""
-        holder = contention.holder
         if not contention.full:
             if self.max_wait is not None and contention.waited >= self.max_wait:
                 return GiveUp(timed_out(contention))
             return RunLater(_INSTEAD.delay(contention.attempt, random.random))
         if self.overflow == "drop_newest":
-            return Complete(
-                {
-                    "skipped": True,
-                    "key": contention.key,
-                    "holder": holder.task_id if holder else None,
-                    "since": holder.since if holder else None,
-                    "reason": f"{contention.waiting} messages wait for the key already",
-                }
-            )
-        if holder is None:
-            return GiveUp(LockContended(contention.key))
-        return GiveUp(LockContended(contention.key, holder.task_id, holder.seconds_left))
+            reason = f"{contention.waiting} messages wait for the key already"
+            return Complete(skipped(contention.key, contention.holder, reason))
+        return Fail().decide(contention)
 
     def patience(self, attempt: int) -> float:
         """For a message that waits in the broker instead, as with :class:`Reschedule`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from celery_dlock.contention.base import Complete, Contention, Decision
+from celery_dlock.contention.base import Complete, Contention, Decision, Holder
 from celery_dlock.errors import ConfigurationError
 
 
@@ -25,11 +25,15 @@ class Skip:
             raise ConfigurationError(f'then= is "stop" or "continue", got {self.then!r}')
 
     def decide(self, contention: Contention) -> Decision:
-        holder = contention.holder
-        result = {
-            "skipped": True,
-            "key": contention.key,
-            "holder": holder.task_id if holder else None,
-            "since": holder.since if holder else None,
-        }
-        return Complete(result, self.then)
+        return Complete(skipped(contention.key, contention.holder), self.then)
+
+
+def skipped(key: str, holder: Holder | None, reason: str | None = None) -> dict[str, Any]:
+    """The result of a task that does not run; *reason* where it is another than the holder."""
+    result = {
+        "skipped": True,
+        "key": key,
+        "holder": holder.task_id if holder else None,
+        "since": holder.since if holder else None,
+    }
+    return result if reason is None else {**result, "reason": reason}

@@ -6,12 +6,16 @@ Without the randomness all who were refused together come back together.
 from __future__ import annotations
 
 import math
+import random as chance
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError
+
+#: Not the generator that all of a process share: what others have seeded stays as it is.
+CHANCE = chance.SystemRandom()
 
 
 @runtime_checkable

@@ -74,14 +74,17 @@ def drop_entry(state: KeyState, task: str) -> KeyState:
 
 def forget(state: KeyState, task: str) -> KeyState:
     """Take *task* out of the queue, and its count of lost runs with it."""
-    state = leave_queue(state, task)
-    return replace(state, lost=tuple(entry for entry in state.lost if entry[0] != task))
+    return forget_lost(leave_queue(state, task), task)
 
 
 def forget_past(state: KeyState, task: str) -> KeyState:
     """Nothing is remembered of *task*: neither that it is done, nor that runs were lost."""
-    lost = tuple(entry for entry in state.lost if entry[0] != task)
-    return replace(state, done=state.done - {task}, lost=lost)
+    return forget_lost(replace(state, done=state.done - {task}), task)
+
+
+def forget_lost(state: KeyState, task: str) -> KeyState:
+    """Without *task*'s count of lost runs."""
+    return replace(state, lost=tuple(entry for entry in state.lost if entry[0] != task))
 
 
 def leave_queue(state: KeyState, task: str) -> KeyState:
@@ -148,8 +151,7 @@ def backlog(state: KeyState) -> int:
 def count_lost(state: KeyState, task: str) -> KeyState:
     """One more run of *task* was lost."""
     count = runs_lost(state, task) + 1
-    others = tuple(entry for entry in state.lost if entry[0] != task)
-    return replace(state, lost=(*others, (task, count)))
+    return replace(state, lost=(*forget_lost(state, task).lost, (task, count)))
 
 
 def kept(state: KeyState, task: str) -> bool:

@@ -1,35 +1,53 @@
 """What happened to a lock, told to whoever listens.
 
 One closed union of small values. A sink is a callable that takes one of them; it runs in the
-thread where the thing happened and can never raise into a task.
+thread where the thing happened and can never raise into a task. Labels of metrics are made from the
+subject's ``task_name`` and ``label`` only: there are too many keys, and they say too much.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 logger = logging.getLogger("celery_dlock")
+
+#: Under this name a beat that leads is told of. It holds its key for as long as it leads, so a long
+#: hold is no danger.
+LEAD = "celery beat"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose lock: the task, and the template its key was rendered from (for metric labels)."""
+    """Whose lock: the task, and the template its key was rendered from (for metric labels).
+
+    ``carried`` is what sinks gave its message to carry when it was published again, or parked.
+    """
 
     task_id: str
     task_name: str
     label: str
+    carried: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """The keys were taken. ``took`` is in seconds, the round trips included."""
+    """The keys were taken, under a lease of ``ttl`` seconds; a key that is only read has token 0.
+
+    ``took`` is how long this delivery asked for them, round trips included; ``waited`` how long ago
+    the task was first refused, or took its place as it was published; ``handed_over`` how long ago
+    it was called from the queue, ``None`` if it was not. All are in seconds, and but for ``took``
+    they compare the clocks of two hosts.
+    """
 
     subject: Subject
     keys: tuple[str, ...]
     tokens: tuple[int, ...]
     took: float
+    ttl: float
+    waited: float = 0.0
+    handed_over: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +72,14 @@ class Rescheduled:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The message waits in the queue of ``key``; it has left the worker."""
+    """The message waits in the queue of ``key``; it has left the worker.
+
+    It was not ``refused`` if it took its place as it was published.
+    """
 
     subject: Subject
     key: str
+    refused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +179,31 @@ class Unavailable:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class TickSent:
+    """Beat has sent the task of its entry ``subject.label`` for the instant ``due`` (ISO, UTC)."""
+
+    subject: Subject
+    due: str
+
+
+@dataclass(frozen=True, slots=True)
+class TickRepeated:
+    """A beat that led before may have sent this tick or not, so it is sent, under the same id."""
+
+    subject: Subject
+    due: str
+
+
+@dataclass(frozen=True, slots=True)
+class TicksMissed:
+    """The ticks from ``first`` on and before ``until`` were overdue, and are left out."""
+
+    subject: Subject
+    first: str
+    until: str
+
+
 Event = (
     Acquired
     | Contended
@@ -173,29 +220,51 @@ Event = (
     | Lost
     | StaleRejected
     | Unavailable
+    | TickSent
+    | TickRepeated
+    | TicksMissed
 )
 Sink = Callable[[Event], None]
 
 
+_WRONG = (
+    TimedOut | Lost | StaleRejected | Unavailable | Buried | TooLarge | TickRepeated | TicksMissed
+)
+
+
 def log(event: Event) -> None:
     """The sink that is always there: what went wrong as a warning, all else for debugging."""
-    wrong = isinstance(event, TimedOut | Lost | StaleRejected | Unavailable | Buried | TooLarge)
-    logger.log(logging.WARNING if wrong else logging.DEBUG, "%s", event)
+    level = logging.WARNING if isinstance(event, _WRONG) else logging.DEBUG
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", event, extra={"dlock": plain(event)})
+
+
+def plain(event: Event) -> dict[str, object]:
+    """*event* in one level of names and plain values, the subject's among them, for programs."""
+    subject = event.subject
+    who = {name: getattr(subject, name) for name in ("task_id", "task_name", "label")}
+    rest = {field.name: getattr(event, field.name) for field in fields(event)}
+    del rest["subject"]
+    return {"event": type(event).__name__, **who, **rest}
 
 
 class Sinks:
     """Tells every sink; one that fails is logged and the others still hear.
 
     *through* are errors that only happen to strike inside a sink: a time limit is nobody's defect.
+    A sink may have a method ``carry(subject)`` that returns a dict of short texts: the message of
+    that subject carries them when it is published again or parked.
     """
 
     def __init__(
         self, sinks: Sequence[Sink] = (), through: tuple[type[Exception], ...] = ()
     ) -> None:
         self._sinks = (log, *sinks)
+        self._carriers = [carry for sink in sinks if (carry := getattr(sink, "carry", None))]
         self._through = through
 
     def emit(self, event: Event) -> None:
+        """Tell every sink of *event*."""
         for sink in self._sinks:
             try:
                 sink(event)
@@ -203,3 +272,15 @@ class Sinks:
                 raise
             except Exception:
                 logger.exception("the sink %r failed on %r", sink, event)
+
+    def carry(self, subject: Subject) -> dict[str, str]:
+        """What the message of *subject* is to carry: what it came with, and what sinks add."""
+        carried = dict(subject.carried)
+        for carry in self._carriers:
+            try:
+                carried.update(carry(subject))
+            except self._through:
+                raise
+            except Exception:
+                logger.exception("%r failed on %r", carry, subject)
+        return carried

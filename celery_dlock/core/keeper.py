@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from celery_dlock.core.lease import Monotonic, Term
-from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict
-from celery_dlock.errors import BackendUnavailable
+from celery_dlock.core.lease import SECOND, Monotonic, Term, margin, unsleeping
+from celery_dlock.core.outage import Outage
+from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict, Unknown
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 
 logger = logging.getLogger("celery_dlock")
 
@@ -42,15 +42,19 @@ class Watch:
 class Keeper:
     """Keeps terms alive from :meth:`watch` to :meth:`forget`."""
 
-    def __init__(self, renew: Renew, monotonic: Monotonic = time.monotonic) -> None:
+    def __init__(self, renew: Renew, monotonic: Monotonic = unsleeping) -> None:
         self._renew = renew
         self._monotonic = monotonic
         # A lock of its own, taken in one step: Condition.__enter__ is Python code, and a soft time
         # limit that strikes in it would leave it locked for good.
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
+        # One renewal at a time, or the usual one could overtake one for longer.
+        self._asking = threading.Lock()
+        self._outage = Outage(monotonic)
         self._watches: dict[Claim, Watch] = {}
         self._wakes_at = math.inf
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     def watch(self, term: Term, max_hold: float | None, on_lost: OnLost) -> None:
@@ -65,6 +69,12 @@ class Keeper:
             elif watch.due < self._wakes_at:
                 self._changed.notify()
 
+    def close(self) -> None:
+        """End the thread, as soon as there is nothing to renew."""
+        with self._mutex:
+            self._closed = True
+            self._changed.notify()
+
     def forget(self, claims: Iterable[Claim]) -> None:
         """Stop renewing; the thread is not woken for this, it finds nothing to do when it is."""
         with self._mutex:
@@ -74,6 +84,9 @@ class Keeper:
     def _run(self) -> None:
         while True:
             with self._mutex:
+                if self._closed and not self._watches:
+                    self._thread = None
+                    return
                 now = self._monotonic()
                 self._wakes_at = min((w.due for w in self._watches.values()), default=math.inf)
                 if self._wakes_at > now:
@@ -86,10 +99,50 @@ class Keeper:
                 self.tend()
             except Exception:  # a defect must not end the thread that keeps every other lock
                 logger.exception("the keeper stumbled, trying again")
-                self._later(self._all())
+                now = self._monotonic()
+                self._later([watch for watch in self._all() if watch.due <= now])
 
     def tend(self) -> None:
         """Renew what is due now, and what will be soon, in one round trip."""
+        with self._asking:
+            self._tend()
+
+    def extend(self, terms: Sequence[Term], ttl: int) -> None:
+        """Renew *terms* once for *ttl* microseconds; the next renewal is due as that time ends.
+
+        Raises :exc:`~celery_dlock.LockLost`, :exc:`~celery_dlock.BackendUnavailable`, and
+        :exc:`~celery_dlock.ConfigurationError` when they may not be held for so long.
+        """
+        with self._asking:
+            watches = [self._watch_of(term) for term in terms]
+            sent_at = self._monotonic()
+            left = min(watch.until for watch in watches) - sent_at
+            if ttl / SECOND - margin(ttl / SECOND) > left:
+                raise ConfigurationError(f"extend() goes beyond max_hold: {left:.1f} s are left")
+            longer = [replace(w.term.claim, ttl=max(ttl, w.term.claim.ttl)) for w in watches]
+            verdicts = self._renew(longer)
+            for watch, claim, verdict in zip(watches, longer, verdicts, strict=True):
+                match verdict:
+                    case Renewed():
+                        watch.term.renewed(sent_at, claim.ttl / SECOND)
+                        end = watch.term.trusted_until - watch.term.ttl * 2 / 3
+                        watch.due = min(max(watch.due, end), watch.until)
+                    case Lost():
+                        self._lose(watch, "the store has given it up")
+                        raise LockLost(watch.term.key, "the store has given it up")
+                    case Unknown():
+                        raise BackendUnavailable(f"the store of {watch.term.key!r} did not answer")
+                    case _:
+                        assert_never(verdict)
+
+    def _watch_of(self, term: Term) -> Watch:
+        with self._mutex:
+            watch = self._watches.get(term.claim)
+        if watch is None or term.lost:
+            raise LockLost(term.key, term.lost or "it was given back")
+        return watch
+
+    def _tend(self) -> None:
         now = self._monotonic()
         soon = [w for w in self._all() if w.due <= now + w.term.ttl / 6]
         for watch in soon:
@@ -112,9 +165,12 @@ class Keeper:
         try:
             verdicts = self._renew([w.term.claim for w in watches])
         except BackendUnavailable as exc:
-            logger.warning("%d leases could not be renewed, trying again: %s", len(watches), exc)
+            self._outage.lasts(
+                "%d leases could not be renewed, trying again: %s", len(watches), exc
+            )
             self._later(watches)
             return
+        self._outage.over("leases can be renewed again")
         if len(verdicts) != len(watches):
             raise RuntimeError(f"{len(verdicts)} verdicts for {len(watches)} claims")
         for watch, verdict in zip(watches, verdicts, strict=True):
@@ -124,6 +180,8 @@ class Keeper:
                     watch.due = min(sent_at + watch.term.ttl / 3, watch.until)
                 case Lost():
                     self._lose(watch, "the store has given it up")
+                case Unknown():
+                    self._later([watch])
                 case _:
                     assert_never(verdict)
 

@@ -18,9 +18,30 @@ from celery_dlock.core.canonical import canonical, escape, render
 from celery_dlock.core.fields import Field
 from celery_dlock.errors import ConfigurationError
 
-__all__ = ["Key", "KeyTemplate", "canonical"]
+__all__ = ["Key", "KeyTemplate", "Keys", "canonical"]
 
 Key = str | Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What one call locks: its *own* keys, and their *parents*, which it only holds for reading.
+
+    Each once and sorted. Raises :exc:`~celery_dlock.ConfigurationError` for a key that is both.
+    """
+
+    own: tuple[str, ...]
+    parents: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        both = set(self.own).intersection(self.parents)
+        if both:
+            raise ConfigurationError(f"{min(both)!r} is to be a key and its own parent")
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """In the order in which they are taken."""
+        return tuple(sorted((*self.own, *self.parents))) if self.parents else self.own
 
 
 @dataclass(frozen=True, slots=True)

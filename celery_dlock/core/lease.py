@@ -3,15 +3,16 @@
 ``owner`` names the claim; ``fencing_token`` orders it against every other; ``trusted_until``
 bounds it. The bound is the holder's own: monotonic, counted from *before* the request was sent,
 less a margin for clocks that run at different speeds. A slow answer therefore cannot stretch it,
-and after it the lock counts as lost even if the store cannot be reached.
+nor can a host that sleeps; after it the lock counts as lost even if the store cannot be reached.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
+from celery_dlock.core.checks import duration
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.errors import ConfigurationError, LockLost
 
@@ -19,10 +20,34 @@ SECOND = 1_000_000
 
 Monotonic = Callable[[], float]
 
+#: Whether the store can be asked, waiting for it so many seconds at most.
+Certain = Callable[[float], bool]
+
+#: Makes the store keep these terms for so many seconds.
+Extend = Callable[[Sequence["Term"], float], None]
+
+
+#: Goes on while the host is suspended, where there is such a clock, and never steps.
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def unsleeping() -> float:
+    """Seconds since some instant, those included for which this host slept."""
+    return time.clock_gettime(CLOCK)
+
+
+def _cannot(terms: Sequence[Term], seconds: float) -> None:
+    raise ConfigurationError("a lease that no store has granted cannot be extended")
+
 
 def margin(ttl: float) -> float:
     """Seconds to distrust at the end of *ttl*: the drift allowance of the Redlock article."""
     return 0.01 * ttl + 0.002
+
+
+def ttl_to_trust(seconds: float) -> float:
+    """The ttl of which *seconds* are left when the margin is taken off."""
+    return (seconds + 0.002) / 0.99
 
 
 class Term:
@@ -40,7 +65,7 @@ class Term:
         slot: int,
         token: int,
         sent_at: float,
-        monotonic: Monotonic = time.monotonic,
+        monotonic: Monotonic = unsleeping,
     ) -> None:
         self.claim = claim
         self.slot = slot
@@ -70,9 +95,13 @@ class Term:
             self._reason = "it was not renewed in time"
         return self._reason
 
-    def renewed(self, sent_at: float) -> None:
-        """The store extended the lease on a request sent at *sent_at* (monotonic seconds)."""
-        self.trusted_until = max(self.trusted_until, sent_at + self.ttl - margin(self.ttl))
+    def renewed(self, sent_at: float, ttl: float | None = None) -> None:
+        """The store extended the lease on a request sent at *sent_at* (monotonic seconds).
+
+        *ttl* is for how long it was asked to, if not for the usual time.
+        """
+        ttl = ttl or self.ttl
+        self.trusted_until = max(self.trusted_until, sent_at + ttl - margin(ttl))
 
     def lose(self, reason: str) -> None:
         """Give up trust for good; the first reason stays."""
@@ -85,30 +114,46 @@ class Lease:
     A lease that was lost stays lost. Reading it costs no round trip.
     """
 
-    __slots__ = ("_terms", "guarantee")
+    __slots__ = ("_certain", "_extend", "_parents", "_terms", "guarantee")
 
-    def __init__(self, terms: tuple[Term, ...], guarantee: str) -> None:
+    def __init__(
+        self,
+        terms: tuple[Term, ...],
+        guarantee: str,
+        certain: Certain = lambda _: True,
+        extend: Extend = _cannot,
+        parents: Collection[str] = (),
+    ) -> None:
         self._terms = terms
+        self._certain = certain
+        self._extend = extend
+        self._parents = parents
         self.guarantee = guarantee
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """One for each key, in sorted order of the keys."""
+        """One for each key and each parent, in sorted order of the keys."""
         return self._terms
+
+    @property
+    def own(self) -> tuple[Term, ...]:
+        """Those of its keys, without their parents."""
+        return tuple(term for term in self._terms if term.key not in self._parents)
 
     @property
     def key(self) -> str:
         """The key; with several keys the first in sorted order."""
-        return self._terms[0].key
+        return self.own[0].key
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(term.key for term in self._terms)
+        """All keys in sorted order, without their parents."""
+        return tuple(term.key for term in self.own)
 
     @property
     def owner(self) -> str:
         """Names the claim, new for each delivery of a task."""
-        return self._terms[0].claim.owner
+        return self.own[0].claim.owner
 
     @property
     def fencing_token(self) -> int:
@@ -127,7 +172,7 @@ class Lease:
     def fencing_tokens(self) -> Mapping[str, int]:
         """Key to token, for the keys held exclusively."""
         return MappingProxyType(
-            {t.key: t.token for t in self._terms if t.claim.mode is Mode.EXCLUSIVE}
+            {t.key: t.token for t in self.own if t.claim.mode is Mode.EXCLUSIVE}
         )
 
     @property
@@ -146,11 +191,33 @@ class Lease:
         return any(term.lost for term in self._terms)
 
     def check(self) -> None:
-        """Raise :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted."""
+        """Raise :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted.
+
+        On a store that keeps leases by a connection it waits while that is interrupted, until the
+        store can be asked or the lock can no longer be trusted.
+        """
+        if not self._certain(self.remaining()):
+            raise LockLost(self.key, "the connection to the store is interrupted")
         for term in self._terms:
             reason = term.lost
             if reason is not None:
                 raise LockLost(term.key, reason)
+
+    def extend(self, seconds: float) -> None:
+        """Have the lock last for *seconds* from now without a renewal, in one round trip.
+
+        For the step ahead that may keep this process from renewing, such as a long call of a C
+        library that never lets another thread run. Until that time is nearly over the lease is
+        not renewed; then it is again, as usual. It is never made shorter. If the process dies,
+        others wait for as long.
+
+        Raises :exc:`~celery_dlock.LockLost` when the lock is lost;
+        :exc:`~celery_dlock.BackendUnavailable` when the store does not answer, and the lock is
+        trusted for no longer than before; :exc:`~celery_dlock.ConfigurationError` for more than
+        ``max_hold`` leaves, and on a store whose leases cannot differ (without the trait
+        ``lease-per-task``).
+        """
+        self._extend(self._terms, duration("extend()", seconds))
 
     def give_back(self) -> None:
         """Whatever still has this lease in its hands must not trust it any more."""

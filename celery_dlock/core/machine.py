@@ -72,10 +72,10 @@ from celery_dlock.core.state import (
     RenewVerdict,
     Run,
     Same,
-    Step,
     Wait,
     Waiting,
 )
+from celery_dlock.core.step import Step
 from celery_dlock.core.turns import expire, settle
 
 #: So many runs of a task may be lost before its message is put aside: it may be what kills.
@@ -197,7 +197,7 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             runs = not held and any(h.task == task for h in state.holders)
             return state if runs else forget(state, task)
         case Outcome.REPEAT:
-            if not _has_message(claim):
+            if not claim.has_message:
                 return state
             state = count_lost(state, task) if held else state  # or it would run again for ever
             if kept(state, task):
@@ -207,15 +207,14 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             return insert(state, claim, now, state.first - 1, None)
         case Outcome.ABANDONED:
             return count_lost(state, task) if held else state
-
-
-def _has_message(claim: Claim) -> bool:
-    """Whether a message comes with *claim*; without one a task is a matter of its broker."""
-    return claim.wait in (Wait.QUEUE, Wait.LOOK)
+        case Outcome.UNUSED:
+            # It is known to have started. More is not counted: a store whose answers come too late
+            # for a while must not put aside what never ran.
+            return count_lost(state, task) if held and not runs_lost(state, task) else state
 
 
 def _lost_too_often(state: KeyState, claim: Claim) -> bool:
-    return _has_message(claim) and runs_lost(state, claim.task) >= MAX_LOST_RUNS
+    return claim.has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS
 
 
 def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bool) -> bool:

@@ -7,15 +7,16 @@ ones before it. A request that got no answer may have landed, so it is taken bac
 from __future__ import annotations
 
 import logging
+import math
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from celery_dlock.backends.base import Trait
 from celery_dlock.core.keeper import Keeper, OnLost
 from celery_dlock.core.later import Later
-from celery_dlock.core.lease import Lease, Monotonic, Term
+from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, ttl_to_trust, unsleeping
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -28,9 +29,8 @@ from celery_dlock.core.state import (
     Reason,
     Run,
     Same,
-    Wait,
 )
-from celery_dlock.errors import BackendUnavailable
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 
 if TYPE_CHECKING:
     from celery_dlock.backends.base import LockBackend, Reply, Wake
@@ -78,14 +78,14 @@ class LockManager:
         backend: LockBackend,
         wake: Callable[[Sequence[Wake]], object],
         epoch: int = 0,
-        monotonic: Monotonic = time.monotonic,
+        monotonic: Monotonic = unsleeping,
     ) -> None:
         self._backend = backend
         self._wake = wake
         self._epoch = epoch << EPOCH_SHIFT
         self._monotonic = monotonic
         self._keeper = Keeper(backend.renew, monotonic)
-        self._later = Later(lambda claim, outcome: self._told(backend.leave(claim, outcome)))
+        self._later = Later(self._say_again)
         self._pid = os.getpid()
 
     def acquire(
@@ -94,18 +94,21 @@ class LockManager:
         keeping: Keeping,
         message: bytes | None = None,
         called: str | None = None,
+        parents: Collection[str] = (),
     ) -> Lease | Refused:
         """Take every key of *claims*, or none.
 
         *message* is what waits at the first key that is taken, where a claim queues; *called* is
-        the key from whose queue the task was called, which reserves that one for it.
+        the key from whose queue the task was called, which reserves that one for it. *parents* are
+        those of the keys that are taken for the sake of the others.
 
         Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is given back as
         far as the store can be reached, and lapses with its lease otherwise.
         """
         terms: list[Term] = []
+        claims = sorted(map(self._trusted, claims), key=lambda c: c.key)
         try:
-            for claim in sorted(claims, key=lambda c: c.key):
+            for claim in claims:
                 sent_at = self._monotonic()
                 verdict = self._told(self._backend.enter(claim, message))
                 if not isinstance(verdict, Run):
@@ -116,12 +119,20 @@ class LockManager:
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
             for term in terms:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost)
-            return Lease(tuple(terms), str(self._backend.guarantee))
-        except BaseException:  # a time limit strikes anywhere, and a lost reply may have landed
+            return self.lease(terms, parents)
+        except BaseException as exc:  # a time limit strikes anywhere; a lost reply may have landed
             # What waits in a queue stays there: it may be all that is left of the message.
-            queues = any(claim.wait in (Wait.QUEUE, Wait.LOOK) for claim in claims)
-            self.take_back(claims, Outcome.ABANDONED if queues else Outcome.OVER)
+            queues = any(claim.has_message for claim in claims)
+            outcome = Outcome.UNUSED if queues else Outcome.OVER
+            # Whoever is told that the store does not answer need not be told a second time.
+            known = isinstance(exc, BackendUnavailable)
+            self.take_back(claims, outcome, logging.DEBUG if known else logging.WARNING)
             raise
+
+    def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
+        """What the holder of *terms* is given; *parents* are the keys that are not its own."""
+        guarantee, certain = str(self._backend.guarantee), self._backend.certain
+        return Lease(tuple(terms), guarantee, certain, self._extend, parents)
 
     def release(
         self,
@@ -133,7 +144,7 @@ class LockManager:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
         On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
-        a *successor* every key stays reserved.
+        a *successor* every key stays reserved. The parents are only given back.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
@@ -144,31 +155,39 @@ class LockManager:
         self._keeper.forget([term.claim for term in lease.terms])
         carried = True
         failed: BackendUnavailable | None = None
+        first = lease.own[0]
         for term in lease.terms:
-            if outcome is Outcome.REPEAT and term is not lease.terms[0]:
-                outcome = Outcome.OVER  # it waits in one queue only
             claim = term.claim
-            if successor is not None:
+            # It waits in one queue only.
+            says = Outcome.OVER if outcome is Outcome.REPEAT and term is not first else outcome
+            if successor is not None and term in lease.own:
                 claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
-                verdict = self._told(self._backend.leave(claim, outcome, message))
+                verdict = self._told(self._backend.leave(claim, says, message))
             except BackendUnavailable as exc:
                 failed = exc
-                if outcome in (Outcome.DONE, Outcome.OVER):
-                    self._later.say(claim, outcome)
+                if says in (Outcome.DONE, Outcome.OVER):
+                    self._later.say(claim, says)
                 continue
-            if term is lease.terms[0] or claim.wait not in (Wait.QUEUE, Wait.LOOK):
-                carried = carried and verdict.carried  # a message waits for the first key only
+            if term is first or not claim.has_message:
+                carried = carried and verdict.carried
             if not isinstance(verdict, Left):
                 term.lose("the store had given it up")
         if failed is not None:
             raise failed
         return carried
 
-    def take_back(self, claims: Sequence[Claim], outcome: Outcome = Outcome.OVER) -> bool:
+    def take_back(
+        self,
+        claims: Sequence[Claim],
+        outcome: Outcome = Outcome.OVER,
+        level: int = logging.WARNING,
+    ) -> bool:
         """Make sure that *claims* neither hold nor wait, as far as the store can be reached.
 
-        Whether the store says that somebody carries the task, itself or a copy that runs.
+        Whether the store says that somebody carries the task, itself or a copy that runs. That a
+        task is done is said again in the background: its message may wait there. What the store did
+        not hear is logged at *level*.
         """
         if os.getpid() != self._pid:
             return False
@@ -178,8 +197,26 @@ class LockManager:
             try:
                 carried |= self._told(self._backend.leave(claim, outcome)).carried
             except BackendUnavailable as exc:
-                logger.warning("%s may be held until its lease ends: %s", claim.key, exc)
+                logger.log(level, "%s may be held until its lease ends: %s", claim.key, exc)
+                if outcome is Outcome.DONE:
+                    self._later.say(claim, outcome)
         return carried
+
+    def _extend(self, terms: Sequence[Term], seconds: float) -> None:
+        if Trait.LEASE_PER_TASK not in self._backend.traits:
+            raise ConfigurationError(
+                f"extend() needs a store with the trait {Trait.LEASE_PER_TASK!s}, which "
+                f"{type(self._backend).__name__} lacks: all its locks end together"
+            )
+        if os.getpid() != self._pid:
+            raise LockLost(terms[0].key, "it is that of another process")
+        ttl = self._backend.lease_of(math.ceil(ttl_to_trust(seconds) * SECOND))
+        self._keeper.extend(terms, ttl)
+
+    def _trusted(self, claim: Claim) -> Claim:
+        """*claim* with the lease time that its store keeps."""
+        ttl = self._backend.lease_of(claim.ttl)
+        return claim if ttl == claim.ttl else replace(claim, ttl=ttl)
 
     def _told(self, reply: Reply[V]) -> V:
         """Whoever was called is told before this process goes on."""
@@ -187,8 +224,16 @@ class LockManager:
             self._wake(reply.wakes)
         return reply.verdict
 
+    def _say_again(self, claim: Claim, outcome: Outcome) -> None:
+        self._told(self._backend.leave(claim, outcome))
+
     def close(self) -> None:
-        """Give the store's connections back."""
+        """Give the store's connections back, and end the thread that renews when it is idle.
+
+        What the store did not hear is said to it once more, and no more from then on.
+        """
+        self._keeper.close()
+        self._later.close()
         self._backend.close()
 
 

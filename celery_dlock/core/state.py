@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
 
 #: How many live waiting entries a store hands to an operation.
 WINDOW = 32
@@ -41,13 +40,15 @@ class Outcome(StrEnum):
     ``DONE``: a final result; a copy that comes later is dropped. ``OVER``: this delivery ends and
     the task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
     run again, and the caller asks whether anybody still has its message. ``ABANDONED``: the body
-    ended without a word (killed, shut down), which counts as a lost run.
+    ended without a word (killed, shut down), which counts as a lost run. ``UNUSED``: no body began,
+    because nobody heard whether the key was given; what waits stays, and the task has had its turn.
     """
 
     DONE = "done"
     OVER = "over"
     REPEAT = "repeat"
     ABANDONED = "abandoned"
+    UNUSED = "unused"
 
 
 class Ending(StrEnum):
@@ -101,6 +102,11 @@ class Claim:
     def owner(self) -> str:
         return f"{self.task}|{self.nonce}"
 
+    @property
+    def has_message(self) -> bool:
+        """Whether its message may wait here; without one a task is a matter of its broker."""
+        return self.wait in (Wait.QUEUE, Wait.LOOK)
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -115,6 +121,11 @@ class Holder:
     since: int
     expires: int
     frees: int
+
+    @property
+    def owner(self) -> str:
+        """As its :class:`Claim` has it."""
+        return f"{self.task}|{self.nonce}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +285,11 @@ class Renewed:
     expires: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The part of the store that has this key did not answer; others did."""
+
+
 EnterVerdict = Run | Park | Busy | Same | End | Drop
 LeaveVerdict = Left | Lost
-RenewVerdict = Renewed | Lost
-
-
-V_co = TypeVar("V_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Step(Generic[V_co]):
-    """The next state, the verdict, and the turns whose messages are to be published now."""
-
-    state: KeyState
-    verdict: V_co
-    wakes: tuple[Grant, ...] = ()
+RenewVerdict = Renewed | Lost | Unknown

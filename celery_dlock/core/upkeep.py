@@ -21,7 +21,8 @@ from celery_dlock.core.edits import (
     replace_grant,
     to_grant,
 )
-from celery_dlock.core.state import Cause, Dead, Ending, KeyState, Step
+from celery_dlock.core.state import Cause, Dead, Ending, Grant, KeyState
+from celery_dlock.core.step import Step
 from celery_dlock.core.turns import expire, settle
 
 #: A message that a worker cannot read, or whose task it does not know, is put aside after so many
@@ -36,7 +37,7 @@ def cancel(state: KeyState, task: str, now: int) -> Step[bool]:
     """*task* is revoked: if its message waits or was called, it ends when it is called."""
     state = expire(state, now)
     entry = next((w for w in messages(state) if w.task == task), None)
-    turn = next((g for g in state.grants if g.task == task and g.parked), None)
+    turn = _turn(state, task)
     if entry is not None:
         state = to_grant(state, entry, now, Ending.REVOKED)
     elif turn is not None and turn.ending is None:
@@ -47,7 +48,7 @@ def cancel(state: KeyState, task: str, now: int) -> Step[bool]:
 def bury(state: KeyState, task: str, cause: Cause, now: int) -> Step[bool]:
     """*task* was called and its message is of no use here; after enough calls it is dead."""
     state = expire(state, now)
-    turn = next((g for g in state.grants if g.task == task and g.parked), None)
+    turn = _turn(state, task)
     hopeless = turn is not None and turn.calls >= CALLS_BEFORE_DEAD
     if turn is not None and hopeless:
         state = put_aside(state, task, turn.mode, turn.limit, cause, now)
@@ -57,7 +58,7 @@ def bury(state: KeyState, task: str, cause: Cause, now: int) -> Step[bool]:
 def hand_back(state: KeyState, task: str, now: int) -> Step[bool]:
     """*task* was called and its message is for another broker: that was no call of it."""
     state = expire(state, now)
-    turn = next((g for g in state.grants if g.task == task and g.parked), None)
+    turn = _turn(state, task)
     if turn is not None and not turn.taker:  # else an earlier call is being answered
         again = replace(turn, calls=max(0, turn.calls - 1), due=now + CALL_ELSEWHERE)
         state = replace_grant(state, again)
@@ -70,6 +71,11 @@ def replay(state: KeyState, task: str, dead: Dead | None, now: int) -> Step[bool
     if dead is not None and not kept(state, task):
         state = put_back(state, dead, now)
     return _settled(state, now, dead is not None)
+
+
+def _turn(state: KeyState, task: str) -> Grant | None:
+    """The turn for which *task*'s message was called."""
+    return next((g for g in state.grants if g.task == task and g.parked), None)
 
 
 def _settled(state: KeyState, now: int, verdict: bool) -> Step[bool]:

@@ -1,5 +1,5 @@
 """The check that goes into the write: a late one is refused, a repeated one is found done."""
 
-from celery_dlock.fencing.fence import admit, create_table, once
+from celery_dlock.fencing.fence import admit, create_table, mint, once
 
-__all__ = ["admit", "create_table", "once"]
+__all__ = ["admit", "create_table", "mint", "once"]

@@ -10,37 +10,32 @@ passes, so :func:`once` notes the effect in the same transaction. Together: it h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, overload
 
 from celery_dlock.core.current import current_lease
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
-from celery_dlock.fencing.guard import Guard
+from celery_dlock.fencing.alchemy import SQLAlchemyGuard
+from celery_dlock.fencing.django import DjangoGuard
+from celery_dlock.fencing.guard import Guard, is_a
+from celery_dlock.fencing.mysql import PyMySQLGuard
+from celery_dlock.fencing.passes import Pass, require_own_name, require_text, shown
+from celery_dlock.fencing.postgresql import PsycopgGuard
 from celery_dlock.fencing.sqlite import SQLiteGuard
 
-GUARDS: tuple[type[Guard], ...] = (SQLiteGuard,)
+GUARDS: tuple[type[Guard], ...] = (
+    SQLiteGuard,
+    PsycopgGuard,
+    PyMySQLGuard,
+    SQLAlchemyGuard,
+    DjangoGuard,
+)
 
-LARGEST_TOKEN = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What a writer shows at the fence. Raises :exc:`ConfigurationError` when it is malformed."""
-
-    resource: str
-    token: int
-    owner: str
-
-    def __post_init__(self) -> None:
-        _require_text("resource", self.resource)
-        _require_text("owner", self.owner)
-        token: object = self.token
-        if isinstance(token, bool) or not isinstance(token, int):
-            raise ConfigurationError(f"a fencing token is an int, not {token!r}")
-        if not 1 <= token <= LARGEST_TOKEN:
-            raise ConfigurationError(f"a fencing token is between 1 and 2**63 - 1, not {token}")
+ASYNC_OF_SQLALCHEMY = (
+    "sqlalchemy.ext.asyncio.session.AsyncSession",
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session",
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection",
+)
 
 
 @overload
@@ -69,20 +64,13 @@ def admit(
 
     Martin Kleppmann, "How to do distributed locking", 2016.
     """
-    given = (resource, fencing_token, owner)
-    if given == (None, None, None):
-        passes = _passes(current_lease() if lease is None else lease)
-    elif lease is None and resource is not None and fencing_token is not None and owner is not None:
-        passes = (Pass(resource, fencing_token, owner),)
-    else:
-        raise ConfigurationError(
-            "admit() takes a lease, or all of resource, fencing_token and owner"
-        )
+    passes = shown(lease, resource, fencing_token, owner)
     guard = _guard(connection)
     guard.require_transaction()
     for mine in passes:
-        if not guard.raise_to(mine.resource, mine.token, mine.owner):
-            raise StaleFencingToken(mine.resource, mine.token, guard.seen(mine.resource))
+        seen = guard.raise_to(mine.resource, mine.token, mine.owner)
+        if seen is not None:
+            raise StaleFencingToken(mine.resource, mine.token, seen)
 
 
 def once(connection: Any, effect_id: str) -> bool:
@@ -94,27 +82,42 @@ def once(connection: Any, effect_id: str) -> bool:
 
     Raises :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does.
     """
-    _require_text("effect_id", effect_id)
+    require_text("effect_id", effect_id)
     guard = _guard(connection)
     guard.require_transaction()
     return guard.claim(effect_id)
 
 
+def mint(connection: Any, resource: str, lease: Lease | None = None) -> int:
+    """Have the database itself issue a fencing token: strict order over any lock store.
+
+    It counts up. *lease* (by default the innermost current one) is checked while nobody else can
+    count, so whoever holds the lock after it gets a larger token. Commit, then show it with each
+    write: ``admit(connection, resource=resource, fencing_token=token, owner=lease.owner)``. Each
+    call gives a new token, and the one before it is too old then.
+
+    *resource* is a name of its own. The store's tokens are other numbers, and a key that is fenced
+    by both of them is not fenced.
+
+    Raises :exc:`~celery_dlock.LockLost` when the lock can no longer be trusted, and
+    :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does, and for one of *lease*'s keys.
+    """
+    lease = current_lease() if lease is None else lease
+    require_own_name(resource, lease)
+    guard = _guard(connection)
+    guard.require_transaction()
+    token = guard.mint(resource, lease.owner)
+    lease.check()
+    return Pass(resource, token, lease.owner).token
+
+
 def create_table(connection: Any) -> None:
     """Make the tables ``dlock_fence`` and ``dlock_once`` where they are missing.
 
-    For those without migrations; it commits nothing by itself.
+    For migrations, and for those without. It commits nothing by itself; MySQL does, before and
+    after every such statement.
     """
     _guard(connection).create_tables()
-
-
-def _passes(lease: Lease) -> tuple[Pass, ...]:
-    held = [term for term in lease.terms if term.claim.mode is Mode.EXCLUSIVE]
-    if not held:
-        raise ConfigurationError(
-            f"a read lock has no fencing token: {', '.join(lease.keys)} cannot be fenced"
-        )
-    return tuple(Pass(term.resource, term.token, term.claim.owner) for term in held)
 
 
 def _guard(connection: Any) -> Guard:
@@ -122,9 +125,13 @@ def _guard(connection: Any) -> Guard:
         if guard.accepts(connection):
             return guard(connection)
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise ConfigurationError(f"cannot fence a {kind}: pass the sqlite3.Connection that writes")
-
-
-def _require_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{name} is a text that is not empty, not {value!r}")
+    if is_a(connection, *ASYNC_OF_SQLALCHEMY):
+        raise ConfigurationError(
+            f"cannot fence a {kind} from outside its event loop: await session.run_sync("
+            "fencing.admit), which passes the session that it has inside"
+        )
+    raise ConfigurationError(
+        f"cannot fence a {kind}: pass the open connection that writes, not a cursor or an engine: "
+        "sqlite3's, psycopg's or PyMySQL's Connection, SQLAlchemy's Connection or Session, or "
+        "Django's connections[alias]"
+    )

@@ -10,7 +10,7 @@ from celery import Celery, shared_task
 
 from celery_dlock.contention import Policy
 from celery_dlock.core.keys import Key
-from celery_dlock.tasks.definition import Definition
+from celery_dlock.tasks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.tasks.task import LockedTask
 
 Body = Callable[..., Any]
@@ -31,6 +31,8 @@ def locked_task(
     limit: int = 1,
     shared: bool = False,
     max_hold: float | None = None,
+    parents: Key | Sequence[Key] = (),
+    on_lost: OnLost = "flag",
     **task_options: Any,
 ) -> Callable[[Body], LockedTask]: ...
 def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], LockedTask]:
@@ -41,8 +43,11 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
     ``@locked_task``), or a list of either; without it the task locks on its own name. *ttl* is the
     length of the lease in seconds, renewed while the body runs; *max_hold* bounds that, in
     seconds. *on_contention* is a policy or the name of one. *limit* lets that many hold the key at
-    once; *shared* makes it a read lock. Without *app* it is a ``shared_task``. All other options
-    are Celery's own.
+    once; *shared* makes it a read lock. *parents* are keys, written like *key*, that the task holds
+    for reading: whoever takes one of them exclusively waits for the task and holds it off. With
+    *on_lost* ``"abort"`` a body whose lease is lost gets :exc:`~celery_dlock.LockLost` raised in
+    it; with ``"flag"`` it goes on, and may ask. Without *app* it is a ``shared_task``. All other
+    options are Celery's own.
 
     A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters.
 
@@ -67,6 +72,8 @@ def _make(
     limit: int = 1,
     shared: bool = False,
     max_hold: float | None = None,
+    parents: Key | Sequence[Key] = (),
+    on_lost: OnLost = "flag",
     **task_options: Any,
 ) -> LockedTask:
     options: dict[str, Any] = {
@@ -75,6 +82,8 @@ def _make(
         "limit": limit,
         "shared": shared,
         "max_hold": max_hold,
+        "parents": parents,
+        "on_lost": on_lost,
     }
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
@@ -82,6 +91,8 @@ def _make(
     # The application's own task class has what its tasks rely on: Flask's context, Django's hooks.
     usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
     base = task_options.pop("base", None) or usual
+    known = (LockedTask, base)
+    refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
     if not issubclass(base, LockedTask):
         base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
     create = shared_task if app is None else app.task

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
 
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import Policy, policy_named
 from celery_dlock.core.checks import check_limit, duration
-from celery_dlock.core.keys import Key, KeyTemplate
+from celery_dlock.core.keys import Key, Keys, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError
 
 #: What a body may ask for by name, keyword-only; callers never pass these.
 INJECTED = frozenset({"fencing_token", "lease"})
+
+#: What happens to a body whose lease is lost.
+OnLost = Literal["flag", "abort"]
+
+#: What a task may say of its lock.
+OPTIONS = ("key", "ttl", "on_contention", "limit", "shared", "max_hold", "parents", "on_lost")
+
+#: From when on another name is taken for a misspelt one, and one of three letters, of which a wrong
+#: one is a third. A "title" or a "parent_id" is the project's own.
+NEAR, NEAR_IF_SHORT = 0.8, 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,8 @@ class Definition:
     policy: Policy | None
     limit: int
     mode: Mode
+    parents: KeyTemplate | None
+    aborts: bool
 
     @classmethod
     def of(
@@ -46,6 +59,8 @@ class Definition:
         limit: int = 1,
         shared: bool = False,
         max_hold: float | None = None,
+        parents: Key | Sequence[Key] = (),
+        on_lost: OnLost = "flag",
     ) -> Definition:
         """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
 
@@ -66,9 +81,21 @@ class Definition:
                 policy=None if on_contention is None else policy_named(on_contention),
                 limit=limit,
                 mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
+                parents=_parents(parents, template),
+                aborts=_aborts(on_lost),
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
+
+    @property
+    def label(self) -> str:
+        """The template of the key, or the templates, for people and for metrics."""
+        return ",".join(self.template.names)
+
+    def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
+        """What a call locks. Raises as :meth:`KeyTemplate.labelled` does, and as ``Keys``."""
+        own = self.template.keys(args, kwargs)
+        return Keys(own, self.parents.keys(args, kwargs) if self.parents else ())
 
     def argument_checker(self) -> Callable[..., Any]:
         """What Celery checks a caller's arguments with: the parameters a caller may pass."""
@@ -98,6 +125,22 @@ class Definition:
             )
 
 
+def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
+    """Raise :exc:`ConfigurationError` if one of *names* is nearly an option of a lock.
+
+    Celery takes any name for one of the project's own: the lock would silently have its default.
+    """
+    for name in names:
+        meant = name.removeprefix(prefix)
+        cutoff = NEAR if len(meant) > 3 else NEAR_IF_SHORT
+        near = get_close_matches(meant, OPTIONS, n=1, cutoff=cutoff)
+        if near:
+            raise ConfigurationError(
+                f"task {task}: {name}= is no option; did you mean {prefix}{near[0]}=? (A name of "
+                "the project's own has to be an attribute of its task class.)"
+            )
+
+
 def _split(
     signature: inspect.Signature, *, bound: bool
 ) -> tuple[inspect.Signature, frozenset[str]]:
@@ -111,6 +154,24 @@ def _split(
     injects = frozenset(p.name for p in parameters) & INJECTED
     kept = [p for p in parameters if p.name not in injects]
     return signature.replace(parameters=kept), injects
+
+
+def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
+    if not callable(parents) and not parents:
+        return None
+    compiled = KeyTemplate.compile(parents, template.signature, default="")
+    for part in compiled.parts:
+        if part in template.parts:
+            raise ConfigurationError(f"{part.label!r} is to be a key and its own parent")
+        if compiled.parts.count(part) > 1:
+            raise ConfigurationError(f"parents= has {part.label!r} twice")
+    return compiled
+
+
+def _aborts(on_lost: OnLost) -> bool:
+    if on_lost not in get_args(OnLost):
+        raise ConfigurationError(f"on_lost must be 'flag' or 'abort', got {on_lost!r}")
+    return on_lost == "abort"
 
 
 def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Context
@@ -19,12 +18,16 @@ from celery.app.task import Context
 from celery_dlock.contention import Policy, Queueing, patience, queueing
 from celery_dlock.core.current import holding
 from celery_dlock.core.events import Acquired, Lost, Released, Subject, TooLarge, Unavailable
+from celery_dlock.core.keys import Keys
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.manager import Keeping, Successor
 from celery_dlock.core.state import Claim, Outcome, Wait
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.tasks.abort import Abort
+from celery_dlock.tasks.claims import claims_of, queued
 from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.history import HISTORY, History, delivery_of, identity
+from celery_dlock.tasks.once import Once
 from celery_dlock.tasks.runtime import Runtime, runtime
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class Execution:
     kwargs: Mapping[str, Any]
     runtime: Runtime
     history: History
-    keys: tuple[str, ...]
+    keys: Keys
     policy: Policy
     subject: Subject
     nonce: str
@@ -59,8 +62,9 @@ class Execution:
     entry: Entry | None
     claims: tuple[Claim, ...] = ()
     lease: Lease | None = None
+    abort: Abort | None = None
     final: bool = False
-    told: dict[str, object] = field(default_factory=dict)
+    told: Once = field(default_factory=Once)
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -72,6 +76,7 @@ class Execution:
         here = runtime(task.app)
         who = identity(request)
         delivery = delivery_of(request)
+        history = History.read(request, who)
         policy = definition.policy or here.policy
         asks = queueing(policy) if "body" in delivery else None
         execution = cls(
@@ -80,10 +85,10 @@ class Execution:
             args=args,
             kwargs=kwargs,
             runtime=here,
-            history=History.read(request, who),
-            keys=definition.template.keys(args, kwargs),
+            history=history,
+            keys=definition.keys(args, kwargs),
             policy=policy,
-            subject=Subject(request.id, task.name, ",".join(definition.template.names)),
+            subject=Subject(request.id, task.name, definition.label, history.carried),
             nonce=delivery["nonce"],
             content_type=delivery.get("content_type"),
             asks=asks,
@@ -100,29 +105,21 @@ class Execution:
         """
         definition, settings = self.task.lock_definition, self.runtime.settings
         keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
-        asks = self.asks
-        claim = partial(
-            Claim,
+        claim = Claim(
+            key="",
             task=self.history.task,
             nonce=self.nonce,
-            ttl=int((definition.ttl or settings.ttl) * SECOND),
+            ttl=self.runtime.lease_time(definition.ttl),
             mode=definition.mode,
             limit=definition.limit,
             wait=Wait.PLACE if keeps else Wait.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
-            done_ttl=self.runtime.done_ttl(asks),
+            done_ttl=self.runtime.done_ttl(self.asks),
         )
-        if asks:
-            claim = partial(
-                claim,
-                wait=Wait.LOOK if look else Wait.QUEUE,
-                keep=asks.keep,
-                gives_up=int((asks.max_wait or 0) * SECOND),
-                max_waiting=asks.max_waiting or 0,
-                drop_oldest=asks.drop_oldest,
-            )
-        self.claims = tuple(claim(key) for key in self.keys)
+        if self.asks:
+            claim = queued(claim, self.asks, Wait.LOOK if look else Wait.QUEUE)
+        self.claims = claims_of(self.keys, claim)
         return self.claims
 
     def message(self) -> bytes | None:
@@ -133,7 +130,12 @@ class Execution:
         if self.entry is None:
             return None
         past = self.history
-        waiting = replace(past, waits=past.waits + 1, since=past.since or time.time())
+        waiting = replace(
+            past,
+            waits=past.waits + 1,
+            since=past.since or time.time(),
+            carried=self.runtime.sinks.carry(self.subject),
+        )
         message = self.entry.encode({HISTORY: waiting.header()})
         if len(message) <= self.runtime.backend.largest_message:
             return message
@@ -149,18 +151,35 @@ class Execution:
             or self.runtime.settings.max_hold
             or limit
             or self.task.time_limit
+            or self.task.app.conf.task_time_limit  # which Celery 5.5 does not show as the task's
         )
         return Keeping(max_hold, self._on_lost)
 
     def run(self, body: Callable[..., Any], lease: Lease) -> Any:
         """Run the body under *lease*."""
+        definition = self.task.lock_definition
+        self.abort = abort = Abort() if definition.aborts else None
         self.lease = lease
-        took = time.monotonic() - self.started
-        tokens = tuple(lease.fencing_tokens.values())
-        self.runtime.sinks.emit(Acquired(self.subject, lease.keys, tokens, took))
+        self.runtime.sinks.emit(self._acquired(lease))
         self.started = time.monotonic()
         with holding(lease, self.runtime.backend):
-            return body(*self.args, **self.task.lock_definition.injected(self.kwargs, lease))
+            kwargs = definition.injected(self.kwargs, lease)
+            lease.check()  # it may have stood still since it asked
+            if abort is None:
+                return body(*self.args, **kwargs)
+            return abort.run(lease, body, *self.args, **kwargs)
+
+    def _acquired(self, lease: Lease) -> Acquired:
+        now, past, tokens = time.time(), self.history, lease.fencing_tokens
+        return Acquired(
+            self.subject,
+            self.keys.all,
+            tuple(tokens.get(key, 0) for key in self.keys.all),
+            took=time.monotonic() - self.started,
+            ttl=lease.ttl,
+            waited=0.0 if past.since is None else max(0.0, now - past.since),
+            handed_over=None if past.called is None else max(0.0, now - past.called),
+        )
 
     def ended(self) -> None:
         """Nothing of it is left to be given back."""
@@ -191,7 +210,7 @@ class Execution:
             self.runtime.sinks.emit(Unavailable(self.subject, str(exc)))
         else:
             held = time.monotonic() - self.started
-            self.runtime.sinks.emit(Released(self.subject, lease.keys, outcome, held))
+            self.runtime.sinks.emit(Released(self.subject, self.keys.all, outcome, held))
         for term in lease.terms:
             if term.lost:  # noticed only now: the process was stopped, or renewal starved
                 self._tell_lost(lease, term, term.lost)
@@ -200,14 +219,15 @@ class Execution:
 
     def _on_lost(self, term: Term, reason: str) -> None:
         """From the keeper's side: the body may still run, or may just be leaving."""
+        if self.abort is not None:
+            self.abort.strike(term.key, reason)
         lease = self.lease
         if lease is not None:
             self._tell_lost(lease, term, reason)
 
     def _tell_lost(self, lease: Lease, term: Term, reason: str) -> None:
-        mine = object()
-        if self.told.setdefault(term.key, mine) is not mine:
-            return  # the keeper's side and the leaving one may come at the same time
+        if not self.told.first(term.key):
+            return
         self.runtime.sinks.emit(Lost(self.subject, term.key, reason))
         try:
             self.task.on_lock_lost(lease, self.request.id, self.args, dict(self.kwargs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery.app.task import Context
@@ -45,7 +45,8 @@ def delivery_of(request: Context) -> Mapping[str, Any]:
 class History:
     """How often a task was refused (``waits``) and since when (``since``, seconds since 1970);
     how often the store was ``away``; how many of its runs ``lost`` their lock. ``key`` is the one
-    in whose queue it waited, if it was called from there.
+    in whose queue it waited, if it was called from there, and ``called`` since when. ``carried`` is
+    what sinks have said to their later selves.
     """
 
     task: str
@@ -54,6 +55,8 @@ class History:
     away: int = 0
     lost: int = 0
     key: str | None = None
+    called: float | None = None
+    carried: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def read(cls, request: Context, task: str) -> History:
@@ -61,14 +64,15 @@ class History:
         header = request.get(HISTORY)
         if not isinstance(header, dict) or header.get("task") != task:
             return cls(task)
-        since = header.get("since")
         return cls(
             task,
             waits=_count(header.get("waits")),
-            since=float(since) if isinstance(since, int | float) else None,
+            since=_instant(header.get("since")),
             away=_count(header.get("away")),
             lost=_count(header.get("lost")),
             key=header.get("key") if isinstance(header.get("key"), str) else None,
+            called=_instant(header.get("called")),
+            carried=_texts(header.get("carried")),
         )
 
     def header(self) -> dict[str, Any]:
@@ -79,7 +83,24 @@ class History:
             "since": self.since,
             "away": self.away,
             "lost": self.lost,
+            **({"carried": dict(self.carried)} if self.carried else {}),
         }
+
+
+def carried_by(headers: Mapping[str, Any]) -> dict[str, str]:
+    """What the message with *headers* carries for sinks."""
+    header = headers.get(HISTORY)
+    return _texts(header.get("carried")) if isinstance(header, dict) else {}
+
+
+def _instant(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {name: text for name, text in value.items() if isinstance(text, str)}
 
 
 def _count(value: object) -> int:

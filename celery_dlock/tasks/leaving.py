@@ -43,7 +43,8 @@ def leave_after_result(
     except BaseException:
         # A soft time limit strikes once, and can strike here: Celery would only log it. What the
         # interrupted call has freed by now is not a loss to be told.
-        execution.told.update(dict.fromkeys(execution.keys))
+        for key in execution.keys.all:
+            execution.told.first(key)
         execution.leave(outcome, successor)
         raise
     finally:

@@ -16,8 +16,8 @@ from kombu.serialization import dumps
 
 from celery_dlock.contention import Queueing, policy_named, queueing
 from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
-from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Run, Same, Wait
+from celery_dlock.tasks.claims import queued
 from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.history import HISTORY, History, identity_in
 from celery_dlock.tasks.runtime import runtime
@@ -74,10 +74,11 @@ class Outbox:
 
     def _leave(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
         """Whether the store has the message."""
-        here, template = runtime(self._task.app), self._task.lock_definition.template
-        who, key = identity_in(options["headers"]), template.keys(body[0], body[1])[0]
-        subject = Subject(options["headers"]["id"], self._task.name, ",".join(template.names))
-        options["headers"][HISTORY] = History(who, since=time.time()).header()
+        here, definition = runtime(self._task.app), self._task.lock_definition
+        who, key = identity_in(options["headers"]), definition.keys(body[0], body[1]).own[0]
+        subject = Subject(options["headers"]["id"], self._task.name, definition.label)
+        history = History(who, since=time.time(), carried=here.sinks.carry(subject))
+        options["headers"][HISTORY] = history.header()
         message = _entry(here.wake.broker, key, who, body, options).encode({})
         if len(message) > here.backend.largest_message:
             here.sinks.emit(TooLarge(subject, len(message)))
@@ -86,7 +87,7 @@ class Outbox:
         reply = here.backend.enter(self._claim(key, who), message)
         match reply.verdict:
             case Park():
-                here.sinks.emit(Parked(subject, key))
+                here.sinks.emit(Parked(subject, key, refused=False))
             case Drop(reason=reason):
                 here.sinks.emit(Dropped(subject, key, reason))
             case Busy() | Run() | Same() | End():
@@ -108,19 +109,9 @@ class Outbox:
         declare()
 
     def _claim(self, key: str, who: str) -> Claim:
-        definition, asks = self._task.lock_definition, self._asks
-        return Claim(
-            key,
-            who,
-            nonce="",  # it asks for a turn, and holds nothing
-            ttl=0,
-            mode=definition.mode,
-            limit=definition.limit,
-            wait=Wait.ENQUEUE,
-            gives_up=int((asks.max_wait or 0) * SECOND),
-            max_waiting=asks.max_waiting or 0,
-            drop_oldest=asks.drop_oldest,
-        )
+        mode, limit = self._task.lock_definition.mode, self._task.lock_definition.limit
+        nobody = Claim(key, who, nonce="", ttl=0, mode=mode, limit=limit)  # who asks for a turn
+        return queued(nobody, self._asks, Wait.ENQUEUE)
 
 
 def _takes_place(body: Any, headers: Mapping[str, Any]) -> bool:

@@ -7,7 +7,6 @@ two messages of one id and never none; the store's rules sort that out.
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import NoReturn
 
@@ -15,12 +14,13 @@ from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 from kombu.serialization import registry
 
-from celery_dlock.core.backoff import FullJitter
+from celery_dlock.core.backoff import CHANCE, FullJitter
 from celery_dlock.core.events import Rescheduled, StaleRejected, Unavailable
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, StaleFencingToken
 from celery_dlock.tasks.execution import Execution
 from celery_dlock.tasks.history import HISTORY, History
+from celery_dlock.tasks.telling import tell_retry
 from celery_dlock.tasks.visibility import longest_countdown
 
 #: After this many runs in a row that ended because the lock was gone, the task fails visibly.
@@ -34,6 +34,7 @@ def reschedule(
 ) -> NoReturn:
     """The key is taken: come back in *countdown* seconds. *since* is when it was first refused."""
     past = execution.history
+    tell_retry(execution, error)
     _publish(execution, countdown, replace(past, waits=past.waits + 1, since=since), str(error))
     raise Retry(exc=error, when=countdown)
 
@@ -55,7 +56,8 @@ def store_away(execution: Execution, error: BackendUnavailable) -> NoReturn:
     if execution.request.is_eager or execution.runtime.settings.on_unavailable == "fail":
         raise error
     past = execution.history
-    countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.away, random.random))
+    countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.away, CHANCE.random))
+    tell_retry(execution, error)
     _publish(execution, countdown, replace(past, away=past.away + 1), str(error))
     raise Retry(exc=error, when=countdown)
 
@@ -71,9 +73,11 @@ def run_again(execution: Execution, error: LockLost | StaleFencingToken) -> NoRe
     carried = execution.leave(Outcome.REPEAT)
     if carried and execution.asks:
         raise Ignore(f"{error}; the lock store has its message")
-    countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.lost, random.random))
+    countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.lost, CHANCE.random))
     # Also when another delivery is running: on some brokers (Redis) it is the same message to
     # acknowledge, so this one could take away the only copy that survives the other's worker.
+    if not carried:
+        tell_retry(execution, error)
     _publish(execution, countdown, replace(past, lost=past.lost + 1), str(error))
     if carried:
         raise Ignore(f"{error}; another delivery of this task has it")
@@ -88,6 +92,7 @@ def _bounded(execution: Execution, countdown: float) -> float:
 def _publish(execution: Execution, countdown: float, history: History, reason: str) -> None:
     task, request = execution.task, execution.request
     headers = dict(request.as_execution_options()["headers"] or {})
+    history = replace(history, carried=execution.runtime.sinks.carry(execution.subject))
     options = {
         "headers": {**headers, HISTORY: history.header()},
         "countdown": countdown,
@@ -98,9 +103,7 @@ def _publish(execution: Execution, countdown: float, history: History, reason: s
     if serializer is not None:
         options["serializer"] = serializer
     try:
-        task.signature_from_request(
-            request, retries=request.retries, add_to_parent=False, **options
-        ).apply_async()
+        task.signature_from_request(request, retries=request.retries, **options).apply_async()
     except (OperationalError, ConnectionError) as exc:
         if task.acks_late:
             # The broker still has this message; requeueing puts it behind the others.

@@ -20,7 +20,7 @@ from celery_dlock.core.state import Claim
 from celery_dlock.tasks.children import soon
 from celery_dlock.tasks.history import DELIVERY, History, identity
 from celery_dlock.tasks.runtime import runtime
-from celery_dlock.tasks.survivor import Survivor
+from celery_dlock.tasks.survivor import Survivor, keys_of
 
 
 class LockedRequest(Survivor):
@@ -53,8 +53,6 @@ def give_back_turn(
     if terminated or not hasattr(sender, "lock_definition") or not isinstance(request, Context):
         return
     who = identity(request)
-    called = History.read(request, who).key
-    if called is not None:  # and of several keys it may keep its turn at others
-        keys = {called, *sender.lock_definition.template.keys(request.args, request.kwargs)}
-        turns = [Claim(key=key, task=who, nonce="", ttl=0) for key in sorted(keys)]
+    if History.read(request, who).key is not None:  # it was called
+        turns = [Claim(key, who, nonce="", ttl=0) for key in keys_of(sender, request)]
         soon(lambda: runtime(sender.app).manager.take_back(turns))

@@ -7,53 +7,31 @@ the end is written down. It looks twice, because a task may just be on its way i
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from math import inf
 from typing import Any
 
-from celery import bootsteps
 from celery.worker import state
 
-from celery_dlock.errors import BackendUnavailable
+from celery_dlock.tasks.rounds import Rounds
 from celery_dlock.tasks.runtime import runtime
-
-logger = logging.getLogger("celery_dlock")
 
 #: Seconds between two looks at what this worker has heard, and before an id is looked for again.
 INTERVAL = 0.5
 AGAIN = 10.0
 
 
-class EndRevoked(bootsteps.StartStopStep):  # type: ignore[misc]
-    """One thread of the worker's main process; it asks the store only after a revocation."""
+class EndRevoked(Rounds):
+    """It asks the store only after a revocation."""
 
-    requires = frozenset({"celery.worker.components:Pool"})
+    undone = "revoked tasks that wait are not looked for"
+    pause = INTERVAL
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        self._app = parent.app
         self._look_at: dict[str, float] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="celery-dlock-revoked", daemon=True)
 
-    def start(self, parent: Any) -> None:
-        self._thread.start()
-
-    def stop(self, parent: Any) -> None:
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(INTERVAL):
-            try:
-                self._look()
-            except BackendUnavailable as exc:
-                logger.warning("revoked tasks that wait are not looked for: %s", exc)
-            except Exception:  # a defect must not end the thread
-                logger.exception("revoked tasks that wait are not looked for")
-
-    def _look(self) -> None:
+    def round(self) -> float:
         revoked = set(state.revoked) if len(state.revoked) else set[str]()
         for forgotten in self._look_at.keys() - revoked:
             del self._look_at[forgotten]
@@ -63,6 +41,7 @@ class EndRevoked(bootsteps.StartStopStep):  # type: ignore[misc]
             self._end(due)
         for task_id in due:
             self._look_at[task_id] = inf if task_id in self._look_at else now + AGAIN
+        return INTERVAL
 
     def _end(self, task_ids: set[str]) -> None:
         here = runtime(self._app)

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.local import Proxy
-from kombu.utils.imports import symbol_by_name
 
-from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.base import Clock, LockBackend, Trait
+from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.contention import Policy, Queueing, policy_named
 from celery_dlock.core.events import Sink, Sinks
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import LockManager
 from celery_dlock.core.turns import CALL_AGAIN_LAST
-from celery_dlock.registry import open_backend
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.registry import HISTORY, load_sink, open_backend, sink_named
 from celery_dlock.settings import Settings
 from celery_dlock.tasks.waking import Waker
 
@@ -38,6 +39,18 @@ class Runtime:
     sinks: Sinks
     policy: Policy
     wake: Waker
+
+    def lease_time(self, ttl: float | None) -> int:
+        """The *ttl* of a task, or ``dlock_ttl``, in microseconds.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` for one that the store cannot keep.
+        """
+        if ttl is not None and Trait.LEASE_PER_TASK not in self.backend.traits:
+            raise ConfigurationError(
+                f"ttl= needs a store with the trait {Trait.LEASE_PER_TASK!s}, which "
+                f"{type(self.backend).__name__} lacks: set dlock_ttl for all locks"
+            )
+        return int((ttl or self.settings.ttl) * SECOND)
 
     def done_ttl(self, asks: Queueing | None) -> int:
         """For how many microseconds a finished task is remembered.
@@ -54,6 +67,7 @@ class _Process:
     def __init__(self) -> None:
         self.runtimes: WeakKeyDictionary[Celery, Runtime] = WeakKeyDictionary()
         self.parents: list[WeakKeyDictionary[Celery, Runtime]] = []
+        self.forking = False
         self.mutex = threading.Lock()
 
     def after_fork_in_child(self) -> None:
@@ -63,6 +77,7 @@ class _Process:
         clients stay referenced: closing one would speak to the store over the parent's connection.
         """
         self.mutex = threading.Lock()
+        self.forking = False
         self.parents.append(self.runtimes)
         self.runtimes = WeakKeyDictionary()
 
@@ -87,12 +102,31 @@ def runtime(app: Any) -> Runtime:
         return _process.runtimes[app]
 
 
+def will_fork(app: Any) -> None:
+    """From now on this process forks children that use the store of *app*."""
+    _process.forking = True
+    forget(app)  # it may have a connection that children must not see
+
+
 def forget(app: Any) -> None:
     """Close and drop the runtime of *app*; the next use builds it from the configuration anew."""
     with _process.mutex:
         found = _process.runtimes.pop(_real(app), None)
     if found is not None:
         found.manager.close()
+
+
+def keep_in_memory(app: Any, clock: Clock) -> None:
+    """Until :func:`forget` is called, *app* has a ``memory://`` that goes by *clock*.
+
+    The rest of its configuration counts, but for what is asked of the store that it names.
+    """
+    forget(app)
+    app = _real(app)
+    settings = Settings.from_conf(app.conf, url="memory://")
+    built = _runtime(app, settings, MemoryBackend(replace(settings.options, clock=clock)))
+    with _process.mutex:
+        _process.runtimes[app] = built
 
 
 def _real(app: Any) -> Any:
@@ -102,10 +136,13 @@ def _real(app: Any) -> Any:
 
 def _build(app: Celery) -> Runtime:
     settings = Settings.from_conf(app.conf)
-    backend = open_backend(settings.url, settings.options)
+    backend = open_backend(settings.url, settings.options, forking=_process.forking)
     settings.check(type(backend))
-    sinks = [cast("Sink", symbol_by_name(sink)) for sink in settings.sinks]  # type: ignore[no-untyped-call]
-    told = Sinks(sinks, through=(SoftTimeLimitExceeded,))
+    return _runtime(app, settings, backend)
+
+
+def _runtime(app: Celery, settings: Settings, backend: LockBackend) -> Runtime:
+    told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
     wake = Waker(app, backend, told, settings.broker)
     return Runtime(
         settings=settings,
@@ -115,3 +152,11 @@ def _build(app: Celery) -> Runtime:
         policy=policy_named(settings.on_contention or "reschedule"),
         wake=wake,
     )
+
+
+def _sinks(app: Celery, settings: Settings) -> list[Sink]:
+    """One that wants to know the app is made for it."""
+    found: list[Any] = [sink_named(s) if isinstance(s, str) else s for s in settings.sinks]
+    if settings.history:
+        found.append(load_sink(*HISTORY, "dlock_history"))
+    return [make(app) if (make := getattr(sink, "from_app", None)) else sink for sink in found]

@@ -80,7 +80,7 @@ class Survivor(Request):  # type: ignore[misc]
             logger.warning("%s has lost its process; the lock store has its message", self)
             return
         super().on_failure(exc_info, send_failed_event, return_ok)
-        if self.acknowledged and not self._requeued and not self._already_cancelled:
+        if not self._requeued and not self._already_cancelled:
             self._outcome = Outcome.DONE
             if not isinstance(_raised(exc_info), _PROCESS_ENDS):
                 self._gone = True  # it lives, and could not even begin, or not say how it ended
@@ -93,7 +93,8 @@ class Survivor(Request):  # type: ignore[misc]
 
     def _keeps(self) -> bool:
         """Whether the lock store is to have the message, too, while the body runs."""
-        return bool(getattr(queueing(self._policy), "keep", False))
+        asks = queueing(self._policy)
+        return asks is not None and asks.keep
 
     # What the watching thread does.
 
@@ -110,24 +111,29 @@ class Survivor(Request):  # type: ignore[misc]
         """Whether the task is carried on; a claim that the child has left is not touched by it."""
         here = runtime(self.app)
         request = Context(self._request_dict)
-        who = identity(request)
-        called = History.read(request, who).key
-        try:
-            keys = {*self.task.lock_definition.template.keys(self.args, self.kwargs)}
-        except Exception:  # then the child has not taken any, either
-            keys = set()
         claims = [
             Claim(
                 key=key,
-                task=who,
+                task=identity(request),
                 nonce=self._request_dict[DELIVERY]["nonce"],
                 ttl=0,
                 done_ttl=here.done_ttl(queueing(self._policy)),
             )
-            for key in sorted(keys if called is None else keys | {called})
+            for key in keys_of(self.task, request)
         ]
         logger.info("%s ended with its process: what it held is given back", self)
         return here.manager.take_back(claims, self._outcome)
+
+
+def keys_of(task: Any, request: Context) -> list[str]:
+    """Every key that the delivery may hold or have a turn at: also the one it was called for."""
+    called = History.read(request, identity(request)).key
+    keys = set() if called is None else {called}
+    try:
+        keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
+    except Exception:  # then its body has not begun, either
+        logger.debug("the arguments of %s give no key", request.id, exc_info=True)
+    return sorted(keys)
 
 
 def _raised(exc_info: Any) -> BaseException:

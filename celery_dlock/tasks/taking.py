@@ -6,14 +6,22 @@ here but the first.
 
 from __future__ import annotations
 
-import random
 import time
-from dataclasses import replace
 from typing import assert_never
 
 from celery.exceptions import Ignore, TaskPredicate
 
-from celery_dlock.contention import Complete, Contention, GiveUp, Holder, RunLater, WaitHere
+from celery_dlock.contention import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    Holder,
+    RunLater,
+    WaitHere,
+    skipped,
+)
+from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.events import Buried, Contended, Dropped, Parked, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.machine import MAX_LOST_RUNS
@@ -32,7 +40,13 @@ from celery_dlock.core.state import (
     task_id_of,
 )
 from celery_dlock.core.state import Holder as Held
-from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, LockTimeout
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockContended,
+    LockLost,
+    LockTimeout,
+)
 from celery_dlock.tasks.canvas import stop_chain
 from celery_dlock.tasks.execution import Execution
 from celery_dlock.tasks.ordered import note_arrival
@@ -81,7 +95,7 @@ def _take(execution: Execution) -> Lease | Complete:
             if isinstance(decision, Complete):
                 return decision
             stay_until = time.monotonic() + decision.seconds
-        time.sleep(min(asked * random.uniform(0.5, 1.0), max(0.0, stay_until - time.monotonic())))
+        time.sleep(min(asked * CHANCE.uniform(0.5, 1.0), max(0.0, stay_until - time.monotonic())))
         asked = min(asked * 2, ASK_LAST)
 
 
@@ -107,7 +121,7 @@ def _decide(
         case Busy() as busy:
             return _ask_policy(execution, refused.claim, busy, since, waited)
         case Park():
-            execution.runtime.sinks.emit(Parked(execution.subject, refused.claim.key))
+            execution.runtime.sinks.emit(Parked(execution.subject, refused.claim.key, refused=True))
             raise Ignore(f"waits for {refused.claim.key} in the lock store")
         case End(ending=ending):
             return _end(execution, refused.claim, ending, waited)
@@ -118,20 +132,19 @@ def _decide(
 def _ask_store(execution: Execution) -> Lease | Refused:
     manager, called = execution.runtime.manager, execution.history.key
     message, keeping = execution.message(), execution.keeping()
-    claims = execution.claim()
-    if called is not None and called not in execution.keys:
+    parents = execution.keys.parents
+    if called is not None and called not in execution.keys.all:
         # The template has changed since it was parked: the old key's turn is given back.
-        manager.take_back([replace(claims[0], key=called)])
+        manager.take_back([Claim(called, execution.history.task, execution.nonce, ttl=0)])
     if called is None and looks_first(execution):
-        answer = manager.acquire(execution.claim(look=True), keeping, message)
+        answer = manager.acquire(execution.claim(look=True), keeping, message, parents=parents)
         if isinstance(answer, Lease) or not isinstance(answer.verdict, Busy | Same):
             return answer
         if isinstance(answer.verdict, Busy):
             if _is_own(execution, answer.verdict.holder):
                 return answer
             tell_parked(execution, answer.claim.key)
-        claims = execution.claim()
-    return manager.acquire(claims, keeping, message, called)
+    return manager.acquire(execution.claim(), keeping, message, called, parents)
 
 
 def _end(execution: Execution, claim: Claim, ending: Ending, waited: float) -> Complete:
@@ -151,13 +164,7 @@ def _end(execution: Execution, claim: Claim, ending: Ending, waited: float) -> C
 
 def _replaced(execution: Execution, claim: Claim) -> Complete:
     execution.runtime.sinks.emit(Skipped(execution.subject, claim.key, None))
-    result = {
-        "skipped": True,
-        "key": claim.key,
-        "holder": None,
-        "since": None,
-        "reason": "a newer message took its place in the queue",
-    }
+    result = skipped(claim.key, None, "a newer message took its place in the queue")
     stop_chain(execution.task, execution.request, result)
     return Complete(result)
 
@@ -171,6 +178,11 @@ def _ask_policy(
     sinks, subject = execution.runtime.sinks, execution.subject
     sinks.emit(Contended(subject, key, holder, found.attempt, found.waited))
     decision = execution.policy.decide(found)
+    if not isinstance(decision, Decision):  # a policy of the project's own
+        raise ConfigurationError(
+            f"{execution.policy!r} has decided {decision!r}; decisions are RunLater, Complete, "
+            "GiveUp and WaitHere"
+        )
     left = found.holder.seconds_left if found.holder else 0.0
     if claim.wait is Wait.PLACE and isinstance(decision, Complete | GiveUp):
         # It does not come back: messages behind its place would be held up until that lapses.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore
@@ -14,8 +14,9 @@ from celery_dlock.core.current import current_lease, held_term
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.tasks.abort import Abort, handing_on, shielded
 from celery_dlock.tasks.children import WatchChildren
-from celery_dlock.tasks.definition import Definition
+from celery_dlock.tasks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
 from celery_dlock.tasks.leaving import leave_after_result
@@ -25,8 +26,19 @@ from celery_dlock.tasks.revoking import EndRevoked
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.sweeper import Sweeper
 from celery_dlock.tasks.taking import take
+from celery_dlock.tasks.telling import RetryTold
 from celery_dlock.tasks.useless import BuryUndecodable, bury_rejected, bury_unknown
 from celery_dlock.tasks.worker import CheckAtStart
+
+#: What the options of a lock begin with where they are those of a task.
+LOCK = "lock_"
+
+
+class _WhenAsked:
+    """The definition of a task that Celery shows to other threads before it has bound it."""
+
+    def __get__(self, task: object, owner: type[LockedTask]) -> Definition:
+        return owner.define_lock()
 
 
 class LockedTask(Task):  # type: ignore[misc]
@@ -46,8 +58,10 @@ class LockedTask(Task):  # type: ignore[misc]
     lock_limit: ClassVar[int] = 1
     lock_shared: ClassVar[bool] = False
     lock_max_hold: ClassVar[float | None] = None
+    lock_parents: ClassVar[Key | Sequence[Key]] = ()
+    lock_on_lost: ClassVar[OnLost] = "flag"
 
-    lock_definition: ClassVar[Definition]
+    lock_definition: ClassVar[Definition] = cast("Definition", _WhenAsked())
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -55,18 +69,20 @@ class LockedTask(Task):  # type: ignore[misc]
         app.steps["worker"].update({CheckAtStart, EndRevoked, Sweeper, WatchChildren})
         app.steps["consumer"].add(BuryUndecodable)
         if "lock_definition" not in cls.__dict__:
-            cls.lock_definition = cls._define()
+            cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:
                 cls.__header__ = staticmethod(cls.lock_definition.argument_checker())
 
     @classmethod
-    def _define(cls) -> Definition:
+    def define_lock(cls) -> Definition:
         first = next(c for c in cls.__mro__ if "__call__" in c.__dict__)
         if first is not LockedTask:
             raise ConfigurationError(
                 f"task {cls.name}: {first.__name__}.__call__ comes before LockedTask's and would "
                 "run the body without its lock; put LockedTask first among the base classes"
             )
+        names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
+        refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
         unbound = isinstance(inspect.getattr_static(cls, "run"), staticmethod)
         return Definition.of(
             cls.run,
@@ -78,6 +94,8 @@ class LockedTask(Task):  # type: ignore[misc]
             limit=cls.lock_limit,
             shared=cls.lock_shared,
             max_hold=cls.lock_max_hold,
+            parents=cls.lock_parents,
+            on_lost=cls.lock_on_lost,
         )
 
     @property
@@ -85,13 +103,23 @@ class LockedTask(Task):  # type: ignore[misc]
         """The lease of the running body, for ``bind=True`` tasks."""
         return current_lease()
 
+    @property
+    def backend(self) -> Any:
+        """Celery's result backend of this task."""
+        return RetryTold.or_not(super().backend, self.request)
+
+    @backend.setter
+    def backend(self, backend: Any) -> None:
+        self._backend = backend
+
     def on_lock_lost(
         self, lease: Lease, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Override to react when the lock is lost: compensate, alert.
 
-        Called at most once a key, while the body may still be running, in a thread of its own; or
-        when the body leaves, where the loss was noticed only then. The arguments are the task's.
+        Called at most once a key, while the body may still be running, in a thread of its own and
+        after the abort if there is one; or when the body leaves, where the loss was noticed only
+        then. The arguments are the task's.
         """
 
     def apply_async(
@@ -111,6 +139,9 @@ class LockedTask(Task):  # type: ignore[misc]
             outbox = Outbox(self, asks, acquired)
             return super().apply_async(args, kwargs, task_id, outbox, *more, **options)
 
+    def apply(self, *args: Any, **options: Any) -> Any:
+        return shielded(super().apply, *args, **options)
+
     def retry(
         self,
         args: Sequence[Any] | None = None,
@@ -121,11 +152,11 @@ class LockedTask(Task):  # type: ignore[misc]
     ) -> Any:
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
-        return super().retry(args, kwargs, exc, *more, **options)
+        return handing_on(super().retry, args, kwargs, exc, *more, **options)
 
     def replace(self, *args: Any, **options: Any) -> Any:
         try:
-            return super().replace(*args, **options)
+            return handing_on(super().replace, *args, **options)
         except Ignore:  # the other one is published, under the same id; of this one all is done
             execution = vars(self.request).get(EXECUTION)
             if isinstance(execution, Execution):
@@ -144,33 +175,38 @@ class LockedTask(Task):  # type: ignore[misc]
         if isinstance(taken, Complete):
             return dict(taken.result)
         try:
-            return execution.run(self._body, taken)
+            return execution.run(self.lock_body, taken)
         except (LockLost, StaleFencingToken) as exc:
             run_again(execution, exc)
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
         definition = self.lock_definition
+        abort = Abort() if definition.aborts else None
         with hold(
             self.app,
-            definition.template.keys(args, kwargs),
+            definition.keys(args, kwargs),
             name=self.name,
             mode=definition.mode,
             limit=definition.limit,
             ttl=definition.ttl,
             max_hold=definition.max_hold,
             timeout=0,
+            abort=abort,
         ) as lease:
-            return self._body(*args, **definition.injected(kwargs, lease))
+            kwargs = definition.injected(kwargs, lease)
+            if abort is None:
+                return self.lock_body(*args, **kwargs)
+            return abort.run(lease, self.lock_body, *args, **kwargs)
 
     def _holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         store = runtime(self.app).backend
-        keys = self.lock_definition.template.keys(args, kwargs)
-        return any(held_term(key, store) for key in keys)
+        keys = self.lock_definition.keys(args, kwargs)
+        return any(held_term(key, store) for key in keys.all)
 
     @property
-    def _body(self) -> Callable[..., Any]:
-        """``run``, or the ``__call__`` of a base class of the project's own.
+    def lock_body(self) -> Callable[..., Any]:
+        """What runs under the lock: ``run``, or the ``__call__`` of a base class of the project's.
 
         Never that of :class:`celery.Task`, which would push an empty request on top of this one
         (celery/celery#912).
@@ -180,6 +216,10 @@ class LockedTask(Task):  # type: ignore[misc]
         owner = next(c for c in after if "__call__" in c.__dict__)
         body: Callable[..., Any] = self.run if owner is Task else super().__call__
         return body
+
+
+def _is_meant_for_the_lock(name: str) -> bool:
+    return name.startswith(LOCK) and name not in vars(LockedTask)
 
 
 signals.task_postrun.connect(leave_after_result)

@@ -1,16 +1,17 @@
 """What a result backend is told of a task that does not run now: that it waits, or was revoked.
 
-The state ``PARKED`` is written *before* the message goes to the store: a moment later another
-worker may have run the task, and this would write over its result. That takes a question to the
-store first, whether the task has to wait at all, so it is done only for tasks that report their
-state on the way anyhow (Celery's ``track_started``).
+Always *before* its message goes on: a moment later another worker may have run the task, and this
+would write over its result. For ``PARKED`` that takes a question to the store first, whether the
+task has to wait at all, so it is done only for tasks that report their state on the way anyhow
+(Celery's ``track_started``).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import NoReturn
+from traceback import format_exception
+from typing import Any, NoReturn
 
 from celery.exceptions import Ignore
 
@@ -21,6 +22,31 @@ logger = logging.getLogger("celery_dlock")
 
 #: The state of a task whose message waits in the lock store.
 PARKED = "PARKED"
+
+#: Where a request says that ``RETRY`` is stored.
+_RETRY_TOLD = "dlock_retry_told"
+
+
+class RetryTold:
+    """A result backend that has stored ``RETRY`` of the running task, and does not do it again.
+
+    Celery stores it after the copy is published, by looking and then writing. Whatever a faster
+    copy has stored in between would be gone.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def mark_as_retry(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing is left to be done."""
+
+    @classmethod
+    def or_not(cls, backend: Any, request: Any) -> Any:
+        """The *backend* for what Celery does at the end of *request*."""
+        return cls(backend) if _RETRY_TOLD in vars(request) else backend
 
 
 def looks_first(execution: Execution) -> bool:
@@ -45,6 +71,20 @@ def tell_parked(execution: Execution, key: str) -> None:
         task.backend.store_result(request.id, meta, PARKED, request=request)
     except Exception:  # it waits all the same
         logger.exception("the state of %s could not be stored", request.id)
+
+
+def tell_retry(execution: Execution, error: BaseException) -> None:
+    """A copy of the task is about to be published: its state is ``RETRY``, with the reason."""
+    task, request = execution.task, execution.request
+    if request.is_eager or (_ignores_result(execution) and not task.store_errors_even_if_ignored):
+        return
+    try:
+        trace = "".join(format_exception(error))
+        task.backend.mark_as_retry(request.id, error, trace, request=request)
+    except Exception:  # Celery will try it, too
+        logger.exception("the state of %s could not be stored", request.id)
+    else:
+        setattr(request, _RETRY_TOLD, True)
 
 
 def revoke(execution: Execution, key: str) -> NoReturn:

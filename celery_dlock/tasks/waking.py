@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,7 @@ from celery_dlock.backends.base import LockBackend, Wake
 from celery_dlock.core.events import Buried, Sinks, Subject, Woken
 from celery_dlock.core.state import Cause, task_id_of
 from celery_dlock.tasks.entry import Entry, OfAnotherVersion, Undecodable
-from celery_dlock.tasks.history import HISTORY
+from celery_dlock.tasks.history import HISTORY, carried_by
 
 logger = logging.getLogger("celery_dlock")
 
@@ -103,7 +104,7 @@ class Waker:
         """Who is called instead."""
         reply = self._backend.bury(key, task, cause)
         if reply.verdict:
-            self._sinks.emit(Buried(Subject(task_id_of(task), name, key), key, cause))
+            self._sinks.emit(Buried(self._subject(task, name), key, cause))
         return reply.wakes
 
     def _wake(self, wake: Wake, producer: Any) -> Sequence[Wake] | None:
@@ -120,14 +121,19 @@ class Waker:
             self._note_stranger(wake, entry.broker)
             return self._backend.hand_back(wake.key, wake.task).wakes
         name = str(entry.headers.get("task"))
+        subject = self._subject(wake.task, name, carried_by(entry.headers))
         try:
             self._publish(entry, producer)
         except UNPUBLISHABLE:
             logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
             return self._bury(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
-        subject = Subject(task_id_of(wake.task), name, wake.key)
         self._sinks.emit(Woken(subject, wake.key, wake.ending))
         return None
+
+    def _subject(self, task: str, name: str, carried: Mapping[str, str] = {}) -> Subject:
+        """The template is known where the task is; elsewhere there is none."""
+        definition = getattr(self._app.tasks.get(name), "lock_definition", None)
+        return Subject(task_id_of(task), name, definition.label if definition else "", carried)
 
     def _note_version(self, wake: Wake, exc: OfAnotherVersion) -> None:
         """Once for each message, however often it is called."""
@@ -150,7 +156,7 @@ class Waker:
             )
 
     def _publish(self, entry: Entry, producer: Any) -> None:
-        history = {**entry.headers.get(HISTORY, {}), "key": entry.key}
+        history = {**entry.headers.get(HISTORY, {}), "key": entry.key, "called": time.time()}
         policy = self._app.conf.task_publish_retry_policy
         with self._app.producer_or_acquire(producer) as acquired:
             acquired.publish(

@@ -13,6 +13,7 @@ from celery_dlock.backends.base import Trait
 from celery_dlock.contention import Reschedule
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.tasks import runtime
+from celery_dlock.tasks.abort import IN_GREENLETS
 from celery_dlock.tasks.visibility import visibility_timeout
 
 
@@ -22,14 +23,37 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         app = parent.app
-        here = runtime.runtime(app)
         prefork = parent.pool_cls.__module__ == "celery.concurrency.prefork"
+        if prefork:
+            runtime.will_fork(app)
+        here = runtime.runtime(app)
         if prefork and Trait.MULTI_PROCESS not in here.backend.traits:
             raise ConfigurationError(
                 f"{here.settings.url} lives in one process, and a prefork worker has several: "
                 "use sqlite:///dlock.db on a single machine, or a server"
             )
+        check_leases(app, here)
+        if getattr(parent.pool_cls, "is_green", False):
+            check_aborts(app)
         check_countdowns(app, here.policy)
+
+
+def check_leases(app: Any, here: runtime.Runtime) -> None:
+    """Refuse a lease time that the store cannot keep."""
+    for task in app.tasks.values():
+        definition = getattr(task, "lock_definition", None)
+        try:
+            here.lease_time(definition and definition.ttl)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"task {task.name}: {exc}") from exc
+
+
+def check_aborts(app: Any) -> None:
+    """Refuse to abort bodies in greenlets."""
+    for task in app.tasks.values():
+        definition = getattr(task, "lock_definition", None)
+        if definition and definition.aborts:
+            raise ConfigurationError(f"task {task.name}: {IN_GREENLETS}")
 
 
 def check_countdowns(app: Any, default: Any) -> None:

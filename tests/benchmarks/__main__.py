@@ -1,12 +1,12 @@
-"""``make bench``: ratios, each pair measured in turns within one run.
+"""``make bench``: ratios, each pair measured in turns within one run; and beats under faults.
 
 Absolute figures are those of the machine and of the moment; what carries over is the ratio of two
-lines. Nothing here is a test, and no test asserts a figure of these.
+lines, and whether a beat loses ticks or doubles them. Nothing here is a test, and no test asserts a
+figure of these.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -14,10 +14,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import cycles, throughput
+from tests.benchmarks import throughput
+from tests.benchmarks.beat_table import show_beats
+from tests.benchmarks.cycles_etcd import etcd_cycles
+from tests.benchmarks.cycles_redis import redis_cycles, redlock_cycles
+from tests.benchmarks.cycles_sqlite import sqlite_cycles
+from tests.benchmarks.cycles_zookeeper import zookeeper_cycles
+from tests.benchmarks.fence import on_mariadb, on_postgresql, on_sqlite
 from tests.benchmarks.handover import BODY, handover
 from tests.benchmarks.measure import Measured, percentile
+from tests.benchmarks.scrape import show_scrape
+from tests.services.etcd import EtcdServer
+from tests.services.mariadb import MariadbServer
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
+from tests.services.require import require
+from tests.services.zookeeper import ZooKeeperServer
 
 #: How long a body takes in seconds, and how many of them are a round.
 BODIES = {0.0: 2000, 0.005: 1000, 0.02: 400}
@@ -40,6 +52,17 @@ def show(console: Console, title: str, unit: str, rows: list[Measured]) -> None:
     console.print(table)
 
 
+def show_cycles(console: Console, title: str, rows: list[Measured]) -> None:
+    """One table of stores that take and free a lock; each row is compared with the first."""
+    columns = ("", "cycles a second", "p50 ms", "p99 ms", "of the first")
+    table = Table(*columns, title=title, title_justify="left", min_width=76)
+    for row in rows:
+        times = [f"{percentile(row.durations, share) * 1000:.2f}" for share in (0.5, 0.99)]
+        share = percentile(row.ratios_to(rows[0]), 0.5)
+        table.add_row(row.name, f"{row.rate:,.0f}", *times, f"{share:.0%}")
+    console.print(table)
+
+
 def show_handover(console: Console, found: dict[str, list[float]]) -> None:
     title = f"From the end of a body of {BODY * 1000:g} ms to the start of the next, in ms"
     table = Table("", "median", "p99", "times", title=title, title_justify="left", min_width=76)
@@ -50,7 +73,6 @@ def show_handover(console: Console, found: dict[str, list[float]]) -> None:
 
 
 def on_redis(console: Console, folder: Path, url: str) -> None:
-    show(console, "Redis: take and free, one connection", "cycles a second", cycles.redis(url))
     for seconds, tasks in BODIES.items():
         about = f"bodies of {seconds * 1000:g} ms"
         rows = throughput.uncontended(folder, url, seconds, tasks)
@@ -61,17 +83,40 @@ def on_redis(console: Console, folder: Path, url: str) -> None:
     console.print(MEANING)
 
 
+def stores(console: Console, folder: Path, redis_url: str) -> None:
+    show_cycles(console, "SQLite: take and free, one connection", sqlite_cycles(folder))
+    show_cycles(console, "Redis: take and free, one connection", redis_cycles(redis_url))
+    show_cycles(console, "Redlock: take and free", redlock_cycles())
+    with ZooKeeperServer() as zookeeper:
+        show_cycles(console, "ZooKeeper: take and free, one session", zookeeper_cycles(zookeeper))
+    with EtcdServer() as etcd:
+        show_cycles(console, "etcd: take and free, one channel", etcd_cycles(etcd))
+
+
+def fences(console: Console, folder: Path) -> None:
+    show_cycles(console, "The fence in SQLite: transactions", on_sqlite(folder))
+    with PostgresqlServer(require("postgresql").parent) as postgresql:
+        show_cycles(console, "The fence in PostgreSQL: transactions", on_postgresql(postgresql))
+    with MariadbServer(require("mariadb")) as mariadb:
+        show_cycles(console, "The fence in MariaDB: transactions", on_mariadb(mariadb))
+
+
 def main() -> int:
+    """All of it, or the parts that are named: ``cycles``, ``fence``, ``workers``, ``scrape``,
+    ``beats``.
+    """
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name, RedisServer() as server:
         folder = Path(name)
-        rows = cycles.sqlite(folder)
-        show(console, "SQLite: take and free, one connection", "cycles a second", rows)
-        if not shutil.which("redis-server"):
-            console.print("redis-server is not installed: the comparisons on Redis are left out")
-            return 0
-        with RedisServer() as server:
-            on_redis(console, folder, server.url)
+        parts = {
+            "cycles": lambda: stores(console, folder, server.url),
+            "fence": lambda: fences(console, folder),
+            "workers": lambda: on_redis(console, folder, server.url),
+            "scrape": lambda: show_scrape(console, folder, server.url),
+            "beats": lambda: show_beats(console, folder, server),
+        }
+        for part in sys.argv[1:] or parts:
+            parts[part]()
     return 0
 
 

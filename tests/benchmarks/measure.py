@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One contestant: what it did a second, in each round."""
+    """One contestant: what it did a second in each round, and how long each took, if timed."""
 
     name: str
     rates: tuple[float, ...]
+    durations: tuple[float, ...] = ()
 
     @property
     def rate(self) -> float:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +19,8 @@ from rich.table import Table
 from tests.chaos.brokers import BROKERS
 from tests.chaos.plan import Kind, Schedule, draw
 from tests.chaos.round import Figures, play
-from tests.chaos.stage import TTL, Setting, kinds_of
+from tests.chaos.stage import STORES, TTL, Setting, kinds_of
+from tests.services.campaign import campaign, in_a_folder, spell_out
 
 #: Seconds of faults in a round, and what working off may take after them.
 ROUND = 30.0
@@ -30,31 +28,22 @@ PATIENCE = 90.0
 #: What a round takes at most, when all waiting in it is in vain.
 LONGEST = ROUND + PATIENCE + 60.0
 
-#: How many violations of a round are spelt out.
-SHOWN = 30
-
 
 def main() -> int:
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    console = Console(highlight=False, soft_wrap=True)
     chosen = itertools.product(options.broker, options.store, options.ack)
     settings = itertools.starmap(Setting, chosen)
     deadline = time.monotonic() + options.minutes * 60
-    rounds: list[Figures] = []
-    try:
+
+    def rounds(console: Console) -> Iterator[Figures]:
         for number, setting in enumerate(itertools.cycle(settings)):
             if number == options.rounds or (number and time.monotonic() + LONGEST > deadline):
                 break
             seconds = min(ROUND, options.minutes * 36)
             schedule = draw(options.seed + number, seconds, kinds_of(setting), TTL)
-            rounds.append(_round(console, schedule, setting, options.minutes))
-    except KeyboardInterrupt:
-        console.print("interrupted")
-        return 130
-    finally:
-        _summary(console, rounds)
-    return 1 if any(figures.violations for figures in rounds) else 0
+            yield _round(console, schedule, setting, options.minutes)
+
+    return campaign(rounds, _summary)
 
 
 def _options() -> argparse.Namespace:
@@ -62,7 +51,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--minutes", type=float, default=10.0, help="for all rounds together")
     parser.add_argument("--rounds", type=int, help="at most so many (default: until time is up)")
-    choices = {"broker": BROKERS, "store": ("redis", "sqlite"), "ack": ("late", "early")}
+    choices = {"broker": BROKERS, "store": STORES, "ack": ("late", "early")}
     for name, known in choices.items():
         default = ["redis"] if name == "broker" else list(known)
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=default)
@@ -76,21 +65,14 @@ def _round(console: Console, schedule: Schedule, setting: Setting, minutes: floa
     console.print(f"  again: python -m tests.chaos --seed {schedule.seed} {on} --rounds 1")
     for strike in schedule.strikes:
         console.print(f"  {strike}")
-    folder = Path(tempfile.mkdtemp(prefix="dlock-chaos-"))
-    kept = False
-    try:
-        figures = play(schedule, setting, folder, PATIENCE)
-        kept = bool(figures.violations)
-    except Exception:
-        kept = True
-        raise
-    finally:
-        if kept:
-            console.print(f"  [red]the workers' logs and the database are in {folder}")
-        else:
-            shutil.rmtree(folder)
-    for violation in figures.violations[:SHOWN]:
-        console.print(f"  [red]{violation}")
+    holds = "the workers' logs and the database"
+    (figures,) = in_a_folder(
+        console,
+        "dlock-chaos-",
+        holds,
+        lambda folder: [play(schedule, setting, folder, PATIENCE)],
+    )
+    spell_out(console, figures)
     console.print(f"  {figures}")
     return figures
 

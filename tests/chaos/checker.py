@@ -18,6 +18,7 @@ from tests.chaos.resource import Effect, Seen
 from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
 from tests.chaos.turns import Passing, out_of_turn, run_again
+from tests.services.campaign import Violation
 
 
 class Check(StrEnum):
@@ -31,17 +32,6 @@ class Check(StrEnum):
     REPEATED = "what is finished does not run again"
     LOCKED = "no key is left locked"
     LEFT = "no message is left behind"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that was broken."""
-
-    check: Check
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)

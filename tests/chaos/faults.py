@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import assert_never
 
 import psutil
 
 from tests.chaos.plan import Kind, Strike
 from tests.chaos.stage import Stage
+from tests.chaos.stores import Store
 from tests.services.worker import Worker
 
 
@@ -40,18 +40,28 @@ def strike(
             return _at_once(lambda: worker.send(signal.SIGTERM))
         case Kind.PAUSE_WORKER:
             return _paused(worker)
-        case Kind.CUT_STORE:
-            return _at_once(stage.store.cut)
-        case Kind.LOSE_REPLIES:
-            return _at_once(lambda: stage.store.lose_replies(1 + what.target % 6))
-        case Kind.STORE_AWAY:
-            return stage.store.away()
         case Kind.RESTART_BROKER:
             return _at_once(lambda: _restart_broker(stage, what.length))
         case Kind.COPY:
             return _at_once(lambda: copy(what.target))
         case _:
-            assert_never(what.kind)
+            return _strike_store(stage.store, what.kind, what.target)
+
+
+def _strike_store(store: Store, kind: Kind, target: int) -> AbstractContextManager[object]:
+    match kind:
+        case Kind.CUT_STORE:
+            return _at_once(store.cut)
+        case Kind.LOSE_REPLIES:
+            return _at_once(lambda: store.lose_replies(1 + target % 6))
+        case Kind.STORE_AWAY:
+            return store.away()
+        case Kind.KILL_MEMBER:
+            return store.member_killed(target)
+        case Kind.PAUSE_MEMBER:
+            return store.member_paused(target)
+        case _:
+            raise AssertionError(f"{kind} is not about the store")
 
 
 def _at_once(act: Callable[[], None]) -> AbstractContextManager[object]:

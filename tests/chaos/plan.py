@@ -21,6 +21,8 @@ class Kind(StrEnum):
     CUT_STORE = "cut the store's connections"
     LOSE_REPLIES = "lose the store's replies"
     STORE_AWAY = "take the store away"
+    KILL_MEMBER = "kill a member of the store"
+    PAUSE_MEMBER = "pause a member of the store"
     RESTART_BROKER = "restart the broker"
     COPY = "send a message again"
 
@@ -126,8 +128,10 @@ def _length(chance: random.Random, kind: Kind, ttl: float) -> float:
     match kind:
         case Kind.PAUSE_WORKER:
             return ttl * chance.uniform(1.2, 4.0)
-        case Kind.STORE_AWAY:
+        case Kind.STORE_AWAY | Kind.KILL_MEMBER:
             return ttl * chance.uniform(0.2, 1.8)
+        case Kind.PAUSE_MEMBER:
+            return ttl * chance.uniform(0.5, 2.5)
         case Kind.RESTART_BROKER:
             return chance.uniform(0.0, 1.0)
         case _:

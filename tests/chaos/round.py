@@ -10,12 +10,13 @@ from pathlib import Path
 
 from celery_dlock.errors import BackendUnavailable
 from tests.chaos import ending
-from tests.chaos.checker import Evidence, Violation, passings, violations
+from tests.chaos.checker import Evidence, passings, violations
 from tests.chaos.faults import Struck, strike
 from tests.chaos.plan import Kind, Schedule, Sending, Strike
 from tests.chaos.runs import runs_of
 from tests.chaos.sender import Sender
 from tests.chaos.stage import TTL, Setting, Stage, open_stage
+from tests.services.campaign import Violation
 
 #: Seconds between two looks at the store and at the workers.
 TICK = 0.05

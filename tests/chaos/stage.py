@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from celery_dlock.backends.base import LockBackend
 from celery_dlock.tasks.runtime import runtime
 from tests.chaos.app import make_app
 from tests.chaos.brokers import BROKERS, Broker
+from tests.chaos.members import MEMBERS
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Resource
 from tests.chaos.stores import RedisStore, SqliteStore, Store
@@ -31,6 +32,8 @@ from tests.services.worker import Worker
 TTL = 1.5
 #: Seconds that a worker with nothing to do may take to shut down.
 PATIENCE = 20.0
+
+STORES: Mapping[str, Any] = {"redis": RedisStore, "sqlite": SqliteStore, **MEMBERS}
 
 WORKERS = 3
 PROCESSES = 2
@@ -52,7 +55,7 @@ def kinds_of(setting: Setting) -> tuple[Kind, ...]:
     With early acknowledgement a kill loses the task, as in Celery; and when the broker is away, a
     task whose store is away too has nowhere to go and fails, visibly.
     """
-    store = (RedisStore if setting.store == "redis" else SqliteStore).kinds
+    store = STORES[setting.store].kinds
     kinds = (Kind.STOP_WORKER, Kind.PAUSE_WORKER, *store, Kind.COPY)
     if setting.ack == "early":
         return kinds
@@ -127,6 +130,7 @@ CELERY = {
     "task_ignore_result": True,
     "worker_prefetch_multiplier": 1,
     "broker_connection_retry_on_startup": True,
+    "dlock_ttl": TTL,
     "dlock_sinks": ["tests.chaos.app.note"],
 }
 
@@ -143,11 +147,12 @@ def _ends(worker: Worker) -> bool:
 
 
 def _store(setting: Setting, folder: Path, stack: ExitStack) -> Store:
-    if setting.store == "redis":
-        return RedisStore(stack)
-    return SqliteStore(folder, setting.scheme)
+    if setting.store == "sqlite":
+        return SqliteStore(folder, setting.scheme)
+    found: Store = STORES[setting.store](stack)
+    return found
 
 
 def _task(setting: Setting) -> dict[str, Any]:
     late = setting.ack == "late"
-    return {"lock_ttl": TTL, "acks_late": late, "reject_on_worker_lost": late}
+    return {"acks_late": late, "reject_on_worker_lost": late}

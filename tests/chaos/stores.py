@@ -34,8 +34,24 @@ class Store(Protocol):
     def away(self) -> AbstractContextManager[None]:
         """Gone for the time of the block; it forgets nothing."""
 
+    def member_killed(self, target: int) -> AbstractContextManager[None]:
+        """One of its members is dead for the time of the block."""
 
-class RedisStore:
+    def member_paused(self, target: int) -> AbstractContextManager[None]:
+        """One of its members does not answer for the time of the block."""
+
+
+class NoMembers:
+    """A store of one piece."""
+
+    def member_killed(self, target: int) -> AbstractContextManager[None]:
+        raise NotImplementedError("it has no members")
+
+    def member_paused(self, target: int) -> AbstractContextManager[None]:
+        raise NotImplementedError("it has no members")
+
+
+class RedisStore(NoMembers):
     """A server of its own, behind a proxy."""
 
     kinds: ClassVar[tuple[Kind, ...]] = (Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY)
@@ -65,7 +81,7 @@ class RedisStore:
             self._server.start()
 
 
-class SqliteStore:
+class SqliteStore(NoMembers):
     """A file; it is away while another program holds its write lock. *scheme* may be another's."""
 
     kinds: ClassVar[tuple[Kind, ...]] = (Kind.STORE_AWAY,)

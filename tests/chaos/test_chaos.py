@@ -9,8 +9,7 @@ import pytest
 from tests.chaos.plan import draw
 from tests.chaos.round import play
 from tests.chaos.stage import TTL, Setting, kinds_of
-from tests.services.rabbitmq import require_rabbitmq
-from tests.services.redis import require_redis
+from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.server("rabbitmq"), pytest.mark.slow]
 
@@ -18,8 +17,8 @@ pytestmark = [pytest.mark.server("redis"), pytest.mark.server("rabbitmq"), pytes
 def test_what_was_promised_is_kept_whatever_is_struck(tmp_path: Path) -> None:
     # On a broker that loses nothing itself. Redis does, with a worker that is killed as it takes a
     # message (kombu pops it first): there the campaign has to tell whose loss it was.
-    require_redis()
-    require_rabbitmq()
+    require("redis")
+    require("rabbitmq")
     setting = Setting(broker="rabbitmq")
     figures = play(draw(2026, 24.0, kinds_of(setting), TTL), setting, tmp_path)
     assert not figures.violations, "\n".join(map(str, figures.violations))

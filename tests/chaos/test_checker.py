@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 
@@ -42,7 +43,7 @@ CLEAN = Evidence(
 )
 
 
-def checks(**changes: object) -> list[Check]:
+def checks(**changes: object) -> list[StrEnum]:
     return [found.check for found in violations(replace(CLEAN, **changes))]  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.chaos.checker import Check
 from tests.chaos.plan import Kind, draw
 from tests.chaos.round import Figures, play
 from tests.chaos.stage import TTL, Setting
-from tests.services.redis import require_redis
+from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
@@ -34,7 +35,7 @@ ROUNDS = 3
 def test_a_store_with_a_defect_is_caught(
     tmp_path: Path, defect: type[defects.Copy], kinds: tuple[Kind, ...], pace: float, check: Check
 ) -> None:
-    found: set[Check] = set()
+    found: set[StrEnum] = set()
     for seed in range(ROUNDS):
         figures = played(tmp_path, defect, seed, kinds, pace, patience=10.0)
         found |= {violation.check for violation in figures.violations}
@@ -64,7 +65,7 @@ def played(
     patience: float,
 ) -> Figures:
     """A short round on *store*."""
-    require_redis()
+    require("redis")
     own = folder / str(seed)
     own.mkdir()
     defects.install(own)

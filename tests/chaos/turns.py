@@ -18,7 +18,12 @@ from tests.chaos.runs import Run
 from tests.chaos.sender import Sent
 
 #: Faults after which a task may have lost its turn without its key falling silent.
-TAKE_TURNS = frozenset({Kind.KILL_CHILD, Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY})
+TAKE_TURNS = frozenset(
+    {
+        *(Kind.KILL_CHILD, Kind.CUT_STORE, Kind.LOSE_REPLIES),
+        *(Kind.STORE_AWAY, Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
+    }
+)
 
 #: Faults that no body and no leave notices.
 SPARE_BODIES = frozenset({Kind.COPY, Kind.RESTART_BROKER})

@@ -27,6 +27,9 @@ Left = Reply[LeaveVerdict]
 class Broken(MemoryBackend):
     """A sound store whose claims can be altered on the way in."""
 
+    #: The test of the contract that fails on it; others may, too.
+    noticed_by: str
+
     def altered(self, claim: Claim) -> Claim:
         return claim
 
@@ -50,11 +53,15 @@ class Broken(MemoryBackend):
 
 
 class FreesWhoeverHolds(Broken):
+    noticed_by = "test_a_reader_that_leaves_frees_nothing_of_another"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         return super().leave(self.as_holder(claim), outcome, message)
 
 
 class FreesTheSuccessorOnALateLeave(Broken):
+    noticed_by = "test_a_holder_that_wakes_too_late_does_not_free_its_successor"
+
     def __init__(self, options: BackendOptions) -> None:
         super().__init__(options)
         self.ran: set[tuple[str, str]] = set()
@@ -73,6 +80,8 @@ class FreesTheSuccessorOnALateLeave(Broken):
 
 
 class FreesAnotherDeliveryOfTheTask(Broken):
+    noticed_by = "test_a_task_to_be_repeated_is_carried_when_another_copy_runs"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         same = [h for h in self.holders(claim.key) if h.task == claim.task]
         claim = replace(claim, nonce=same[0].nonce) if same else claim
@@ -80,6 +89,8 @@ class FreesAnotherDeliveryOfTheTask(Broken):
 
 
 class KnowsTheOwnerByJoinedText(Broken):
+    noticed_by = "test_a_task_and_a_nonce_that_join_to_the_same_text_are_told_apart"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         for holder in self.holders(claim.key):
             if f"{holder.task}|{holder.nonce}" == claim.owner:
@@ -88,12 +99,16 @@ class KnowsTheOwnerByJoinedText(Broken):
 
 
 class GivesTheSameTokenToAll(Broken):
+    noticed_by = "test_a_hundred_grants_within_one_instant_grow_strictly"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         self._token = 6
         return super().enter(claim, message)
 
 
 class ForgetsTheTokenOfAnIdleKey(Broken):
+    noticed_by = "test_a_token_grows_after_the_key_was_idle_for_a_month"
+
     def _tidy(self, key: str) -> None:
         super()._tidy(key)
         if not self._keys:
@@ -101,12 +116,16 @@ class ForgetsTheTokenOfAnIdleKey(Broken):
 
 
 class TakesTheTokenFromTheClock(Broken):
+    noticed_by = "test_a_hundred_grants_within_one_instant_grow_strictly"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         self._token = self._now()
         return super().enter(claim, message)
 
 
 class ReadsTheTokenAgainWhenAskedAgain(Broken):
+    noticed_by = "test_a_refused_task_does_not_change_the_holders_token"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         if isinstance(reply.verdict, Run) and claim.mode is Mode.EXCLUSIVE:
@@ -115,6 +134,8 @@ class ReadsTheTokenAgainWhenAskedAgain(Broken):
 
 
 class ReadsTheTokenAgainAtRenewal(Broken):
+    noticed_by = "test_a_token_stays_the_same_over_a_renewal"
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         verdicts = super().renew(claims)
         for claim in claims:
@@ -128,6 +149,8 @@ class ReadsTheTokenAgainAtRenewal(Broken):
 
 
 class RenewsAfterTheEnd(Broken):
+    noticed_by = "test_a_lock_delay_does_not_bring_the_lease_back"
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         for claim in claims:
             if found := self._keys.get(claim.key):
@@ -140,11 +163,15 @@ class RenewsAfterTheEnd(Broken):
 
 
 class HoldsWithoutAnEnd(Broken):
+    noticed_by = "test_a_newcomer_does_not_overtake_those_beyond_the_window"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, ttl=claim.ttl * 1_000)
 
 
 class RenewsInWordsOnly(Broken):
+    noticed_by = "test_a_kept_message_is_not_called_as_long_as_the_lease_is_renewed"
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         before = {claim.key: self._keys.get(claim.key) for claim in claims}
         states = {key: found.state for key, found in before.items() if found}
@@ -155,11 +182,15 @@ class RenewsInWordsOnly(Broken):
 
 
 class RenewsForAnybody(Broken):
+    noticed_by = "test_a_renewal_after_a_successor_came_is_lost_and_does_not_touch_it"
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         return super().renew([self.as_holder(claim) for claim in claims])
 
 
 class RenewsTheFirstOnly(Broken):
+    noticed_by = "test_renewals_of_several_holders_of_one_key_all_count"
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         first = super().renew(claims[:1])
         return first + [Renewed(self._now() + claim.ttl) for claim in claims[1:]]

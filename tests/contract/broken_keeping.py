@@ -21,12 +21,16 @@ from tests.contract.broken import Broken, Entered, Left
 
 
 class ForgetsTheMessageAtRun(Broken):
+    noticed_by = "test_a_kept_message_is_called_first_when_its_run_was_abandoned"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, keep=False)
 
 
 class ForgetsTheMessageOfWhoWasCalled(Broken):
     """Keeps what came with the delivery, and not what it had already."""
+
+    noticed_by = "test_the_copy_of_the_broker_may_answer_the_call"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
@@ -36,6 +40,8 @@ class ForgetsTheMessageOfWhoWasCalled(Broken):
 
 
 class KeepsTheMessageOfWhatIsDone(Broken):
+    noticed_by = "test_a_kept_message_goes_when_its_task_is_through"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         found = self._keys.get(claim.key)
         if found and claim.task in found.messages and outcome is Outcome.DONE:
@@ -43,7 +49,40 @@ class KeepsTheMessageOfWhatIsDone(Broken):
         return super().leave(claim, outcome, message)
 
 
+class CountsWhatNeverRanAsLost(Broken):
+    """As it was: ten answers in a row that came too late, and a message was put aside."""
+
+    noticed_by = "test_nobody_is_put_aside_because_answers_were_lost"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        unused = outcome is Outcome.UNUSED
+        return super().leave(claim, Outcome.ABANDONED if unused else outcome, message)
+
+
+class ForgetsWhatWaitsWithALostAnswer(Broken):
+    noticed_by = "test_what_waits_stays_whoever_did_not_hear_that"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        unused = outcome is Outcome.UNUSED
+        return super().leave(claim, Outcome.OVER if unused else outcome, message)
+
+
+class ForgetsThatATurnHadCome(Broken):
+    noticed_by = (
+        "test_a_task_that_nobody_heard_to_have_the_key_comes_before_those_that_have_not_started"
+    )
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        reply = super().leave(claim, outcome, message)
+        found = self._keys.get(claim.key)
+        if outcome is Outcome.UNUSED and found and claim.task in found.past:
+            found.past[claim.task].lost = 0
+        return reply
+
+
 class CountsTheMessageOfWhoRuns(Broken):
+    noticed_by = "test_a_kept_message_does_not_count_as_waiting"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         if isinstance(reply.verdict, Busy):
@@ -53,6 +92,8 @@ class CountsTheMessageOfWhoRuns(Broken):
 
 
 class KeepsNewcomersOutForAKeptMessage(Broken):
+    noticed_by = "test_a_free_slot_calls_one_parked_task_and_two_call_two"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         found = self._keys.get(claim.key)
         if found and found.state.parked and not self._comes_again(claim):
@@ -66,6 +107,8 @@ class KeepsNewcomersOutForAKeptMessage(Broken):
 
 class IsImpatientWithWhoRan(Broken):
     """As it was: the kept message has the patience of one that waits."""
+
+    noticed_by = "test_a_run_that_lasted_longer_than_its_patience_is_called_to_run_again"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
@@ -83,6 +126,8 @@ class IsImpatientWithWhoRan(Broken):
 class DoesNotSweepForWhoRuns(Broken):
     """Its index of due keys knows of waiting messages only."""
 
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def sweep(self, limit: int = 100) -> Swept:
         running = {
             key: found
@@ -99,6 +144,8 @@ class DoesNotSweepForWhoRuns(Broken):
 class SweepsByTheFirstLease(Broken):
     """Calls a kept message when the lease ends that was first given, whatever was renewed."""
 
+    noticed_by = "test_a_kept_message_is_not_called_as_long_as_the_lease_is_renewed"
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         before = {c.key: self._keys[c.key].state for c in claims if c.key in self._keys}
         verdicts = super().renew(claims)
@@ -110,11 +157,15 @@ class SweepsByTheFirstLease(Broken):
 
 
 class RunsWhatIsPublished(Broken):
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, wait=Wait.QUEUE) if claim.wait is Wait.ENQUEUE else claim
 
 
 class NeverCallsWhatIsPublished(Broken):
+    noticed_by = "test_a_lost_run_does_not_make_a_publisher_run"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         return replace(reply, wakes=()) if claim.wait is Wait.ENQUEUE else reply
@@ -123,11 +174,15 @@ class NeverCallsWhatIsPublished(Broken):
 class CallsEverythingThatIsPublished(Broken):
     """Hands each message to the broker as well, as an ordinary queue does."""
 
+    noticed_by = "test_a_full_queue_takes_no_published_message"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, limit=1_000) if claim.wait is Wait.ENQUEUE else claim
 
 
 class TakesAReservedPlaceForAMessage(Broken):
+    noticed_by = "test_a_published_message_takes_over_a_place_and_what_is_reserved_for_it"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         found = self._keys.get(claim.key)
         turns = [g.task for g in found.state.grants] if found else []
@@ -137,17 +192,23 @@ class TakesAReservedPlaceForAMessage(Broken):
 
 
 class ReservesNothing(Broken):
+    noticed_by = "test_a_reader_that_retries_lets_readers_in"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, successor="")
 
 
 class ReservesForEver(Broken):
+    noticed_by = "test_a_reservation_lapses_and_a_sweep_calls_the_next"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         longer = replace(claim, patience=claim.patience * 1_000) if claim.successor else claim
         return super().leave(longer, outcome, message)
 
 
 class ReservesForWhoeverComes(Broken):
+    noticed_by = "test_a_place_is_kept_before_messages_that_came_later"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         found = self._keys.get(claim.key)
         if found:
@@ -157,6 +218,8 @@ class ReservesForWhoeverComes(Broken):
 
 
 class ReservesForWhoHasLostItsLock(Broken):
+    noticed_by = "test_leaving_again_reserves_nothing_more"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         reply = super().leave(claim, outcome, message)
         if claim.successor and not reply.verdict.carried:
@@ -169,6 +232,8 @@ class ReservesForWhoHasLostItsLock(Broken):
 
 class ReservesBesideAMessageThatWaits(Broken):
     """As it was: the retry had been faster, and nobody called it."""
+
+    noticed_by = "test_a_retry_that_was_faster_and_waits_is_called"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         reply = super().leave(claim, outcome, message)

@@ -24,27 +24,37 @@ from tests.contract.broken import Broken, Entered, Left
 
 
 class ForgetsWhatIsDone(Broken):
+    noticed_by = "test_a_copy_of_a_finished_task_is_dropped"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         outcome = Outcome.OVER if outcome is Outcome.DONE else outcome
         return super().leave(claim, outcome, message)
 
 
 class NeverForgetsWhatIsDone(Broken):
+    noticed_by = "test_a_finished_task_is_forgotten_after_its_time"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, done_ttl=claim.done_ttl * 1_000_000)
 
 
 class ForgetsLostRuns(Broken):
+    noticed_by = "test_a_replayed_task_starts_with_no_lost_runs"
+
     def _load(self, claim: Claim, now: int) -> KeyState:
         return replace(super()._load(claim, now), lost=())
 
 
 class GrantsOneTooMany(Broken):
+    noticed_by = "test_a_newcomer_does_not_overtake_those_beyond_the_window"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, limit=claim.limit + 1)
 
 
 class GivesAllTheSameSlot(Broken):
+    noticed_by = "test_a_kept_message_is_not_in_the_way_where_there_is_room"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         if isinstance(reply.verdict, Run):
@@ -53,6 +63,8 @@ class GivesAllTheSameSlot(Broken):
 
 
 class LetsReadersJoinAWriter(Broken):
+    noticed_by = "test_a_reader_does_not_join_a_writer"
+
     def _load(self, claim: Claim, now: int) -> KeyState:
         state = super()._load(claim, now)
         if claim.mode is Mode.SHARED:
@@ -61,22 +73,30 @@ class LetsReadersJoinAWriter(Broken):
 
 
 class LetsNewcomersOvertakeACall(Broken):
+    noticed_by = "test_a_newcomer_does_not_overtake_those_beyond_the_window"
+
     def _load(self, claim: Claim, now: int) -> KeyState:
         state = super()._load(claim, now)
         return replace(state, grants=tuple(g for g in state.grants if g.task == claim.task))
 
 
 class WakesNobody(Broken):
+    noticed_by = "test_a_lost_run_is_not_counted_against_a_task_that_finished_since"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         return replace(super().leave(claim, outcome, message), wakes=())
 
 
 class WakesNobodyWhenItRefuses(Broken):
+    noticed_by = "test_a_kept_message_makes_no_room"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         return replace(super().enter(claim, message), wakes=())
 
 
 class WakesTwo(Broken):
+    noticed_by = "test_a_lost_run_is_not_counted_against_a_task_that_finished_since"
+
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         reply = super().leave(claim, outcome, message)
         waiting = self._keys.get(claim.key, _Key()).state.waiting
@@ -86,6 +106,8 @@ class WakesTwo(Broken):
 
 
 class NeverCallsAgain(Broken):
+    noticed_by = "test_a_dead_message_whose_task_waits_again_is_forgotten"
+
     def reap(self, key: str) -> Reply[None]:
         if any(g.due <= self._now() for g in self._keys.get(key, _Key()).state.grants):
             return Reply(None)
@@ -93,6 +115,8 @@ class NeverCallsAgain(Broken):
 
 
 class DropsTheOnlyOtherCopy(Broken):
+    noticed_by = "test_a_lost_run_does_not_make_a_publisher_run"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         if any(h.task == claim.task and h.nonce != claim.nonce for h in self.holders(claim.key)):
             return Reply(Drop(Reason.WAITING))
@@ -100,6 +124,8 @@ class DropsTheOnlyOtherCopy(Broken):
 
 
 class TakesARedeliveryForTheOwner(Broken):
+    noticed_by = "test_a_lock_delay_does_not_bring_the_lease_back"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         if isinstance(reply.verdict, Same):
@@ -108,32 +134,44 @@ class TakesARedeliveryForTheOwner(Broken):
 
 
 class ForgetsPlaces(Broken):
+    noticed_by = "test_a_place_is_kept_before_messages_that_came_later"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, wait=Wait.NOT) if claim.wait is Wait.PLACE else claim
 
 
 class LosesTheMessage(Broken):
+    noticed_by = "test_a_dead_message_whose_task_waits_again_is_forgotten"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         return super().enter(claim, None)
 
 
 class TakesTheMessageForText(Broken):
+    noticed_by = "test_a_kept_message_is_given_back_byte_by_byte"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         text = (message or b"").decode(errors="replace")
         return super().enter(claim, text.encode())
 
 
 class IgnoresTheLockDelay(Broken):
+    noticed_by = "test_a_kept_message_waits_for_the_lock_delay"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, lock_delay=0)
 
 
 class FoldsTheCaseOfKeys(Broken):
+    noticed_by = "test_keys_of_odd_characters_do_not_meet"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, key=claim.key.lower())
 
 
 class IgnoresThePrefix(Broken):
+    noticed_by = "test_two_prefixes_do_not_meet"
+
     shared: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, options: BackendOptions) -> None:
@@ -142,11 +180,15 @@ class IgnoresThePrefix(Broken):
 
 
 class LosesEverythingOnClose(Broken):
+    noticed_by = "test_a_store_that_was_closed_can_be_used_again"
+
     def close(self) -> None:
         self._keys.clear()
 
 
 class ReadsBeforeItLocks(Broken):
+    noticed_by = "test_forty_threads_lose_no_update_of_an_unlocked_counter"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         with self._mutex:
             now, state = self._now(), self._load(claim, self._now())

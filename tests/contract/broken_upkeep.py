@@ -17,6 +17,8 @@ from tests.contract.broken import Broken, Entered
 class DeletesWhatIsRevoked(Broken):
     """Takes the message out of the queue, so that its result is waited for in vain."""
 
+    noticed_by = "test_a_revoked_task_is_called_again_until_somebody_ends_it"
+
     def cancel(self, key: str, task: str) -> Reply[bool]:
         reply = super().cancel(key, task)
         if reply.verdict:
@@ -25,6 +27,8 @@ class DeletesWhatIsRevoked(Broken):
 
 
 class RevokesWhoRuns(Broken):
+    noticed_by = "test_who_runs_and_is_kept_is_not_revoked_by_the_store"
+
     def cancel(self, key: str, task: str) -> Reply[bool]:
         for holder in self.holders(key):
             if holder.task == task:
@@ -34,6 +38,8 @@ class RevokesWhoRuns(Broken):
 
 
 class RevokesTheMessageOfWhoRuns(Broken):
+    noticed_by = "test_who_runs_and_is_kept_is_not_revoked_by_the_store"
+
     def cancel(self, key: str, task: str) -> Reply[bool]:
         found = self._keys.get(key)
         if not found:
@@ -47,6 +53,8 @@ class RevokesTheMessageOfWhoRuns(Broken):
 
 
 class DoesNotRevokeWhoWasCalled(Broken):
+    noticed_by = "test_revoking_twice_calls_once"
+
     def cancel(self, key: str, task: str) -> Reply[bool]:
         found = self._keys.get(key)
         if found and task in [grant.task for grant in found.state.grants]:
@@ -55,6 +63,8 @@ class DoesNotRevokeWhoWasCalled(Broken):
 
 
 class RevokesPlaces(Broken):
+    noticed_by = "test_a_place_is_not_revoked"
+
     def cancel(self, key: str, task: str) -> Reply[bool]:
         found = self._keys.get(key)
         if found and task in [w.task for w in found.state.waiting if not w.parked]:
@@ -64,6 +74,8 @@ class RevokesPlaces(Broken):
 
 
 class FindsIdsByTheirBeginning(Broken):
+    noticed_by = "test_a_waiting_message_is_found_by_its_task_id_and_no_other_is"
+
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return [
             (key, task)
@@ -74,11 +86,15 @@ class FindsIdsByTheirBeginning(Broken):
 
 
 class FindsOneIdAtATime(Broken):
+    noticed_by = "test_every_message_in_a_long_queue_is_found"
+
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return super().parked(sorted(task_ids)[:1])
 
 
 class FindsPlacesToo(Broken):
+    noticed_by = "test_a_place_is_not_found_among_the_messages"
+
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         places = [
             (key, entry.task)
@@ -90,6 +106,8 @@ class FindsPlacesToo(Broken):
 
 
 class DoesNotFindWhoWasCalled(Broken):
+    noticed_by = "test_a_message_is_found_until_somebody_has_answered_its_call"
+
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return [
             (key, task)
@@ -99,6 +117,8 @@ class DoesNotFindWhoWasCalled(Broken):
 
 
 class PutsAsideAtTheFirstCall(Broken):
+    noticed_by = "test_a_message_is_put_aside_after_so_many_calls_and_the_next_is_called"
+
     def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         if found := self._keys.get(key):
             hopeless = tuple(
@@ -110,16 +130,22 @@ class PutsAsideAtTheFirstCall(Broken):
 
 
 class PutsAsideWithoutTheMessage(Broken):
+    noticed_by = "test_a_task_that_never_left_its_message_is_put_aside_with_the_delivered_one"
+
     def dead(self, limit: int = 100) -> list[Burial]:
         return [replace(burial, message=b"") for burial in super().dead(limit)]
 
 
 class PutsNothingAside(Broken):
+    noticed_by = "test_a_dead_message_whose_task_waits_again_is_forgotten"
+
     def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         return Reply(False)
 
 
 class ForgetsTheDeadAfterADay(Broken):
+    noticed_by = "test_the_dead_stay"
+
     def dead(self, limit: int = 100) -> list[Burial]:
         day = 86_400_000_000
         return [b for b in super().dead(limit) if b.dead.at + day > self._now()]
@@ -128,12 +154,16 @@ class ForgetsTheDeadAfterADay(Broken):
 class ForgetsTheDeadWhenTheirTaskIsLost(Broken):
     """Drops a message whose runs were lost too often, and tells nobody."""
 
+    noticed_by = "test_a_task_that_never_left_its_message_is_put_aside_with_the_delivered_one"
+
     def dead(self, limit: int = 100) -> list[Burial]:
         return [b for b in super().dead(limit) if b.dead.cause is not Cause.RUNS_LOST]
 
 
 class RunsWhatKills(Broken):
     """Never puts aside a task whose runs are lost, however many."""
+
+    noticed_by = "test_a_replayed_task_starts_with_no_lost_runs"
 
     def _load(self, claim: Claim, now: int) -> KeyState:
         state = super()._load(claim, now)
@@ -144,6 +174,8 @@ class RunsWhatKills(Broken):
 
 class PutsAsideWhatSurvived(Broken):
     """Counts the lost runs of a task's whole life, a replay included."""
+
+    noticed_by = "test_a_replayed_task_starts_with_no_lost_runs"
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         before = self._keys[key].past.get(task) if key in self._keys else None
@@ -156,6 +188,8 @@ class PutsAsideWhatSurvived(Broken):
 
 
 class ForgetsTheMessageAtReplay(Broken):
+    noticed_by = "test_a_replayed_message_is_called_as_it_was"
+
     def replay(self, key: str, task: str) -> Reply[bool]:
         if was := self._dead.get((key, task)):
             self._dead[key, task] = replace(was, message=b"")
@@ -163,11 +197,15 @@ class ForgetsTheMessageAtReplay(Broken):
 
 
 class ReplaysWithoutACall(Broken):
+    noticed_by = "test_a_replayed_message_is_called_as_it_was"
+
     def replay(self, key: str, task: str) -> Reply[bool]:
         return replace(super().replay(key, task), wakes=())
 
 
 class ReplaysAndStaysDead(Broken):
+    noticed_by = "test_a_dead_message_whose_task_waits_again_is_forgotten"
+
     def replay(self, key: str, task: str) -> Reply[bool]:
         was = self._dead.get((key, task))
         reply = super().replay(key, task)
@@ -178,6 +216,8 @@ class ReplaysAndStaysDead(Broken):
 
 class ReplaysBesideAnotherCopy(Broken):
     """Puts the dead message in the place of the one that waits."""
+
+    noticed_by = "test_a_dead_message_whose_task_waits_again_is_forgotten"
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         was = self._dead.get((key, task))
@@ -190,6 +230,8 @@ class ReplaysBesideAnotherCopy(Broken):
 class RemembersWhatIsReplayed(Broken):
     """Replays the dead only: what is done stays done."""
 
+    noticed_by = "test_replaying_what_is_done_lets_it_run_again"
+
     def replay(self, key: str, task: str) -> Reply[bool]:
         if (key, task) not in self._dead:
             return Reply(False)
@@ -197,12 +239,16 @@ class RemembersWhatIsReplayed(Broken):
 
 
 class TellsTheDeadInAnyOrder(Broken):
+    noticed_by = "test_the_dead_tell_the_name_of_any_key_and_task"
+
     def dead(self, limit: int = 100) -> list[Burial]:
         return super().dead(10_000)[::-1][:limit]
 
 
 class KeepsItsDeadToItself(SqliteBackend):
     """Knows of those only that were put aside through this very object."""
+
+    noticed_by = "test_kept_published_and_dead_messages_survive_the_object_that_left_them"
 
     def __init__(self, path: Path, options: BackendOptions) -> None:
         super().__init__(path, options)

@@ -11,33 +11,45 @@ from tests.contract.broken import Broken, Entered
 
 
 class ForgetsPatience(Broken):
+    noticed_by = "test_a_long_queue_that_waited_too_long_is_ended_window_by_window"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, gives_up=0)
 
 
 class TakesAnyNumberOfMessages(Broken):
+    noticed_by = "test_a_dropped_message_stays_until_somebody_has_brought_it_to_its_end"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, max_waiting=0)
 
 
 class RefusesWhereTheOldestHasToGo(Broken):
+    noticed_by = "test_a_dropped_message_stays_until_somebody_has_brought_it_to_its_end"
+
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, drop_oldest=False)
 
 
 class DropsTheOldestWithoutAWord(Broken):
+    noticed_by = "test_a_kept_message_makes_no_room"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         return replace(reply, wakes=tuple(w for w in reply.wakes if w.ending != Ending.DROPPED))
 
 
 class DoesNotSayThatItIsAnEnding(Broken):
+    noticed_by = "test_a_dropped_message_stays_until_somebody_has_brought_it_to_its_end"
+
     def reap(self, key: str) -> Reply[None]:
         reply = super().reap(key)
         return replace(reply, wakes=tuple(replace(wake, ending=None) for wake in reply.wakes))
 
 
 class EndsTwice(Broken):
+    noticed_by = "test_one_delivery_brings_an_ending_about"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         if found := self._keys.get(claim.key):
             untaken = tuple(replace(grant, taker="") for grant in found.state.grants)
@@ -46,6 +58,8 @@ class EndsTwice(Broken):
 
 
 class LosesAnEndingThatWasTaken(Broken):
+    noticed_by = "test_an_ending_that_its_taker_does_not_bring_about_is_called_again"
+
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
         if isinstance(reply.verdict, End):
@@ -56,16 +70,22 @@ class LosesAnEndingThatWasTaken(Broken):
 
 
 class SweepsNothing(Broken):
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def sweep(self, limit: int = 100) -> Swept:
         return Swept((), super().sweep(0).next_in)
 
 
 class ForgetsWhatItSwept(Broken):
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def sweep(self, limit: int = 100) -> Swept:
         return replace(super().sweep(limit), wakes=())
 
 
 class SweepsTooEarly(Broken):
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def sweep(self, limit: int = 100) -> Swept:
         real, self._now = self._now, lambda: real() + 1
         try:
@@ -77,6 +97,8 @@ class SweepsTooEarly(Broken):
 class SweepsEverything(Broken):
     """As it is with a list of keys in place of an index: it calls whoever has not answered yet."""
 
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def sweep(self, limit: int = 100) -> Swept:
         for found in self._keys.values():
             overdue = tuple(replace(grant, due=0) for grant in found.state.grants)
@@ -86,6 +108,8 @@ class SweepsEverything(Broken):
 
 class SweepsTwiceAtOnce(Broken):
     """Reads what is due, and calls it without a look at whether another has done so."""
+
+    noticed_by = "test_a_call_that_nobody_answers_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         with self._mutex:
@@ -97,16 +121,22 @@ class SweepsTwiceAtOnce(Broken):
 
 
 class KnowsNoNextInstant(Broken):
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+
     def sweep(self, limit: int = 100) -> Swept:
         return replace(super().sweep(limit), next_in=None)
 
 
 class SweepsMoreThanItShould(Broken):
+    noticed_by = "test_the_most_overdue_keys_come_first_and_no_more_than_asked_for"
+
     def sweep(self, limit: int = 100) -> Swept:
         return super().sweep(limit * 10)
 
 
 class DoesNotSayThatMoreIsDue(Broken):
+    noticed_by = "test_the_most_overdue_keys_come_first_and_no_more_than_asked_for"
+
     def sweep(self, limit: int = 100) -> Swept:
         swept = super().sweep(limit)
         return replace(swept, next_in=swept.next_in or None)
@@ -114,6 +144,8 @@ class DoesNotSayThatMoreIsDue(Broken):
 
 class IsDueWhenTheFirstLeaseWouldHaveEnded(Broken):
     """Renewal leaves the index alone, and the sweep does not put it right."""
+
+    noticed_by = "test_a_renewed_lease_makes_its_key_due_later"
 
     def __init__(self, options: BackendOptions) -> None:
         super().__init__(options)
@@ -130,6 +162,8 @@ class IsDueWhenTheFirstLeaseWouldHaveEnded(Broken):
 
 class CountsKeysOnlyWhereSomebodyHolds(Broken):
     """A call that nobody answers stands in no index."""
+
+    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
 
     def _dues(self) -> list[tuple[int, str]]:
         return [(at, key) for at, key in super()._dues() if self.holders(key)]

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
-from celery_dlock.backends.base import BackendOptions, Clock
+import redis.connection
+
+from celery_dlock.backends.base import BackendOptions, Clock, Copies
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.backends.redis_wire import base_name, names
 from tests.services.redis import RedisServer
@@ -27,9 +30,15 @@ class Cost:
 class StoreOnRedis:
     """A :class:`RedisBackend` with a prefix of its own, beside a client that looks in."""
 
-    def __init__(self, server: RedisServer, clock: Clock | None, **driver: Any) -> None:
+    def __init__(
+        self,
+        server: RedisServer,
+        clock: Clock | None,
+        copies: Copies | None = None,
+        **driver: Any,
+    ) -> None:
         self.prefix = f"test-{uuid.uuid4().hex}"
-        self.options = BackendOptions(prefix=self.prefix, clock=clock, driver=driver)
+        self.options = BackendOptions(self.prefix, clock=clock, driver=driver, copies=copies)
         self.backend = RedisBackend.from_url(server.url, self.options)
         self.client = server.client()
 
@@ -75,3 +84,20 @@ def store_on(
     finally:
         store.backend.close()
         store.client.close()
+
+
+@contextmanager
+def requests_sent() -> Iterator[Counter[int]]:
+    """How many requests this process sends to each port: what one flight carries is one.
+
+    Those with which the block itself looks into a server are counted, too.
+    """
+    sent: Counter[int] = Counter()
+    send = redis.connection.Connection.send_packed_command
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> None:
+        sent[self.port] += 1
+        send(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    with mock.patch.object(redis.connection.Connection, "send_packed_command", count):
+        yield sent

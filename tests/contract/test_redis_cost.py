@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.backends import redis_wire
-from celery_dlock.backends.redis_client import RULES
+from celery_dlock.backends.redis_scripts import RULES, text_of
 from celery_dlock.core.state import WINDOW, Cause, Outcome, Park, Renewed
 from celery_dlock.testing.clock import ManualClock
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
@@ -32,7 +32,7 @@ def test_an_uncontended_task_takes_two_round_trips(redis_server: RedisServer) ->
         assert cost.requests == 2
         # Inside: what is read, what is written. A command that is added here is added to each task.
         assert cost.commands == Counter(
-            evalsha=2, time=2, get=5, set=3, hget=1, hdel=1, **{"del": 1}
+            evalsha=2, time=2, get=2, set=3, exists=2, hexists=1, hdel=1, **{"del": 1}
         )
 
 
@@ -78,6 +78,21 @@ def test_a_sweep_takes_one_round_trip_whatever_is_due(redis_server: RedisServer)
             assert len(store.backend.sweep().wakes) == 100
 
         assert (cost.requests, cost.commands["evalsha"]) == (1, 1)
+
+
+def test_a_note_takes_one_round_trip_and_reading_all_of_them_another(
+    redis_server: RedisServer,
+) -> None:
+    with store_on(redis_server) as store:
+        store.backend.note("key", 5, {})  # loads the script
+
+        with store.counted() as cost:
+            assert store.backend.note("key", 6, {"a": b"a", "b": b"b", "c": None})
+        assert (cost.requests, cost.commands) == (1, Counter(evalsha=1, hget=1, hset=3, hdel=1))
+        with store.counted() as cost:
+            assert store.backend.notes("key") == {"a": b"a", "b": b"b"}
+        assert (cost.requests, cost.commands) == (1, Counter(hgetall=1))
+        assert list(store.lying().values()) == [-1]
 
 
 def test_revoked_tasks_are_looked_for_once_on_each_key_however_many_they_are(
@@ -180,6 +195,7 @@ def _warm(store: StoreOnRedis) -> None:
     store.backend.reap("warm")
     store.backend.sweep()
     store.backend.cancel("warm", "warm")
+    store.backend.look(["warm"])
     store.client.ping()
 
 
@@ -198,7 +214,7 @@ save(state, due(state), now)
 
 def _fill(store: StoreOnRedis, waiting: int) -> None:
     keys = redis_wire.touched(store.prefix, "key")
-    script = redis_wire.script(*RULES) + FILL
+    script = text_of(*RULES) + FILL
     store.client.eval(script, len(keys), *keys, store.backend._now(), waiting)
     assert store.client.zcard(keys[1]) == waiting
 
@@ -215,6 +231,8 @@ def _cost_of_each(store: StoreOnRedis, last: str) -> dict[str, Counter[str]]:
         "turn": lambda: running(backend.enter(claim("w0", wait=QUEUE))),
         "reaping": lambda: backend.reap("key"),
         "sweep": backend.sweep,
+        "look": lambda: backend.look(["key"]),
+        "list of who waits": lambda: backend.keys(waiting=True),
     }
     costs = {}
     for name, operation in operations.items():

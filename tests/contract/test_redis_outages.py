@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from redis.connection import Connection
 
 from celery_dlock.backends.base import BackendOptions, LockBackend
 from celery_dlock.backends.redis import RedisBackend
@@ -78,6 +79,49 @@ def test_a_hanging_server_is_unavailable_and_what_landed_is_found_again(
         if holders == {"a"}:
             assert running(a).token == state.holders[0].token
             assert b.verdict in (Park(), Drop(Reason.WAITING))
+
+
+def test_an_answer_that_is_late_is_not_taken_for_that_of_the_next_command(
+    own_redis_server: RedisServer,
+) -> None:
+    with store_on(own_redis_server, socket_timeout=0.2) as store:
+        store.backend.peek("key")
+        own_redis_server.pause()
+        with pytest.raises(BackendUnavailable):
+            store.backend.enter(claim("late", key="late"))
+        threading.Timer(0.1, own_redis_server.resume).start()
+
+        token = running(store.backend.enter(claim("next", key="next"))).token
+
+        assert [holder.token for holder in store.backend.peek("next").holders] == [token]
+
+
+def test_who_is_interrupted_before_the_answer_does_not_leave_it_to_the_next_one(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TimeLimit(BaseException):
+        pass
+
+    def strike(*args: object, **options: object) -> None:
+        raise TimeLimit
+
+    with store_on(redis_server) as store:
+        store.backend.peek("key")
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "read_response", strike)
+            with pytest.raises(TimeLimit):
+                store.backend.enter(claim("late", key="late"))
+
+        token = running(store.backend.enter(claim("next", key="next"))).token
+
+        assert [holder.token for holder in store.backend.peek("next").holders] == [token]
+
+
+def test_a_connection_that_was_closed_meanwhile_is_opened_again(redis_server: RedisServer) -> None:
+    with store_on(redis_server) as store:
+        token = running(store.backend.enter(claim("a"))).token
+        store.client.client_kill_filter(_type="normal", skipme=True)
+        assert running(store.backend.enter(claim("a"))).token == token
 
 
 def test_threads_that_share_a_store_never_share_a_lock(redis_server: RedisServer) -> None:

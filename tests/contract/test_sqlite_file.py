@@ -135,6 +135,21 @@ def test_a_file_of_a_newer_release_is_refused(path: Path) -> None:
         store(path).enter(claim("a"))
 
 
+def test_a_file_from_before_there_were_notes_takes_some(path: Path) -> None:
+    backend = store(path)
+    token = running(backend.enter(claim("a"))).token
+    with backend._file.transaction() as db:
+        db.execute("DROP TABLE note")
+        db.execute("DROP TABLE bar")
+    backend.close()
+
+    backend = store(path)
+    assert backend.note("key", token, {"a": b"a"})
+    assert backend.notes("key") == {"a": b"a"}
+    assert [holder.token for holder in backend.peek("key").holders] == [token]
+    backend.close()
+
+
 def test_a_damaged_file_is_unavailable(path: Path) -> None:
     backend = store(path)
     for number in range(50):
@@ -166,7 +181,8 @@ def test_a_key_that_cannot_be_read_does_not_keep_others_from_being_swept(
 
     # When only one key at a time is swept, Then the spoilt one is told of and steps back
     assert backend.sweep(limit=1) == Swept((), 0)
-    assert [(r.levelno, "'spoilt'" in r.message) for r in caplog.records] == [(logging.ERROR, True)]
+    errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert ["'spoilt'" in message for message in errors] == [True]
     assert [wake.key for wake in backend.sweep(limit=1).wakes] == ["sound"]
 
     # And it is looked at again

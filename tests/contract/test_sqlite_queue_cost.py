@@ -11,7 +11,7 @@ from celery_dlock.backends.base import BackendOptions
 from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import QUEUE, claim, running, woken
+from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 
 FEW, MANY = 100, 100_000
 HOUR = 3600.0
@@ -63,6 +63,49 @@ def test_an_operation_costs_the_same_with_no_dead_and_with_ten_thousand(
 
     assert len(backend.dead(limit=20_000)) == 10_000
     assert many == pytest.approx(few, rel=0.05)
+
+
+def test_a_note_costs_the_same_beside_ten_others_and_beside_ten_thousand(
+    backend: SqliteBackend,
+) -> None:
+    def of_each(key: str, others: int) -> list[int]:
+        backend.note(key, 5, {f"name {n}": b"text" for n in range(others)})
+        operations: list[Callable[[], object]] = [
+            lambda: backend.note(key, 5, {"new": b"text"}),
+            lambda: backend.note(key, 6, {"name 7": b"longer", "name 8": None}),
+            lambda: backend.note(key, 4, {"name 7": b"stale"}),
+        ]
+        return [instructions(backend, operation) for operation in operations]
+
+    few, many = of_each("few", 10), of_each("many", 10_000)
+
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def test_a_page_and_a_look_cost_the_same_whatever_waits_and_however_many_are_held(
+    backend: SqliteBackend,
+) -> None:
+    def of_each(key: str) -> list[int]:
+        operations: list[Callable[[], object]] = [
+            lambda: backend.look([key]),
+            lambda: backend.keys(f">{key[:-1]}", limit=10),
+            lambda: backend.keys(f">{key[:-1]}", limit=10, waiting=True),
+        ]
+        return [instructions(backend, operation) for operation in operations]
+
+    for key, waiting in (("a", FEW), ("b", MANY)):
+        for number in range(20):
+            running(backend.enter(claim("holder", key=f"{key}{number:02d}", ttl=HOUR)))
+            park(backend, "waits", key=f"{key}{number:02d}")
+        fill(backend, f"{key}00", waiting)
+    few = of_each("a00")
+    held = [("dlock", f"b{n:05d}x", '{"holders":[],"grants":[]}', 0, None) for n in range(10_000)]
+    with backend._file.transaction() as db:
+        db.executemany("INSERT INTO guard VALUES (?, ?, ?, ?, ?)", held)
+    many = of_each("b00")
+
+    assert max(many) < 3_000
+    assert many == pytest.approx(few, rel=0.2)
 
 
 def costs(backend: SqliteBackend, key: str, waiting: int) -> dict[str, int]:

@@ -68,6 +68,14 @@ def _dies_and_is_not_put_aside() -> Operations:
     return [*dies, *ends, *dies, _enter(_claim("a")), _enter(_claim("a", QUEUE, "2"))]
 
 
+def _nobody_hears_that_it_runs() -> Operations:
+    """As often as it may be lost, and once more; then it is lost for good."""
+    mine = _claim("a", QUEUE, keep=True)
+    unheard = [_enter(mine), _leave(mine, Outcome.UNUSED)]
+    dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
+    return [*unheard * (MAX_LOST_RUNS + 1), *dies * MAX_LOST_RUNS, _enter(mine)]
+
+
 def _dies_before_it_waits() -> Operations:
     """It is put aside with what is delivered, also when it only looks; its count is forgotten."""
     mine, looks = _claim("a", QUEUE), _claim("a", LOOK)
@@ -227,6 +235,7 @@ ALL: dict[str, Operations] = {
     "never answered": _never_answered(),
     "dies again and again": _dies_again_and_again(),
     "dies and is not put aside": _dies_and_is_not_put_aside(),
+    "nobody hears that it runs": _nobody_hears_that_it_runs(),
     "dies before it waits": _dies_before_it_waits(),
     "nobody reads it": _nobody_reads_it(),
     "dead and about": _dead_and_about(),

@@ -1,7 +1,8 @@
 """Runs ``console`` blocks: what stands behind ``$`` is run, what follows is what it must print.
 
 A command that ends with ``&`` goes on in the background until the page is through; it counts as
-started when it has printed "ready". Three dots in the expected text stand for anything.
+started when it has printed "ready", or that it leads. Three dots in the expected text stand for
+anything.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Shell:
             )
         self._background.append(process)
         deadline = time.monotonic() + PATIENCE
-        while "ready" not in output.read_text():
+        while not re.search("ready|leads, with token", output.read_text()):
             over = process.poll() is not None or time.monotonic() > deadline
             assert not over, f"$ {command} &\n{output.read_text()}"
             time.sleep(0.05)

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.docs.shell import commands
+from tests.services.require import require
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("README.md", "CONTRIBUTING.md", "docs/**/*.rst", "docs/**/*.md")
 PAGES = sorted(str(page.relative_to(ROOT)) for files in FILES for page in ROOT.glob(files))
+
+#: Pages that start a server of the tests in a block that is not shown.
+SERVERS = {"docs/how-to/fence-redis-data.rst": "redis"}
 
 
 def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -29,8 +33,16 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.server(SERVERS[page]) if page in SERVERS else ())
+        for page in PAGES
+    ],
+)
 def test_every_code_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
+    if page in SERVERS:
+        require(SERVERS[page])
     done = run(ROOT / page, tmp_path)
     assert done.returncode == 0, done.stdout
 

@@ -17,9 +17,10 @@ from celery_dlock import lock
 from celery_dlock.tasks.runtime import runtime
 from tests.services.brokers import close, kept_in_sqlite, left, over_rabbitmq, over_redis, purge
 from tests.services.lab import Lab
-from tests.services.rabbitmq import RabbitMQServer, require_rabbitmq
+from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redelivery import deliver_again
-from tests.services.redis import RedisServer, require_redis
+from tests.services.redis import RedisServer
+from tests.services.require import require
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -39,10 +40,10 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Server]:
     """One that keeps on disk what it has acknowledged."""
     server: Server
     if request.param == "redis":
-        require_redis()
+        require("redis")
         server = RedisServer("--appendonly", "yes")
     else:
-        require_rabbitmq()
+        require("rabbitmq")
         server = RabbitMQServer()
     with server:
         yield server

@@ -9,7 +9,8 @@ import pytest
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
 from tests.services.lab import Lab
-from tests.services.redis import RedisServer, require_redis
+from tests.services.redis import RedisServer
+from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
@@ -74,7 +75,7 @@ def test_a_body_that_ends_while_the_store_is_away_keeps_its_result(
 
 
 def test_a_lease_survives_an_outage_that_is_shorter_than_itself(make_lab: MakeLab) -> None:
-    require_redis()
+    require("redis")
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as store:
         lab = lab_with_store(make_lab, store)
         with lab.worker(concurrency=1):

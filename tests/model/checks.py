@@ -25,10 +25,10 @@ from celery_dlock.core.state import (
     Park,
     Run,
     Same,
-    Step,
     Wait,
     Waiting,
 )
+from celery_dlock.core.step import Step
 
 
 class Violation(Exception):
@@ -288,7 +288,7 @@ def check_leave(
     """Check that a final outcome is remembered, and what leaving twice comes to."""
     if outcome is Outcome.DONE:
         require(claim.task in step.state.done, "S3 what is done is remembered", step)
-    again_is_due = outcome is Outcome.ABANDONED or (
+    again_is_due = outcome in (Outcome.ABANDONED, Outcome.UNUSED) or (
         outcome is Outcome.REPEAT and claim.wait in (Wait.QUEUE, Wait.LOOK)
     )
     if again_is_due and isinstance(step.verdict, Left):

@@ -9,11 +9,13 @@ from celery_dlock.core.state import (
     Ending,
     EnterVerdict,
     KeyState,
+    LeaveVerdict,
+    Outcome,
     Reason,
     Run,
-    Step,
     Wait,
 )
+from celery_dlock.core.step import Step
 from tests.model.checks import require
 
 
@@ -34,6 +36,17 @@ def check_buried(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> No
         again = isinstance(step.verdict, Run) and not any(h.nonce == claim.nonce for h in runs)
         few = lost < machine.MAX_LOST_RUNS or claim.wait not in (Wait.QUEUE, Wait.LOOK)
         require(few or not again, "B what was lost so often does not run again", step)
+
+
+def check_unused(
+    before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
+) -> None:
+    """Check that it is not held against a task, more than once, that it has not run."""
+    if outcome is Outcome.UNUSED:
+        others = (h for h in before.holders if h.task == claim.task and h.nonce != claim.nonce)
+        known = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in others)
+        few = dict(step.state.lost).get(claim.task, 0) <= max(1, known)
+        require(few, "B what never ran is not counted as lost", step)
 
 
 def check_upkeep(rule: str, task: str, before: KeyState, step: Step[bool]) -> None:

@@ -1,9 +1,9 @@
-"""The machine with one rule spoilt at a time: of what is kept, ordered, reserved for a retry."""
+"""The machine with one rule spoilt at a time: of what is kept, ordered, reserved or unheard."""
 
 from __future__ import annotations
 
 from celery_dlock.core import edits
-from tests.model.config import Config, Task
+from tests.model.config import REPLY, Config, Task
 from tests.model.defects import Defect
 
 Q, K, K2 = Task(), Task(keep=True), Task(keep=True, limit=2)
@@ -12,6 +12,7 @@ ORDERED, LOOKS = Task(ordered=True), Task(looks=True)
 KEPT = Config("two kept, early, 1 fault", (K, K), faults=1, early_ack=True)
 KEPT_ONE_WAITS = Config("one may wait", (Task(keep=True, max_waiting=1),) * 2)
 KEPT_RETRY = Config("a kept retry", (Task(keep=True, retries_as=2), Q, K))
+UNHEARD_TWICE = Config("two lost replies", (Q,), faults=2, kinds=frozenset({REPLY}))
 IN_ORDER = Config("ordered", (ORDERED,) * 3)
 RESERVED = Config("a retry that is reserved", (Task(retries_as=2, reserves=True), Q, Q))
 RESERVED_FAULT = Config("reserved, 1 fault", (Task(retries_as=2, reserves=True), Q, Q), faults=1)
@@ -92,7 +93,7 @@ KEPT_AND_ORDERED = (
     Defect(
         "who looked before it ran is not put back",
         "_conclude",
-        "if not _has_message(claim):",
+        "if not claim.has_message:",
         "if claim.wait is not Wait.QUEUE:",
         "S6 a lost run is remembered",
         Config("two that look, 1 fault", (LOOKS, LOOKS), faults=1),
@@ -134,4 +135,28 @@ RESERVES = (
         edits,
     ),
 )
-KEEPING = (*KEPT_AND_ORDERED, *RESERVES)
+UNHEARD = (
+    Defect(
+        "what nobody heard to be given stays taken",
+        "leave",
+        "if mine is not None:",
+        "if mine is not None and outcome is not Outcome.UNUSED:",
+        "R who left has nothing to leave",
+    ),
+    Defect(
+        "each answer that is lost counts as a lost run",
+        "_conclude",
+        "if held and not runs_lost(state, task) else",
+        "if held else",
+        "B what never ran is not counted as lost",
+        UNHEARD_TWICE,
+    ),
+    Defect(
+        "whose answer was lost waits behind those that have not started",
+        "_conclude",
+        "count_lost(state, task) if held and not runs_lost(state, task) else state",
+        "state",
+        "S6 a lost run is remembered",
+    ),
+)
+KEEPING = (*KEPT_AND_ORDERED, *RESERVES, *UNHEARD)

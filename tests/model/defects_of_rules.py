@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core import edits, turns
 from celery_dlock.core.state import Mode, Wait
-from tests.model.config import Config, Task
+from tests.model.config import CRASH, LEASE, REDELIVER, Config, Task
 from tests.model.defects import Defect
 
 Q, P, N = Task(), Task(Wait.PLACE), Task(Wait.NOT)
@@ -15,6 +15,7 @@ SHRINKING, MIXED = Task(limit=2, becomes=Q), Task(becomes=P)
 THREE = Config("three that queue", (Q, Q, Q))
 PLACES = Config("two places, 1 fault", (P, P), faults=1)
 SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
+CRASHES, COPIES = frozenset({CRASH}), frozenset({LEASE, REDELIVER})
 DEPLOY = Config("a limit that shrinks", (SHRINKING, SHRINKING, SHRINKING), workers=3)
 
 
@@ -205,7 +206,7 @@ RULES = (
         "if g.parked or g.due > now",
         "if True",
         "L",
-        Config("early acknowledgement, 1 fault", (Q, P, Q), faults=1, early_ack=True),
+        Config("early, a crash", (Q, P, Q), faults=1, kinds=CRASHES, early_ack=True),
         module=turns,
     ),
     Defect(
@@ -265,7 +266,7 @@ RULES = (
         "state = leave_queue(state, task)  # another",
         "pass  # another",
         "Q one entry a task",
-        Config("a policy that changes, 2 faults", (MIXED, MIXED), faults=2),
+        Config("a policy that changes, 2 faults", (MIXED, MIXED), faults=2, kinds=COPIES),
     ),
     Defect(
         "a finished task leaves its copy in the queue",

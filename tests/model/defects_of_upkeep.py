@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core import edits, upkeep
 from celery_dlock.core.state import Wait
-from tests.model.config import Config, Task
+from tests.model.config import CRASH, REPLY, Config, Task
 from tests.model.defects import Defect
 
 Q, CHANGES = Task(), Task(becomes=Task(Wait.PLACE))
@@ -15,7 +15,13 @@ REVOKE_KEPT = Config("kept and revoked", (Task(keep=True, revocable=True),))
 LOST = Config("one lost run", (Q,), faults=2, most_lost=1)
 LOST_TWICE = Config("two lost runs", (Q,), faults=2, most_lost=2)
 LOST_REVOKED = Config("one lost run, revoked", (REVOKED,), faults=2, most_lost=1)
-LOST_CHANGED = Config("one lost run, two versions", (CHANGES, Q), faults=2, most_lost=1)
+LOST_CHANGED = Config(
+    "one lost run, two versions",
+    (CHANGES, Q),
+    faults=2,
+    kinds=frozenset({CRASH, REPLY}),
+    most_lost=1,
+)
 HANDED_BACK = Config("handed back, 1 fault", (Q, Task(foreign=True)), faults=1, most_calls=2)
 HANDED_BACK_LATE = Config(
     "handed back, and late", (Q, Task(foreign=True, gives_up=True)), faults=1, most_calls=2
@@ -150,8 +156,8 @@ BURIES = (
     Defect(
         "what is replayed is dead at once",
         "forget_past",
-        "done=state.done - {task}, lost=lost",
-        "done=state.done - {task}",
+        "forget_lost(replace(state, done=state.done - {task}), task)",
+        "replace(state, done=state.done - {task})",
         "B of what is replayed nothing is remembered",
         LOST,
         edits,

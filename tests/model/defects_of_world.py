@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from celery_dlock.core.state import Outcome, Wait
 from tests.model import entering, workers
-from tests.model.config import Config, Task
+from tests.model.config import REDELIVER, REPLY, Config, Task
 from tests.model.defects import Defect, Disorder
 from tests.model.world import (
     ACK,
     LEAVE_ABANDONED,
     LEAVE_DONE,
     LEAVE_REPEAT,
+    LEAVE_UNUSED,
     RESULT,
     SKIP_CALLBACKS,
 )
@@ -18,6 +19,14 @@ from tests.model.world import (
 N, P = Task(Wait.NOT), Task(Wait.PLACE)
 PLACES = Config("two places, 1 fault", (P, P), faults=1)
 SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
+KEPT = Config("two kept, early, 1 fault", (Task(keep=True),) * 2, faults=1, early_ack=True)
+COPIED = Config(
+    "a copy, and a lost reply",
+    (Task(),),
+    faults=2,
+    kinds=frozenset({REPLY, REDELIVER}),
+    shared_ack=True,
+)
 
 AROUND: tuple[Defect | Disorder, ...] = (
     Defect(
@@ -56,6 +65,26 @@ AROUND: tuple[Defect | Disorder, ...] = (
         {LEAVE_ABANDONED: ACK},
         "S8",
         {LEAVE_ABANDONED: Outcome.DONE},
+    ),
+    Disorder(
+        "an answer that is lost counts as a result",
+        {},
+        "S8",
+        {LEAVE_UNUSED: Outcome.DONE},
+    ),
+    Disorder(
+        "with an answer that is lost the only message is dropped",
+        {},
+        "S8",
+        {LEAVE_UNUSED: Outcome.OVER},
+        KEPT,
+    ),
+    Disorder(
+        "with an answer that is lost a copy's message is dropped, which was acknowledged for both",
+        {},
+        "S8",
+        {LEAVE_UNUSED: Outcome.OVER},
+        COPIED,
     ),
     Disorder(
         "a message is acknowledged instead of published again",

@@ -28,6 +28,8 @@ from tests.model.world import (
     EFFECT,
     END_RESULT,
     ENTER,
+    LEAVE_OVER,
+    LEAVE_UNUSED,
     RETRY,
     SKIP_RESULT,
     Model,
@@ -51,6 +53,7 @@ def look(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     told = f"t{me.task} looks as {me.nonce}: {type(op.verdict).__name__}"
     after = after._replace(wakes=model.numbers(op.wakes))
     yield told, 0, moved(model, _noted(world, op), at, after)
+    yield from _unheard(model, _noted(world, op), at, me, told)
 
 
 def enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -64,8 +67,17 @@ def enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     yield told, 0, moved(model, _noted(world, op), at, after)
     if model.can(world, REPLY):
         yield f"{told}, reply lost", 1, model.settle(spent(_noted(world, op)))
+    yield from _unheard(model, _noted(world, op), at, me, told)
     if model.asks(me).unknown and f"t{me.task}" in model.keys.facts[world.key].carried:
         yield from _of_no_use(model, world, at, me)
+
+
+def _unheard(model: Model, world: World, at: int, me: Worker, told: str) -> Iterator[Next]:
+    """Nobody hears what the store has said: the manager takes back what it may have been given."""
+    if model.can(world, REPLY):
+        back = LEAVE_UNUSED if model.claim(me).has_message else LEAVE_OVER
+        after = me._replace(phase=back, ended=True)
+        yield f"{told}, and nobody hears it", 1, spent(moved(model, world, at, after))
 
 
 def _check_verdict(world: World, me: Worker, after: Worker, op: Op) -> None:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from celery_dlock.core import machine, upkeep
-from celery_dlock.core.state import Cause, Claim, Dead, KeyState, Mode, Outcome, Step
+from celery_dlock.core.state import Cause, Claim, Dead, KeyState, Mode, Outcome
+from celery_dlock.core.step import Step
 from tests.model import checks
-from tests.model.checks_of_keeping import check_buried, check_upkeep
+from tests.model.checks_of_keeping import check_buried, check_unused, check_upkeep
 
 NOW = 0
 AHEAD = 1
@@ -120,6 +121,7 @@ class Keys:
             again = machine.leave(self._normal(step.state), claim, outcome, NOW)
             same = self._normal(again.state) == self._normal(step.state)
             checks.check_leave(claim, outcome, step, again, same=same)
+            check_unused(before, claim, outcome, step)
             found = self._ops[name] = self._op(key, before, step)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from celery_dlock.core.state import (
+    Claim,
     Lost,
     Mode,
     Outcome,
@@ -28,7 +29,9 @@ from tests.model.world import (
     IDLE,
     LEAVE_ABANDONED,
     LEAVE_DONE,
+    LEAVE_OVER,
     LEAVE_REPEAT,
+    LEAVE_UNUSED,
     LOOK,
     NOBODY,
     REQUEUE,
@@ -50,6 +53,8 @@ OUTCOMES = {
     LEAVE_DONE: Outcome.DONE,
     LEAVE_REPEAT: Outcome.REPEAT,
     LEAVE_ABANDONED: Outcome.ABANDONED,
+    LEAVE_UNUSED: Outcome.UNUSED,
+    LEAVE_OVER: Outcome.OVER,
 }
 
 #: What follows what, where a step has nothing to decide.
@@ -153,8 +158,7 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    claim = model.claim(me, Wait.LOOK if model.asks(me).looks else None)
-    op = model.keys.leave(world.key, claim, OUTCOMES[me.phase])
+    op = model.keys.leave(world.key, _leaving(model, me), OUTCOMES[me.phase])
     wakes = model.numbers(op.wakes)
     phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is Wait.QUEUE else AGAIN)
     if not model.faulty(world):
@@ -165,6 +169,30 @@ def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     if model.can(world, REPLY):
         asks = me._replace(ended=True)
         yield f"{label}, reply lost", 1, spent(moved(model, world._replace(key=op.key), at, asks))
+
+
+def _take_back(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    """It says so once. In one and the same outage the store may not hear it, or not be heard.
+
+    Then its message is published again. If it was no outage that interrupted it: a shutdown
+    requeues its message, and a time limit ends its task.
+    """
+    op = model.keys.leave(world.key, _leaving(model, me), OUTCOMES[me.phase])
+    after, wakes = world._replace(key=op.key), model.numbers(op.wakes)
+    label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
+    again = Worker(AGAIN, me.task, tag=me.tag)
+    yield label, 0, moved(model, after, at, again._replace(wakes=wakes))
+    yield f"{label}, reply lost too", 1, moved(model, after, at, again)
+    yield f"{me.phase} t{me.task} is not heard", 1, moved(model, world, at, again)
+    stopped = again._replace(phase=REQUEUE, wakes=wakes)
+    yield f"{label}, by a shutdown", 0, moved(model, after, at, stopped)
+    if model.config.tasks[me.task].retries_as is None:  # its retry would have to be called off
+        struck = me._replace(phase=END_RESULT, wakes=wakes)
+        yield f"{label}, by a time limit", 0, moved(model, after, at, struck)
+
+
+def _leaving(model: Model, me: Worker) -> Claim:
+    return model.claim(me, Wait.LOOK if model.asks(me).looks else None)
 
 
 def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -215,6 +243,8 @@ STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
     LEAVE_DONE: _leave,
     LEAVE_REPEAT: _leave,
     LEAVE_ABANDONED: _leave,
+    LEAVE_UNUSED: _take_back,
+    LEAVE_OVER: _take_back,
     AGAIN: _again,
     REQUEUE: _requeue,
     SKIP_RESULT: _result,

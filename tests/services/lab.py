@@ -18,6 +18,7 @@ from typing import Any
 from celery import Celery
 
 from celery_dlock.core import turns
+from celery_dlock.tasks import sweeper
 from celery_dlock.tasks.sweeper import Sweeper
 from tests.services import faults
 from tests.services.until import until
@@ -53,7 +54,7 @@ class Journal:
         ]
 
     def wait_for(
-        self, what: str, count: int = 1, timeout: float = 30.0, **fields: Any
+        self, what: str, count: int = 1, timeout: float = 60.0, **fields: Any
     ) -> list[dict[str, Any]]:
         """Wait until at least *count* such entries are there."""
         return until(
@@ -108,7 +109,8 @@ def make_app(config: Mapping[str, Any]) -> Celery:
     app = Celery("lab", set_as_current=False)
     app.conf.update(config["celery"])
     folder = Path(config["folder"])
-    tasks.register(app, folder, config.get("lock", {}), config.get("task", {}))
+    lock, task = config.get("lock", {}), config.get("task", {})
+    tasks.register(app, folder, lock, task, config.get("database"))
     seen.register_seen(app, folder)
     return app
 
@@ -121,6 +123,7 @@ def __getattr__(name: str) -> Any:
         if "app" not in globals():
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
             Sweeper.enabled = config.get("sweeps", True)
+            sweeper.LONGEST_SLEEP = config.get("sweeps_every", sweeper.LONGEST_SLEEP)
             turns.CALL_AGAIN_FIRST = config.get("call_again", turns.CALL_AGAIN_FIRST)
             globals()["app"] = make_app(config)
             faults.install(Path(config["folder"]), config.get("faults", ()))

@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 
 from celery_dlock import LockedTask, lock
 from tests.services.effects import Effects
 from tests.services.lab import Journal, hold_at
+from tests.services.starving import register_starving
 from tests.services.stubborn import register_stubborn
 from tests.services.until import until
 
+if TYPE_CHECKING:
+    from tests.services.effects_on_server import EffectsOnServer
 
-def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
-    """Define the tasks on *app*, all on the key of their order; *options* are Celery's own."""
+
+def register_payments(
+    app: Celery, folder: Path, options: Mapping[str, Any], database: str | None = None
+) -> None:
+    """Define the tasks on *app*, all on the key of their order; *options* are Celery's own.
+
+    They pay in the *database* of that URL, or in a file in *folder*.
+    """
     journal = Journal(folder / "journal")
+    effects = effects_in(database) if database else Effects(folder)
 
     class Watched(LockedTask):
         """Notes that its lock is lost."""
@@ -48,7 +58,7 @@ def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
         journal.write("start", **about)
         if hold:
             hold_at(folder, hold)
-        new = Effects(folder).pay(lease, self.request.id)
+        new = effects.pay(lease, self.request.id)
         journal.write("paid", new=new, **about)
         if after:
             hold_at(folder, after)
@@ -69,10 +79,17 @@ def register_payments(app: Celery, folder: Path, options: Mapping[str, Any]) -> 
         journal.write("start", token=lease.fencing_token)
         until("go or lost", lambda: lease.lost or (folder / "go-careful").exists())
         lease.check()
-        Effects(folder).pay(lease, self.request.id)
+        effects.pay(lease, self.request.id)
 
     _register_forking(app, folder, options)
     register_stubborn(app, folder, options)
+    register_starving(app, folder, options)
+
+
+def effects_in(database: str) -> EffectsOnServer:
+    from tests.services.effects_on_server import EffectsOnServer  # few workers need SQLAlchemy
+
+    return EffectsOnServer(database)
 
 
 def _register_forking(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:

@@ -15,12 +15,12 @@ Matches = Callable[[bytes], bool]
 
 
 class Proxy:
-    """Forwards to *port* on loopback; ``port`` is where it listens."""
+    """Forwards to *port* on loopback, the ``target``; ``port`` is where it listens."""
 
     def __init__(self, port: int) -> None:
         self.nonsense: bytes | None = None
         self.lost: list[bytes] = []
-        self._target = port
+        self.target = port
         self._mutex = threading.Lock()
         self._to_lose = 0
         self._matches: Matches = lambda request: True
@@ -57,11 +57,12 @@ class Proxy:
 
     def _converse(self, client: socket.socket) -> None:
         with client, suppress(OSError):
-            if self.nonsense is not None:
+            nonsense = self.nonsense
+            if nonsense is not None:
                 client.recv(65536)
-                client.sendall(self.nonsense)
+                client.sendall(nonsense)
                 return
-            with socket.create_connection(("127.0.0.1", self._target)) as server:
+            with socket.create_connection(("127.0.0.1", self.target)) as server:
                 self._open.append(server)
                 reply_is_lost = threading.Event()
                 args = (server, client, reply_is_lost)

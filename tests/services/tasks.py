@@ -22,9 +22,13 @@ from celery_dlock import (
     Skip,
     Wait,
 )
+from tests.services.audits import register_audit
+from tests.services.every_policy import register_every_policy
 from tests.services.lab import Journal, hold_at
+from tests.services.losing import register_losing
 from tests.services.members import register_members
 from tests.services.payments import register_payments
+from tests.services.provider import register_charging
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
 
@@ -52,14 +56,30 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-    """Define the tasks on *app*; *lock* and *task* are options of its locked tasks."""
+def register(
+    app: Celery,
+    folder: Path,
+    lock: Mapping[str, Any],
+    task: Mapping[str, Any],
+    database: str | None = None,
+) -> None:
+    """Define the tasks on *app*; *lock* and *task* are options of its locked tasks.
+
+    What is paid is written to the *database* of that URL, or to a file in *folder*.
+
+    Their ``ttl`` is ``None`` for a store with one lease for all locks of a process.
+    """
     journal = Journal(folder / "journal")
     options = {"ttl": 5.0, **lock}
     options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
     options = {f"lock_{name}": value for name, value in options.items()}
-    register_payments(app, folder, {**options, **task})
-    register_members(app, folder)
+    register_payments(app, folder, {**options, **task}, database)
+    register_audit(app, folder, {**options, **task})
+    register_losing(app, folder, {**options, **task})
+    register_charging(app, folder, {**options, **task})
+    register_every_policy(app, folder)
+    if options["lock_ttl"] is not None:  # theirs is of their own
+        register_members(app, folder)
 
     @app.task(
         name="apply",
@@ -74,10 +94,14 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
         number: int = 0,
         hold: str | None = None,
         fails: bool = False,
+        again: bool = False,
         *,
         fencing_token: int,
     ) -> int:
-        """Notes start and end; with *hold* it stays in the body until the test says go."""
+        """Notes start and end; with *hold* it stays in the body until the test says go.
+
+        With *again* it retries once.
+        """
         waits = (self.request.get("dlock") or {}).get("waits", 0)
         about = {"order": order, "number": number, "token": fencing_token, "waits": waits}
         about |= {"id": self.request.id, "retries": self.request.retries}
@@ -85,6 +109,8 @@ def register(app: Celery, folder: Path, lock: Mapping[str, Any], task: Mapping[s
         if hold:
             hold_at(folder, hold)
         journal.write("end", **about)
+        if again and not self.request.retries:
+            raise self.retry(countdown=0)
         if fails:
             raise ValueError(order)
         return number

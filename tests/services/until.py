@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(what: str, condition: Callable[[], T], timeout: float = 30.0) -> T:
+def until(what: str, condition: Callable[[], T], timeout: float = 60.0) -> T:
     """What *condition* returns as soon as it is true; fails with *what* when time is over."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()

@@ -10,13 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tests.services.until import until
 
 
 class Worker:
     """``celery worker`` on *app*, configured by *config*."""
+
+    #: What its log says when it is up.
+    is_up: ClassVar[bytes] = b" ready."
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Worker:
 
     def _is_ready(self) -> bool:
         assert self.process is not None
-        if b" ready." in self.log_path.read_bytes()[self._started_at :]:
+        if self.is_up in self.log_path.read_bytes()[self._started_at :]:
             return True  # and by now it may have killed itself, as a test may want
         assert self.process.poll() is None, f"the worker has exited:\n{self.log}"
         return False

@@ -17,6 +17,7 @@ from celery_dlock import (
     Lease,
     LockContended,
     LockedTask,
+    LockLost,
     LockTimeout,
     Policy,
     Reschedule,
@@ -27,9 +28,12 @@ from celery_dlock import (
     WaitHere,
     current_lease,
     fencing,
+    idempotency_key,
     lock,
     locked_task,
+    testing,
 )
+from celery_dlock.fencing import redis as redis_fence
 
 app: Any = None  # a Celery, which has no types
 
@@ -47,6 +51,10 @@ def charge(order_id: int, *, fencing_token: int) -> str:
     return str(fencing_token)
 
 
+@locked_task("order:{order_id}", parents=["orders", target_key], on_lost="abort")
+def below(order_id: int, *, fencing_token: int) -> None: ...
+
+
 @locked_task(["from:{source}", target_key], on_contention=Skip())
 def transfer(source: str, target: str, *, lease: Lease) -> None:
     assert_type(lease.key, str)
@@ -59,6 +67,7 @@ def transfer(source: str, target: str, *, lease: Lease) -> None:
     assert_type(lease.remaining(), float)
     assert_type(lease.lost, bool)
     assert_type(lease.check(), None)
+    assert_type(lease.extend(120), None)
 
 
 class Alerting(LockedTask):
@@ -70,11 +79,13 @@ class Alerting(LockedTask):
 
 assert_type(bare, LockedTask)
 assert_type(charge, LockedTask)
+assert_type(below, LockedTask)
 assert_type(transfer, LockedTask)
 assert_type(locked_task("key", shared=True), Callable[[Callable[..., Any]], LockedTask])
 assert_type(current_lease(), Lease)
+assert_type(idempotency_key("charge"), str)
 assert_type(lock("order:42", app=app, timeout=5), AbstractContextManager[Lease])
-with lock(["a", "b"], ttl=10, limit=1, shared=False) as held:
+with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:
     assert_type(held, Lease)
 
 
@@ -121,9 +132,20 @@ def write(connection: sqlite3.Connection, lease: Lease) -> None:
     assert_type(fencing.admit(connection, lease), None)
     fencing.admit(connection, resource="order:42", fencing_token=7, owner="me")
     assert_type(fencing.once(connection, "event-1"), bool)
+    assert_type(redis_fence.transaction(None, lambda pipe: pipe.multi(), lease, once="e"), bool)
+    assert_type(redis_fence.mint(None, "minted:42"), int)
+
+
+def late_holder() -> None:
+    late = testing.stale_holder(charge, 42)
+    assert_type(late.wakes_up(), StaleFencingToken | LockLost)
+    with testing.in_memory(app) as clock:
+        assert_type(clock, testing.ManualClock)
 
 
 # What must not pass; an ignore that is not needed is an error too.
 locked_task("key", ttl="30")  # type: ignore[call-overload]
+locked_task("key", on_lost="abrot")  # type: ignore[call-overload]
+locked_task("key", parents=[7])  # type: ignore[list-item]
 Skip(then="perhaps")  # type: ignore[arg-type]
 fencing.admit(None, fencing_token=7)  # type: ignore[call-overload]

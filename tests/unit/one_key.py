@@ -17,9 +17,9 @@ from celery_dlock.core.state import (
     Mode,
     Outcome,
     RenewVerdict,
-    Step,
     Wait,
 )
+from celery_dlock.core.step import Step
 
 V = TypeVar("V")
 

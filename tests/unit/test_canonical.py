@@ -237,7 +237,7 @@ def test_a_value_and_the_text_that_stands_for_it_share_a_key() -> None:
         {Colour.RED: 1},
         {True: 1},
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_stable_text_is_refused(value: Any) -> None:
     for nested in (value, [value], {"a": value}):

@@ -56,8 +56,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "limit that is true": ({"key": "k", "limit": True}, "limit"),
     "half a holder": ({"key": "k", "limit": 1.5}, "limit"),
     "limited readers": ({"key": "k", "limit": 2, "shared": True}, "readers run together"),
+    "a parent of itself": ({"key": "k", "parents": ["k"]}, "'k' is to be a key and its own parent"),
+    "a parent that is its name": ({"key": None, "parents": "charge"}, "its own parent"),
+    "a parent twice": ({"key": "k", "parents": ["a:{order}", "a:{order}"]}, "twice"),
+    "an empty parent": ({"key": "k", "parents": [""]}, "empty"),
+    "unknown parameter in a parent": ({"key": "k", "parents": ["a:{oder}"]}, "oder"),
+    "parent of another kind": ({"key": "k", "parents": [7]}, "template or a callable"),
+    "parents of another kind": ({"key": "k", "parents": 7}, "template or a callable"),
     "unknown policy": ({"key": "k", "on_contention": "rescheduel"}, "'reschedule'"),
     "no policy": ({"key": "k", "on_contention": 7}, "decide"),
+    "unknown on_lost": ({"key": "k", "on_lost": "abrot"}, "'flag' or 'abort', got 'abrot'"),
+    "no on_lost": ({"key": "k", "on_lost": None}, "'flag' or 'abort', got None"),
+    "a parent, not parents": ({"key": "k", "parent": "orders"}, "did you mean (lock_)?parents=?"),
+    "keys, not a list in key": ({"keys": ["a", "b"]}, "did you mean (lock_)?key=?"),
+    "ttl misspelt": ({"key": "k", "tll": 30}, "did you mean (lock_)?ttl=?"),
+    "on_contention misspelt": ({"key": "k", "on_contetion": "skip"}, "(lock_)?on_contention=?"),
     "a policy's class": ({"key": "k", "on_contention": Reschedule}, "decide"),
 }
 
@@ -82,6 +95,55 @@ def test_with_base_finalizing_the_app_refuses(app: Celery, what: str) -> None:
         app.finalize()
 
     assert str(caught.value).startswith("task charge: ")
+
+
+def test_all_that_celery_takes_is_handed_on_and_what_a_project_has_of_its_own(app: Celery) -> None:
+    celerys: dict[str, Any] = {
+        "bind": False,
+        "lazy": False,
+        "acks_late": True,
+        "rate_limit": "1/s",
+        "typing": True,
+    }
+    retries: dict[str, Any] = {
+        "autoretry_for": (KeyError,),
+        "retry_backoff": True,
+        "max_retries": 3,
+    }
+    own: dict[str, Any] = {
+        "team": "billing",
+        "timeout": 3,
+        "lock_account": 7,
+        "once": True,
+        "retry_limit": 3,
+        "title": "Charge an order",
+        "parent_id": 5,
+    }
+
+    task = locked_task("k", app=app, **celerys, **retries, **own)(body)
+
+    assert (task.team, task.timeout, task.lock_account) == ("billing", 3, 7)
+
+
+def test_what_a_base_class_of_the_project_misspells_is_refused(app: Celery) -> None:
+    class Slow(LockedTask):
+        abstract = True
+        lock_onlost = "abort"
+
+    app.task(base=Slow, name="charge", shared=False, lock_key="k")(body)
+
+    with pytest.raises(ConfigurationError, match=r"lock_onlost= is no option; .* lock_on_lost="):
+        app.finalize()
+
+
+def test_what_the_projects_own_class_has_is_not_taken_for_misspelt(app: Celery) -> None:
+    class Sharded(Task):  # type: ignore[misc]
+        abstract = True
+        shard = ""
+
+    task = locked_task("k", app=app, base=Sharded, shard="eu")(body)
+
+    assert task.shard == "eu"
 
 
 def test_a_shared_task_refuses_just_as_early() -> None:

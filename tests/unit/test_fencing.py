@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from celery_dlock import fencing
 from celery_dlock.core.current import holding
-from celery_dlock.core.lease import Lease, Term
-from celery_dlock.core.state import Claim, Mode
-from celery_dlock.errors import ConfigurationError, StaleFencingToken
+from celery_dlock.core.manager import EPOCH_SHIFT
+from celery_dlock.core.state import Mode
+from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from tests.fencing.leases import lease, term
+from tests.unit.shop_database import ORDER, Connect, admit, connect, db, fence, paid, pay
 
-ORDER = "order:42"
+__all__ = ["connect", "db"]
+
 LARGEST = 2**63 - 1
-
-Connect = Callable[..., sqlite3.Connection]
-
-
-@pytest.fixture
-def connect(tmp_path: Path) -> Iterator[Connect]:
-    """Open connections to one database that has the tables and an order without a cent."""
-    opened: list[sqlite3.Connection] = []
-
-    def connect(**options: Any) -> sqlite3.Connection:
-        db: sqlite3.Connection = sqlite3.connect(tmp_path / "shop.db", timeout=0.05, **options)
-        opened.append(db)
-        return db
-
-    with closing(connect()) as db, db:
-        db.execute("PRAGMA journal_mode = WAL")
-        fencing.create_table(db)
-        db.execute("CREATE TABLE orders (id TEXT PRIMARY KEY, paid INTEGER)")
-        db.execute("INSERT INTO orders VALUES (?, 0)", (ORDER,))
-    yield connect
-    for db in opened:
-        db.close()
-
-
-@pytest.fixture
-def db(connect: Connect) -> sqlite3.Connection:
-    return connect()
 
 
 class Clock:
@@ -54,42 +27,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def term(
-    key: str = ORDER,
-    token: int = 1,
-    nonce: str = "n1",
-    mode: Mode = Mode.EXCLUSIVE,
-    slot: int = 0,
-    clock: Callable[[], float] | None = None,
-) -> Term:
-    clock = clock or Clock()
-    claim = Claim(key, task="t:0:0", nonce=nonce, ttl=30_000_000, mode=mode)
-    return Term(claim, slot, 0 if mode is Mode.SHARED else token, clock(), clock)
-
-
-def lease(*terms: Term) -> Lease:
-    return Lease(terms, "strict")
-
-
-def admit(db: sqlite3.Connection, token: Any, owner: Any = "a", resource: Any = ORDER) -> None:
-    fencing.admit(db, resource=resource, fencing_token=token, owner=owner)
-
-
-def pay(db: sqlite3.Connection, token: int, owner: str = "a", amount: int = 1) -> None:
-    with db:
-        admit(db, token, owner)
-        db.execute("UPDATE orders SET paid = paid + ? WHERE id = ?", (amount, ORDER))
-
-
-def paid(db: sqlite3.Connection) -> int:
-    return int(db.execute("SELECT paid FROM orders").fetchone()[0])
-
-
-def fence(db: sqlite3.Connection) -> dict[str, tuple[int, str]]:
-    rows = db.execute("SELECT resource, token, owner FROM dlock_fence")
-    return {resource: (token, owner) for resource, token, owner in rows}
 
 
 class TestAdmit:
@@ -159,23 +96,6 @@ class TestAdmit:
         with pytest.raises(StaleFencingToken) as refused:
             pay(db, 7, "a")
         assert refused.value.seen == 8
-
-    @pytest.mark.parametrize("token", [0, -1, 2**63, 10**30, True, 1.0, "1", None])
-    def test_refuses_what_is_no_token(self, db: sqlite3.Connection, token: Any) -> None:
-        with pytest.raises(ConfigurationError):
-            admit(db, token)
-        assert fence(db) == {}
-
-    @pytest.mark.parametrize(("owner", "resource"), [("", ORDER), ("a", ""), (b"a", ORDER)])
-    def test_refuses_who_has_no_name(
-        self, db: sqlite3.Connection, owner: Any, resource: Any
-    ) -> None:
-        with pytest.raises(ConfigurationError):
-            admit(db, 1, owner, resource)
-
-    def test_refuses_a_lease_together_with_a_token(self, db: sqlite3.Connection) -> None:
-        with pytest.raises(ConfigurationError, match="a lease, or all of"):
-            fencing.admit(db, lease(term()), fencing_token=1)  # type: ignore[call-overload]
 
 
 class TestTwoWriters:
@@ -304,93 +224,44 @@ class TestOnce:
             admit(db, 7, "a")
         assert fencing.once(db, "event-1")
 
-    @pytest.mark.parametrize("effect", ["", None, 7])
-    def test_refuses_an_effect_without_a_name(self, db: sqlite3.Connection, effect: Any) -> None:
-        with pytest.raises(ConfigurationError, match="effect_id"):
-            fencing.once(db, effect)
+
+class TestMint:
+    def test_who_loses_the_lock_as_it_counts_is_given_none(self, db: sqlite3.Connection) -> None:
+        held = lease(term())
+        db.execute("BEGIN")
+        db.set_trace_callback(lambda statement: held.terms[0].lose("its lease has ended"))
+        with pytest.raises(LockLost, match="has ended"):
+            fencing.mint(db, "stock", held)
 
 
-class Autocommitting(sqlite3.Connection):
-    """What a connection of Python 3.12 and later says of itself."""
+class TestEpochs:
+    """A store that takes over gets an epoch, so that its tokens are larger than all before it."""
 
-    autocommit = True
-
-
-def ask_the_fence(db: Any) -> None:
-    admit(db, 1)
-
-
-def ask_once(db: Any) -> None:
-    fencing.once(db, "event-1")
+    def test_a_token_of_an_older_epoch_is_refused(self, db: sqlite3.Connection) -> None:
+        pay(db, token=(1 << EPOCH_SHIFT) + 1, owner="b")
+        with pytest.raises(StaleFencingToken):
+            pay(db, token=(1 << EPOCH_SHIFT) - 1, owner="a")
+        pay(db, token=(1 << EPOCH_SHIFT) + 2, owner="c")
 
 
-@pytest.mark.parametrize("ask", [ask_the_fence, ask_once])
-class TestOutsideATransaction:
-    def test_autocommit_is_refused(self, connect: Connect, ask: Callable[[Any], None]) -> None:
-        db = connect(isolation_level=None)
-        with pytest.raises(ConfigurationError, match="BEGIN"):
-            ask(db)
-        assert fence(db) == {}
-        assert not db.in_transaction
+class TestCost:
+    def test_each_is_one_statement(self, db: sqlite3.Connection) -> None:
+        said: list[str] = []
+        db.execute("BEGIN")
+        db.set_trace_callback(said.append)
+        admit(db, 1)
+        assert len(said) == 1
+        with pytest.raises(StaleFencingToken):
+            admit(db, 1, "b")
+        assert len(said) == 2
+        fencing.once(db, "event-1")
+        fencing.mint(db, "stock", lease(term()))
+        assert len(said) == 4
 
-    def test_an_explicit_begin_will_do(self, connect: Connect, ask: Callable[[Any], None]) -> None:
-        db = connect(isolation_level=None)
-        db.execute("BEGIN IMMEDIATE")
-        ask(db)
-        db.execute("ROLLBACK")
-        assert fence(db) == {}
-
-    def test_the_implicit_transaction_will_do(
-        self, db: sqlite3.Connection, ask: Callable[[Any], None]
-    ) -> None:
-        assert not db.in_transaction
-        ask(db)
-        assert db.in_transaction
-
-    def test_autocommit_under_its_newer_name_is_refused(
-        self, connect: Connect, ask: Callable[[Any], None]
-    ) -> None:
-        with pytest.raises(ConfigurationError, match="BEGIN"):
-            ask(connect(factory=Autocommitting))
-
-    @pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has autocommit= since 3.12")
-    def test_autocommit_of_python_3_12_is_refused(
-        self, connect: Connect, ask: Callable[[Any], None]
-    ) -> None:
-        with pytest.raises(ConfigurationError, match="BEGIN"):
-            ask(connect(autocommit=True))
-        ask(connect(autocommit=False))
-
-
-@pytest.mark.parametrize("ask", [ask_the_fence, ask_once])
-class TestTheTables:
-    def test_when_missing_the_error_says_how_to_make_them(
-        self, tmp_path: Path, ask: Callable[[Any], None]
-    ) -> None:
-        with closing(sqlite3.connect(tmp_path / "empty.db")) as db:
-            with pytest.raises(ConfigurationError) as missing:
-                ask(db)
-            assert "fencing.create_table(connection)" in str(missing.value)
-            assert "CREATE TABLE IF NOT EXISTS dlock_fence" in str(missing.value)
-            assert "CREATE TABLE IF NOT EXISTS dlock_once" in str(missing.value)
-
-    def test_are_made_once_and_keep_what_they_hold(
-        self, db: sqlite3.Connection, ask: Callable[[Any], None]
-    ) -> None:
-        with db:
-            ask(db)
-        before = list(db.iterdump())
-        fencing.create_table(db)
-        assert list(db.iterdump()) == before
-
-    def test_other_errors_of_the_database_pass_through(
-        self, connect: Connect, ask: Callable[[Any], None]
-    ) -> None:
-        other = connect()
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            ask(connect())
-
-    def test_an_unknown_kind_of_connection_is_refused(self, ask: Callable[[Any], None]) -> None:
-        with pytest.raises(ConfigurationError, match=r"builtins\.object"):
-            ask(object())
+    def test_no_library_is_imported_before_it_is_used(self) -> None:
+        ask = (
+            "import sys, celery_dlock; before = set(sys.modules); import celery_dlock.fencing; "
+            "print({'django', 'psycopg', 'pymysql', 'redis', 'sqlalchemy'} "
+            "& {name.split('.')[0] for name in sys.modules.keys() - before})"
+        )
+        assert subprocess.check_output([sys.executable, "-c", ask], text=True) == "set()\n"

@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock.core.keeper import Keeper
 from celery_dlock.core.lease import SECOND, Term, margin
-from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict
+from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict, Unknown
 from celery_dlock.errors import BackendUnavailable
 from tests.services.monotonic import Monotonic
 from tests.services.until import until
@@ -24,6 +24,7 @@ class Store:
         self.clock = clock
         self.asked: list[list[str]] = []
         self.given_up: set[str] = set()
+        self.silent: set[str] = set()
         self.error: Exception | None = None
         self.takes = 0.0
         self.before_answer: Callable[[], None] = lambda: None
@@ -34,7 +35,12 @@ class Store:
         self.before_answer()
         if self.error is not None:
             raise self.error
-        return [Lost() if claim.key in self.given_up else Renewed(0) for claim in claims]
+        return [self.verdict(claim.key) for claim in claims]
+
+    def verdict(self, key: str) -> RenewVerdict:
+        if key in self.silent:
+            return Unknown()
+        return Lost() if key in self.given_up else Renewed(0)
 
 
 class Idle(Keeper):
@@ -171,6 +177,22 @@ def test_a_failed_renewal_is_tried_again_well_before_the_lease_ends(
     assert not held.lost
     assert held.trusted_until > held.since + TTL
     assert told_in_the_end(losses) == []
+
+
+def test_a_part_of_the_store_that_does_not_answer_is_asked_again_and_the_rest_is_renewed(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held, other = term(clock, "a"), term(clock, "b")
+    for each in (held, other):
+        keeper.watch(each, None, losses)
+    store.silent = {"a"}
+    turn(keeper, clock)
+    assert other.trusted_until > held.trusted_until
+    store.silent = set()
+    turn(keeper, clock)
+    assert store.asked[1] == ["a"]
+    assert held.trusted_until > other.trusted_until
+    assert not losses.told
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost_when_it_can_no_longer_be_trusted(

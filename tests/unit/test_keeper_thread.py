@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
 
 from celery_dlock.core.keeper import Keeper
-from celery_dlock.core.lease import SECOND, Term
+from celery_dlock.core.lease import SECOND, Term, unsleeping
 from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict
 from tests.services.until import until
 
@@ -32,9 +31,17 @@ def losses() -> Losses:
     return Losses()
 
 
-def real_term(key: str, ttl: float) -> Term:
-    claim = Claim(key, f"task-{key}:0:0", "n", int(ttl * SECOND))
-    return Term(claim, 0, 1, time.monotonic())
+TTL = 600.0
+
+
+def new_term(key: str, age: float = 0.0) -> Term:
+    claim = Claim(key, f"task-{key}:0:0", "n", int(TTL * SECOND))
+    return Term(claim, 0, 1, unsleeping() - age)
+
+
+def term_due_soon(key: str) -> Term:
+    """To be renewed in a moment, and trusted for minutes: a slow machine does not lose it."""
+    return new_term(key, age=TTL / 3 - 0.1)
 
 
 def asleep(keeper: Keeper) -> None:
@@ -47,10 +54,28 @@ def test_the_thread_starts_with_the_first_lease_and_not_before(losses: Losses) -
     keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
     before = set(threading.enumerate())
     assert vars(keeper)["_thread"] is None
-    keeper.watch(real_term("a", 600.0), None, losses)
+    keeper.watch(new_term("a"), None, losses)
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon
-    keeper.forget([real_term("a", 600.0).claim])
+    keeper.forget([new_term("a").claim])
+
+
+def test_the_thread_of_one_that_is_closed_ends_when_nothing_is_held(losses: Losses) -> None:
+    # Given one that is closed while it keeps a lease
+    keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
+    before = set(threading.enumerate())
+    held = term_due_soon("a")
+    trusted_until = held.trusted_until
+    keeper.watch(held, None, losses)
+    (thread,) = set(threading.enumerate()) - before
+
+    keeper.close()
+
+    # Then it keeps that one until it is given back, and is gone
+    until("it renews", lambda: held.trusted_until > trusted_until)
+    keeper.forget([held.claim])
+    keeper.close()  # or it would sleep until the next one is due
+    until("the thread has ended", lambda: not thread.is_alive())
 
 
 def test_a_short_task_that_comes_and_goes_wakes_nobody(
@@ -64,13 +89,13 @@ def test_a_short_task_that_comes_and_goes_wakes_nobody(
         return [Renewed(0) for _ in claims]
 
     keeper = Keeper(renew)
-    keeper.watch(real_term("first", 600.0), None, losses)
+    keeper.watch(new_term("first"), None, losses)
     asleep(keeper)
     woken: list[int] = []
     monkeypatch.setattr(keeper._changed, "notify", lambda n=1: woken.append(n))
     # When a hundred leases come and go
     for number in range(100):
-        held = real_term(f"short-{number}", 600.0)
+        held = new_term(f"short-{number}")
         keeper.watch(held, None, losses)
         keeper.forget([held.claim])
     # Then it has slept through all of it
@@ -86,14 +111,14 @@ def test_a_lease_due_earlier_than_the_others_wakes_the_thread(losses: Losses) ->
         return [Renewed(0) for _ in claims]
 
     keeper = Keeper(renew)
-    keeper.watch(real_term("long", 600.0), None, losses)
+    keeper.watch(new_term("later"), None, losses)
     asleep(keeper)
-    short = real_term("short", 0.3)
-    keeper.watch(short, None, losses)
-    until("three renewals", lambda: len(asked) >= 3)
-    keeper.forget([short.claim])
-    assert {"short"} == {key for keys in asked for key in keys}
-    assert short.lost is None
+    earlier = term_due_soon("earlier")
+    keeper.watch(earlier, None, losses)
+    until("it is renewed", lambda: asked)
+    keeper.forget([earlier.claim])
+    assert asked == [["earlier"]]
+    assert earlier.lost is None
 
 
 @pytest.mark.parametrize("defect", ["raises", "too few verdicts"])
@@ -108,9 +133,10 @@ def test_a_defect_in_renewing_does_not_end_the_thread(defect: str, losses: Losse
         return [] if calls == 1 else [Renewed(0) for _ in claims]
 
     keeper = Keeper(renew)
-    held = real_term("a", 1.5)
+    held = term_due_soon("a")
+    trusted_until = held.trusted_until
     keeper.watch(held, None, losses)
-    until("it goes on renewing", lambda: calls >= 3)
+    until("it goes on renewing", lambda: held.trusted_until > trusted_until)
     keeper.forget([held.claim])
     assert held.lost is None
     assert losses.told == []
@@ -121,9 +147,7 @@ def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
 ) -> None:
     # Given a process that can start no further thread once the keeper runs
     keeper = Keeper(lambda claims: [Lost() if c.key == "gone" else Renewed(0) for c in claims])
-    gone, kept = real_term("gone", 0.3), real_term("kept", 0.6)
-    keeper.watch(gone, None, losses)
-    keeper.watch(kept, None, losses)
+    gone, kept = term_due_soon("gone"), new_term("kept", age=TTL / 3 - 0.3)
     start = threading.Thread.start
 
     def no_more(thread: threading.Thread) -> None:
@@ -132,11 +156,13 @@ def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", no_more)
+    first = kept.trusted_until
+    for term in (gone, kept):
+        keeper.watch(term, None, losses)
     # When one lease is lost
     until("the loss is noticed", lambda: gone.lost)
     # Then the others are still renewed
-    first = kept.trusted_until
-    until("the other is renewed", lambda: kept.trusted_until > first + 0.5)
+    until("the other is renewed", lambda: kept.trusted_until > first)
     keeper.forget([kept.claim])
     assert kept.lost is None
 
@@ -152,10 +178,10 @@ def test_a_keeper_whose_thread_could_not_start_tries_again_with_the_next_lease(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fails)
         with pytest.raises(RuntimeError):
-            keeper.watch(real_term("a", 0.3), None, losses)
-    keeper.forget([real_term("a", 0.3).claim])
-    held = real_term("b", 0.3)
-    keeper.watch(held, None, losses)
+            keeper.watch(new_term("a"), None, losses)
+    keeper.forget([new_term("a").claim])
+    held = term_due_soon("b")
     first = held.trusted_until
+    keeper.watch(held, None, losses)
     until("it is renewed", lambda: held.trusted_until > first)
     keeper.forget([held.claim])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from celery_dlock.core.later import ENOUGH, Later
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
@@ -25,12 +27,13 @@ class Store:
             raise BackendUnavailable("no store")
         self.heard.append(f"{claim.task} {outcome}")
 
-    def sleep(self, pause: float) -> None:
+    def wait(self, closed: threading.Event, pause: float) -> bool:
         self.pauses.append(pause)
         self.now += pause
+        return closed.is_set()
 
     def later(self) -> Later:
-        return Later(self.say, monotonic=lambda: self.now, sleep=self.sleep)
+        return Later(self.say, monotonic=lambda: self.now, wait=self.wait)
 
 
 def claim(task: str) -> Claim:
@@ -52,6 +55,7 @@ def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
 def test_after_a_while_it_is_given_up_and_the_thread_ends() -> None:
     store = Store(away=10**6)
     later = store.later()
+    others = set(threading.enumerate())
 
     later.say(claim("a"), Outcome.DONE)
 
@@ -60,8 +64,41 @@ def test_after_a_while_it_is_given_up_and_the_thread_ends() -> None:
     store.away = 0
     later.say(claim("b"), Outcome.DONE)
     until("the next is heard", lambda: store.heard == ["b done"])
-    until("no thread is left", lambda: "celery-dlock-later" not in _threads())
+    until("no thread is left", lambda: "celery-dlock-later" not in _threads_but(others))
 
 
-def _threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate()]
+def test_when_it_is_closed_all_is_tried_once_more_and_the_thread_ends() -> None:
+    store = Store(away=1)
+    later = Later(store.say)
+    others = set(threading.enumerate())
+    for task in "abc":
+        later.say(claim(task), Outcome.DONE)
+    until("it was tried in vain", lambda: not store.away)
+
+    later.close()
+
+    assert store.heard == ["a done", "b done", "c done"]
+    assert "celery-dlock-later" not in _threads_but(others)
+
+
+def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(away=2)
+    later = Later(store.say)
+    for task in "ab":
+        later.say(claim(task), Outcome.DONE)
+    until("it was tried in vain", lambda: store.away == 1)
+
+    later.close()
+    later.say(claim("c"), Outcome.DONE)
+
+    assert store.heard == []
+    assert not store.away
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the lock store never heard that {task} is done" for task in "abc"
+    ]
+
+
+def _threads_but(others: set[threading.Thread]) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread not in others]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from celery_dlock.core.lease import Lease, Term, margin
+from celery_dlock.core.lease import Lease, Term, margin, ttl_to_trust
 from celery_dlock.core.state import Claim, Mode
 from celery_dlock.errors import ConfigurationError, LockLost
 
@@ -67,6 +67,12 @@ def test_trust_ends_a_margin_before_the_store_lets_the_next_one_in(monotonic: Mo
     assert held.lost
 
 
+@pytest.mark.parametrize("seconds", [0.5, 30.0, 3600.0])
+def test_what_is_to_be_trusted_for_some_time_is_asked_for_a_margin_longer(seconds: float) -> None:
+    ttl = ttl_to_trust(seconds)
+    assert ttl - margin(ttl) == pytest.approx(seconds)
+
+
 def test_the_margin_is_the_drift_allowance_of_the_redlock_article() -> None:
     assert margin(30) == pytest.approx(0.302)
 
@@ -113,6 +119,17 @@ def test_the_first_reason_of_a_loss_is_the_one_that_is_told(monotonic: Monotonic
 
     with pytest.raises(LockLost, match="the store had given it up"):
         lease(kept).check()
+
+
+def test_a_lease_of_no_store_cannot_be_extended(monotonic: Monotonic) -> None:
+    with pytest.raises(ConfigurationError, match="no store"):
+        lease(term(monotonic)).extend(10)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "10", True])
+def test_it_is_extended_by_a_number_of_seconds(monotonic: Monotonic, seconds: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"extend\(\) must be a number of seconds"):
+        lease(term(monotonic)).extend(seconds)  # type: ignore[arg-type]
 
 
 def test_checking_says_nothing_while_the_lock_can_be_trusted(monotonic: Monotonic) -> None:

@@ -101,6 +101,46 @@ def test_a_lost_process_is_no_failure_while_the_store_has_the_message(
     assert desk.result(request.id).state == "SUCCESS"
 
 
+class Pool:
+    """It ends nothing: the test says when the process is gone."""
+
+    def terminate_job(self, pid: int, signal: int) -> None: ...
+
+
+@pytest.mark.parametrize("exc", [WorkerLostError("signal 15"), Terminated(15)])
+def test_what_was_terminated_does_not_run_again_though_the_store_has_it(
+    desk: Desk, exc: Exception
+) -> None:
+    request, message = accepted(desk, KEEP, acks_late=True, reject_on_worker_lost=True)
+    enters(desk, request)
+
+    request.terminate(Pool())
+    fails(request, exc)
+    request._child_is_gone()
+
+    assert message.acknowledged
+    assert desk.deliver_all() == 0
+    assert runtime(desk.app).backend.peek("order:42").parked == 0
+
+
+@pytest.mark.parametrize("exc", [WorkerLostError("signal 15"), Terminated(15)])
+def test_what_was_cancelled_runs_again_when_its_process_is_gone(desk: Desk, exc: Exception) -> None:
+    # Given a message that only the store has, whose task is cancelled as a connection breaks
+    request, message = accepted(desk, KEEP)
+    enters(desk, request)
+    assert message.acknowledged
+    request.cancel(Pool())
+
+    # When it says so, it may still write
+    fails(request, exc)
+    assert desk.size() == 0
+
+    # Then it runs when it cannot
+    request._child_is_gone()
+    desk.deliver_all()
+    assert desk.result(request.id).state == "SUCCESS"
+
+
 @pytest.mark.parametrize("late", [True, False])
 def test_a_process_that_is_lost_before_the_store_has_the_message_is_a_failure(
     desk: Desk, late: bool
@@ -136,6 +176,10 @@ def test_nor_while_the_broker_has_it(desk: Desk) -> None:
     fails(request, WorkerLostError("signal 9"))
     assert desk.result(request.id).state == "PENDING"
     assert desk.size() == 1
+    # And it runs when it comes back
+    request._child_is_gone()
+    desk.deliver_all()
+    assert desk.result(request.id).state == "SUCCESS"
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -182,7 +226,17 @@ def test_the_turn_is_given_back_also_when_the_arguments_say_no_key(
     desk: Desk, exc: Exception
 ) -> None:
     request = called(desk)
-    request._args = ()
+    request._request_dict["args"] = ()
     fails(request, exc)
     request._child_is_gone()
+    assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+
+@pytest.mark.parametrize("args", [(42,), ()])
+def test_what_is_revoked_before_it_begins_gives_its_turn_back(
+    desk: Desk, args: tuple[int, ...]
+) -> None:
+    request = called(desk)
+    request._request_dict["args"] = args
+    request._announce_revoked("expired", False, None, True)
     assert runtime(desk.app).backend.peek("order:42").grants == ()

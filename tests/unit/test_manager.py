@@ -16,6 +16,7 @@ from celery_dlock.core.state import (
     Mode,
     Outcome,
     Reason,
+    Wait,
 )
 from tests.services.faulty import (
     KEEPING,
@@ -106,6 +107,18 @@ def test_somebody_carries_the_task_only_if_it_is_so_for_every_key(
     for term in two.terms:
         MemoryBackend.leave(store, term.claim, Outcome.DONE)
     assert manager.release(two, Outcome.REPEAT) is True
+
+
+def test_a_task_that_is_to_run_again_waits_in_one_queue_only(store: Faulty) -> None:
+    woken: list[str] = []
+    manager = LockManager(store, lambda wakes: woken.extend(wake.key for wake in wakes))
+    lease = taken(manager.acquire(claims(wait=Wait.QUEUE), KEEPING, b"before"))
+    # When it waits again, and is called at once from there
+    carried = manager.release(lease, Outcome.REPEAT, b"again")
+    # Then that is at the first of its keys, and enough: it need not be published as well
+    assert [store.peek(key).parked + len(store.peek(key).grants) for key in KEYS] == [1, 0, 0]
+    assert woken == ["a"]
+    assert carried
 
 
 def test_trust_counts_from_before_each_request_was_sent(store: Faulty) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from celery_dlock.core import manager as manager_module
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.manager import LockManager
-from celery_dlock.core.state import (
-    Outcome,
-)
+from celery_dlock.core.state import Drop, Outcome, Reason, Wait
 from celery_dlock.errors import BackendUnavailable
 from tests.services.faulty import (
     KEEPING,
@@ -23,6 +25,7 @@ from tests.services.faulty import (
     taken,
     watched,
 )
+from tests.services.until import until
 
 
 @pytest.fixture
@@ -45,6 +48,23 @@ def test_a_request_without_an_answer_is_taken_back(manager: LockManager, store: 
     assert ("enter", "b") in store.calls
     assert store.held() == set()
     assert watched(manager) == set()
+
+
+def test_a_store_whose_answers_are_lost_for_a_while_puts_nothing_aside(
+    manager: LockManager, store: Faulty
+) -> None:
+    # Given a task that queues, and that has asked in vain for as often as its runs may be lost
+    store.late = fails_for(("enter", "a"))
+    for nonce in range(MAX_LOST_RUNS):
+        asks = claims(keys=["a"], wait=Wait.QUEUE)
+        with pytest.raises(BackendUnavailable):
+            manager.acquire([replace(asks[0], nonce=f"{nonce}")], KEEPING, b"message")
+    # When it is answered
+    store.late = fails_for()
+    answer = manager.acquire(claims(keys=["a"], wait=Wait.QUEUE), KEEPING, b"message")
+    # Then it runs for the first time
+    assert taken(answer).keys == ("a",)
+    assert store.dead() == []
 
 
 def test_the_error_is_that_of_the_request_even_when_taking_back_fails_too(
@@ -159,3 +179,43 @@ def test_a_claim_taken_back_while_the_store_is_away_is_not_renewed_when_it_is_ba
     # Then it is the store's to end
     assert store.held() == {"a"}
     assert watched(manager) == set()
+
+
+def test_a_task_that_ended_without_a_lease_is_not_called_again_for_a_store_that_was_away(
+    manager: LockManager, store: Faulty
+) -> None:
+    # Given a task that was called to its end, as after max_wait, and that ended
+    (mine,) = claims(keys=["a"], wait=Wait.QUEUE, done_ttl=int(TTL * SECOND))
+    holder = taken(LockManager(store, nobody_is_woken).acquire(claims("holder", ["a"]), KEEPING))
+    store.enter(mine, b"message")
+    # When the store does not hear of it
+    store.fault = fails_for(("leave", "a"))
+    manager.take_back([mine], Outcome.DONE)
+    assert store.peek("a").parked == 1
+    # Then it hears it later: nothing waits there to be called
+    store.fault = fails_for()
+    until("it is heard", lambda: store.peek("a").parked == 0)
+    assert store.enter(mine).verdict == Drop(Reason.DONE)
+    assert holder.lost is False
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_was_not_heard_is_said_once_more_at_the_end_and_never_after(
+    manager: LockManager, store: Faulty, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    # Given a task whose end the store did not hear
+    closed: list[int] = []
+    monkeypatch.setattr(store, "close", lambda: closed.append(len(store.calls)))
+    lease = taken(manager.acquire(claims(keys=["a"]), KEEPING))
+    store.fault = fails_for(("leave", "a"))
+    with pytest.raises(BackendUnavailable):
+        manager.release(lease, Outcome.DONE)
+    # When the manager is closed, and the store is there or not
+    if there:
+        store.fault = fails_for()
+    before = len(store.calls)
+    manager.close()
+    # Then it was asked once, and is closed after that
+    assert store.held() == (set() if there else {"a"})
+    assert closed == [before + 1]
+    assert not manager._later._unsaid

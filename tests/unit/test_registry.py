@@ -11,8 +11,9 @@ import pytest
 
 from celery_dlock.backends.base import BackendOptions, LockBackend
 from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock.core.events import log
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.registry import BACKENDS, backend_class, open_backend
+from celery_dlock.registry import BACKENDS, SINKS, backend_class, open_backend, sink_named
 
 
 @pytest.mark.parametrize("scheme", BACKENDS)
@@ -34,7 +35,7 @@ def test_an_unknown_scheme_is_answered_with_the_nearest() -> None:
 
 
 def test_a_scheme_like_no_other_is_answered_with_the_list() -> None:
-    with pytest.raises(ConfigurationError, match=r"known: memory, redis, .*sqlite"):
+    with pytest.raises(ConfigurationError, match=r"known: etcd, .*memory, redis, .*sqlite"):
         backend_class("quantum://localhost")
 
 
@@ -126,3 +127,27 @@ class TestAThirdParty:
     def test_is_told_when_its_class_is_not_there(self) -> None:
         with pytest.raises(ConfigurationError, match="cannot import third_party_store:Absent"):
             backend_class("absent://localhost")
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_every_exporter_of_the_table_can_be_made_for_an_app(name: str) -> None:
+    assert callable(sink_named(name).from_app)
+
+
+@pytest.mark.parametrize("path", ["celery_dlock.core.events.log", "celery_dlock.core.events:log"])
+def test_a_sink_is_found_by_its_dotted_path(path: str) -> None:
+    assert sink_named(path) is log
+
+
+def test_an_exporter_without_its_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SINKS, "prometheus", ("surely_not_installed:Sink", "prometheus"))
+    with pytest.raises(ConfigurationError, match=r'pip install "celery-dlock\[prometheus\]"'):
+        sink_named("prometheus")
+
+
+@pytest.mark.parametrize("path", ["shop.nowhere:count", "celery_dlock.core.events:nothing"])
+def test_a_sink_that_is_not_there_is_an_error_with_its_name(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=path):
+        sink_named(path)

@@ -16,7 +16,7 @@ from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.contention.skip import Skip
 from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.settings import _CHECKS, Settings
+from celery_dlock.settings import _CHECKS, HistoryOptions, Settings
 
 
 def read(**conf: Any) -> Settings:
@@ -40,6 +40,7 @@ def test_a_url_is_all_that_is_needed() -> None:
         fencing_epoch=0,
         backend_options={},
         sinks=(),
+        history=None,
     )
 
 
@@ -57,6 +58,7 @@ def test_every_setting_is_read() -> None:
         "dlock_fencing_epoch": 7,
         "dlock_backend_options": {"timeout": 2},
         "dlock_sinks": ["shop.locks.count", print],
+        "dlock_history": {"url": "sqlite:///history.db", "keep": 3600},
     }
 
     assert read(**given) == Settings(
@@ -72,6 +74,7 @@ def test_every_setting_is_read() -> None:
         fencing_epoch=7,
         backend_options={"timeout": 2},
         sinks=("shop.locks.count", print),
+        history=HistoryOptions("sqlite:///history.db", 3600.0),
     )
 
 
@@ -199,6 +202,12 @@ def app_of(namespace: str | None, **keys: Any) -> Celery:
         ("backend_options", ["timeout"]),
         ("sinks", "shop.locks.count"),
         ("sinks", ["count"]),
+        ("sinks", ["promtheus"]),
+        ("history", 3),
+        ("history", "history.db"),
+        ("history", {}),
+        ("history", {"url": "sqlite:///history.db", "kept": 3}),
+        ("history", {"url": "sqlite:///history.db", "keep": 0}),
         ("sinks", [3]),
     ],
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from celery import signals
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock import Lease, LockLost, lock
-from celery_dlock.core.events import Dropped
+from celery_dlock.core.events import Dropped, Lost
 from celery_dlock.tasks.leaving import leave_after_result
+from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import open_desk
 
 
@@ -63,6 +67,30 @@ def test_a_lock_whose_leaving_was_struck_goes_with_the_next_task() -> None:
 
         assert desk.holders("order:1") == []
         assert desk.holders("order:2") == []
+
+
+def test_a_lock_whose_leaving_was_struck_after_it_was_free_is_not_told_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open_desk() as desk:
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: int) -> None: ...
+
+        manager = runtime(desk.app).manager
+        release = manager.release
+
+        def struck(*args: Any) -> None:
+            monkeypatch.setattr(manager, "release", release)
+            release(*args)
+            raise SoftTimeLimitExceeded
+
+        monkeypatch.setattr(manager, "release", struck)
+        charge.delay(42)
+        desk.deliver()
+
+        assert desk.holders("order:42") == []
+        assert desk.happened(Lost) == []
 
 
 def test_a_task_run_eagerly_by_a_body_leaves_the_body_its_lock() -> None:

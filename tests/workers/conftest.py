@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from kombu.message import Message
 
 from celery_dlock import LockedTask, Queue, lock
+from celery_dlock.settings import Settings
 from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.testing import ManualClock
 from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
+from tests.services.stores import EVERY, Store
 
 MakeLab = Callable[..., Lab]
 
@@ -45,11 +49,36 @@ def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
         forget(lab.app)  # from Python 3.13 on an SQLite connection that is left open is a warning
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What happens at the desk happens over every store, in a file that is marked so."""
+    if "desk" in metafunc.fixturenames and metafunc.definition.get_closest_marker("every_store"):
+        metafunc.parametrize("store", EVERY, indirect=True)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Store | None:
+    """The store of the desk; without one it is in memory."""
+    return getattr(request, "param", None)
+
+
 @pytest.fixture(name="desk")
-def a_desk() -> Iterator[Desk]:
+def a_desk(request: pytest.FixtureRequest, store: Store | None) -> Iterator[Desk]:
     """The path of a message through a worker, in this process and without waiting."""
-    with open_desk() as made:
+    config = store.settings(request, request.getfixturevalue("tmp_path")) if store else {}
+    with open_desk(**config) as made:
         yield made
+        forget(made.app)
+
+
+@pytest.fixture
+def clock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of the desk's store."""
+    clock = ManualClock()
+    given = runtime(desk.app).settings.options
+    forget(desk.app)
+    options = property(lambda settings: replace(given, clock=clock))
+    monkeypatch.setattr(Settings, "options", options)
+    return clock
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_chains_on_one_key_run_through(lab: Lab) -> None:
         chains = [chain(*(apply.si("chain", 10 * n + m) for m in range(3)))() for n in range(4)]
         refused(lab, "chain", 4)
 
-    assert [result.get(timeout=60) for result in chains] == [2, 12, 22, 32]
+    assert [result.get(timeout=180) for result in chains] == [2, 12, 22, 32]
     check_no_overlap(lab, "chain", 12)
     for n in range(4):
         numbers = [e["number"] for e in lab.journal.read("end", order="chain")]

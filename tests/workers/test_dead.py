@@ -16,7 +16,6 @@ from kombu.exceptions import OperationalError
 from kombu.message import Message
 
 from celery_dlock import LockedTask, LockLost, lock
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import Buried
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Cause, Claim, Outcome, Wait
@@ -26,16 +25,10 @@ from celery_dlock.tasks.useless import bury_rejected, bury_unknown
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 
+pytestmark = pytest.mark.every_store
+
 KEY = "order:42"
 AN_HOUR = 3600
-
-
-@pytest.fixture
-def clock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    """The clock of the desk's store."""
-    clock = ManualClock()
-    monkeypatch.setattr(runtime(desk.app).backend, "_now", clock)
-    return clock
 
 
 @pytest.fixture
@@ -224,5 +217,4 @@ def test_a_message_that_never_waited_is_none_of_ours(desk: Desk, charge: LockedT
 
     bury_unknown(sender=Consumer(desk.app), message=message, name="charge", id="id")
 
-    assert isinstance(store(desk), MemoryBackend)
     assert store(desk).dead() == []

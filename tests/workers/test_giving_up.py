@@ -12,6 +12,8 @@ from celery_dlock.core.state import KeyState
 from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 
+pytestmark = pytest.mark.every_store
+
 FOREVER_AGO = 4000.0
 
 

@@ -9,6 +9,7 @@ import pytest
 from billiard.einfo import ExceptionInfo, Traceback
 
 from celery_dlock import Policy, Queue, Reschedule, lock
+from celery_dlock.tasks.execution import Execution
 from celery_dlock.tasks.request import LockedRequest
 from tests.services.desk import Desk
 
@@ -17,6 +18,10 @@ def kept() -> list[object]:
     """Copied tracebacks and records of exceptions that are in memory; both tell their lies well."""
     ours = (ExceptionInfo, Traceback)
     return [found for found in gc.get_objects() if type(found) in ours]
+
+
+def executions() -> list[object]:
+    return [found for found in gc.get_objects() if type(found) is Execution]
 
 
 @pytest.mark.parametrize("policy", [Queue(), Reschedule()])
@@ -35,6 +40,22 @@ def test_no_record_of_its_way_stays_in_memory(desk: Desk, policy: Policy) -> Non
             assert [found for found in kept() if id(found) not in before] == []
         finally:
             gc.enable()
+
+
+def test_no_record_of_a_delivery_stays_in_memory(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> None: ...
+
+    others = executions()
+    before = {id(found) for found in others}
+    gc.disable()
+    try:
+        charge.delay("42")
+        desk.deliver()
+
+        assert [found for found in executions() if id(found) not in before] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("policy", [Queue(), Reschedule()])

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import ConfigurationError, LockContended, LockTimeout, current_lease, lock
+from celery_dlock import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    current_lease,
+    lock,
+)
+from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock.core.events import Lost
+from celery_dlock.core.state import Outcome
 from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk, open_desk
 from tests.services.until import until
@@ -207,6 +218,92 @@ def test_it_is_nested_key_by_key(desk: Desk) -> None:
         assert desk.holders("a") != []
         assert desk.holders("b") == []
     assert desk.holders("a") == []
+
+
+def test_below_a_lock_that_is_lost_its_key_is_not_held(desk: Desk) -> None:
+    @desk.locked("k", name="below")
+    def below() -> str:
+        return "ran"
+
+    with lock("k", app=desk.app) as lease:
+        assert below() == "ran"
+        lease.terms[0].lose("the process was stopped")
+        with pytest.raises(LockLost, match="was stopped"), lock("k", app=desk.app):
+            pytest.fail("somebody else may have it")
+        with pytest.raises(LockLost, match="was stopped"):
+            below()
+        with lock("other", app=desk.app):
+            pass
+
+
+def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awake = time.clock_gettime
+
+    def after_an_hour_of_sleep(clock: int) -> float:
+        return awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME)
+
+    with lock("k", app=desk.app, ttl=30) as lease:
+        lease.check()
+        monkeypatch.setattr(time, "clock_gettime", after_an_hour_of_sleep)
+        with pytest.raises(LockLost, match="not renewed in time"):
+            lease.check()
+
+
+def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
+    @desk.locked("k", name="alone")
+    def alone() -> str:
+        return "ran"
+
+    with lock("k", app=desk.app, limit=3):
+        with pytest.raises(LockContended), lock("k", app=desk.app):
+            pytest.fail("two others may hold it")
+        with pytest.raises(LockContended), lock("k", app=desk.app, limit=2):
+            pytest.fail("two others may hold it")
+        with pytest.raises(LockContended):
+            alone()
+        with lock("k", app=desk.app, limit=3):
+            pass
+    with lock("k", app=desk.app), lock("k", app=desk.app, limit=3):
+        pass  # who is alone is one of three, too
+
+
+def test_a_loss_that_shows_only_at_the_end_of_the_block_is_told_once(desk: Desk) -> None:
+    with lock("k", app=desk.app) as lease:
+        (term,) = lease.terms
+        runtime(desk.app).backend.leave(term.claim, Outcome.OVER)  # as a store that forgot it
+
+    assert [event.key for event in desk.happened(Lost)] == ["k"]
+
+
+def test_a_loss_that_was_told_meanwhile_is_not_told_again(desk: Desk) -> None:
+    keeper = runtime(desk.app).manager._keeper
+    with lock("k", app=desk.app) as lease:
+        (term,) = lease.terms
+        keeper._watches[term.claim].until = 0.0  # it has been held for too long
+        keeper._watches[term.claim].due = 0.0
+        keeper.tend()
+        until("it is told", lambda: desk.happened(Lost))
+
+    assert len(desk.happened(Lost)) == 1
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once_to_take_and_once_to_take_back(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def away(self: object, *args: object) -> None:
+        asked.append(args)
+        raise BackendUnavailable("no answer")
+
+    for operation in ("enter", "leave"):
+        monkeypatch.setattr(MemoryBackend, operation, away)
+    with pytest.raises(BackendUnavailable), lock("k", app=desk.app, timeout=0):
+        pytest.fail("nobody knows")
+
+    assert len(asked) == 2
 
 
 def test_without_app_it_is_the_current_ones() -> None:

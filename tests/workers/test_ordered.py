@@ -18,6 +18,8 @@ from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
+pytestmark = pytest.mark.every_store
+
 KEY = "order:42"
 
 Ran = list[Any]
@@ -76,6 +78,7 @@ def test_other_keys_do_not_wait(desk: Desk, charge: LockedTask) -> None:
     assert desk.size() == 3
 
 
+@pytest.mark.usefixtures("clock")  # which stands, so that no call goes unanswered for too long
 def test_two_publishers_at_once_take_one_place_each(desk: Desk, charge: LockedTask) -> None:
     start = threading.Barrier(8)
 

@@ -21,6 +21,8 @@ from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
+pytestmark = pytest.mark.every_store
+
 KEY = "order:42"
 
 Ran = list[Any]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject
 
-from celery_dlock import LockedTask, LockLost, StaleFencingToken
+from celery_dlock import Lease, LockedTask, LockLost, StaleFencingToken
 from celery_dlock.core.events import Acquired, Dropped, StaleRejected
+from celery_dlock.core.state import Outcome, Run
+from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 
 LOST = [LockLost("order:42"), StaleFencingToken("order:42", 1, 2)]
@@ -112,6 +115,26 @@ def test_a_lost_lock_is_no_failure_and_spends_no_retry(
     assert result.get() == 0
     assert runs == [0, 0]
     assert called == []
+
+
+@pytest.mark.parametrize("policy", ["reschedule", "skip"])
+def test_a_lost_lock_that_another_delivery_holds_keeps_its_message_all_the_same(
+    desk: Desk, policy: str
+) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention=policy)
+    def charge(order: str, *, lease: Lease) -> None:
+        # Given that the store gives it up, and a copy of the message gets the key
+        store, (term,) = runtime(desk.app).backend, lease.terms
+        store.leave(term.claim, Outcome.ABANDONED)
+        assert isinstance(store.enter(replace(term.claim, nonce="copy")).verdict, Run)
+        raise LockLost("order:42")
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+
+    # Then it comes back, should the copy's worker die, and leaves the state to the copy
+    assert desk.size() == 1
+    assert result.state == "PENDING"
 
 
 @pytest.mark.parametrize("define", DEFINED[1:])

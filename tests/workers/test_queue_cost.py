@@ -13,13 +13,15 @@ import pytest
 
 from celery_dlock import lock
 from celery_dlock.backends.redis import RedisBackend
+from celery_dlock.backends.redis_scripts import ENTER, LEAVE, RENEW, SWEEP
 from celery_dlock.backends.redis_wire import base_name, names
 from celery_dlock.core.state import Park
 from celery_dlock.tasks.entry import Entry
 from celery_dlock.tasks.runtime import forget, runtime
 from celery_dlock.testing.contract.words import QUEUE, claim
 from tests.services.lab import Lab
-from tests.services.redis import RedisServer, require_redis
+from tests.services.redis import RedisServer
+from tests.services.require import require
 from tests.services.until import until
 from tests.services.worker import Worker
 
@@ -46,7 +48,7 @@ class Crowd:
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
     """The first of them have come through the one worker; a second one has nothing to do."""
-    require_redis()
+    require("redis")
     with RedisServer() as broker, RedisServer() as store:
         config = {
             "celery": {
@@ -95,8 +97,8 @@ def waiting_message(store: RedisServer) -> bytes:
 
 
 def test_only_renewals_and_sweeps_reach_the_store_while_ten_thousand_wait(crowd: Crowd) -> None:
-    session = crowd.backend._session
-    scripts = {getattr(session, name).sha: name for name in ("enter", "leave", "renew", "sweep")}
+    known = {"enter": ENTER, "leave": LEAVE, "renew": RENEW, "sweep": SWEEP}
+    scripts = {script.digest.decode(): name for name, script in known.items()}
 
     heard = Counter(
         scripts.get(command.split()[1], command) for command in commands(crowd.store, seconds=10)

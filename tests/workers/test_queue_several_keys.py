@@ -9,6 +9,8 @@ from celery_dlock.core.events import Released
 from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 
+pytestmark = pytest.mark.every_store
+
 KEYS = ("order:42", "stock")  # in the order in which they are taken
 
 Ran = list[int]
@@ -51,6 +53,24 @@ def test_who_waits_for_either_key_gets_both(desk: Desk, charge: LockedTask, ran:
     # Then nobody goes round in circles
     assert ran == [0, 1, 2, 3, 4]
     assert len(desk.happened(Released)) == 5 + 2
+
+
+def test_a_turn_at_a_key_that_the_task_does_not_have_any_more_is_given_back(desk: Desk) -> None:
+    # Given one that waits, and a new version of it, which takes another key
+    prefix = "old:"
+
+    @desk.locked(lambda order: prefix + order, name="charge", on_contention=Queue(max_wait=60))
+    def charge(order: str) -> int:
+        return len(runtime(desk.app).backend.peek("old:42").grants)
+
+    result = charge.delay("42")
+    with lock("old:42", app=desk.app, timeout=0):
+        desk.deliver()
+    prefix = "new:"
+    # When it is called
+    desk.deliver()
+    # Then nobody waits for its turn at the old one
+    assert result.get() == 0
 
 
 def test_a_turn_that_is_kept_goes_when_its_task_ends(

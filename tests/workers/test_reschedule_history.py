@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from celery_dlock import LockedTask, Reschedule, lock
+import pytest
+
+from celery_dlock import LockedTask, LockLost, Reschedule, lock
 from tests.services.desk import Desk
 from tests.workers.conftest import refused
 
@@ -24,6 +26,21 @@ def test_the_header_counts_the_waits_and_keeps_the_first_refusal(
     assert second.headers["dlock"]["waits"] == 1
     assert third.headers["dlock"]["waits"] == 2
     assert second.headers["dlock"]["since"] == third.headers["dlock"]["since"] is not None
+
+
+def test_what_waits_again_after_a_lost_run_has_waited_since_its_first_refusal(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: str) -> None:
+        raise LockLost("order:42")
+
+    charge.delay("42")
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.deliver()
+    first = desk.deliver()
+    again = desk.take()
+
+    assert again is not None
+    assert again.headers["dlock"]["since"] == first.headers["dlock"]["since"] is not None
 
 
 def test_the_refusals_of_an_older_attempt_do_not_count(desk: Desk) -> None:
@@ -73,6 +90,30 @@ def test_while_it_waits_its_state_is_retry_and_says_why(desk: Desk, charge: Lock
     assert result.state == "RETRY"
     assert type(result.result).__name__ == "LockContended"
     assert "order:42" in str(result.result)
+
+
+@pytest.mark.parametrize("ignore_result", [False, True])
+def test_its_state_is_stored_before_it_is_published_and_not_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ignore_result: bool
+) -> None:
+    options = {"ignore_result": ignore_result, "store_errors_even_if_ignored": True}
+
+    @desk.locked("order:{order}", name="charge", **options)
+    def charge(order: str) -> None: ...
+
+    stored, backend = list[str](), type(desk.app.backend)
+    store = backend.mark_as_retry
+
+    def noted(self: Any, task_id: str, *args: Any, **options: Any) -> Any:
+        stored.append(f"RETRY, {desk.size()} published")
+        return store(self, task_id, *args, **options)
+
+    monkeypatch.setattr(backend, "mark_as_retry", noted)
+    charge.apply_async(("42",))
+    refused(desk)
+
+    # A faster copy may have its result by then
+    assert stored == ["RETRY, 0 published"]
 
 
 def test_the_hook_and_the_event_of_a_retry_are_fired(desk: Desk) -> None:

@@ -16,6 +16,8 @@ from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
+pytestmark = pytest.mark.every_store
+
 KEY = "order:42"
 
 
@@ -148,10 +150,43 @@ def test_all_are_looked_for_at_once_twice_and_then_no_more(
         now[0] = 100.0 + second
         if second == 5:
             worker_state.revoked.add("three")
-        step._look()
+        step.round()
 
     both, third = {"one", "two"}, {"three"}
     assert asked == [(100.0, both), (105.0, third), (110.0, both), (115.0, third)]
+
+
+def test_what_is_revoked_again_after_it_was_forgotten_is_looked_for_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Worker:
+        app = desk.app
+
+    def parked(task_ids: set[str]) -> list[tuple[str, str]]:
+        asked.append(task_ids)
+        return []
+
+    step, asked = EndRevoked(Worker), list[set[str]]()
+    monkeypatch.setattr(runtime(desk.app).backend, "parked", parked)
+    for revoked in (["one"], [], ["one"]):
+        monkeypatch.setattr(worker_state, "revoked", worker_state.LimitedSet(data=revoked))
+        step.round()
+
+    assert asked == [{"one"}, {"one"}]
+
+
+def test_of_a_task_without_a_result_nothing_is_stored(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention="queue", ignore_result=True)
+    def charge(order: str) -> None: ...
+
+    result = charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        end(desk, result.id)
+        desk.deliver()
+
+    assert [event.key for event in desk.happened(Revoked)] == [KEY]
+    assert desk.result(result.id).state == states.PENDING
 
 
 @pytest.mark.slow

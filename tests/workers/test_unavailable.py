@@ -105,6 +105,26 @@ def test_a_folder_that_went_away_reschedules_and_back_again_it_runs(tmp_path: Pa
         assert result.get() == 1
 
 
+def test_what_was_sent_away_is_no_duplicate_though_the_store_is_back_as_it_leaves(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> int:
+        return 1
+
+    def away(*_: object) -> None:
+        raise BackendUnavailable("no store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime(desk.app).backend, "enter", away)
+        result = charge.apply_async(("42",))
+        desk.deliver()
+    assert result.state == "RETRY"
+
+    desk.deliver()
+    assert result.state == "SUCCESS"
+
+
 def test_with_on_unavailable_fail_the_task_fails() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     with open_desk(dlock_url=url, dlock_on_unavailable="fail") as desk:
@@ -146,10 +166,10 @@ def test_a_message_that_cannot_be_published_again_is_not_lost(mute_desk: Desk) -
     with lock("order:42", app=mute_desk.app, timeout=0):
         message = mute_desk.deliver()
 
-    # Then the broker still has it, once, no result was written, and it runs when its time comes
+    # Then the broker still has it, once, without a final result, and it runs when its time comes
     assert message._state == "REJECTED"
     assert mute_desk.size() == 1
-    assert mute_desk.result(task_id).state == "PENDING"
+    assert mute_desk.result(task_id).state == "RETRY"
     mute_desk.deliver()
     assert mute_desk.result(task_id).get() == 1
 

@@ -211,7 +211,7 @@ def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_othe
     def sleeps_after(*wakes: Wake) -> float:
         backend = runtime(desk.app).backend
         monkeypatch.setattr(backend, "sweep", lambda: Swept(wakes, 0.25))
-        return Sweeper(SimpleNamespace(app=desk.app))._sweep()
+        return Sweeper(SimpleNamespace(app=desk.app)).round()
 
     assert sleeps_after() == 0.25
     assert sleeps_after(own, newer) == 0.25

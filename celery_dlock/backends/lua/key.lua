@@ -10,18 +10,15 @@
 --                                      tasks in their turn
 --   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
 --   {17}:{order:42}:token      string  the last fencing token
+--   {17}:{order:42}:notes      hash    what is noted beside the key, see note.lua; never expires
 --   {17}:{order:42}:done:task  string  until when the asking task counts as finished
 --
--- Instants are microseconds. Concatenation rounds them, so strings are made by integer() only.
+-- Instants are microseconds.
 
-local STATE, QUEUE, ENTRIES = KEYS[1], KEYS[2], KEYS[3]
-local LOST, TOKEN, DONE, DUE, DEAD = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local DAY = 86400000000
-local TOKEN_STAYS = 7 * DAY
+local QUEUE, ENTRIES = BASE .. 'queue', BASE .. 'entries'
+local DUE, DEAD = SHARD .. 'due', SHARD .. 'dead'
 -- One operation clears away at most this many windows of lapsed places.
 local ROUNDS = 32
--- A clock that is handed in (tests) runs apart from the one that ends the keys of Redis.
-local DRIVEN = ARGV[1] ~= ''
 
 local HOLDER = {'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees'}
 local GRANT = {'task', 'mode', 'limit', 'parked', 'calls', 'due', 'ending', 'taker'}
@@ -36,20 +33,6 @@ end
 
 local function member()
   return string.sub(STATE, #DUE - 2, -7)
-end
-
-local function clock()
-  if DRIVEN then return tonumber(ARGV[1]) end
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
-local function integer(number)
-  return string.format('%.0f', number)
-end
-
-local function milliseconds(duration)
-  return integer(math.ceil(duration / 1000))
 end
 
 local function read_number(name)
@@ -246,11 +229,6 @@ end
 
 -- What is remembered of tasks that neither hold nor wait.
 
-local function mark_done(ttl, now)
-  local stays = DRIVEN and math.max(ttl, DAY) or ttl
-  redis.call('SET', DONE, integer(now + ttl), 'PX', milliseconds(stays))
-end
-
 local function remembered(value, now)
   local count, ends = string.match(value or '', '^(%d+) (%d+)$')
   return count and tonumber(ends) > now and tonumber(count) or 0
@@ -286,8 +264,14 @@ local function take_dead(task)
   return {mode = mode, limit = tonumber(limit)}, message
 end
 
+-- Later tokens are larger.
+local function note_token(token)
+  token = math.max(read_number(TOKEN), token)
+  redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
+end
+
 local function next_token(now)
   local token = math.max(read_number(TOKEN) + 1, now)
-  redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
+  note_token(token)
   return token
 end

@@ -66,11 +66,6 @@ local function take_turn(state, claim, grant, now)
   return start_or_wait(state, claim, entry, now)
 end
 
--- Whether a message comes with the claim; without one a task is a matter of its broker.
-local function has_message(claim)
-  return claim.wait == 'queue' or claim.wait == 'look'
-end
-
 local function lost_too_often(claim, now)
   return has_message(claim) and lost_runs(claim.task, now) >= MAX_LOST_RUNS
 end
@@ -122,7 +117,7 @@ local function conclude(state, claim, outcome, held, now)
       leave_queue(state, claim.task)
       insert(state, claim, now, state.first - 1, nil, claim.message)
     end
-  elseif held then
-    count_lost(claim.task, now)
+  elseif held and (outcome ~= 'unused' or lost_runs(claim.task, now) == 0) then
+    count_lost(claim.task, now)  -- of what never ran only that it has started
   end
 end

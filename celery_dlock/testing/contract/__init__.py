@@ -12,6 +12,9 @@ from celery_dlock.testing.contract.endings import Endings
 from celery_dlock.testing.contract.exclusion import Exclusion
 from celery_dlock.testing.contract.keeping import Keeping
 from celery_dlock.testing.contract.keys import Keys
+from celery_dlock.testing.contract.listing import Listing
+from celery_dlock.testing.contract.looking import Looking
+from celery_dlock.testing.contract.noting import Noting
 from celery_dlock.testing.contract.outcomes import Outcomes
 from celery_dlock.testing.contract.places import Places
 from celery_dlock.testing.contract.processes import Processes
@@ -48,6 +51,9 @@ class LockBackendContract(
     Places,
     Outcomes,
     Keys,
+    Noting,
+    Listing,
+    Looking,
     Crowd,
 ):
     """Subclass it, name the subclass ``Test…``, and say which store it is about::

@@ -59,6 +59,18 @@ def names(backend: LockBackend) -> list[tuple[str, str]]:
 
 
 class Burying(StoreUnderTest):
+    @pytest.mark.parametrize("keep", [True, False])
+    def test_nobody_is_put_aside_because_answers_were_lost(
+        self, backend: LockBackend, keep: bool
+    ) -> None:
+        for n in range(MAX_LOST_RUNS + 1):
+            mine = claim("a", str(n), wait=QUEUE, keep=keep)
+            running(backend.enter(mine, b"m"))
+            backend.leave(mine, Outcome.UNUSED)
+
+        running(backend.enter(claim("a", "last", wait=QUEUE, keep=keep), b"m"))
+        assert backend.dead() == []
+
     def test_nobody_is_dead_at_first(self, backend: LockBackend) -> None:
         assert backend.dead() == []
 

@@ -46,6 +46,18 @@ ODD = [
     "x" * 199,
 ]
 
+#: What a web page or a template can make of a key, and a person has to read.
+HOSTILE = [
+    *ODD,
+    "",
+    "\n",
+    "{" * 9,
+    "}:state",
+    "<script>alert(1)</script>",
+    "\u202e",
+    "\u9396" * 1365,
+]
+
 
 class Keys(StoreUnderTest):
     def test_two_keys_are_held_at_once_and_freed_apart(self, backend: LockBackend) -> None:

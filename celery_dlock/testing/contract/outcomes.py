@@ -131,6 +131,27 @@ class Outcomes(StoreUnderTest):
         running(backend.enter(claim("b", wait=QUEUE)))
         assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
 
+    def test_a_task_that_nobody_heard_to_have_the_key_comes_before_those_that_have_not_started(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a", wait=QUEUE))
+        park(backend, "b", "c")
+        assert woken(backend.leave(claim("a", wait=QUEUE), Outcome.UNUSED)) == ["b"]
+
+        assert backend.enter(claim("a", "again", wait=QUEUE), b"m").verdict == Park()
+
+        running(backend.enter(claim("b", wait=QUEUE)))
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
+
+    def test_what_waits_stays_whoever_did_not_hear_that(self, backend: LockBackend) -> None:
+        backend.enter(claim("holder"))
+        park(backend, "a")
+
+        reply = backend.leave(claim("a", "copy", wait=QUEUE), Outcome.UNUSED)
+
+        assert reply.verdict == Lost(carried=True)
+        assert woken(backend.leave(claim("holder"), Outcome.DONE)) == ["a"]
+
     def test_a_task_whose_lease_ended_comes_before_those_that_have_not_started(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.backends.base import BackendOptions, LockBackend, Wake
+from celery_dlock.backends.helper import through_helper
 from celery_dlock.core.state import Busy, Claim, Drop, Left, Lost, Outcome, Reason, Run
 from celery_dlock.testing.clock import ManualClock
 from celery_dlock.testing.contract.words import StoreUnderTest, claim, park, running
@@ -40,6 +41,12 @@ class Recipe:
 
     def build(self) -> LockBackend:
         return self.backend_class.from_url(self.url, self.options)
+
+    def build_to_fork(self) -> LockBackend:
+        """For a process that forks once it has used the store."""
+        if self.backend_class.forks:
+            return self.build()
+        return through_helper(self.backend_class, self.url, self.options)
 
 
 @contextmanager
@@ -83,7 +90,7 @@ def enter_and_die(pipe: Any, recipe: Recipe, mine: Claim, message: bytes | None 
 
 def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
     """In a child: fork again and again while a thread uses the store without a pause."""
-    backend, stop = recipe.build(), threading.Event()
+    backend, stop = recipe.build_to_fork(), threading.Event()
 
     def be_busy() -> None:
         while not stop.is_set():
@@ -94,7 +101,8 @@ def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
     thread.start()
     verdicts: list[Any] = []
     for number in range(children):
-        with child(FORK, serve, backend) as inner:
+        store = backend if recipe.backend_class.forks else recipe
+        with child(FORK, serve, store) as inner:
             inner.send(claim("a", key=f"key {number}"))
             verdicts.append(answer(inner, DEADLINE / 2))
     stop.set()
@@ -128,6 +136,13 @@ class SharedStore(StoreUnderTest):
 
 
 class Processes(SharedStore):
+    @pytest.fixture
+    def forking(self, recipe: Recipe) -> Iterator[LockBackend]:
+        """As a process has the store that forks later on."""
+        backend = recipe.build_to_fork()
+        yield backend
+        backend.close()
+
     def test_the_state_survives_the_object_that_made_it(
         self, backend: LockBackend, recipe: Recipe
     ) -> None:
@@ -169,27 +184,27 @@ class Processes(SharedStore):
             assert answer(pipe).token > token
             assert isinstance(backend.enter(claim("c")).verdict, Busy)
 
-    def test_a_forked_child_uses_the_store_of_its_parent(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a")))
+    def test_a_forked_child_uses_the_store_of_its_parent(self, forking: LockBackend) -> None:
+        running(forking.enter(claim("a")))
 
-        with child(FORK, serve, backend) as pipe:
+        with child(FORK, serve, forking) as pipe:
             pipe.send(claim("b"))
             assert isinstance(answer(pipe), Busy)
             pipe.send(claim("b", key="own"))
             assert isinstance(answer(pipe), Run)
-            assert isinstance(backend.enter(claim("c", key="own")).verdict, Busy)
+            assert isinstance(forking.enter(claim("c", key="own")).verdict, Busy)
 
-        assert isinstance(backend.leave(claim("a"), Outcome.OVER).verdict, Left)
+        assert isinstance(forking.leave(claim("a"), Outcome.OVER).verdict, Left)
 
     def test_a_forked_childs_lock_outlives_its_parents_connection(
-        self, backend: LockBackend, recipe: Recipe
+        self, forking: LockBackend, recipe: Recipe
     ) -> None:
-        backend.enter(claim("a"))
+        forking.enter(claim("a"))
 
-        with child(FORK, serve, backend) as pipe:
+        with child(FORK, serve, forking) as pipe:
             pipe.send(claim("b", key="first"))
             assert isinstance(answer(pipe), Run)
-            backend.close()
+            forking.close()
             pipe.send(claim("b", key="second"))
             assert isinstance(answer(pipe), Run)
             other = recipe.build()

@@ -42,6 +42,22 @@ class Renewal(StoreUnderTest):
 
         assert backend.renew([claim("a", ttl=1)]) == [Renewed(end)]
 
+    def test_a_renewal_may_ask_for_more_time_and_a_later_one_takes_none_of_it(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        clock.advance(6)
+        end = clock.now + 120 * SECOND
+        assert backend.renew([claim("a", ttl=120)]) == [Renewed(end)]
+
+        clock.advance(60)
+        assert backend.renew([claim("a")]) == [Renewed(end)]
+
+        clock.advance(60 - MICROSECOND)
+        assert isinstance(backend.enter(claim("b")).verdict, Busy)
+        clock.advance(MICROSECOND)
+        running(backend.enter(claim("b")))
+
     def test_a_renewal_after_the_end_is_lost_even_if_nobody_took_the_key(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:

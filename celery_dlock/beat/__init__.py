@@ -1,0 +1,1 @@
+"""Many beats, one leader, every tick once: ``celery -A shop beat -S dlock`` on every host."""

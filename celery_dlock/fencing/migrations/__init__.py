@@ -1,0 +1,1 @@
+"""The tables, for Django; the same statements as everywhere."""

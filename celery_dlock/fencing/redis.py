@@ -1,0 +1,237 @@
+"""The fence for data that is kept in Redis: the check is part of the transaction that writes.
+
+Redis cannot roll back, so nothing may be queued before the check, and the check must still hold
+when the queue is executed. WATCH gives just that: fence and mark are watched, looked at, and set
+by the very EXEC that writes, which does nothing if anybody has touched them since.
+
+A reply to EXEC may be lost. What a transaction sets bears its own nonce, so the next look tells
+whether it came through, and it is not written twice.
+
+Fences and marks expire, because counters without an end are what fills a Redis. A fence that is
+gone lets a late one pass only until somebody newer has written again: tokens only grow.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.client import Pipeline
+from redis.cluster import RedisCluster
+from redis.exceptions import AskError, MovedError, TryAgainError
+
+from celery_dlock.core.current import current_lease
+from celery_dlock.core.lease import Lease
+from celery_dlock.errors import ConfigurationError, StaleFencingToken
+from celery_dlock.fencing.passes import Pass, require_own_name, require_text, shown
+
+__all__ = ["KEPT", "mint", "transaction"]
+
+#: For how many seconds after a write its fence and its mark are kept: seven days.
+KEPT = 7 * 24 * 60 * 60
+
+#: So often somebody else may come in between; the lock keeps that rare.
+ATTEMPTS = 100
+
+#: Seconds to wait, again and again, for a Cluster's slot that is on its way to another master.
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
+
+Write = Callable[[Any], object]
+
+#: As the lock store does: larger than the last one, and than any that was forgotten.
+MINT = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local token = math.max(tonumber(redis.call('GET', KEYS[1]) or '0') + 1, now)
+redis.call('SET', KEYS[1], string.format('%.0f', token), 'EX', ARGV[1])
+return token
+"""
+
+
+def transaction(
+    client: Any,
+    write: Write,
+    lease: Lease | None = None,
+    *,
+    once: str | None = None,
+    resource: str | None = None,
+    fencing_token: int | None = None,
+    owner: str | None = None,
+) -> bool:
+    """Write only if nobody with a newer token has: ``True``, or ``False`` if *once* is done.
+
+    *write* is called with a pipeline that watches, as by ``Redis.transaction``: what it reads it is
+    told at once, then it calls ``pipe.multi()``, and what it does then is queued. It may be called
+    again, when somebody came in between. The pipeline is executed here, with the fence.
+
+    What is shown is what :func:`celery_dlock.fencing.admit` shows. *once* names the effect under
+    the resource (the first one of several): it is done once in :data:`KEPT` seconds.
+
+    Three round trips, and those of what *write* reads. Raises
+    :exc:`~celery_dlock.StaleFencingToken` to whoever is too late,
+    :exc:`~celery_dlock.ConfigurationError` for a *write* that breaks the above, and
+    :exc:`redis.WatchError` when others came in between a hundred times. A Cluster's slot that is
+    half moved is waited for, five seconds, before :exc:`redis.exceptions.TryAgainError`. After that
+    or another error of the driver's the write may have happened: *once* makes it safe to repeat.
+    """
+    gate = _Gate(shown(lease, resource, fencing_token, owner), once)
+    moved: MovedError | None = None
+    pauses = iter(PAUSES)
+    for _ in range(ATTEMPTS):
+        try:
+            with _server(client, gate.names[0], moved).pipeline(transaction=True) as pipe:
+                return gate.passed(pipe, write)
+        except redis.WatchError:
+            continue
+        except (AskError, TryAgainError, redis.ConnectionError) as exc:
+            if not _is_cluster(client):
+                raise
+            client.nodes_manager.initialize()
+            if isinstance(exc, redis.ConnectionError):
+                raise
+            if isinstance(exc, MovedError):  # it is an AskError
+                moved = exc
+            else:
+                _wait(gate.names, pauses, exc)
+    raise redis.WatchError(f"{gate.names}: others came in between {ATTEMPTS} times")
+
+
+def mint(client: Any, resource: str, lease: Lease | None = None) -> int:
+    """Have this Redis itself issue a fencing token, whatever the lock store's are worth.
+
+    *lease* (by default the innermost current one) is checked after the count, so whoever holds the
+    lock later gets a larger token. Show it with each write: ``transaction(client, write,
+    resource=resource, fencing_token=token, owner=lease.owner)``.
+
+    *resource* is a name of its own: the tokens of the lock are other numbers. One round trip.
+    Raises :exc:`~celery_dlock.LockLost` when the lock can no longer be trusted, and
+    :exc:`~celery_dlock.ConfigurationError` for one of *lease*'s keys.
+    """
+    lease = current_lease() if lease is None else lease
+    require_own_name(resource, lease)
+    _require_client(client)
+    token = int(client.eval(MINT, 1, f"dlock_minted:{_tag(resource)}", KEPT))
+    lease.check()
+    return token
+
+
+class _Gate:
+    """One call's fences and mark, and what it writes there."""
+
+    def __init__(self, passes: Sequence[Pass], once: str | None) -> None:
+        self._passes = passes
+        self._nonce = uuid.uuid4().hex
+        self.names = [_fence_name(mine.resource) for mine in passes]
+        self._mark: str | None = None
+        if once is not None:
+            require_text("once", once)
+            self._mark = f"dlock_once:{_tag(passes[0].resource)}:{once}"
+            self.names.append(self._mark)
+
+    def passed(self, pipe: Any, write: Write) -> bool:
+        """Look, let *write* queue, execute; ``False`` if the effect is done."""
+        pipe.watch(*self.names)
+        told = [_parse(pipe, value) for value in pipe.mget(self.names)]
+        if any(value and value.nonce == self._nonce for value in told):
+            return True
+        for mine, value in zip(self._passes, told, strict=False):
+            if value and not value.lets_pass(mine):
+                raise StaleFencingToken(mine.resource, mine.token, value.token)
+        if self._mark is not None and told[-1]:
+            return False
+        _queue(pipe, write)
+        for mine, name in zip(self._passes, self.names, strict=False):
+            pipe.set(name, f"{mine.token} {self._nonce} {mine.owner}", ex=KEPT)
+        if self._mark is not None:
+            pipe.set(self._mark, f"0 {self._nonce} {self._passes[0].owner}", ex=KEPT)
+        pipe.execute()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What stands at a fence, or in a mark."""
+
+    token: int
+    nonce: str
+    owner: str
+
+    def lets_pass(self, mine: Pass) -> bool:
+        """One holder writes many times; after a loss of data two can have the same token."""
+        return self.token < mine.token or (self.token, self.owner) == (mine.token, mine.owner)
+
+
+def _wait(names: Sequence[str], pauses: Iterator[float], error: Exception) -> None:
+    """A while, for a slot that is half moved.
+
+    An ASK is not followed: what is read where the slot is going may still be where it comes from,
+    and would be taken for missing.
+    """
+    pause = next(pauses, None)
+    if pause is None:
+        raise TryAgainError(f"{names}: their slot is half moved") from error
+    time.sleep(pause)
+
+
+def _parse(pipe: Any, value: Any) -> _Value | None:
+    if value is None:
+        return None
+    token, nonce, owner = pipe.get_encoder().decode(value, force=True).split(" ", 2)
+    return _Value(int(token), nonce, owner)
+
+
+def _queue(pipe: Any, write: Write) -> None:
+    write(pipe)
+    if not pipe.watching:
+        raise ConfigurationError(
+            "write(pipe) has executed or unwatched the pipeline: the fence was not part of that. "
+            "Queue after pipe.multi(), and return"
+        )
+    if not pipe.explicit_transaction:
+        raise ConfigurationError(
+            "write(pipe) has not called pipe.multi(): what it wrote, it wrote unfenced. Read "
+            "first, then call pipe.multi(), then queue what is to be written"
+        )
+
+
+def _server(client: Any, name: str, moved: Any) -> Any:
+    """The client of the one server that has *name*, as far as is known.
+
+    redis-py's own transactions on a Cluster are of no use: when a connection breaks they are sent
+    again over another one, which watches nothing.
+    """
+    _require_client(client)
+    if not _is_cluster(client):
+        return client
+    told = client.get_node(host=moved.host, port=moved.port) if moved else None
+    return client.get_redis_connection(told or client.get_node_from_key(name))
+
+
+def _require_client(client: object) -> None:
+    fits = isinstance(client, redis.Redis) and not isinstance(client, Pipeline)
+    if not fits and not _is_cluster(client):
+        kind = f"{type(client).__module__}.{type(client).__qualname__}"
+        raise ConfigurationError(f"cannot fence a {kind}: pass the redis.Redis that has the data")
+
+
+def _is_cluster(client: object) -> bool:
+    return isinstance(client, RedisCluster)
+
+
+def _fence_name(resource: str) -> str:
+    return f"dlock_fence:{_tag(resource)}{resource[len(_key(resource)) :]}"
+
+
+def _tag(resource: str) -> str:
+    """The part of a name by which a Cluster deals it out: the key, whatever the slot."""
+    if set("{}") & set(resource):
+        raise ConfigurationError(f"a resource in Redis has no braces, as in {resource!r}")
+    return f"{{{_key(resource)}}}"
+
+
+def _key(resource: str) -> str:
+    return resource.partition("#")[0]

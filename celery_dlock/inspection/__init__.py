@@ -1,0 +1,1 @@
+"""What people ask about locks and do with them, for the commands and the page alike."""

@@ -1,0 +1,34 @@
+"""From what a task declares to the claims that its store is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_dlock.contention import Queueing
+from celery_dlock.core.keys import Keys
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, Mode, Wait
+
+
+def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
+    """One for each of *keys*, and for each of their parents one that reads.
+
+    How many may wait is said of the task's own keys, and there its message is kept while it runs.
+    """
+    parent = replace(like, mode=Mode.SHARED, limit=1, max_waiting=0, drop_oldest=False, keep=False)
+    return (
+        *(replace(like, key=key) for key in keys.own),
+        *(replace(parent, key=key) for key in keys.parents),
+    )
+
+
+def queued(claim: Claim, asks: Queueing, wait: Wait) -> Claim:
+    """*claim* in the queue of its key, as its policy *asks* for it."""
+    return replace(
+        claim,
+        wait=wait,
+        gives_up=int((asks.max_wait or 0) * SECOND),
+        max_waiting=asks.max_waiting or 0,
+        drop_oldest=asks.drop_oldest,
+        keep=asks.keep,
+    )

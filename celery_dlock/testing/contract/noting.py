@@ -1,0 +1,261 @@
+"""Notes beside a key: what the last leader wrote stands, and an earlier one changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions, LockBackend, Swept, Trait
+from celery_dlock.core.state import KeyState, Outcome
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.crowd import DEADLINE
+from celery_dlock.testing.contract.keys import ODD
+from celery_dlock.testing.contract.words import (
+    DAY,
+    QUEUE,
+    StoreUnderTest,
+    claim,
+    park,
+    running,
+)
+
+WRITERS = 8
+TURNS = 5
+MANY = 300
+LARGE = 2**62
+
+
+@dataclass
+class Told:
+    """The largest token of whose acceptance anybody was told."""
+
+    token: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def accepted(self, token: int) -> None:
+        with self.mutex:
+            self.token = max(self.token, token)
+
+
+class Noting(StoreUnderTest):
+    @pytest.fixture
+    def other(
+        self, backend: LockBackend, url: str, options: BackendOptions
+    ) -> Iterator[LockBackend]:
+        """The same store by another connection, if it has any."""
+        if Trait.MULTI_PROCESS not in self.backend_class.traits:
+            yield backend
+            return
+        other = self.backend_class.from_url(url, options)
+        yield other
+        other.close()
+
+    def test_where_nothing_was_noted_nothing_stands(self, backend: LockBackend) -> None:
+        assert backend.notes("key") == {}
+
+    def test_notes_of_any_bytes_are_read_back(self, backend: LockBackend) -> None:
+        notes = {"all": bytes(range(256)), "empty": b"", "text": "\u9396".encode()}
+
+        assert backend.note("key", 5, notes)
+
+        assert backend.notes("key") == notes
+
+    def test_notes_by_names_of_odd_characters_do_not_meet(self, backend: LockBackend) -> None:
+        notes = {name: str(n).encode() for n, name in enumerate(["", "/", "token", *ODD])}
+
+        assert backend.note("key", 5, notes)
+        assert backend.notes("key") == notes
+        assert backend.note("key", 5, {name: text + b"!" for name, text in notes.items()})
+        assert backend.notes("key") == {name: text + b"!" for name, text in notes.items()}
+        assert backend.note("key", 5, dict.fromkeys(notes))
+        assert backend.notes("key") == {}
+
+    def test_notes_beside_keys_of_odd_characters_are_apart(self, backend: LockBackend) -> None:
+        for number, key in enumerate(ODD):
+            assert backend.note(key, len(ODD) - number, {"name": key.encode()})
+
+        for key in ODD:
+            assert backend.notes(key) == {"name": key.encode()}
+
+    def test_a_key_and_a_name_that_join_to_the_same_text_are_told_apart(
+        self, backend: LockBackend
+    ) -> None:
+        for sign in ":/|,. ":
+            backend.note(f"a{sign}b", 5, {"c": b"short"})
+            backend.note("a", 5, {f"b{sign}c": sign.encode()})
+
+            assert backend.notes(f"a{sign}b") == {"c": b"short"}
+
+        assert backend.notes("a") == {f"b{sign}c": sign.encode() for sign in ":/|,. "}
+
+    def test_notes_of_two_prefixes_are_apart(
+        self, backend: LockBackend, url: str, options: BackendOptions
+    ) -> None:
+        apart = replace(options, prefix=options.prefix + ":key")
+        other = self.backend_class.from_url(url, apart)
+        backend.note("key", 7, {"name": b"one"})
+
+        assert other.notes("key") == {}
+        assert other.note("key", 5, {"name": b"other"})
+
+        assert backend.notes("key") == {"name": b"one"}
+        other.close()
+
+    def test_a_note_is_replaced_and_others_stay(self, backend: LockBackend) -> None:
+        backend.note("key", 5, {"a": b"a", "b": b"b"})
+
+        assert backend.note("key", 6, {"b": b"later", "c": b"c"})
+
+        assert backend.notes("key") == {"a": b"a", "b": b"later", "c": b"c"}
+
+    def test_none_deletes_a_note_that_is_there_or_not(self, backend: LockBackend) -> None:
+        backend.note("key", 5, {"a": b"a", "b": b"b"})
+
+        assert backend.note("key", 5, {"a": None, "c": b"c", "nobody": None})
+
+        assert backend.notes("key") == {"b": b"b", "c": b"c"}
+
+    def test_an_equal_token_passes(self, backend: LockBackend) -> None:
+        assert backend.note("key", 5, {"a": b"first"})
+        assert backend.note("key", 5, {"a": b"second"})
+        assert backend.note("key", 5, {})
+
+        assert backend.notes("key") == {"a": b"second"}
+
+    def test_a_smaller_token_is_refused_and_nothing_of_it_stands(
+        self, backend: LockBackend
+    ) -> None:
+        backend.note("key", 10, {"a": b"a", "b": b"b"})
+
+        assert not backend.note("key", 9, {"a": b"stale", "b": None, "c": b"stale"})
+        assert not backend.note("key", 9, {})
+
+        assert backend.notes("key") == {"a": b"a", "b": b"b"}
+        assert backend.note("key", 10, {"c": b"c"})
+
+    def test_a_larger_token_that_writes_nothing_keeps_smaller_ones_out(
+        self, backend: LockBackend
+    ) -> None:
+        backend.note("key", 5, {"a": b"a"})
+
+        assert backend.note("key", 6, {})
+
+        assert not backend.note("key", 5, {"a": b"stale"})
+        assert backend.notes("key") == {"a": b"a"}
+
+    def test_the_first_token_of_a_key_keeps_smaller_ones_out(self, backend: LockBackend) -> None:
+        assert backend.note("key", 6, {})
+
+        assert not backend.note("key", 5, {"a": b"stale"})
+        assert backend.notes("key") == {}
+
+    def test_a_smaller_token_is_refused_when_all_notes_are_deleted(
+        self, backend: LockBackend
+    ) -> None:
+        backend.note("key", 6, {"a": b"a"})
+        backend.note("key", 6, {"a": None})
+
+        assert not backend.note("key", 5, {"a": b"stale"})
+        assert backend.notes("key") == {}
+
+    @pytest.mark.parametrize("larger", [10, 2**53 + 1, LARGE + 1, 2**63 - 1])
+    def test_tokens_that_differ_by_one_are_told_apart(
+        self, backend: LockBackend, larger: int
+    ) -> None:
+        assert backend.note("key", larger - 1, {"a": b"first"})
+        assert backend.note("key", larger, {"a": b"second"})
+
+        assert not backend.note("key", larger - 1, {"a": b"stale"})
+        assert backend.notes("key") == {"a": b"second"}
+
+    def test_notes_stay_whatever_becomes_of_the_key(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.note("key", LARGE, {"a": b"a"})
+
+        running(backend.enter(claim("a")))
+        park(backend, "b")
+        backend.leave(claim("a"), Outcome.DONE)
+        running(backend.enter(claim("b", wait=QUEUE)))
+        clock.advance(30 * DAY)
+        backend.reap("key")
+        backend.sweep()
+        backend.replay("key", "b")
+        clock.advance(30 * DAY)
+        backend.reap("key")
+
+        assert backend.notes("key") == {"a": b"a"}
+        assert not backend.note("key", LARGE - 1, {"a": b"stale"})
+
+    def test_the_key_knows_nothing_of_its_notes(self, backend: LockBackend) -> None:
+        backend.note("key", LARGE, {"a": b"a"})
+
+        assert backend.peek("key") == KeyState()
+        assert backend.sweep() == Swept((), None)
+        assert backend.parked(["a"]) == []
+        assert backend.dead() == []
+        assert running(backend.enter(claim("a"))).token < 2**53
+
+    def test_hundreds_of_notes_are_written_replaced_and_deleted_at_once(
+        self, backend: LockBackend
+    ) -> None:
+        notes = {f"name {n}": str(n).encode() for n in range(MANY)}
+        assert backend.note("key", 5, notes)
+        assert backend.notes("key") == notes
+
+        odd: dict[str, bytes | None] = {
+            f"name {n}": b"odd" if n % 2 else None for n in range(MANY + 1)
+        }
+        assert backend.note("key", 5, odd)
+
+        assert backend.notes("key") == {f"name {n}": b"odd" for n in range(1, MANY, 2)}
+
+    def test_notes_are_seen_by_others_as_soon_as_the_writer_was_told(
+        self, backend: LockBackend, other: LockBackend
+    ) -> None:
+        for writer, reader in ((backend, other), (other, backend)):
+            for turn in range(5):
+                assert writer.note("key", 5, {"turn": str(turn).encode()})
+
+                assert reader.notes("key") == {"turn": str(turn).encode()}
+
+    def test_notes_outlast_the_connection_that_wrote_them(
+        self, backend: LockBackend, other: LockBackend
+    ) -> None:
+        other.note("key", 5, {"a": b"a"})
+        other.close()
+
+        assert backend.notes("key") == {"a": b"a"}
+        assert not backend.note("key", 4, {"a": b"stale"})
+
+    def test_of_many_writers_at_once_what_the_largest_token_wrote_stands(
+        self, backend: LockBackend, other: LockBackend
+    ) -> None:
+        told, refused = Told(), list[int]()
+        barrier = threading.Barrier(WRITERS)
+
+        def write(number: int) -> None:
+            store = other if number % 2 else backend
+            barrier.wait(DEADLINE)
+            for turn in range(TURNS):
+                token, before = LARGE + turn * WRITERS + number, told.token
+                text = str(token).encode()
+                if store.note("key", token, {"one": text, "two": text, f"own {token}": text}):
+                    assert token >= before, f"{token} came after {before}"
+                    told.accepted(token)
+                else:
+                    refused.append(token)
+                before = told.token
+                assert int(store.notes("key")["one"]) >= before
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(write, range(WRITERS), timeout=DEADLINE))
+
+        notes = backend.notes("key")
+        tokens = {LARGE + n for n in range(WRITERS * TURNS)}
+        assert int(notes.pop("one")) == int(notes.pop("two")) == max(tokens)
+        assert notes.keys() == {f"own {token}" for token in tokens.difference(refused)}

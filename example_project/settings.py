@@ -1,0 +1,26 @@
+"""What the Celery apps in here share: no server, everything in files below ``SHOP_DIR``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from example_project.broker import transport_options
+
+FOLDER = Path(os.environ.get("SHOP_DIR", "var/shop")).resolve()
+FOLDER.mkdir(parents=True, exist_ok=True)
+
+SETTINGS: dict[str, Any] = {
+    "broker_url": "filesystem://localhost",
+    "broker_transport": "example_project.broker:Transport",
+    "broker_transport_options": transport_options(FOLDER / "broker"),
+    "broker_connection_retry_on_startup": True,
+    "dlock_url": f"sqlite:///{FOLDER / 'dlock.db'}",
+    "dlock_ttl": 3,  # for the demo: a key whose worker has died is free again soon; usual is 30
+    "dlock_sinks": ["example_project.journal:note"],
+    "task_acks_late": True,
+    "task_ignore_result": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_enable_remote_control": False,
+}

@@ -1,0 +1,63 @@
+"""The least that a Redlock can cost on this machine: its own requests, on bare sockets.
+
+They are made once, in as many flights as the store's, and of the answers nothing is read but that
+they have come. What is left is what the servers and the kernel take, which share the processors.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+
+from celery_dlock.backends.redlock_votes import majority_of
+from celery_dlock.backends.redlock_wire import Wire
+from celery_dlock.core.state import Claim, Outcome
+from tests.benchmarks.cycles import TTL
+
+
+class FanOut:
+    """A cycle over nodes that are raised for *prefix*; the first of *ports* has the queue."""
+
+    def __init__(self, ports: Sequence[int], prefix: str) -> None:
+        self._lines = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+        self._owing = {line.fileno(): 0 for line in self._lines}
+        self._by_number = {line.fileno(): line for line in self._lines}
+        self._poll = select.poll()
+        for line in self._lines:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poll.register(line, select.POLLIN)
+        wire, claim = Wire(prefix, None), Claim("order:1", "task:0:0", uuid.uuid4().hex, TTL)
+        self._first = self._token = time.time_ns() // 1000
+        self._enter = wire.enter(claim, None).packed
+        self._take = wire.take(claim, 0, self._first).packed
+        self._free = wire.free(claim, through=True).packed
+        self._leave = self._free + wire.leave(claim, Outcome.OVER, None).packed
+
+    def __call__(self) -> None:
+        self._token += 1  # a node refuses one that it knows
+        take = self._take.replace(b"%d" % self._first, b"%d" % self._token)
+        self._fly([self._enter])
+        self._fly([take] * len(self._lines))
+        self._fly([self._leave, *[self._free] * (len(self._lines) - 1)], queue=1)
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+    def _fly(self, requests: Sequence[bytes], queue: int = 0) -> None:
+        """One to each node, until a majority has answered; *queue*: replies more of the first."""
+        flying = [line.fileno() for line in self._lines[: len(requests)]]
+        for number, request in zip(flying, requests, strict=True):
+            self._by_number[number].sendall(request)
+            self._owing[number] += 1
+        self._owing[flying[0]] += queue
+        while self._waits(flying) or (queue and self._owing[flying[0]]):
+            for number, _ in self._poll.poll():
+                self._owing[number] -= self._by_number[number].recv(65536).count(b"\r\n")
+
+    def _waits(self, flying: Sequence[int]) -> bool:
+        answered = sum(self._owing[number] == 0 for number in flying)
+        return answered < majority_of(len(flying))

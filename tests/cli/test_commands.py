@@ -1,0 +1,250 @@
+"""How commands end: with 0, 1 or 2, one line that says why, and never a traceback."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kombu.transport import memory
+
+from celery_dlock.cli.command import _Lines
+from celery_dlock.core.canonical import canonical
+from celery_dlock.core.state import Mode
+from celery_dlock.errors import BackendUnavailable
+from tests.cli.operator import COMMANDS, Operator, answers, operator
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_locks_in_memory_are_said_to_be_out_of_reach(command: list[str]) -> None:
+    with operator(dlock_url="memory://") as desk:
+        result = desk.run(*command)
+
+    assert result.exit_code == 1
+    assert (
+        "live in the memory of the worker's process and cannot be seen from here" in result.output
+    )
+    assert "multi-process" in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_configuration_that_is_wrong_is_said_in_a_line(command: list[str]) -> None:
+    with operator() as desk:
+        result = desk.run(*command)
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: dlock_url is not set")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [each for each in COMMANDS if each[0] not in ("metrics", "show")],
+    ids=lambda command: command[0],
+)
+def test_a_store_that_is_away_is_said_in_a_line(
+    desk: Operator, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise BackendUnavailable("no\nanswer")
+
+    for operation in ("keys", "look", "peek", "parked", "dead"):
+        monkeypatch.setattr(desk.backend, operation, away)
+
+    result = desk.run(*command)
+
+    assert (result.exit_code, result.output) == (1, "Error: no\\x0aanswer\n")
+
+
+def test_a_task_is_told_of_by_others_while_the_store_is_away(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise BackendUnavailable("no answer")
+
+    for operation in ("keys", "look", "peek", "parked", "dead"):
+        monkeypatch.setattr(desk.backend, operation, away)
+
+    result = desk.run("show", "id")
+
+    assert result.exit_code == 1
+    assert "the lock store did not answer: no answer" in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("waiting order:42", 1), ("release order:42 --yes", 1), ("show order:42", 0), ("ls", 0)],
+)
+def test_a_key_that_cannot_be_read_is_not_said_to_be_free(
+    desk: Operator, tmp_path: Path, command: str, code: int
+) -> None:
+    desk.hold("order:42")
+    desk.park("order:42", "waits")
+    with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
+        db.execute("UPDATE guard SET held='garbage' WHERE key='order:42'")
+
+    said = desk.run(*command.split())
+
+    assert said.exit_code == code
+    assert re.search("cannot (be )?read", said.output), said.output
+    assert "did not answer" not in said.output
+    assert "Traceback" not in said.output
+
+
+def test_metrics_are_served_while_the_store_is_away(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "dlock_store_up 1.0\n" in desk.run("metrics").output
+
+    def away(*_: object, **__: object) -> None:
+        raise BackendUnavailable("no answer")
+
+    monkeypatch.setattr(desk.backend, "keys", away)
+    result = desk.run("metrics")
+
+    assert result.exit_code == 0
+    assert "dlock_store_up 0.0\n" in result.output
+    assert "dlock_held_keys" not in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["release", "order:42"],
+        ["cancel", "waits"],
+        ["replay", "lost"],
+        ["replay", "--all"],
+    ],
+    ids=" ".join,
+)
+def test_without_a_terminal_a_question_is_an_error(desk: Operator, command: list[str]) -> None:
+    desk.bury("order:43", "lost")
+    desk.hold("order:42")
+    desk.park("order:42", "waits")
+    before = desk.read("ls"), desk.read("dead")
+
+    result = desk.run(*command)
+
+    assert result.exit_code == 1
+    assert "Nobody is there to answer: say --yes" in result.output
+    assert (desk.read("ls"), desk.read("dead")) == before
+    assert desk.woken() == []
+
+
+@pytest.mark.parametrize("command", [["release", "order:42"], ["cancel", "waits"]], ids=" ".join)
+def test_nothing_is_done_when_the_answer_is_no(
+    desk: Operator, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.hold("order:42")
+    desk.park("order:42", "waits")
+    answers(monkeypatch, False)
+
+    result = desk.run(*command)
+
+    assert result.exit_code == 1
+    assert "Nothing was done." in result.output
+    assert (desk.holders("order:42"), desk.woken()) == (["holder"], [])
+
+
+def test_what_becomes_of_a_body_that_still_runs_is_said_before_the_question(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.hold("order:42")
+    answers(monkeypatch, False)
+
+    said = desk.run("release", "order:42").output
+
+    for consequence in ("a third of the lease", "abort", "refused", "NOT stopped", "runs again"):
+        assert consequence in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["release", "order:42", "--token", "1", "--all-holders"],
+        ["release", "order:42", "--token", "0"],
+        ["replay"],
+        ["replay", "id", "--all"],
+        ["show", "id", "--key", "--task"],
+        ["metrics", "--rules", "--dashboard"],
+        ["metrics", "--listen", "9808"],
+        ["ls", "--limit", "0"],
+        ["dead", "--limit", "99999999999999999999"],
+        ["web", "--port", "65536"],
+        ["top", "--every", "0"],
+        ["waiting"],
+        ["nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_an_error_of_usage(desk: Operator, command: list[str]) -> None:
+    assert desk.run(*command).exit_code == 2
+
+
+def test_what_is_not_there_is_answered_with_one(desk: Operator) -> None:
+    desk.hold("order:42")
+    for command in (
+        ["release", "order:43", "--yes"],
+        ["release", "order:42", "--yes", "--token", "99"],
+        ["release", "order:42", "--yes", "--owner", "nobody"],
+        ["waiting", "order:42"],
+        ["cancel", "id", "--yes"],
+        ["replay", "id", "--yes"],
+        ["replay", "--all", "--yes"],
+        ["show", "id"],
+        ["show", "order:43", "--key"],
+    ):
+        result = desk.run(*command)
+        assert (result.exit_code, result.output.count("Traceback")) == (1, 0), command
+        assert result.output.strip(), command
+    assert desk.holders("order:42") == ["holder"]
+
+
+def test_the_lead_of_a_beat_is_not_taken_by_hand(desk: Operator) -> None:
+    desk.hold("dlock:beat:shop", "beat@host")
+
+    result = desk.run("release", "dlock:beat:shop", "--yes")
+
+    assert result.exit_code == 1
+    assert "dlock beat --hand-over" in result.output
+    assert desk.holders("dlock:beat:shop") == ["beat@host"]
+
+
+def test_a_key_is_known_by_the_name_that_its_publisher_gave_it(desk: Operator) -> None:
+    desk.hold(canonical("größe:1"))
+    desk.park(canonical("größe:1"), "waits")
+
+    assert desk.run("waiting", "größe:1").exit_code == 0
+    assert desk.run("release", "größe:1", "--yes").exit_code == 0
+    assert desk.holders(canonical("größe:1")) == []
+
+
+def test_a_reader_is_freed_by_its_name(desk: Operator) -> None:
+    desk.hold("stock", "one", mode=Mode.SHARED)
+    claim = desk.hold("stock", "two", mode=Mode.SHARED)
+
+    assert desk.run("release", "stock", "--owner", claim.owner, "--yes").exit_code == 0
+    assert desk.holders("stock") == ["one"]
+
+
+def test_no_command_that_only_looks_opens_a_connection_to_the_broker(desk: Operator) -> None:
+    desk.app.conf.broker_url = "amqp://127.0.0.1:1"  # nobody listens there
+    desk.hold("order:42")
+    desk.backend.enter(desk._claim("order:42", "waits"))
+
+    for command in (["ls"], ["show", "order:42"], ["show", "id"], ["top"], ["metrics"], ["dead"]):
+        result = desk.run(*command)
+        assert "127.0.0.1" not in result.output, command
+        assert result.exit_code == (1 if command == ["show", "id"] else 0), command
+    assert memory.Transport.global_state.queue_index == {}
+
+
+def test_a_warning_is_a_line_whatever_was_raised() -> None:
+    error = ValueError("a\nb")
+    info = (ValueError, error, None)
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "%s failed", ("it",), info)
+
+    assert _Lines().format(record) == "it failed: a\\x0ab"

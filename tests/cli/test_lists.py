@@ -1,0 +1,141 @@
+"""What the commands show: how much of it, in which order, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_dlock.inspection import overview
+from tests.cli.operator import Operator, operator
+from tests.services.until import until
+
+
+def test_nothing_to_list_is_no_error(desk: Operator) -> None:
+    assert desk.run("ls").output == "no key is held or waited for\n"
+    assert desk.run("ls", "--waiting").output == "no key is waited for\n"
+    none = desk.run("ls", "--match", "invoice\n").output
+    assert none == "no key with $'invoice\\n' in its name is held or waited for\n"
+    assert desk.run("dead").output == "no message is dead\n"
+    assert desk.read("ls") == {"total": 0, "keys": []}
+    assert desk.read("dead") == {"more": False, "dead": []}
+    assert desk.run("top").exit_code == 0
+
+
+def test_of_many_the_first_are_shown_and_the_rest_is_told_of(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "BATCH", 3)  # so that they come on several pages
+    for number in range(10):
+        desk.hold(f"order:{number}", f"task-{number}")
+
+    some, all_ = desk.run("ls", "--limit", "4"), desk.run("ls", "--all")
+
+    assert [line.split()[0] for line in some.stdout.splitlines()[1:]] == [
+        f"order:{number}" for number in range(4)
+    ]
+    assert "4 of 10 keys: --limit and --all show more, --match fewer" in some.stderr
+    assert len(all_.stdout.splitlines()) == 1 + 10
+    assert all_.stderr == ""
+    assert desk.read("ls", "--limit", "4")["total"] == 10
+
+
+def test_a_key_that_cannot_be_read_is_named_beside_the_others(
+    desk: Operator, tmp_path: Path
+) -> None:
+    desk.hold("order:1", "first")
+    desk.hold("order:2", "second")
+    with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
+        db.execute("UPDATE guard SET held='garbage' WHERE key='order:2'")
+
+    _, broken, sound = desk.run("ls").stdout.splitlines()
+
+    assert broken == "order:2  cannot be read"
+    assert "the rows of 'order:2' cannot be read" in desk.run("show", "order:2", "--key").stdout
+    assert sound.split()[:2] == ["order:1", "first"]
+    assert [bool(key["unreadable"]) for key in desk.read("ls")["keys"]] == [True, False]
+
+
+def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
+    desk.hold("order:42")
+    desk.park("order:42", *(f"task-{number:02}" for number in range(40)))
+
+    few, many = desk.read("waiting", "order:42"), desk.read("waiting", "order:42", "--limit", "35")
+
+    assert [each["task_id"] for each in few["waiting"]] == [f"task-{n:02}" for n in range(30)]
+    assert [each["task_id"] for each in many["waiting"]] == [f"task-{n:02}" for n in range(35)]
+    assert (few["total"], many["total"]) == (40, 40)
+    assert "30 of 40: --limit shows more" in desk.run("waiting", "order:42").stderr
+
+
+def test_a_lease_that_has_lapsed_is_said_to_be(desk: Operator) -> None:
+    desk.hold("order:42", ttl=1)
+
+    assert "lapsed" in desk.run("ls").output
+    (line,) = desk.read("ls")["keys"]
+    assert line["holders"][0]["lapsed"] is True
+
+
+def test_a_key_that_is_the_id_of_a_task_as_well_is_said_to_be(desk: Operator) -> None:
+    desk.hold("42", "other")
+    desk.park("42", "42")
+
+    both, of_task = desk.run("show", "42"), desk.run("show", "42", "--task")
+
+    assert both.stdout.startswith("key 42\n")
+    assert both.stderr == "42 is the id of a task, too: --task shows that\n"
+    assert of_task.stdout.startswith("task 42: waiting\n")
+    assert of_task.stderr == desk.run("show", "42", "--key").stderr == ""
+
+
+def test_what_has_happened_to_a_key_is_told_in_order(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from celery_dlock import lock
+    from celery_dlock.monitoring import endings
+
+    config = {"dlock_history": f"sqlite:///{tmp_path / 'history.db'}"}
+    with operator(dlock_url=f"sqlite:///{tmp_path / 'locks.db'}", **config) as desk:
+        with lock("order:42", app=desk.app):
+            pass
+
+        def written() -> Any:
+            endings.end()
+            told = desk.read("show", "order:42")
+            return told if len(told["events"]) == 2 else None
+
+        told = until("it is in the history", written)
+        shown = desk.run("show", "order:42").stdout
+
+    assert [event["event"] for event in told["events"]] == ["Acquired", "Released"]
+    assert told["events"][0]["token"] > 0
+    assert "WHAT HAPPENED" in shown
+    assert shown.index("took 'order:42'") < shown.index("gave 'order:42' back")
+
+
+def test_arguments_are_shown_when_asked_for_and_as_their_publisher_wants(desk: Operator) -> None:
+    hidden = {"id": "b", "task": "charge", "argsrepr": "(***)", "kwargsrepr": "{}"}
+    pickled = {"content_type": "application/x-python-serialize", "body": b"\x80cos\nsystem\n"}
+    desk.bury("order:1", "a", desk.message("a"))
+    desk.bury("order:2", "b", desk.message("b", headers=hidden))
+    desk.bury("order:3", "c", desk.message("c", **pickled))
+    desk.bury("order:4", "d", b"no message at all")
+
+    assert "secret" not in desk.run("dead").output
+    assert all("arguments" not in each for each in desk.read("dead")["dead"])
+    told = {each["task_id"]: each for each in desk.read("dead", "--args")["dead"]}
+    assert told["a"]["arguments"] == "[42] {'note': 'secret'}"
+    assert told["b"]["arguments"] == "(***) {}"
+    assert told["c"]["arguments"] is told["d"]["arguments"] is None
+    assert (told["c"]["name"], told["d"]["name"]) == ("charge", None)
+    assert "secret" in desk.run("dead", "--args").output
+
+
+def test_json_is_one_document_also_where_something_is_left_out(desk: Operator) -> None:
+    for number in range(3):
+        desk.hold(f"order:{number}")
+
+    assert len(json.loads(desk.run("ls", "--json", "--limit", "1").output)["keys"]) == 1

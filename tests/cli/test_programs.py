@@ -1,0 +1,134 @@
+"""What programs are told of an act: one document of what was done, also where it was cut off."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from celery_dlock.core.state import Mode, Outcome
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.inspection import hands
+from tests.cli.operator import Operator, answers
+
+
+def test_of_a_release_each_holder_is_told(desk: Operator) -> None:
+    desk.hold("pool", "one", limit=2)
+    desk.hold("pool", "two", limit=2)
+    (line,) = desk.read("ls")["keys"]
+
+    told = desk.read("release", "pool", "--all-holders", "--yes")
+
+    assert told == {
+        "key": "pool",
+        "holders": [{**holder, "released": True} for holder in line["holders"]],
+    }
+    assert desk.holders("pool") == []
+
+
+def test_a_reader_that_is_released_has_no_token(desk: Operator) -> None:
+    desk.hold("stock", "reader", mode=Mode.SHARED)
+
+    (holder,) = desk.read("release", "stock", "--yes")["holders"]
+
+    assert (holder["mode"], holder["token"], holder["released"]) == ("shared", None, True)
+
+
+def test_a_holder_that_has_gone_was_not_released(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = desk.hold("order:42", "shown")
+    release = hands.release
+
+    def late(app: Any, key: str, holder: Any) -> bool:
+        desk.backend.leave(held, Outcome.DONE)
+        return release(app, key, holder)
+
+    monkeypatch.setattr(hands, "release", late)
+    result = desk.run("release", "order:42", "--yes", "--json")
+
+    (holder,) = json.loads(result.stdout)["holders"]
+    assert (result.exit_code, holder["task_id"], holder["released"]) == (1, "shown", False)
+    assert "Nothing was freed" in result.stderr
+
+
+def test_of_a_cancellation_each_message_is_told(desk: Operator) -> None:
+    desk.hold("order:42")
+    desk.park("order:42", "waits")
+
+    assert desk.read("cancel", "waits", "--yes") == {
+        "task_id": "waits",
+        "messages": [{"key": "order:42", "task": "waits:0:0", "cancelled": True}],
+    }
+    assert desk.woken() == [("waits", "revoked")]
+
+
+def test_of_a_replay_each_message_is_told(desk: Operator) -> None:
+    desk.bury("order:42", "unlucky")
+    desk.bury("order:43", "unlucky-too")
+
+    told = desk.read("replay", "--all", "--yes")["messages"]
+
+    assert [(each["key"], each["task_id"], each["replayed"]) for each in told] == [
+        ("order:42", "unlucky", True),
+        ("order:43", "unlucky-too", True),
+    ]
+    assert [each["task"] for each in told] == ["unlucky:0:0", "unlucky-too:0:0"]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("release order:43 --yes", {"key": "order:43", "holders": []}),
+        ("release order:42 --token 99 --yes", {"key": "order:42", "holders": []}),
+        ("cancel id --yes", {"task_id": "id", "messages": []}),
+        ("replay id --yes", {"messages": []}),
+        ("replay --all --yes", {"messages": []}),
+    ],
+)
+def test_where_nothing_was_there_to_do_the_list_is_empty(
+    desk: Operator, command: str, told: dict[str, Any]
+) -> None:
+    desk.hold("order:42")
+
+    result = desk.run(*command.split(), "--json")
+
+    assert (result.exit_code, json.loads(result.stdout)) == (1, told)
+    assert result.stderr.startswith("Error: ")
+    assert desk.holders("order:42") == ["holder"]
+
+
+def test_what_was_done_before_the_store_went_away_is_told(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.bury("order:42", "unlucky")
+    desk.bury("order:43", "unlucky-too")
+    replay = hands.replay
+
+    def once(app: Any, message: hands.Message) -> bool:
+        if message.key != "order:42":
+            raise BackendUnavailable("away")
+        return replay(app, message)
+
+    monkeypatch.setattr(hands, "replay", once)
+    result = desk.run("replay", "--all", "--yes", "--json")
+
+    assert [each["task_id"] for each in json.loads(result.stdout)["messages"]] == ["unlucky"]
+    assert (result.exit_code, result.stderr) == (1, "Error: away\n")
+
+
+@pytest.mark.parametrize("command", ["release order:42", "cancel waits", "replay lost"])
+def test_a_program_is_not_asked_a_question(
+    desk: Operator, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.bury("order:43", "lost")
+    desk.hold("order:42")
+    desk.park("order:42", "waits")
+    asked = answers(monkeypatch, True)
+
+    result = desk.run(*command.split(), "--json")
+
+    assert (result.exit_code, result.stdout, asked) == (1, "", [])
+    assert result.stderr.endswith("say --yes\n")
+    assert (desk.holders("order:42"), desk.woken()) == (["holder"], [])

@@ -1,0 +1,170 @@
+"""A commit happens whole if its guard still stands, and else not at all."""
+
+from __future__ import annotations
+
+from celery_dlock.backends.rows import Commit, Kind, Name, Row, Rows
+from tests.contract.rows_words import (
+    DONE,
+    GUARD,
+    HOLDER,
+    MESSAGE,
+    SECOND,
+    guard_of,
+    happens,
+    made,
+    value_of,
+)
+
+
+class Commits:
+    def test_numbers_of_commits_grow_over_keys_and_processes(
+        self, rows: Rows, others: Rows
+    ) -> None:
+        numbers = []
+        for turn in range(6):
+            name = Name(Kind.GUARD, f"key {turn % 3}")
+            by = (rows, others)[turn % 2]
+            numbers.append(happens(by, Commit(name, guard_of(by, name), b"%d" % turn)).number)
+
+        assert numbers == sorted(set(numbers))
+        assert 0 < numbers[0] <= numbers[-1] < 2**53
+
+    def test_a_row_is_born_with_the_commit_that_made_it(self, rows: Rows, others: Rows) -> None:
+        first = happens(rows, Commit(GUARD, None, b"", create={MESSAGE: b""}, held=(HOLDER, b"")))
+        assert first.guard is not None
+        happens(rows, Commit(GUARD, first.guard, b"2", update={MESSAGE: b"2"}))
+
+        guard_of(others)
+        read = others.read([GUARD, MESSAGE, HOLDER])
+        assert [row and row.born for row in read] == [first.number] * 3
+
+    def test_the_guard_of_a_commit_is_what_others_read(self, rows: Rows, others: Rows) -> None:
+        first = happens(rows, Commit(GUARD, None, b"1")).guard
+        assert guard_of(others) == first
+        second = happens(others, Commit(GUARD, first, b"2")).guard
+        assert guard_of(rows) == second
+        assert first is not None
+        assert second is not None
+        assert (first.value, second.value) == (b"1", b"2")
+        assert first.stamp != second.stamp
+
+    def test_a_guard_that_was_moved_lets_nothing_of_a_commit_happen(
+        self, rows: Rows, others: Rows
+    ) -> None:
+        old = made(rows)
+        page, due = Name(Kind.PAGE, "key", "1"), Name(Kind.DUE, "key", "1")
+        happens(others, Commit(GUARD, old, b"moved", create={page: b"theirs", due: b""}))
+
+        stale = Commit(GUARD, old, b"mine", create={MESSAGE: b""}, update={page: b"mine"})
+        stale.delete, stale.held, stale.remember = {due}, (HOLDER, b""), {DONE: (b"", SECOND)}
+        assert rows.commit(stale) is None
+        assert rows.commit(Commit(GUARD, old, None)) is None
+        assert rows.commit(Commit(GUARD, old, old.value)) is None
+
+        assert value_of(rows, GUARD) == b"moved"
+        assert value_of(rows, page) == b"theirs"
+        assert rows.due(9) == [due]
+        assert rows.read([MESSAGE, HOLDER, DONE]) == [None] * 3
+
+    def test_a_guard_that_is_there_is_not_made_anew(self, rows: Rows, others: Rows) -> None:
+        made(others)
+
+        assert rows.commit(Commit(GUARD, None, b"mine")) is None
+        assert rows.commit(Commit(GUARD, None, None, create={MESSAGE: b""})) is None
+        assert rows.commit(Commit(GUARD, None, None)) is None
+        assert value_of(rows, GUARD) == b"guard"
+        assert value_of(rows, MESSAGE) is None
+
+    def test_a_guard_that_is_gone_stands_for_nothing(self, rows: Rows, others: Rows) -> None:
+        old = made(rows)
+        assert happens(others, Commit(GUARD, old, None)).guard is None
+
+        for value in (b"mine", old.value, None):
+            assert rows.commit(Commit(GUARD, old, value)) is None
+        assert guard_of(rows) is None
+
+    def test_a_guard_made_anew_is_another_one(self, rows: Rows, others: Rows) -> None:
+        """ABA: written as often as the one before, with the same values."""
+        old = made(rows)
+        happens(others, Commit(GUARD, old, None))
+        new = made(others)
+
+        assert new.stamp != old.stamp
+        assert new.born > old.born
+        for value in (b"mine", old.value, None):
+            assert rows.commit(Commit(GUARD, old, value, create={MESSAGE: b""})) is None
+        assert rows.commit(Commit(GUARD, old, old.value)) is None
+        assert guard_of(rows) == new
+        assert value_of(rows, MESSAGE) is None
+
+    def test_a_commit_without_a_guard_leaves_none(self, rows: Rows, others: Rows) -> None:
+        committed = happens(rows, Commit(GUARD, None, None, create={MESSAGE: b"1"}))
+
+        assert committed.guard is None
+        assert guard_of(others) is None
+        assert value_of(others, MESSAGE) == b"1"
+
+    def test_what_has_to_be_absent_stands_against_a_commit(self, rows: Rows, others: Rows) -> None:
+        wanted = Commit(GUARD, None, b"", absent={DONE, HOLDER}, create={MESSAGE: b""})
+        happens(others, Commit(GUARD, None, None, create={DONE: b""}))
+
+        assert rows.commit(wanted) is None
+        assert rows.commit(Commit(GUARD, None, None, absent={DONE})) is None
+        assert guard_of(rows) is None
+        assert rows.read([MESSAGE]) == [None]
+
+        happens(others, Commit(GUARD, None, None, delete={DONE}))
+        happens(rows, wanted)
+        assert value_of(rows, MESSAGE) == b""
+        assert rows.read([DONE, HOLDER]) == [None, None]
+
+    def test_what_is_to_be_deleted_has_to_be_there(self, rows: Rows) -> None:
+        guard: Row | None = made(rows)
+
+        assert rows.commit(Commit(GUARD, guard, b"2", delete={MESSAGE})) is None
+        assert guard_of(rows) == guard
+        guard = happens(rows, Commit(GUARD, guard, b"2", create={MESSAGE: b""})).guard
+        happens(rows, Commit(GUARD, guard, None, delete={MESSAGE}))
+        assert value_of(rows, MESSAGE) is None
+
+    def test_what_is_written_again_has_another_stamp(self, rows: Rows) -> None:
+        commit = Commit(GUARD, None, b"", create={MESSAGE: b"same"})
+        seen = []
+        for turn in range(3):
+            guard = happens(rows, commit).guard
+            guard_of(rows)
+            (row,) = rows.read([MESSAGE])
+            assert row is not None
+            assert row.value == b"same"
+            seen.append(row.stamp)
+            commit = Commit(GUARD, guard, b"", update={MESSAGE: b"same"})
+            if turn == 1:
+                guard = happens(rows, Commit(GUARD, guard, b"", delete={MESSAGE})).guard
+                commit = Commit(GUARD, guard, b"", create={MESSAGE: b"same"})
+        assert len(set(seen)) == 3
+
+    def test_any_change_moves_the_guard_though_it_says_the_same(self, rows: Rows) -> None:
+        old = made(rows)
+        new = happens(rows, Commit(GUARD, old, old.value, create={MESSAGE: b""})).guard
+
+        assert new is not None
+        assert new.value == old.value
+        assert new.stamp != old.stamp
+        assert rows.commit(Commit(GUARD, old, b"mine")) is None
+        happens(rows, Commit(GUARD, new, b"mine"))
+
+    def test_a_commit_that_changes_nothing_only_asks(self, rows: Rows, others: Rows) -> None:
+        assert happens(rows, Commit(GUARD, None, None, absent={DONE})).guard is None
+        guard = made(rows)
+
+        for each in (rows, others):
+            assert happens(each, Commit(GUARD, guard, guard.value)).guard == guard
+        happens(rows, Commit(GUARD, guard, b"2"))
+        assert others.commit(Commit(GUARD, guard, guard.value)) is None
+
+    def test_a_commit_takes_dozens_of_rows(self, rows: Rows) -> None:
+        create = {Name(Kind.MESSAGE, "key", str(n)): b"x" * 1000 for n in range(40)}
+        guard = happens(rows, Commit(GUARD, None, b"", create=create)).guard
+        assert set(rows.names(Kind.MESSAGE)) == set(create)
+        happens(rows, Commit(GUARD, guard, None, delete=set(create)))
+        assert rows.names(Kind.MESSAGE) == []

@@ -1,0 +1,118 @@
+"""Rows are found again: under any name, by kind and in parts, as they were written."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlock.backends.rows import PARTS, Commit, Kind, Name, Rows
+from tests.contract.rows_words import (
+    GUARD,
+    MESSAGE,
+    NAMES,
+    guard_of,
+    happens,
+    made,
+    value_of,
+)
+
+
+class Reading:
+    def test_what_is_not_there_is_none(self, rows: Rows) -> None:
+        assert rows.read([]) == []
+        assert rows.read([GUARD, MESSAGE]) == [None, None]
+
+    @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256)) * 10, b"x" * 400_000])
+    def test_a_row_reads_as_it_was_written(self, rows: Rows, others: Rows, value: bytes) -> None:
+        commit = Commit(GUARD, None, b"", create={MESSAGE: value})
+        guard = happens(rows, commit).guard
+        assert guard is not None
+        happens(rows, Commit(GUARD, guard, value))
+
+        for each in (rows, others):
+            assert value_of(each, GUARD) == value
+            assert value_of(each, MESSAGE) == value
+
+    def test_rows_are_read_in_the_order_in_which_they_are_named(self, rows: Rows) -> None:
+        names = [Name(Kind.PAGE, "key", str(n)) for n in range(40)]
+        happens(rows, Commit(GUARD, None, b"", create={n: n.part.encode() for n in names[::2]}))
+        guard_of(rows)
+
+        read = rows.read(names)
+
+        assert [row and row.value for row in read[::2]] == [n.part.encode() for n in names[::2]]
+        assert read[1::2] == [None] * 20
+
+    def test_names_of_odd_characters_do_not_meet(self, rows: Rows) -> None:
+        for number, key in enumerate(NAMES):
+            part = NAMES[-1 - number]
+            guard, message = Name(Kind.GUARD, key), Name(Kind.MESSAGE, key, part)
+            create = {message: str(number).encode(), Name(Kind.DUE, key, "1"): b""}
+            happens(rows, Commit(guard, None, b"", create=create))
+
+        for number, key in enumerate(NAMES):
+            assert value_of(rows, Name(Kind.MESSAGE, key, NAMES[-1 - number])) == b"%d" % number
+        assert sorted(rows.names(Kind.GUARD)) == sorted(Name(Kind.GUARD, key) for key in NAMES)
+        assert sorted(n.part for n in rows.names(Kind.MESSAGE)) == sorted(NAMES)
+        assert sorted(n.key for n in rows.due(1000)) == sorted(NAMES)
+
+    def test_kinds_never_share_a_name(self, rows: Rows) -> None:
+        create = {Name(kind, "key", "1"): kind.encode() for kind in Kind if kind != Kind.GUARD}
+        happens(rows, Commit(GUARD, None, b"guard", create=create))
+
+        guard_of(rows)
+        for name, value in create.items():
+            assert rows.read([name])[0] is not None
+            assert value_of(rows, name) == value
+            assert rows.names(name.kind) == [name]
+
+    def test_a_key_and_a_part_that_join_to_the_same_text_are_told_apart(self, rows: Rows) -> None:
+        for number, (key, part) in enumerate([("a", "b,c"), ("a,b", "c"), ("a/b", "c")]):
+            name = Name(Kind.MESSAGE, key, part)
+            happens(rows, Commit(Name(Kind.GUARD, key), None, b"", create={name: b"%d" % number}))
+
+        assert value_of(rows, Name(Kind.MESSAGE, "a", "b,c")) == b"0"
+        assert value_of(rows, Name(Kind.MESSAGE, "a,b", "c")) == b"1"
+
+    def test_names_are_listed_in_parts_that_together_are_all(self, rows: Rows) -> None:
+        names = {Name(Kind.GUARD, f"key {n}") for n in range(300)}
+        for name in names:
+            made(rows, name)
+
+        parts = [rows.names(Kind.GUARD, part) for part in range(PARTS)]
+
+        assert sorted(name for part in parts for name in part) == sorted(names)
+        assert max(map(len, parts)) < 50
+        assert set(rows.names(Kind.GUARD)) == names
+        assert rows.names(Kind.DEAD) == []
+
+    def test_keys_are_listed_page_by_page_whatever_their_names(self, rows: Rows) -> None:
+        names = {*NAMES, *(f"key {n}" for n in range(100))}
+        for name in names:
+            made(rows, Name(Kind.GUARD, name))
+
+        for limit in (1, 7, 1_000):
+            found: list[str] = []
+            while page := rows.keys(found[-1] if found else None, limit):
+                assert len(page) >= min(limit, len(names) - len(found))
+                found += page
+            assert sorted(found) == sorted(names)
+
+    def test_a_page_begins_behind_a_key_that_is_gone(self, rows: Rows) -> None:
+        for number in range(20):
+            made(rows, Name(Kind.GUARD, f"key {number}"))
+        order = rows.keys(None, 1_000)
+        for last, expected in ((order[4], order[5:]), (order[19], [])):
+            gone = Name(Kind.GUARD, last)
+            happens(rows, Commit(gone, rows.read([gone])[0], None))
+
+            assert rows.keys(last, 1_000) == expected
+
+    def test_what_is_due_is_listed_in_order(self, rows: Rows) -> None:
+        names = [Name(Kind.DUE, f"key {n}", f"{n * 7919 % 1000:016d}") for n in range(50)]
+        for name in names:
+            happens(rows, Commit(Name(Kind.GUARD, name.key), None, b"", create={name: b""}))
+
+        expected = sorted(names, key=lambda name: name.part)
+        assert rows.due(1000) == expected
+        assert rows.due(7) == expected[:7]
+        assert rows.due(0) == []

@@ -1,0 +1,46 @@
+"""A store over rows in memory, another process of it, and what happens to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.rows import Kind
+from celery_dlock.core.lease import SECOND
+from tests.contract.memory_rows import RowsBackend
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> BackendOptions:
+    return BackendOptions(prefix=request.node.nodeid)
+
+
+@pytest.fixture
+def store(options: BackendOptions) -> RowsBackend:
+    return RowsBackend(options)
+
+
+@pytest.fixture
+def other(options: BackendOptions) -> RowsBackend:
+    """Another process, as far as rows are concerned."""
+    return RowsBackend(options)
+
+
+def die(store: RowsBackend, key: str = "key") -> None:
+    """The process that holds *key* ends, and its rows with it."""
+    for name in store.rows.names(Kind.HOLDER):
+        if name.key == key:
+            store.rows.drop(name)
+
+
+def flights(store: RowsBackend) -> int:
+    """How often the store has been asked since this was asked last."""
+    store.rows.flights, counted = 0, store.rows.flights
+    return counted
+
+
+def later(store: RowsBackend, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now = store.rows.now() + int(seconds * SECOND)
+    monkeypatch.setattr(store.rows, "now", lambda: now)
+    monkeypatch.setattr(store._transactions, "now", lambda: now)
+    monkeypatch.setattr(store._sweeping, "_now", lambda: now)

@@ -1,0 +1,76 @@
+"""The words in which the contract of rows speaks: names, and commits that happen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from celery_dlock.backends.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
+from celery_dlock.testing.contract.keys import ODD
+
+SECOND = 1_000_000
+GUARD = Name(Kind.GUARD, "key")
+MESSAGE = Name(Kind.MESSAGE, "key", "task")
+HOLDER = Name(Kind.HOLDER, "key", "task|1")
+DONE = Name(Kind.DONE, "key", "task")
+
+#: What no store may confuse: separators, dots, the empty text, what is no Unicode, what is long.
+NAMES = [*ODD, "", ".", "..", ",", "a,b", "\udce9", "k" * 5_000, "\u9396" * 2_000]
+
+
+def guard_of(rows: Rows, name: Name = GUARD) -> Row | None:
+    """The guard as it stands, asked until a commit confirms it: a read may be stale."""
+    while True:
+        (row,) = rows.read([name])
+        if rows.commit(Commit(name, row, None if row is None else row.value)) is not None:
+            return row
+
+
+def value_of(rows: Rows, name: Name) -> bytes | None:
+    """What the row *name* says, once *rows* sees all that has happened before."""
+    guard_of(rows, Name(Kind.GUARD, name.key))
+    (row,) = rows.read([name])
+    return None if row is None else row.value
+
+
+def happens(rows: Rows, commit: Commit) -> Committed:
+    """Commit what nothing stands against."""
+    committed = rows.commit(commit)
+    assert committed is not None
+    return committed
+
+
+def made(rows: Rows, name: Name = GUARD, value: bytes = b"guard") -> Row:
+    """A guard that was not there."""
+    guard = happens(rows, Commit(name, None, value)).guard
+    assert guard is not None
+    return guard
+
+
+def tidy(rows: Rows) -> None:
+    """Let it forget what it has to forget by itself."""
+    for part in range(PARTS):
+        rows.tidy(part)
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run *work* in so many threads at once; it must not fail in any."""
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def value_after_tidying(rows: Rows, name: Name) -> bytes | None:
+    tidy(rows)
+    return value_of(rows, name)

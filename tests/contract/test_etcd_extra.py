@@ -1,0 +1,90 @@
+"""``pip install "celery-dlock[etcd]"`` in a fresh environment, and a lock is taken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import celery_dlock
+from tests.services.etcd import EtcdServer
+
+pytestmark = [pytest.mark.server("etcd"), pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CYCLE = """
+import sys
+import google.protobuf, grpc
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.core.state import Claim, Left, Outcome, Run
+from celery_dlock.registry import open_backend
+
+store = open_backend(sys.argv[1], BackendOptions())
+claim = Claim("key", "task", nonce=sys.version, ttl=30_000_000)
+assert isinstance(store.enter(claim).verdict, Run)
+assert isinstance(store.leave(claim, Outcome.OVER).verdict, Left)
+store.close()
+
+import etcd3  # importable by anybody from now on
+
+print(google.protobuf.__version__, grpc.__version__)
+"""
+
+
+def interpreter(version: str) -> str:
+    """A Python of that version; skips where there is none."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    installed = sorted(pyenv.glob(f"versions/{version}.*/bin/python3"))
+    for found in [*map(str, installed), shutil.which(f"python{version}")]:
+        # What a version manager has put into PATH may not run.
+        if found and subprocess.run([found, "-c", ""], check=False).returncode == 0:
+            return found
+    pytest.skip(f"no Python {version} here")
+
+
+def sources(folder: Path) -> Path:
+    """What is under test, to be installed from; also where it is an installed wheel itself."""
+    package = Path(celery_dlock.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(package, folder / "celery_dlock", ignore=ignored)
+    shutil.copy(package.with_name("celery_dlock_pytest.py"), folder)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "LICENSE").touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("version", "pinned"),
+    [
+        ("3.11", ()),
+        ("3.12", ()),
+        ("3.13", ()),
+        ("3.11", ("protobuf==5.26.*", "grpcio==1.60.*")),
+    ],
+    ids=["3.11", "3.12", "3.13", "3.11-oldest"],
+)
+def test_a_lock_is_taken_with_what_the_extra_installs(
+    tmp_path: Path, etcd_server: EtcdServer, version: str, pinned: tuple[str, ...]
+) -> None:
+    python = str(tmp_path / "env" / "bin" / "python")
+    env = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([interpreter(version), "-m", "venv", tmp_path / "env"], check=True, env=env)
+
+    source = f"{sources(tmp_path / 'source')}[etcd]"
+    install = [python, "-m", "pip", "install", "-q", "--no-compile", source, *pinned]
+    subprocess.run(install, check=True, env=env, cwd=tmp_path)
+    cycle = [python, "-W", "error", "-c", CYCLE, etcd_server.url]
+    done = subprocess.run(
+        cycle, check=True, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path
+    )
+
+    protobuf, _ = done.stdout.split()
+    assert int(protobuf.partition(".")[0]) >= 5

@@ -1,0 +1,107 @@
+"""Rows with a guarded commit are held to the machine: the same operations, the same answers.
+
+And so they are when others come in between: a commit that has to be tried again gives the verdict
+of the moment at which it happens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock.backends.rows import Commit
+from celery_dlock.core.state import WINDOW, Claim, Mode, Wait
+from tests.contract import twin_examples as examples
+from tests.contract.memory_rows import RowsBackend
+from tests.contract.twins import KEY, SECOND, Clock, Twin, assert_alike, operations, single
+
+Operations = list[tuple[Any, ...]]
+
+_numbers = itertools.count()
+
+
+def _options(clock: Clock) -> BackendOptions:
+    return BackendOptions(prefix=f"rows-twin{next(_numbers)}", clock=clock)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ops=st.lists(operations, min_size=40, max_size=80))
+def test_it_answers_as_the_machine_does(ops: Operations) -> None:
+    clock = Clock()
+    memory, rows = MemoryBackend(_options(clock)), RowsBackend(_options(clock))
+    assert_alike(Twin(memory), Twin(rows), clock, ops)
+
+
+@pytest.mark.parametrize("ops", examples.ALL.values(), ids=examples.ALL)
+def test_it_answers_as_the_machine_does_where_chance_seldom_goes(ops: Operations) -> None:
+    clock = Clock()
+    memory, rows = MemoryBackend(_options(clock)), RowsBackend(_options(clock))
+    assert_alike(Twin(memory), Twin(rows), clock, ops)
+
+
+_crowds = st.lists(
+    st.tuples(
+        st.sampled_from([Mode.SHARED, Mode.SHARED, Mode.EXCLUSIVE]),
+        st.sampled_from([Wait.QUEUE, Wait.PLACE]),
+        st.sampled_from([2 * SECOND, 60 * SECOND]),
+    ),
+    min_size=WINDOW - 2,
+    max_size=2 * WINDOW + 10,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(
+    limit=st.sampled_from([1, 3, WINDOW + 10]),
+    crowd=_crowds,
+    ops=st.lists(operations, min_size=10, max_size=40),
+)
+@example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
+@example(limit=1, crowd=examples.CROWD, ops=examples.FAR_BACK)
+def test_it_answers_as_the_machine_does_when_more_wait_than_it_loads(
+    limit: int, crowd: list[tuple[Mode, Wait, int]], ops: Operations
+) -> None:
+    clock = Clock()
+    memory, rows = MemoryBackend(_options(clock)), RowsBackend(_options(clock))
+    holder = Claim(KEY, "a", "1", ttl=4 * SECOND)
+    waiting = [
+        Claim(KEY, f"w{n}", "1", 9 * SECOND, mode, limit, wait, patience)
+        for n, (mode, wait, patience) in enumerate(crowd)
+    ]
+    crowded: Operations = [("enter", claim, b"message") for claim in (holder, *waiting)]
+    crowded += [*ops, ("enter", waiting[-1], None), ("reap", KEY), ("reap", KEY)]
+    assert_alike(Twin(memory), Twin(rows), clock, crowded)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(ops=st.lists(st.tuples(operations, single, single), min_size=20, max_size=30))
+def test_who_is_overtaken_is_answered_as_if_it_had_come_later(
+    ops: list[tuple[tuple[Any, ...], ...]],
+) -> None:
+    """Two stores on the same rows: whenever one is about to commit, the other does something."""
+    clock = Clock()
+    options = _options(clock)
+    memory, rows = MemoryBackend(options), RowsBackend(options)
+    machine, one, other = Twin(memory), Twin(rows), Twin(RowsBackend(options))
+    other.tokens = one.tokens
+    for before, slow, fast in ops:
+        assert_alike(machine, one, clock, [before])
+        overtaken: list[object] = []
+
+        def overtake(commit: Commit, fast: Any = fast, answers: Any = overtaken) -> None:
+            rows.rows.before_commit = lambda commit: None
+            answers.append(other.apply(*fast))
+
+        rows.rows.before_commit = overtake
+        answer = one.apply(*slow)
+        assert [machine.apply(*fast)] == overtaken, fast
+        assert machine.apply(*slow) == answer, (slow, fast)
+        assert one.state(clock.now) == machine.state(clock.now), (slow, fast)

@@ -1,0 +1,187 @@
+"""The store on a Redis Cluster."""
+
+from __future__ import annotations
+
+import traceback
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions, Swept
+from celery_dlock.backends.redis_cluster import RedisClusterBackend
+from celery_dlock.backends.redis_wire import base_name
+from celery_dlock.core.state import Outcome, Renewed, Unknown
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.testing import SharedStoreContract
+from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.words import QUEUE, claim, running
+from tests.contract.redis_store import requests_sent
+from tests.services.garbage import answering
+from tests.services.redis import RedisServer
+from tests.services.redis_cluster import RedisCluster, tell
+
+pytestmark = pytest.mark.server("redis")
+
+
+class TestRedisCluster(SharedStoreContract):
+    backend_class = RedisClusterBackend
+
+    @pytest.fixture
+    def url(self, redis_cluster: RedisCluster) -> str:
+        return redis_cluster.url
+
+
+@contextmanager
+def opened(servers: RedisCluster, **driver: Any) -> Iterator[RedisClusterBackend]:
+    """A store with a prefix of its own, connected."""
+    options = BackendOptions(prefix=f"test-{uuid.uuid4().hex}", driver=driver)
+    with closing(RedisClusterBackend.from_url(servers.url, options)) as store:
+        store.sweep()
+        yield store
+
+
+def on_each_master(servers: RedisCluster, store: RedisClusterBackend) -> dict[RedisServer, str]:
+    """A key that lies there, for each master."""
+    found: dict[RedisServer, str] = {}
+    for number in range(1000):
+        key = f"key {number}"
+        found.setdefault(servers.master_of(base_name(store._prefix, key)), key)
+        if len(found) == 3:
+            return found
+    raise AssertionError("keys do not spread")
+
+
+def test_an_operation_on_a_key_is_one_round_trip(redis_cluster: RedisCluster) -> None:
+    with opened(redis_cluster) as store:
+        running(store.enter(claim("warm")))
+        store.leave(claim("warm"), Outcome.OVER)
+
+        with requests_sent() as sent:
+            running(store.enter(claim("a")))
+            store.leave(claim("a"), Outcome.DONE)
+
+        assert sum(sent.values()) == 2
+
+
+def test_all_leases_of_a_worker_are_renewed_in_one_round_trip_to_each_master(
+    redis_cluster: RedisCluster,
+) -> None:
+    with opened(redis_cluster) as store:
+        mine = [claim("a", key=f"key {number}") for number in range(100)]
+        for one in mine:
+            running(store.enter(one))
+        store.renew(mine)
+
+        with requests_sent() as sent:
+            assert all(isinstance(verdict, Renewed) for verdict in store.renew(mine))
+
+        assert list(sent.values()) == [1, 1, 1]
+
+
+def test_a_sweep_is_one_round_trip_to_each_master_and_one_more_where_something_is_due(
+    redis_cluster: RedisCluster,
+) -> None:
+    clock = ManualClock()
+    options = BackendOptions(prefix=f"test-{uuid.uuid4().hex}", clock=clock)
+    with closing(RedisClusterBackend.from_url(redis_cluster.url, options)) as store:
+        for number in range(100):
+            running(store.enter(claim("a", key=f"key {number}")))
+            store.enter(claim("b", key=f"key {number}", wait=QUEUE), b"message")
+        with requests_sent() as sent:
+            assert store.sweep() == Swept((), 10)
+        assert list(sent.values()) == [1, 1, 1]
+        clock.advance(10)
+        store.sweep(limit=30)  # the script is loaded
+
+        with requests_sent() as sent:
+            assert len(store.sweep(limit=60).wakes) == 60
+            assert list(sent.values()) == [2, 2, 2]
+            assert len(store.sweep().wakes) == 10
+            assert store.sweep() == Swept((), 5)
+
+        assert list(sent.values()) == [5, 5, 5]
+
+
+def test_a_master_that_hangs_keeps_only_its_own_keys_waiting(
+    own_redis_cluster: RedisCluster,
+) -> None:
+    with opened(own_redis_cluster, socket_timeout=0.1) as store:
+        keys = on_each_master(own_redis_cluster, store)
+        mine = [claim("a", key=key) for key in keys.values()]
+        for one in mine:
+            running(store.enter(one))
+            store.enter(claim("b", key=one.key, wait=QUEUE), b"message")
+            store.cancel(one.key, "b")
+        hung, its_key = next(iter(keys.items()))
+        hung.pause()
+        try:
+            verdicts = dict(zip(keys.values(), store.renew(mine), strict=True))
+            swept = store.sweep()
+            with pytest.raises(BackendUnavailable):
+                store.renew(mine[:1])
+        finally:
+            hung.resume()
+
+        assert verdicts.pop(its_key) == Unknown()
+        assert all(isinstance(verdict, Renewed) for verdict in verdicts.values())
+        assert its_key not in {wake.key for wake in swept.wakes}
+
+
+def test_without_any_master_the_store_is_unavailable(own_redis_cluster: RedisCluster) -> None:
+    with opened(own_redis_cluster) as store:
+        for server in own_redis_cluster.servers:
+            server.kill()
+        for operation in (store.sweep, lambda: store.renew([claim("a")]), store.dead):
+            with pytest.raises(BackendUnavailable):
+                operation()
+
+
+def test_servers_that_forgot_their_scripts_get_them_again(redis_cluster: RedisCluster) -> None:
+    with opened(redis_cluster) as store:
+        mine = [claim("a", key=f"key {number}") for number in range(100)]
+        for one in mine:
+            running(store.enter(one))
+            store.enter(claim("b", key=one.key, wait=QUEUE), b"message")
+        for server in redis_cluster.servers:
+            tell(server, "SCRIPT", "FLUSH")
+
+        assert all(isinstance(verdict, Renewed) for verdict in store.renew(mine))
+        assert len(store.parked(["b"])) == 100
+
+
+def test_the_url_names_some_of_the_servers() -> None:
+    driver = {"password": "p", "address_remap": print}
+    url = "redis+cluster://u@h1,h2:7?socket_timeout=1"
+    session: Any = RedisClusterBackend.from_url(url, BackendOptions(driver=driver))._session
+    assert session._servers.addresses == (("h1", 6379), ("h2", 7))
+    expected = {"username": "u", "password": "p", "socket_timeout": 1.0, "address_remap": print}
+    assert {name: session._options[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+cluster://:hunter2@h/1",
+        "redis+cluster://:hunter2@",
+        "redis+cluster://:hunter2@h:port",
+        "redis+cluster://:hunter2@h?socket_timeout=soon",
+        "redis+cluster://:hunter2@h?no_such_option=1",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_and_its_password_not_told(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RedisClusterBackend.from_url(url, BackendOptions())
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_password_that_a_server_quotes_is_not_repeated() -> None:
+    quoting = b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2'\r\n"
+    with answering(quoting) as port:
+        url = f"redis+cluster://:hunter2@127.0.0.1:{port}"
+        store = RedisClusterBackend.from_url(url, BackendOptions())
+        with pytest.raises(BackendUnavailable) as caught:
+            store.peek("key")
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))

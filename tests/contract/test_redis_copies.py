@@ -1,0 +1,189 @@
+"""A hold that does not count before replicas have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pytest
+
+from celery_dlock.backends import redis_client
+from celery_dlock.backends.base import BackendOptions, Copies
+from celery_dlock.backends.redis import RedisBackend
+from celery_dlock.backends.redis_wire import notes_of
+from celery_dlock.core.manager import Keeping, LockManager
+from celery_dlock.core.state import Renewed, RenewVerdict
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.testing.contract.words import QUEUE, claim, running
+from tests.contract.redis_store import StoreOnRedis, requests_sent
+from tests.services.redis import RedisServer
+from tests.services.require import require
+from tests.services.until import until
+
+pytestmark = pytest.mark.server("redis")
+
+ONE = Copies(1, timeout=2.0)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A master and its replica."""
+    require("redis")
+    master = RedisServer("--repl-diskless-sync-delay", "0")
+    replica = RedisServer("--replicaof", "127.0.0.1", str(master.port))
+    with master, replica:
+        until("it follows", lambda: replica.info("replication")["master_link_status"] == "up")
+        until("it is known", lambda: master.info("replication")["connected_slaves"] == 1)
+        yield master, replica
+
+
+@pytest.fixture
+def store(servers: tuple[RedisServer, RedisServer]) -> Iterator[StoreOnRedis]:
+    store = StoreOnRedis(servers[0], None, copies=ONE)
+    running(store.backend.enter(claim("warm", key="warm")))
+    store.backend.renew([claim("warm", key="warm")])
+    yield store
+    store.backend.close()
+    store.client.close()
+
+
+@pytest.fixture
+def deaf_replica(servers: tuple[RedisServer, RedisServer], store: StoreOnRedis) -> Iterator[None]:
+    """It is there and has nothing to say."""
+    servers[1].pause()
+    yield
+    servers[1].resume()
+
+
+def test_a_hold_is_on_the_replica_when_the_task_is_told(
+    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
+) -> None:
+    with store.counted() as cost, requests_sent() as sent:
+        running(store.backend.enter(claim("a")))
+        with servers[1].client() as replica:
+            assert replica.exists(store.names("key")[0]) == 1
+
+    assert sent[servers[0].port] == 1
+    assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
+
+
+def test_a_renewal_is_on_the_replica_too_in_one_round_trip(
+    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
+) -> None:
+    mine = [claim("a", key=f"key {n}") for n in range(3)]
+    for one in mine:
+        running(store.backend.enter(one))
+
+    with store.counted() as cost, requests_sent() as sent:
+        assert all(isinstance(verdict, Renewed) for verdict in store.backend.renew(mine))
+
+    assert sent[servers[0].port] == 1
+    assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
+
+
+def test_a_note_is_on_the_replica_too_in_one_round_trip(
+    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
+) -> None:
+    store.backend.note("key", 5, {})  # loads the script
+
+    with store.counted() as cost, requests_sent() as sent:
+        assert store.backend.note("key", 5, {"a": b"a"})
+        with servers[1].client() as replica:
+            assert replica.hget(notes_of(store.prefix, "key"), ":a") == b"a"
+
+    assert sent[servers[0].port] == 1
+    assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
+
+
+@pytest.mark.usefixtures("deaf_replica")
+def test_a_note_that_no_replica_has_is_not_accepted(store: StoreOnRedis) -> None:
+    with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
+        store.backend.note("key", 5, {"a": b"a"})
+
+
+@pytest.mark.usefixtures("deaf_replica")
+def test_a_hold_that_no_replica_has_is_given_back(store: StoreOnRedis) -> None:
+    with pytest.raises(BackendUnavailable, match=r"0 of 1 replicas within 2 s"):
+        store.backend.enter(claim("a", wait=QUEUE), b"message")
+
+    state = store.backend.peek("key")
+    assert (state.holders, state.waiting) == ((), ())
+
+
+@pytest.mark.usefixtures("deaf_replica")
+def test_a_message_that_only_the_store_may_have_is_not_given_back(store: StoreOnRedis) -> None:
+    with pytest.raises(BackendUnavailable):
+        store.backend.enter(claim("a", wait=QUEUE, keep=True), b"message")
+
+    state = store.backend.peek("key")
+    assert (state.holders, len(state.waiting) + len(state.grants)) == ((), 1)
+
+
+def test_what_waits_stays_when_a_copy_of_it_finds_no_replica(
+    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
+) -> None:
+    running(store.backend.enter(claim("holder")))
+    store.backend.enter(claim("a", wait=QUEUE), b"message")
+    servers[1].pause()
+    try:
+        with pytest.raises(BackendUnavailable):
+            store.backend.enter(claim("a", "copy", wait=QUEUE), b"message")
+    finally:
+        servers[1].resume()
+
+    assert [entry.task for entry in store.backend.peek("key").waiting] == ["a"]
+
+
+def test_a_renewal_that_no_replica_has_does_not_count(
+    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
+) -> None:
+    running(store.backend.enter(claim("a")))
+    servers[1].pause()
+    try:
+        with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
+            store.backend.renew([claim("a")])
+    finally:
+        servers[1].resume()
+    (verdict,) = until("the replica is back", lambda: _renewed(store))
+    assert isinstance(verdict, Renewed)
+
+
+def _renewed(store: StoreOnRedis) -> Sequence[RenewVerdict]:
+    try:
+        return store.backend.renew([claim("a")])
+    except BackendUnavailable:
+        return []
+
+
+@pytest.mark.usefixtures("deaf_replica")
+def test_no_body_starts_on_a_hold_that_no_replica_has(store: StoreOnRedis) -> None:
+    manager = LockManager(store.backend, wake=lambda wakes: None)
+
+    with pytest.raises(BackendUnavailable):
+        manager.acquire([claim("a")], Keeping(None, lambda term, reason: None))
+
+    assert store.backend.peek("key").holders == ()
+
+
+def test_the_disk_is_waited_for_where_the_server_can(
+    servers: tuple[RedisServer, RedisServer], store: StoreOnRedis
+) -> None:
+    on_disk = BackendOptions(prefix=store.prefix, copies=Copies(1, on_disk=True, timeout=0.2))
+    version = tuple(map(int, servers[0].info("server")["redis_version"].split(".")[:2]))
+    why = "unknown command" if version < (7, 2) else "append"
+    with closing(RedisBackend.from_url(servers[0].url, on_disk)) as backend:
+        # There is no log on disk: by default a server keeps none.
+        with pytest.raises(BackendUnavailable, match=f"(?i){why}"):
+            backend.enter(claim("a"))
+        assert store.backend.peek("key").holders == ()
+
+
+@pytest.mark.parametrize(("told", "enough"), [([1, 1], True), ([0, 1], False), ([1, 0], False)])
+def test_the_disk_of_the_master_counts_with_those_of_replicas(
+    told: list[int], enough: bool
+) -> None:
+    (answer,) = redis_client._copied(["run"], told, Copies(1, on_disk=True))
+    if enough:
+        assert answer == "run"
+    else:
+        assert f"disk of {told[0]} masters and {told[1]} of 1 replicas" in str(answer)

@@ -1,0 +1,198 @@
+"""What an operation costs on ZooKeeper: flights, requests, and what is in a multi-operation."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.rows import Kind
+from celery_dlock.backends.zookeeper import ZooKeeperBackend
+from celery_dlock.backends.zookeeper_rows import ZooKeeperRows
+from celery_dlock.backends.zookeeper_session import Send
+from celery_dlock.core.state import WINDOW, Outcome, Park, Renewed
+from celery_dlock.testing.contract.words import ENQUEUE, QUEUE, claim, park, running, woken
+from tests.contract.zookeeper_store import plain_client, session_of
+from tests.services.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.server("zookeeper")
+
+
+@dataclass
+class Cost:
+    flights: int = 0
+    requests: Counter[str] = field(default_factory=Counter[str])
+    #: What the multi-operations are made of.
+    operations: Counter[str] = field(default_factory=Counter[str])
+
+
+@pytest.fixture
+def backend(zookeeper_server: ZooKeeperServer) -> Iterator[ZooKeeperBackend]:
+    options = BackendOptions(prefix=f"cost-{uuid.uuid4().hex}", ttl=10.0)
+    backend = ZooKeeperBackend.from_url(zookeeper_server.url, options)
+    rows = backend._rows
+    assert isinstance(rows, ZooKeeperRows)
+    with rows._client.answers() as session:  # the first of all makes folders
+        for kind in Kind:
+            session.make_folder(f"{rows._layout.root}/{kind}")
+            if kind is not Kind.DUE:
+                session.flight(make(folder) for folder in rows._layout.folders(kind))
+    running(backend.enter(claim("a", ttl=5)))
+    backend.leave(claim("a"), Outcome.OVER)
+    yield backend
+    backend.close()
+
+
+def make(folder: str) -> Send:
+    return lambda kazoo: kazoo.create_async(folder)
+
+
+@contextmanager
+def counted(backend: ZooKeeperBackend) -> Iterator[Cost]:
+    """Count what this process asks for; pings are none of it."""
+    session, cost = session_of(backend._rows), Cost()  # type: ignore[arg-type]
+    flight, call = session.flight, session.kazoo._call
+
+    def flying(sends: Any) -> list[Any]:
+        cost.flights += 1
+        return flight(sends)
+
+    def calling(request: Any, result: Any) -> Any:
+        cost.requests[type(request).__name__] += 1
+        for operation in getattr(request, "operations", ()):
+            cost.operations[type(operation).__name__] += 1
+        return call(request, result)
+
+    session.flight, session.kazoo._call = flying, calling  # type: ignore[method-assign]
+    try:
+        yield cost
+    finally:
+        session.flight, session.kazoo._call = flight, call  # type: ignore[method-assign]
+
+
+def test_an_uncontended_task_takes_two_commits_and_nothing_else(backend: ZooKeeperBackend) -> None:
+    mine = claim("new", wait=QUEUE, ttl=5)
+
+    with counted(backend) as entering:
+        running(backend.enter(mine, b"message"))
+    with counted(backend) as leaving:
+        backend.leave(mine, Outcome.DONE)
+
+    for cost in (entering, leaving):
+        assert cost.flights == 1
+        assert cost.requests == Counter(Transaction=1)
+    # Guard, generation and holder; that it is not done already takes a node and its removal.
+    assert entering.operations == Counter(Create=4, SetData=1, Delete=1)
+    assert leaving.operations == Counter(Delete=3, Create=1)
+
+
+def test_all_leases_of_a_process_are_renewed_in_one_flight(backend: ZooKeeperBackend) -> None:
+    claims = [claim("a", key=f"key {n}", ttl=5) for n in range(100)]
+    for mine in claims:
+        running(backend.enter(mine))
+
+    with counted(backend) as cost:
+        assert all(isinstance(verdict, Renewed) for verdict in backend.renew(claims))
+
+    assert cost.flights == 1
+    assert cost.requests == Counter(Transaction=1, Exists=100)
+
+
+def test_a_hundred_keys_are_looked_at_in_two_flights_however_many_wait(
+    backend: ZooKeeperBackend,
+) -> None:
+    # Nobody holds them: a lease that ends meanwhile is given up, and that is a flight, too.
+    keys = [f"key {n}" for n in range(100)]
+    for key in keys:
+        backend.enter(claim("a", key=key, wait=ENQUEUE, ttl=5), b"message")
+    for start, end in ((1, 5), (5, WINDOW + 10)):
+        for number in range(start, end):
+            backend.enter(claim(f"w{number}", key=keys[0], wait=ENQUEUE, ttl=5), b"message")
+
+        with counted(backend) as cost:
+            first = backend.look(keys)[0]
+
+        assert (first.parked, len(first.waiting)) == (end - 1, min(end - 1, WINDOW))
+        assert cost.flights == 2
+        assert sum(cost.requests.values()) <= 100 + 2
+    with counted(backend) as cost:
+        assert sorted(backend.keys(waiting=True).keys) == sorted(keys)
+    assert cost.flights == 1
+
+
+def test_a_contended_task_costs_a_few_flights_however_many_wait(backend: ZooKeeperBackend) -> None:
+    costs = {}
+    for waiting in (5, 40):  # a page is shorter
+        running(backend.enter(claim("holder", key=f"{waiting}", ttl=5)))
+        park(backend, *(f"w{n}" for n in range(waiting)), key=f"{waiting}", ttl=5)
+        with counted(backend) as parking:
+            late = claim("late", key=f"{waiting}", wait=QUEUE, ttl=5)
+            assert backend.enter(late, b"message").verdict == Park()
+        with counted(backend) as handing_over:
+            left = backend.leave(claim("holder", key=f"{waiting}"), Outcome.DONE)
+            assert woken(left) == ["w0"]
+        with counted(backend) as taking_the_turn:
+            running(backend.enter(claim("w0", key=f"{waiting}", wait=QUEUE, ttl=5)))
+        costs[waiting] = [parking.flights, handing_over.flights, taking_the_turn.flights]
+    assert costs[5] == costs[40] == [4, 5, 4]
+
+
+def test_a_look_at_what_is_due_is_one_flight_when_nothing_is(backend: ZooKeeperBackend) -> None:
+    with counted(backend) as cost:
+        assert backend.sweep().wakes == ()
+    assert cost.flights == 1
+
+
+def test_a_note_takes_two_flights_and_reading_all_of_them_four(backend: ZooKeeperBackend) -> None:
+    backend.note("key", 5, {"a": b"a"})
+
+    with counted(backend) as cost:
+        assert backend.note("key", 6, {"a": b"b", "b": b"b"})
+    assert cost.flights == 2
+    assert cost.requests == Counter(GetData=3, Transaction=1)
+    assert cost.operations == Counter(CheckVersion=1, Create=1, SetData=2)
+    with counted(backend) as cost:
+        assert backend.notes("key") == {"a": b"b", "b": b"b"}
+    assert cost.flights == 4
+    assert cost.requests == Counter(GetData=3, GetChildren=64, Transaction=1)
+
+
+def test_more_notes_than_a_request_takes_are_written_in_steps(backend: ZooKeeperBackend) -> None:
+    notes = {f"name {n}": bytes(100_000) for n in range(15)}
+
+    assert backend.note("key", 5, notes)
+
+    assert backend.notes("key") == notes
+
+
+def test_an_idle_key_leaves_nothing_but_that_its_task_is_done(
+    backend: ZooKeeperBackend, zookeeper_server: ZooKeeperServer
+) -> None:
+    root = backend._rows._layout.root  # type: ignore[attr-defined]
+    with plain_client(zookeeper_server.address) as client:
+        before = nodes(client, root)
+        for number in range(5):
+            mine = claim("idle", key=f"idle {number}", wait=QUEUE, ttl=5)
+            running(backend.enter(mine, b"message"))
+            park(backend, "next", key=mine.key, ttl=5)
+            backend.leave(mine, Outcome.OVER)
+            running(backend.enter(claim("next", key=mine.key, wait=QUEUE, ttl=5)))
+            backend.leave(claim("next", key=mine.key), Outcome.DONE)
+        left = nodes(client, root) - before
+    assert sorted(path.rpartition("/")[2] for path in left) == [
+        f"idle%20{n},next" for n in range(5)
+    ]
+    assert all("/done/" in path for path in left)
+
+
+def nodes(client: Any, path: str) -> set[str]:
+    found = {path}
+    for child in client.get_children(path):
+        found |= nodes(client, f"{path}/{child}")
+    return found

@@ -1,0 +1,87 @@
+"""The demo as its user starts it: to the end, interrupted, and with the library broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.demo.command import Command
+from tests.services.until import until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Command:
+    return Command(tmp_path, "example_project.events.demo")
+
+
+def test_it_shows_that_every_promise_holds_and_leaves_nothing(demo: Command) -> None:
+    with demo.started() as process:
+        assert process.wait(200) == 0, demo.output
+        demo.check_nothing_is_left()
+    assert demo.output.count("  yes  ") == 5
+    assert "500 of 500" in demo.output
+    assert "killed worker" in demo.output
+    assert "goes on after" in demo.output
+
+
+def interrupt(demo: Command, number: signal.Signals, moment: str) -> None:
+    with demo.started() as process:
+        until(moment, lambda: moment in demo.output)
+        assert len(demo.processes()) > 1
+        process.send_signal(number)
+        assert process.wait(60) == 130, demo.output
+        demo.check_nothing_is_left()
+
+
+def test_interrupted_anywhere_it_leaves_nothing_and_the_next_run_works(demo: Command) -> None:
+    for moment in ("are starting", "0 of 500", "killed worker", "stopped worker", "closing"):
+        interrupt(demo, signal.SIGINT, moment)
+    with demo.started() as process:
+        assert process.wait(200) == 0, demo.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_asked_to_end_while_a_worker_is_stopped_it_leaves_nothing(
+    demo: Command, number: signal.Signals
+) -> None:
+    interrupt(demo, number, "stopped worker")
+
+
+DEFECTS = {
+    "events are rescheduled and do not queue": (
+        "import celery_dlock\nfrom celery_dlock import FullJitter, Reschedule\n"
+        "celery_dlock.Queue = lambda **_: Reschedule(FullJitter(base=0.05, cap=0.5))",
+        "NO   The events of every order were applied in their order",
+    ),
+    "the fence lets everybody pass": (
+        "from celery_dlock import fencing\nfencing.admit = lambda *_, **__: None",
+        "NO   The paused worker's late write was refused",
+    ),
+    "the lock is given to everybody": (
+        "from celery_dlock.core import machine, turns\nmachine.free = turns.free = lambda *_: True",
+        "NO   No two tasks of one order overlapped",
+    ),
+    "effects are not remembered": (
+        "from celery_dlock import fencing\nfencing.once = lambda *_: True\n"
+        "from celery_dlock.core import machine\nfrom celery_dlock.core.state import Outcome\n"
+        "leave = machine.leave\n"
+        "machine.leave = lambda s, c, o, n: leave(s, c, Outcome.OVER, n)",
+        "NO   Every event was applied exactly once",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_it_fails_when(demo: Command, defect: str, tmp_path: Path) -> None:
+    patch, verdict = DEFECTS[defect]
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with demo.started(PYTHONPATH=path) as process:
+        assert process.wait(200) == 1, demo.output
+    assert verdict in demo.output
+    assert "what it has left is in" in demo.output

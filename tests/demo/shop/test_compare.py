@@ -1,0 +1,116 @@
+"""The comparison as its user starts it: who has a fence is right, the others are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from example_project.compare.__main__ import as_expected
+from example_project.compare.figures import FILE, Figures
+from tests.demo.command import ROOT, Command
+from tests.services.until import until
+
+RIGHT = Figures(
+    there=2, sold=2, left=0, charged_twice=0, owed=9, charged=9, reports=1, refused=1, alerts=1
+)
+STOCK: dict[str, Any] = {"sold": 3}
+MONEY: dict[str, Any] = {"charged_twice": 1}
+REPORT: dict[str, Any] = {"reports": 2}
+
+NO_LOCK = replace(RIGHT, **STOCK, **MONEY, **REPORT)
+LOCK_ONLY = replace(RIGHT, **STOCK, **MONEY)
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Command:
+    return Command(tmp_path, "example_project.compare")
+
+
+def test_it_shows_what_it_should() -> None:
+    assert as_expected(NO_LOCK, LOCK_ONLY, RIGHT)
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        (replace(NO_LOCK, sold=2), LOCK_ONLY, RIGHT),
+        (replace(NO_LOCK, reports=1), LOCK_ONLY, RIGHT),
+        (NO_LOCK, replace(LOCK_ONLY, charged_twice=0), RIGHT),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, **STOCK)),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, left=1)),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, **MONEY)),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, charged=8)),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, **REPORT)),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, reports=0)),
+        (NO_LOCK, LOCK_ONLY, replace(RIGHT, refused=0)),
+    ],
+)
+def test_anything_else_is_not_what_it_should_show(sides: tuple[Figures, Figures, Figures]) -> None:
+    assert not as_expected(*sides)
+
+
+def row(output: str, label: str) -> list[str]:
+    """What the table says beside *label*: should be, no lock, lock only, lock and fence."""
+    line = next(line for line in output.splitlines() if label in line)
+    return [cell.strip() for cell in line.split("│")[2:-1]]
+
+
+@pytest.mark.slow
+def test_only_a_lock_with_a_fence_damages_nothing(compare: Command) -> None:
+    with compare.started() as process:
+        assert process.wait(200) == 0, compare.output
+        compare.check_nothing_is_left()
+    for label, there, no_lock in (
+        ("lamps sold", "2", "✗ 5"),
+        ("orders charged twice", "0", "✗ 5"),
+    ):
+        should_be, careless, lock_only, fenced = row(compare.output, label)
+        assert (should_be, careless, lock_only[0], fenced) == (there, no_lock, "✗", there)
+    assert row(compare.output, "charged too much")[3] == "+0.00"
+    assert row(compare.output, "reports")[1] == "✗ 3"
+    assert row(compare.output, "reports")[3] == "1"
+    assert int(row(compare.output, "late writes refused")[3]) > 0
+    assert int(row(compare.output, "alerts")[3]) > 0
+
+
+@pytest.mark.slow
+def test_interrupted_while_a_worker_is_stopped_it_leaves_nothing(compare: Command) -> None:
+    with compare.started() as process:
+        until("a worker is stopped", lambda: "stopped worker" in compare.output, timeout=120)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, compare.output
+        compare.check_nothing_is_left()
+
+
+DEFECTS = {
+    "the fence lets everybody pass": (
+        "from celery_dlock import fencing\nfencing.admit = lambda *_, **__: None",
+        "stock",
+    ),
+    "the provider honours no key": (
+        "from example_project.shop import provider\ncharge = provider.charge\n"
+        "provider.charge = lambda order_id, amount, key=None: charge(order_id, amount)",
+        "money",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_fenced_side_is_damaged_when(defect: str, tmp_path: Path) -> None:
+    patch, damaged = DEFECTS[defect]
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    shop = tmp_path / "shop"
+    env = {**os.environ, "PYTHONPATH": path, "SHOP_DIR": str(shop), "SHOP_DATABASE": ""}
+    line = (sys.executable, "-m", "example_project.compare.side", "tasks")
+    subprocess.run(line, cwd=ROOT, env=env, check=True, timeout=200)
+    assert damaged in Figures(**json.loads((shop / FILE).read_text())).wrong

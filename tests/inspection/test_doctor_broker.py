@@ -1,0 +1,225 @@
+"""What the doctor finds in the broker: whether it keeps messages, and how long it waits."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_dlock.backends.redis_url import session_of
+from celery_dlock.inspection.doctor.broker_redis import database, for_redis_py
+from celery_dlock.inspection.doctor.examine import examine
+from celery_dlock.inspection.doctor.place import broker_url
+from tests.inspection.patients import found, in_memory, over, patient
+from tests.services.ports import free_ports
+from tests.services.redis import RedisServer
+from tests.services.require import require
+from tests.services.self_signed import self_signed
+
+RESCHEDULED = {"lock_on_contention": "reschedule"}
+RETRIES = {"autoretry_for": (OSError,), "retry_backoff_max": 4000}
+
+
+@pytest.fixture(scope="module")
+def redis_broker() -> Iterator[RedisServer]:
+    """A server of which nothing is found."""
+    require("redis")
+    with RedisServer("--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+def over_redis(server: RedisServer, **options: Any) -> dict[str, Any]:
+    return {**over(f"redis://127.0.0.1:{server.port}/7", **options), "dlock_url": server.url}
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize("task", [{}, RESCHEDULED])
+def test_nothing_is_found_in_a_redis_that_keeps_messages(
+    redis_broker: RedisServer, tmp_path: Path, task: dict[str, Any]
+) -> None:
+    assert found(tmp_path, task=task, **over_redis(redis_broker)) == {}
+
+
+@pytest.mark.server("redis")
+def test_a_redis_that_forgets_messages_is_found(
+    redis_broker: RedisServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The run's shared server keeps no log; the store is on another one."""
+    url = f"redis://:hunter2@127.0.0.1:{redis_server.port}/7"
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">hunter2", "~*", "+@all")
+    conf = over(url.replace(":hunter2", "shop:hunter2"))
+    try:
+        with patient(tmp_path, dlock_url=redis_broker.url, **conf) as app:
+            (finding,) = examine(app)
+    finally:
+        with redis_server.client() as client:
+            client.execute_command("ACL", "DELUSER", "shop")
+
+    assert (finding.check, finding.severity) == ("redis-aof", "broken")
+    assert finding.where == f"broker redis://127.0.0.1:{redis_server.port}/7"
+    assert "tasks that were sent never run" in finding.promise
+    assert "hunter2" not in str(finding)
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize(
+    ("policy", "where"), [("allkeys-lru", {"store", "broker"}), ("volatile-lru", {"store"})]
+)
+def test_a_redis_that_throws_messages_away_is_found(
+    tmp_path: Path, policy: str, where: set[str]
+) -> None:
+    """Messages never expire, and locks do."""
+    keeps = ("--appendonly", "yes", "--appendfsync", "always")
+    evicts = ("--maxmemory", "50mb", "--maxmemory-policy", policy)
+    with RedisServer(*keeps, *evicts) as server, patient(tmp_path, **over_redis(server)) as app:
+        findings = examine(app)
+
+    assert {f.check for f in findings} == {"redis-eviction"}
+    assert {f.where.split()[0] for f in findings} == where
+
+
+@pytest.mark.server("redis")
+def test_locks_in_the_database_of_the_broker_are_found(
+    redis_broker: RedisServer, tmp_path: Path
+) -> None:
+    shared = {**over(redis_broker.url.removesuffix("/0")), "dlock_url": redis_broker.url}
+
+    assert found(tmp_path, **shared) == {"broker-shared-database": "weak"}
+
+
+@pytest.mark.server("redis")
+def test_a_redis_that_speaks_tls_is_examined(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    (port,) = free_ports(1)
+    files = (
+        "--tls-cert-file",
+        certificate,
+        "--tls-key-file",
+        key,
+        "--tls-ca-cert-file",
+        certificate,
+    )
+    tls = ("--tls-port", str(port), "--tls-auth-clients", "no", *map(str, files))
+    trusts = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(certificate)}
+    with RedisServer(*tls, "--tls-ca-cert-file", str(certificate)):
+        broker = over(f"rediss://127.0.0.1:{port}/0")
+        names = found(tmp_path, **in_memory(), **broker, broker_use_ssl=trusts)
+
+    assert names == {"memory-one-process": "weak", "redis-aof": "broken"}
+
+
+@pytest.mark.parametrize(
+    ("kombu", "driver"),
+    [
+        ("rediss://h?ssl_cert_reqs=CERT_REQUIRED&x=1", "rediss://h?ssl_cert_reqs=required&x=1"),
+        ("rediss://h?ssl_cert_reqs=none", "rediss://h?ssl_cert_reqs=none"),
+    ],
+)
+def test_what_kombu_reads_in_a_url_redis_py_is_told(kombu: str, driver: str) -> None:
+    assert for_redis_py(kombu) == driver
+    session_of(driver.replace("&x=1", ""), {}).close()
+
+
+@pytest.mark.parametrize(
+    ("broker", "store", "same"),
+    [
+        ("redis://h", "redis://:pw@h:6379/0", True),
+        ("redis://h/1", "redis://h:6379/1", True),
+        ("redis://h/1", "redis://h/0", False),
+        ("redis://h:1", "redis://h", False),
+        ("redis://h", "redlock://h:1,h:2,h:3/0", False),
+    ],
+)
+def test_two_urls_may_name_one_database(broker: str, store: str, same: bool) -> None:
+    assert (database(broker) == database(store)) is same
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize(
+    ("task", "conf", "finding"),
+    [
+        ({"time_limit": 4000}, {}, {"broker-visibility-timeout": "weak"}),
+        ({"lock_max_hold": 4000}, {}, {"broker-visibility-timeout": "weak"}),
+        ({}, {"dlock_max_hold": 4000}, {"broker-visibility-timeout": "weak"}),
+        ({}, {"task_time_limit": 4000}, {"broker-visibility-timeout": "weak"}),
+        ({"time_limit": 4000, "acks_late": False}, {}, {"tasks-acks-late": "broken"}),
+        ({"default_retry_delay": 4000}, {}, {"broker-visibility-timeout": "weak"}),
+        ({"time_limit": 3000}, {}, {}),
+        ({**RETRIES, "retry_backoff": True}, {}, {"broker-visibility-timeout": "weak"}),
+        (RETRIES, {}, {}),
+        ({}, {"dlock_done_ttl": 600}, {"broker-done-ttl": "broken"}),
+        ({}, {"dlock_done_ttl": 7200}, {}),
+    ],
+)
+def test_what_is_delivered_again_too_early_is_found(
+    redis_broker: RedisServer,
+    tmp_path: Path,
+    task: dict[str, Any],
+    conf: dict[str, Any],
+    finding: dict[str, str],
+) -> None:
+    """A Redis takes a message back after an hour, if it is told nothing else."""
+    conf = {**over_redis(redis_broker), **conf}
+
+    assert found(tmp_path, task={**RESCHEDULED, **task}, **conf) == finding
+
+
+@pytest.mark.server("redis")
+def test_a_visibility_timeout_that_was_shortened_is_found(
+    redis_broker: RedisServer, tmp_path: Path
+) -> None:
+    short = over_redis(redis_broker, visibility_timeout=300)
+    longer = over_redis(redis_broker, visibility_timeout=3601)
+    task = {**RESCHEDULED, "time_limit": 400}
+
+    assert found(tmp_path, task=task, **short) == {"broker-visibility-timeout": "weak"}
+    assert found(tmp_path, task=task, **longer) == {"broker-done-ttl": "broken"}
+
+
+def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    (gone,) = free_ports(1)
+    for url in (f"redis://:hunter2@127.0.0.1:{gone}", f"amqp://shop:hunter2@127.0.0.1:{gone}//"):
+        with patient(tmp_path, **in_memory(), **over(url, confirm_publish=True)) as app:
+            (finding,) = (f for f in examine(app) if f.where.startswith("broker"))
+
+        assert (finding.check, finding.severity) == ("no-answer", "unknown")
+        assert "hunter2" not in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("broker", "task", "finding"),
+    [
+        (over("memory://"), {}, {"broker-memory": "weak"}),
+        (over("sentinel://127.0.0.1:1", master_name="m"), {}, {"broker-unread": "unknown"}),
+        (over("zookeeper://127.0.0.1:1"), {}, {"broker-unread": "unknown"}),
+        ({}, RESCHEDULED, {"broker-filesystem": "weak"}),
+        ({}, {}, {}),
+    ],
+)
+def test_a_broker_without_a_server_to_ask_is_found(
+    tmp_path: Path, broker: dict[str, Any], task: dict[str, Any], finding: dict[str, str]
+) -> None:
+    names = found(tmp_path, task=task, **in_memory(), **broker)
+
+    assert {n: how for n, how in names.items() if n.startswith(("broker", "no-"))} == finding
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        (None, "amqp://"),
+        ("redis://a/1", "redis://a/1"),
+        ("amqp://a;amqp://b", "amqp://a"),
+        (["amqp://a", "amqp://b"], "amqp://a"),
+    ],
+)
+def test_of_several_brokers_the_first_is_examined(given: Any, first: str) -> None:
+    app = Celery("patient", set_as_current=False)
+    app.conf.broker_url = given
+
+    assert broker_url(app.conf) == first

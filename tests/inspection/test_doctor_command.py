@@ -1,0 +1,198 @@
+"""``celery -A shop dlock doctor``: what is shown, to people and to programs, and how it exits."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from celery_dlock.cli.main import dlock
+from celery_dlock.inspection import doctor
+from celery_dlock.inspection.doctor.examine import STORES, examine
+from celery_dlock.inspection.doctor.finding import Finding, asked
+from celery_dlock.inspection.doctor.secrets import secrets_of, shown
+from celery_dlock.registry import BACKENDS
+from tests.inspection.patients import bad, lies_in_memory, patient
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, *arguments: str, **conf: Any) -> Result:
+    with patient(folder, **conf) as app:
+        return CliRunner().invoke(dlock, ["doctor", *arguments], obj=SimpleNamespace(app=app))
+
+
+def in_threads() -> dict[str, Any]:
+    return {"dlock_url": "memory://", "worker_pool": "threads"}
+
+
+def test_what_is_broken_is_shown_with_what_mends_it_and_exits_with_one(tmp_path: Path) -> None:
+    result = run(tmp_path, dlock_url="memory://")
+
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0] == "broken  memory-prefork  store memory://"
+    assert lines[1].strip() == "Each process has locks of its own, so a worker refuses to start."
+    assert lines[2].split(maxsplit=1) == ["found", "worker_pool = 'prefork'"]
+    assert lines[3].split(maxsplit=1)[0] == "mend"
+    assert lines[-1] == "1 broken, 1 weak"
+
+
+def test_what_is_only_weak_exits_with_zero(tmp_path: Path) -> None:
+    result = run(tmp_path, **in_threads())
+
+    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "1 weak")
+
+
+def test_a_program_reads_the_same(tmp_path: Path) -> None:
+    result = run(tmp_path, "--json", dlock_url="memory://")
+
+    (broken, weak) = json.loads(result.output)["findings"]
+    assert result.exit_code == 1
+    assert broken["check"] == "memory-prefork"
+    assert (broken["severity"], weak["severity"]) == ("broken", "weak")
+    assert set(broken) == {"check", "severity", "where", "promise", "found", "mend"}
+
+
+def test_a_configuration_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> None:
+    result = run(tmp_path, dlock_url="redlock://:hunter2@a,b")
+
+    assert result.exit_code == 1
+    assert "at least three nodes" in result.output
+    assert "hunter2" not in result.output
+
+
+def test_a_store_of_somebody_else_is_not_examined_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(STORES, "memory")
+
+    with patient(tmp_path, **in_threads()) as app:
+        assert bad(examine(app)) == {"store-unread": "unknown"}
+
+
+def test_every_store_that_is_registered_is_examined() -> None:
+    assert STORES.keys() == BACKENDS.keys()
+
+
+def test_a_check_that_fails_is_a_finding_after_those_before_it() -> None:
+    def fails() -> Iterator[Finding]:
+        yield Finding("first", "weak", "store", "promise", "found", "mend")
+        raise RuntimeError("no idea")
+
+    first, last = asked("store", fails())
+
+    assert first.check == "first"
+    assert (last.check, last.severity) == ("no-answer", "unknown")
+    assert last.found == "RuntimeError: no idea"
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"broker_url": "amqp://shop:p%40ss%2Fw@rabbit//"},
+        {"broker_url": ["redis://h", "redis://:p%40ss%2Fw@h2/1"]},
+        {"broker_url": "amqp://a@h;amqp://shop:p%40ss%2Fw@rabbit//"},
+        {"result_backend": "db+postgresql://shop:p@ss/w@db/shop"},
+        {"dlock_url": "redis://h?password=p%40ss%2Fw"},
+        {"dlock_backend_options": {"sentinel_kwargs": {"password": "p@ss/w"}}},
+        {"dlock_backend_options": {"sasl_options": {"password": "p@ss/w"}}},
+        {"broker_password": "p@ss/w"},
+        {"dlock_history": {"url": "postgresql://shop:p@ss/w@db/shop"}},
+    ],
+)
+def test_a_password_is_hidden_wherever_it_stands(conf: dict[str, Any]) -> None:
+    said = "AUTH p@ss/w"
+    finding = Finding("redis-config", "unknown", said, "promise", said, said)
+
+    plain = shown(finding, secrets_of(conf))
+
+    assert (plain.where, plain.found, plain.mend) == ("AUTH ***",) * 3
+
+
+def test_what_a_server_says_does_not_steer_the_terminal() -> None:
+    hostile = "\x1b]0;owned\x07[bold red]\n"
+    finding = Finding("redis-config", "unknown", hostile, "promise", hostile, hostile)
+
+    assert shown(finding, ()).found.isprintable()
+    assert "[bold red]" in shown(finding, ()).found
+
+
+def test_no_driver_is_needed_that_the_application_does_not_use(tmp_path: Path) -> None:
+    """The extras bring them."""
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['redis', 'kazoo', 'etcd3', 'grpc']))\n"
+        "from celery import Celery\n"
+        "from celery_dlock.inspection.doctor.examine import examine\n"
+        "app = Celery('shop', broker='memory://')\n"
+        f"app.conf.dlock_url = 'sqlite:///{tmp_path}/locks.db'\n"
+        "print(*{finding.check for finding in examine(app)} - {'sqlite-volatile'})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert done.stdout.split() == ["broker-memory"], done.stderr
+
+
+def test_every_check_is_in_the_documentation_and_in_a_test() -> None:
+    """A check that finds nothing any more fails the test that names it; one without fails here."""
+    page = (ROOT / "docs/how-to/doctor.rst").read_text()
+    documented = set(re.findall(r"^   \* - ``([a-z-]+)``", page, re.MULTILINE))
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_doctor_*.py"))
+    tested = set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', tests))
+
+    assert documented == _checks()
+    assert _checks() - tested == set()
+
+
+def _checks() -> set[str]:
+    """What is the first argument of a Finding anywhere in the doctor's code."""
+    folder = Path(doctor.__file__).parent
+    trees = [ast.parse(path.read_text()) for path in folder.glob("*.py")]
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    first = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "Finding"]
+    names = [name.removeprefix("f").strip("'") for name in first]
+    return {name.replace("{store}", store) for name in names for store in ("zookeeper", "etcd")}
+
+
+@pytest.mark.parametrize(
+    ("app", "expected"),
+    [
+        ("example_project.events.app", {}),
+        # Both are so: the shop publishes again what a killed worker had.
+        (
+            "example_project.shop.app",
+            {"broker-filesystem": "weak", "tasks-killed-child": "weak"},
+        ),
+    ],
+)
+def test_in_the_demo_nothing_is_found_that_is_not_so(
+    tmp_path: Path, app: str, expected: dict[str, str]
+) -> None:
+    """Run as it is by people."""
+    if lies_in_memory(tmp_path):
+        pytest.skip("temporary files are in memory here")
+    result = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", app, "dlock", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "SHOP_DIR": str(tmp_path)},
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    findings = json.loads(result.stdout)["findings"]
+    assert {finding["check"]: finding["severity"] for finding in findings} == expected

@@ -1,0 +1,297 @@
+"""What is said of a task, by who can be asked, and that no one's silence is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_dlock import (
+    ConfigurationError,
+    Contention,
+    Decision,
+    LockedTask,
+    RunLater,
+    lock,
+)
+from celery_dlock.core.state import WINDOW, Claim, Mode
+from celery_dlock.inspection import hands
+from celery_dlock.inspection.explain import Answer, State, explain, explain_key
+from celery_dlock.monitoring import endings, history
+from celery_dlock.tasks.runtime import forget, runtime
+from tests.services.desk import Desk, open_desk
+from tests.services.redis import RedisServer
+
+KEY = "order:42"
+
+Open = Callable[..., Desk]
+
+
+@pytest.fixture
+def open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens a desk, with a history unless that is said to be ``None``."""
+    monkeypatch.setattr(history, "LAST_WORDS", 60.0)
+    with ExitStack() as stack:
+
+        def open_one(**config: Any) -> Desk:
+            config = {"dlock_history": f"sqlite:///{tmp_path / 'history.db'}", **config}
+            made = stack.enter_context(open_desk(**config))
+            stack.callback(forget, made.app)
+            return made
+
+        yield open_one
+        endings.end()
+
+
+def task(desk: Desk, policy: Any, name: str = "charge", **options: Any) -> LockedTask:
+    @desk.locked("order:{order}", name=name, on_contention=policy, **options)
+    def charge(order: str) -> str:
+        return order
+
+    return charge
+
+
+def ask(desk: Desk, task_id: str) -> Answer:
+    endings.end()
+    return explain(desk.app, task_id)
+
+
+def says(answer: Answer, what: str) -> bool:
+    return any(what in sentence for sentence in (*answer.sentences, *answer.gaps))
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a history", "without"])
+@pytest.mark.parametrize("results", [True, False], ids=["with results", "without"])
+def test_it_says_what_it_can(open_one: Open, kept: bool, results: bool) -> None:
+    without: dict[str, Any] = {} if kept else {"dlock_history": None}
+    desk = open_one(**without, **({} if results else {"result_backend": None}))
+    charge, skips = task(desk, "queue"), task(desk, "skip", "skips")
+
+    # Given one that waits and one that was skipped
+    waits, skipped = charge.delay("42"), skips.delay("42")
+    with lock(KEY, app=desk.app, timeout=0) as lease:
+        desk.deliver()
+        desk.deliver()
+
+        # Then the store knows the first, whoever else knows anything
+        waiting = ask(desk, waits.id)
+        assert waiting.state is State.WAITING
+        assert f"with token {lease.fencing_token}; its place is 1st of 1" in waiting.sentences[0]
+        assert not says(waiting, "dlock_history is not set")
+
+        # And the other only somebody who keeps something
+        answer = ask(desk, skipped.id)
+        assert answer.state is (State.SKIPPED if kept or results else State.UNKNOWN)
+        assert says(answer, "was skipped") == (kept or results)
+        assert says(answer, "dlock_history is not set") == (not kept)
+        assert says(answer, "result_backend") == (not results)
+    desk.deliver()
+    assert (ask(desk, waits.id).state is State.DONE) == (kept or results)
+
+
+def test_of_a_task_nobody_knows_it_says_where_it_may_be(open_one: Open) -> None:
+    answer = ask(open_one(), "nobody")
+    assert (answer.state, answer.task_name, answer.entries) == (State.UNKNOWN, None, ())
+    assert "may wait in the broker" in answer.sentences[0]
+
+
+@pytest.mark.server("redis")
+def test_a_store_that_is_away_is_named_and_others_are_asked(
+    open_one: Open, own_redis_server: RedisServer
+) -> None:
+    # Given one that waits and one that runs
+    desk = open_one(dlock_url=own_redis_server.url)
+    waits = task(desk, "queue").delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        endings.end()
+        holder = explain_key(desk.app, KEY).entries[0].task_id
+
+        # When the store is away
+        own_redis_server.kill()
+
+        # Then their last events are told, and who was silent
+        for task_id, state in ((waits.id, State.WAITING), (holder, State.RUNNING)):
+            answer = ask(desk, task_id)
+            assert answer.state is state
+            assert says(answer, "the lock store did not answer")
+        key = explain_key(desk.app, KEY)
+        assert key.line is None
+        assert "the lock store did not answer" in key.sentences[0]
+        assert key.entries
+
+
+def test_a_history_and_a_result_backend_that_are_away_are_named(
+    open_one: Open, tmp_path: Path
+) -> None:
+    away = f"sqlite:///{tmp_path / 'nowhere' / 'history.db'}"
+    desk = open_one(dlock_history=away, result_backend="redis://127.0.0.1:1")
+    answer = explain(desk.app, "nobody")
+    assert answer.state is State.UNKNOWN
+    assert says(answer, "the result backend did not answer")
+    assert says(answer, "the history does not answer")
+    assert "the history does not answer" in explain_key(desk.app, KEY).sentences[-1]
+
+
+def test_results_over_rpc_are_not_asked_for(open_one: Open) -> None:
+    assert says(explain(open_one(result_backend="rpc://").app, "nobody"), "go back over rpc://")
+
+
+def test_one_whose_turn_has_come_and_one_that_is_called_to_end(open_one: Open) -> None:
+    desk = open_one()
+    charge = task(desk, "queue")
+    first, second = charge.delay("42"), charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+        (message,) = hands.find(desk.app, [second.id])
+        hands.cancel(desk.app, message)
+
+        ends = ask(desk, second.id)
+        assert ends.state is State.CALLED
+        assert "to end, because it was revoked" in ends.sentences[0]
+
+    called = ask(desk, first.id)
+    assert called.state is State.CALLED
+    assert f"its turn for {KEY!r} has come" in called.sentences[0]
+    assert "no worker has taken it yet" in called.sentences[0]
+
+
+class MuchLater:
+    """It comes back, and has no place kept for it meanwhile."""
+
+    def decide(self, contention: Contention) -> Decision:
+        return RunLater(600.0)
+
+
+def test_one_that_comes_back_by_itself_says_how_often_and_when(open_one: Open) -> None:
+    desk = open_one()
+    later = task(desk, MuchLater()).delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+        holder = explain_key(desk.app, KEY).line
+    assert holder is not None
+
+    answer = ask(desk, later.id)
+
+    assert answer.state is State.RESCHEDULED
+    assert answer.sentences[0].startswith("was rescheduled 2 times, at ")
+    assert answer.sentences[1].startswith("its next try is in at most ")
+    assert (answer.keys, answer.tasks) == ((KEY,), (holder.holders[0].task_id,))
+
+
+def test_without_a_history_celery_knows_that_it_was_rescheduled(open_one: Open) -> None:
+    desk = open_one(dlock_history=None)
+    later = task(desk, MuchLater()).delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+
+        answer = ask(desk, later.id)
+
+    assert answer.state is State.RESCHEDULED
+    assert f"{KEY!r} is held by task" in answer.sentences[0]
+
+
+def test_a_copy_that_was_dropped_is_told_of_though_no_results_are_kept(open_one: Open) -> None:
+    desk = open_one(result_backend=None)
+    charge = task(desk, "queue")
+    first = charge.delay("42")
+    desk.deliver()
+    charge.apply_async(("42",), task_id=first.id)
+    desk.deliver()
+
+    answer = ask(desk, first.id)
+
+    assert answer.state is State.DONE
+    assert f"gave {KEY!r} back" in answer.sentences[0]
+    assert "had a delivery dropped at" in answer.sentences[1]
+    assert f"{first.id} is done already" in answer.sentences[1]
+
+
+def test_a_place_far_behind_is_told_exactly(open_one: Open) -> None:
+    desk = open_one()
+    charge = task(desk, "queue")
+    sent = [charge.delay("42") for _ in range(WINDOW + 9)]
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver_all()
+
+        last = ask(desk, sent[-1].id)
+        key = explain_key(desk.app, KEY, limit=3)
+
+    assert f"its place is {WINDOW + 9}st of {WINDOW + 9}" in last.sentences[0]
+    assert [line.task_id for line in key.queue] == [result.id for result in sent[:3]]
+    assert key.line is not None
+    assert key.line.waiting == WINDOW + 9
+
+
+def test_several_holders_are_all_named(open_one: Open) -> None:
+    desk = open_one()
+    waits = task(desk, "queue").delay("42")
+    with lock(KEY, app=desk.app, timeout=0, shared=True):
+        store = runtime(desk.app).backend
+        store.enter(Claim(KEY, "reader:0:0", "1", ttl=10**9, mode=Mode.SHARED))
+        desk.deliver()
+
+        answer = ask(desk, waits.id)
+
+    assert len(answer.tasks) == 2
+    assert "reader" in answer.tasks
+    assert "which hold it; its place is 1st of 1" in answer.sentences[0]
+
+
+def test_one_that_runs_is_found_though_nothing_says_where(open_one: Open) -> None:
+    desk = open_one(dlock_history=None)
+    for number in range(3):
+        claim = Claim(f"order:{number}", f"task-{number}:0:0", "1", ttl=10**9)
+        runtime(desk.app).backend.enter(claim)
+
+    answer = ask(desk, "task-1")
+
+    assert (answer.state, answer.keys) == (State.RUNNING, ("order:1",))
+
+
+def test_a_lease_that_has_ended_is_no_run(open_one: Open) -> None:
+    desk = open_one()
+    runtime(desk.app).backend.enter(Claim(KEY, "gone:0:0", "1", ttl=1))
+
+    answer = ask(desk, "gone")
+
+    assert answer.state is State.UNKNOWN
+    assert f"held {KEY!r} with token" in answer.sentences[0]
+    assert "its worker is gone, or cut off" in answer.sentences[0]
+
+
+@pytest.mark.parametrize("policy", ["queue", "skip"])
+def test_what_somebody_sends_is_told_as_it_is(open_one: Open, policy: str) -> None:
+    desk = open_one()
+    hostile = "../<script>alert(1)</script>\n'\"{{x}}"
+    charge = task(desk, policy)
+    charge.apply_async((hostile,), task_id=hostile)
+    (key,) = charge.lock_definition.keys((hostile,), {}).own
+    with lock(key, app=desk.app, timeout=0):
+        desk.deliver()
+
+        answer = ask(desk, hostile)
+        assert explain_key(desk.app, key).key == key
+
+    assert answer.task_id == hostile
+    assert answer.state is (State.WAITING if policy == "queue" else State.SKIPPED)
+    assert all(type(sentence) is str for sentence in answer.sentences)
+
+
+def test_a_key_that_is_free_and_a_name_that_is_none(open_one: Open) -> None:
+    desk = open_one()
+    free = explain_key(desk.app, KEY)
+    assert (free.sentences, free.queue, free.entries) == (("nobody holds it",), (), ())
+    with pytest.raises(ConfigurationError, match="must not be empty"):
+        explain_key(desk.app, "")
+
+
+def test_a_configuration_that_cannot_be_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="dlock_url is not set"):
+        explain(Celery("nothing", set_as_current=False), "id")

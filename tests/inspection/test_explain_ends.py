@@ -1,0 +1,74 @@
+"""A task that ends while it is asked after, and one whose worker has ended without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_dlock.core.events import Lost, Subject
+from celery_dlock.core.state import Claim
+from celery_dlock.inspection import facts
+from celery_dlock.inspection.explain import State, explain, explain_key
+from celery_dlock.inspection.standing import Standing, standing
+from celery_dlock.monitoring.history import HistorySink
+from celery_dlock.tasks.runtime import forget, runtime
+from tests.services.desk import Desk, open_desk
+
+KEY = "order:42"
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with open_desk() as made:
+        yield made
+        forget(made.app)
+
+
+def test_one_that_ends_while_it_is_asked_after_is_done(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> str:
+        return order
+
+    result = charge.delay("42")
+
+    def ends(*given: Any, **options: Any) -> Standing:
+        desk.deliver()
+        return standing(*given, **options)
+
+    monkeypatch.setattr(facts, "standing", ends)
+
+    assert explain(desk.app, result.id).state is State.DONE
+
+
+def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on(
+    tmp_path: Path,
+) -> None:
+    with open_desk(dlock_history=f"sqlite:///{tmp_path / 'history.db'}") as desk:
+        sink = HistorySink.from_app(desk.app)
+        sink(Lost(Subject("freed", "charge", "order:{order}"), KEY, "the store has given it up"))
+        sink.flush(60)
+
+        answer = explain(desk.app, "freed")
+        forget(desk.app)
+
+    assert answer.state is State.UNKNOWN
+    lost, hint = answer.sentences
+    assert lost.endswith(f"lost {KEY!r}: the store has given it up")
+    assert "its body may run on without it" in hint
+
+
+def test_who_let_the_lease_lapse_is_not_said_to_hold_it(desk: Desk) -> None:
+    runtime(desk.app).backend.enter(Claim(KEY, "gone:0:0", "n", ttl=1))
+
+    of_key = explain_key(desk.app, KEY).sentences[0]
+    answer = explain(desk.app, "gone")
+
+    assert of_key.startswith("gone held it from ")
+    assert "until its lease ended at" in of_key
+    assert answer.state is State.UNKNOWN
+    assert "did not give it back: its worker is gone, or cut off" in answer.sentences[0]

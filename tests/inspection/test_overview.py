@@ -1,0 +1,148 @@
+"""What is read of keys and queues: bounded, in order, and without an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+
+from celery_dlock.backends.base import KeyPage, LockBackend
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, Outcome, Run, Wait
+from celery_dlock.inspection import overview
+from celery_dlock.inspection.overview import Near, foremost, line, page
+from celery_dlock.tasks.runtime import forget, keep_in_memory, runtime
+from celery_dlock.testing import ManualClock
+
+A_MINUTE = 60 * SECOND
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def app(clock: ManualClock) -> Iterator[Celery]:
+    made = Celery("shop", broker="memory://", set_as_current=False)
+    keep_in_memory(made, clock)
+    yield made
+    forget(made)
+
+
+@pytest.fixture
+def store(app: Celery) -> LockBackend:
+    return runtime(app).backend
+
+
+def hold(store: LockBackend, key: str, task: str = "holder") -> Claim:
+    claim = Claim(key, f"{task}:0:0", "nonce", ttl=A_MINUTE)
+    assert isinstance(store.enter(claim).verdict, Run)
+    return claim
+
+
+def park(store: LockBackend, key: str, task: str) -> None:
+    store.enter(Claim(key, f"{task}:0:0", "nonce", ttl=A_MINUTE, wait=Wait.QUEUE), b"message")
+
+
+def test_who_looks_calls_nobody(app: Celery, store: LockBackend, clock: ManualClock) -> None:
+    """Who is called and not published is called again seconds later: it would wait for that."""
+    # Given a holder whose lease has lapsed, and one that waits
+    hold(store, "order:42")
+    park(store, "order:42", "next")
+    clock.advance(61)
+    before = store.peek("order:42")
+
+    # When anybody looks at the key
+    line(app, "order:42")
+    page(app)
+    foremost(app)
+    foremost(app, waiting=True)
+    Near.of(app, "order:42")
+    Near.of(app, "order:42", limit=1000)
+
+    # Then nothing has changed, and whoever comes first to do something has the call to publish
+    assert store.peek("order:42") == before
+    assert [wake.task for wake in store.reap("order:42").wakes] == ["next:0:0"]
+
+
+def test_those_come_first_that_are_waited_for_longest_and_then_those_held_longest(
+    app: Celery, store: LockBackend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "BATCH", 2)
+    for key in ("held early", "waited for late", "held late", "waited for early"):
+        hold(store, key)
+        clock.advance(1)
+    park(store, "waited for early", "one")
+    clock.advance(1)
+    park(store, "waited for late", "two")
+
+    found = foremost(app, limit=3)
+
+    assert [each.key for each in found.lines] == [
+        "waited for early",
+        "waited for late",
+        "held early",
+    ]
+    assert found.total == 4
+    assert foremost(app, limit=None).lines[:3] == found.lines
+    assert [each.key for each in foremost(app, match="late").lines] == [
+        "waited for late",
+        "held late",
+    ]
+    assert [each.key for each in foremost(app, waiting=True).lines] == [
+        "waited for early",
+        "waited for late",
+    ]
+
+
+def test_a_key_that_is_told_twice_is_listed_once(
+    app: Celery, store: LockBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(store, "order:1")
+    hold(store, "order:2")
+    pages = {
+        "": KeyPage(("order:1", "order:1", "order:2"), "more"),
+        "more": KeyPage(("order:2", "idle"), None),
+    }
+    monkeypatch.setattr(store, "keys", lambda cursor, *_, **__: pages[cursor])
+
+    found = foremost(app)
+
+    assert (found.total, [each.key for each in found.lines]) == (2, ["order:1", "order:2"])
+
+
+def test_of_a_queue_the_first_are_shown_and_the_others_counted(
+    app: Celery, store: LockBackend
+) -> None:
+    held = hold(store, "order:42")
+    for number in range(50):
+        park(store, "order:42", f"task-{number:02}")
+
+    for limit in (1, 32, 33, 50, 99):
+        near = Near.of(app, "order:42", limit)
+        assert [each.task_id for each in near.queue] == [
+            f"task-{number:02}" for number in range(min(limit, 50))
+        ]
+        assert len(near.queue) + near.behind == 50
+
+    # And one that was called has left the queue, and is shown at its head
+    store.leave(held, Outcome.DONE)
+    for limit in (5, 60):
+        near = Near.of(app, "order:42", limit)
+        assert (near.queue[0].task_id, near.queue[0].called) == ("task-00", True)
+        assert len(near.queue) + near.behind == 50
+
+
+def test_the_message_that_is_kept_of_a_task_that_runs_does_not_wait(
+    app: Celery, store: LockBackend
+) -> None:
+    kept = Claim("order:42", "runs:0:0", "n", ttl=A_MINUTE, wait=Wait.QUEUE, keep=True)
+    assert isinstance(store.enter(kept, b"message").verdict, Run)
+    park(store, "order:42", "waits")
+
+    for limit in (10, 100):
+        near = Near.of(app, "order:42", limit)
+        assert [each.task_id for each in near.queue] == ["waits"]
+        assert (near.behind, near.line.waiting) == (0, 1)

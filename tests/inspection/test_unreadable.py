@@ -1,0 +1,114 @@
+"""One key that cannot be read: the others are shown, and it is named; a task stays away from it."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.redis_wire import base_name
+from celery_dlock.core.state import Claim, KeyState, Wait
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.inspection import looking
+from celery_dlock.inspection.explain import State, explain
+from celery_dlock.inspection.gauges import Gauges
+from celery_dlock.inspection.overview import foremost, page
+from celery_dlock.tasks.runtime import forget, runtime
+from tests.services.redis import RedisServer
+
+A_MINUTE = 60_000_000
+KEYS = [f"order:{number}" for number in range(8)]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Celery]:
+    made = Celery("shop", broker="memory://", set_as_current=False)
+    made.conf.dlock_url = f"sqlite:///{tmp_path / 'locks.db'}"
+    yield made
+    forget(made)
+
+
+def hold_all(app: Celery) -> None:
+    """Each key is held by a task of its own, and one waits for it."""
+    for key in KEYS:
+        for task in ("holds", "waits"):
+            claim = Claim(key, f"{key}-{task}:0:0", "n", ttl=A_MINUTE, wait=Wait.QUEUE)
+            runtime(app).backend.enter(claim, b"{}\n")
+
+
+def spoil(folder: Path, *keys: str) -> None:
+    """Something else has written to the store."""
+    with closing(sqlite3.connect(folder / "locks.db")) as db, db:
+        db.executemany("UPDATE guard SET held='garbage' WHERE key=?", [(key,) for key in keys])
+
+
+def shows_the_others(app: Celery) -> None:
+    for lines in (foremost(app).lines, page(app).lines, foremost(app, waiting=True).lines):
+        broken = [line.key for line in lines if line.unreadable]
+        held = {line.key for line in lines if line.holders}
+        assert (broken, held) == (["order:3"], {*KEYS} - {"order:3"})
+    assert foremost(app).lines[0].unreadable  # what is wrong is not on the next page
+    gauges = Gauges.of(app)
+    assert (gauges.held_keys, gauges.waiting_messages) == (7, 7)
+    waits = explain(app, "order:5-waits")
+    assert waits.state is State.WAITING
+    nobody = explain(app, "nobody")
+    assert nobody.state is State.UNKNOWN
+    assert "the lock store cannot read 'order:3'" in nobody.gaps
+
+
+def test_one_key_that_cannot_be_read_is_named_and_the_others_are_shown(
+    app: Celery, tmp_path: Path
+) -> None:
+    hold_all(app)
+    spoil(tmp_path, "order:3")
+    shows_the_others(app)
+
+
+@pytest.mark.server("redis")
+def test_what_somebody_else_has_written_to_redis_is_named(
+    redis_server: RedisServer, app: Celery
+) -> None:
+    app.conf.update(dlock_url=redis_server.url, dlock_key_prefix=uuid.uuid4().hex)
+    hold_all(app)
+    name = f"{base_name(runtime(app).settings.key_prefix, 'order:3')}:state"
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.set(name, "garbage")
+
+    shows_the_others(app)
+
+
+def test_a_store_that_can_read_hardly_any_key_does_not_answer(
+    app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "MOST", 2)
+    hold_all(app)
+    spoil(tmp_path, *KEYS[:2])
+    assert sum(bool(line.unreadable) for line in foremost(app).lines) == 2
+
+    spoil(tmp_path, *KEYS[:3])
+    with pytest.raises(BackendUnavailable):
+        foremost(app)
+
+
+def test_a_store_that_is_away_is_not_asked_for_each_key(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: LockBackend = runtime(app).backend
+    asked: list[int] = []
+
+    def away(keys: list[str]) -> list[KeyState]:
+        asked.append(len(keys))
+        raise BackendUnavailable("away")
+
+    monkeypatch.setattr(backend, "look", away)
+    with pytest.raises(BackendUnavailable):
+        looking.look(backend, KEYS)
+    assert asked == [8, 1]

@@ -1,0 +1,93 @@
+"""Several processes of a host count together, whatever becomes of each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.monitoring.forking import CHILDREN
+from tests.services.exposition import exposition, samples
+from tests.services.until import until
+from tests.workers.conftest import MakeLab
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the processes of a test count."""
+    where = tmp_path / "metrics"
+    where.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(where))
+    return where
+
+
+def counted(task: str = "charge", what: str = "dlock_stale_rejected_total") -> float:
+    return samples(exposition(), task).get(what, 0)
+
+
+def run(how: str) -> str:
+    command = [sys.executable, "-m", "tests.monitoring.forking", how]
+    return subprocess.run(
+        command, check=True, timeout=120, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+def test_children_forked_by_one_that_is_counting_count_for_themselves(folder: Path) -> None:
+    taken = int(run("while-counting"))
+
+    assert counted() == CHILDREN
+    assert counted("busy", "lock_acquisition_time_count") == taken, "what was kept is the parent's"
+
+
+def test_what_a_child_counted_that_is_killed_stays(folder: Path) -> None:
+    run("killed")
+
+    assert counted() == CHILDREN
+
+
+def test_a_folder_that_is_taken_away_fails_no_task(folder: Path) -> None:
+    command = [sys.executable, "-m", "tests.monitoring.forking", "folder-gone"]
+    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+
+    assert "PROMETHEUS_MULTIPROC_DIR must name a folder" in done.stderr
+
+
+def test_who_comes_after_one_that_was_killed_counts_on_in_its_files(folder: Path) -> None:
+    for _ in range(2):
+        run("killed")
+
+    assert counted() == 2 * CHILDREN
+    assert len(list(folder.glob("counter_*.db"))) <= 2, "one of the parent, one of its children"
+
+
+def test_a_library_that_keeps_its_values_elsewhere_counts_in_files_of_its_own(
+    folder: Path,
+) -> None:
+    command = [sys.executable, "-m", "tests.monitoring.forking", "other-insides"]
+    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+
+    assert counted() == CHILDREN
+    assert len(list(folder.glob("counter_*.db"))) > 2, "or it is not elsewhere"
+    assert "adds files to PROMETHEUS_MULTIPROC_DIR" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_that_replaces_its_children_loses_no_count(
+    folder: Path, make_lab: MakeLab
+) -> None:
+    # Given a prefork worker whose children end after every task
+    tasks = 12
+    lab = make_lab(celery={"dlock_sinks": ["prometheus"], "worker_max_tasks_per_child": 1})
+    with lab.worker(concurrency=2):
+        # When they work, and somebody looks all the while
+        for number in range(tasks):
+            lab.app.tasks["apply"].delay(f"{number}")
+        until("all left", lambda: counted("apply", "lock_hold_duration_count") >= tasks)
+
+    # Then each is counted once, and there is not a file for each child that there was
+    found = samples(exposition(), "apply")
+    assert found["lock_acquisition_time_count"] == found["lock_hold_duration_count"] == tasks
+    assert len({entry["pid"] for entry in lab.journal.read("end")}) == tasks
+    assert len(list(folder.glob("histogram_*.db"))) <= 6

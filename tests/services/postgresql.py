@@ -1,0 +1,82 @@
+"""A real PostgreSQL of our own: a free loopback port, its data in a temporary folder.
+
+It refuses to run as root; started by root it runs as another user. Import the fixtures into a
+``conftest.py``. ``postgresql_server`` is shared by a whole run, so a test takes tables of its own;
+``own_postgresql_server`` is for a test that kills it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.services.ports import free_ports
+from tests.services.require import require
+from tests.services.server_process import ServerProcess
+
+USER, DATABASE = "dlock", "postgres"
+
+
+class PostgresqlServer(ServerProcess):
+    """One server; whoever connects from this machine is believed to be who he says."""
+
+    program = "postgresql"
+    runs_as = "postgres"
+
+    def __init__(self, programs: Path) -> None:
+        super().__init__()
+        (self.port,) = free_ports(1)
+        self._programs = programs
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/{DATABASE}"
+
+    def begin(self) -> None:
+        data = self.folder / "data"
+        if not data.exists():
+            self._install(data)
+        # -F: what it says it has written stays through a kill, though not through a power cut
+        options = ["-F", "-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
+        self.run(self._programs / "postgres", "-D", data, *options)
+
+    def answers(self) -> bool:
+        ready = [str(self._programs / "pg_isready"), "-q", "-d", self.url]
+        return subprocess.run(ready, check=False).returncode == 0
+
+    def kill(self) -> None:
+        """SIGKILL to the server and to the processes of its connections; they are gone then."""
+        children = psutil.Process(self.pid).children() if self.running else []
+        for process in children:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        super().kill()
+        psutil.wait_procs(children)
+
+    def query(self, statement: str) -> str:
+        """What ``psql`` prints for *statement*, without any decoration."""
+        psql = [str(self._programs / "psql"), "-X", "-q", "-A", "-t", "-d", self.url]
+        done = subprocess.run([*psql, "-c", statement], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def _install(self, data: Path) -> None:
+        options = ["--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]
+        initdb = [str(self._programs / "initdb"), "--no-sync", *options, "-D", str(data)]
+        subprocess.run(initdb, check=True, capture_output=True, **self.surroundings())
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer(require("postgresql").parent) as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgresql_server() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer(require("postgresql").parent) as server:
+        yield server

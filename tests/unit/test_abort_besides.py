@@ -1,0 +1,182 @@
+"""What else can happen around an abort: other interruptions, other signals, the body's way out."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry, SoftTimeLimitExceeded
+
+from celery_dlock import Lease, LockLost
+from celery_dlock.tasks import strikes
+from celery_dlock.tasks.abort import Abort
+from celery_dlock.tasks.strikes import SIGNAL, Call, MainThread, OtherThread, Thread, this_thread
+from tests.services.instants import in_another_thread
+
+greenlet: Any = importlib.import_module("greenlet")
+
+NOTHING = Lease((), "none")
+
+
+def fails_to_roll_back() -> None:
+    raise KeyError
+
+
+def fails_in_a_driver() -> None:
+    try:
+        fails_to_roll_back()
+    except KeyError as error:
+        raise ValueError from error
+
+
+def means_it() -> None:
+    raise KeyError from sys.exception()
+
+
+def hides_it() -> None:
+    raise KeyError from None
+
+
+def retries() -> None:
+    raise Retry
+
+
+def goes_on() -> None:
+    signal.raise_signal(SIGNAL)  # it strikes once only
+
+
+@pytest.mark.parametrize(
+    ("way_out", "ends_with"),
+    [
+        (fails_to_roll_back, LockLost),
+        (fails_in_a_driver, LockLost),
+        (means_it, KeyError),
+        (hides_it, KeyError),
+        (retries, Retry),
+        (goes_on, None),
+    ],
+)
+def test_how_an_aborted_body_ends(way_out: Callable[[], None], ends_with: Any) -> None:
+    abort = Abort()
+
+    def body() -> None:
+        try:
+            in_another_thread(lambda: abort.strike("lost", "why"))
+        except LockLost:
+            way_out()
+
+    with pytest.raises(ends_with) if ends_with else nullcontext():
+        abort.run(NOTHING, body)
+
+
+def test_a_strike_in_one_of_several_tasks_of_asyncio_is_what_the_body_ends_with() -> None:
+    abort = Abort()
+
+    async def step() -> None:
+        in_another_thread(lambda: abort.strike("lost", "why"))
+
+    async def steps() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(step())
+
+    with pytest.raises(LockLost):
+        abort.run(NOTHING, asyncio.run, steps())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_soft_time_limit_may_strike_besides(
+    monkeypatch: pytest.MonkeyPatch, number: int, after: bool, lost: bool
+) -> None:
+    abort = Abort()
+    calls: list[None] = []
+    real = Thread.move
+
+    def interrupted(thread: Thread, top: Any) -> None:
+        calls.append(None)
+        if after or len(calls) != number:
+            real(thread, top)
+        if len(calls) == number:
+            raise SoftTimeLimitExceeded
+
+    def body() -> None:
+        if lost:
+            in_another_thread(lambda: abort.strike("lost", "why"))
+
+    monkeypatch.setattr(Thread, "move", interrupted)
+    with suppress(SoftTimeLimitExceeded, LockLost):
+        abort.run(NOTHING, body)
+    monkeypatch.undo()
+    signal.raise_signal(SIGNAL)
+
+    # Whoever comes next is not struck for it, and can be struck
+    following = Abort()
+    assert following.run(NOTHING, str, "ran") == "ran"
+    struck = Abort()
+    with pytest.raises(LockLost):
+        struck.run(NOTHING, in_another_thread, lambda: struck.strike("lost", "why"))
+
+
+def test_what_was_sent_and_has_not_struck_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(strikes, "_throw", lambda _, error: sent.append(error))
+    thread, call = OtherThread(), Call(frame=sys._getframe())
+    thread.move(call)
+    call.lost = ("lost", "why")
+    thread.tell(call)
+    thread.move(None)
+
+    assert [error and issubclass(error, LockLost) for error in sent] == [True, None]
+
+
+def test_a_signal_that_is_not_ours_goes_to_who_was_there_before() -> None:
+    heard: list[int] = []
+    before = signal.signal(SIGNAL, lambda number, _: heard.append(number))
+    try:
+        MainThread().prepare()
+        signal.raise_signal(SIGNAL)
+    finally:
+        signal.signal(SIGNAL, before)
+
+    assert heard == [SIGNAL]
+
+
+def test_one_that_comes_late_does_nothing() -> None:
+    Abort()
+    signal.raise_signal(SIGNAL)
+
+
+def test_another_greenlet_of_the_thread_is_not_struck() -> None:
+    abort = Abort()
+
+    def body() -> None:
+        here.switch()
+        threading.Event().wait(60)
+
+    here = greenlet.getcurrent()
+    other = greenlet.greenlet(lambda: abort.run(NOTHING, body))
+    other.switch()
+    in_another_thread(lambda: abort.strike("lost", "why"))
+    signal.raise_signal(SIGNAL)
+
+    with pytest.raises(LockLost):
+        other.switch()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_who_was_about_to_strike() -> None:
+    with this_thread().mutex:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(this_thread().mutex.locked())
+
+    assert os.waitpid(pid, 0)[1] == 0

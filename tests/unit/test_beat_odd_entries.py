@@ -1,0 +1,117 @@
+"""Entries that cannot say when they are due, or are mistaken: all others are sent when they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.schedules import BaseSchedule, schedstate, schedule
+
+from tests.beat.inside import at
+from tests.services.beats import Beats, beats
+
+Make = Callable[..., AbstractContextManager[Beats]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return lambda schedule, **config: beats(tmp_path, schedule, **config)
+
+
+class Odd(BaseSchedule):  # type: ignore[misc]
+    """It is due each ten seconds, and cannot say so as long as it is *broken*."""
+
+    broken = True
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        if self.broken:
+            raise ZeroDivisionError
+        left: timedelta = last_run_at + timedelta(seconds=10) - self.now()
+        return left
+
+    def is_due(self, last_run_at: datetime) -> schedstate:
+        left = self.remaining_estimate(last_run_at).total_seconds()
+        return schedstate(left <= 0, 10 if left <= 0 else left)
+
+
+class OnlyIfDue(BaseSchedule):  # type: ignore[misc]
+    """It says that it is due, and not when it will be."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        left = 5 - (self.now() - last_run_at).total_seconds()
+        return left <= 0, max(left, 1.0)
+
+
+def run(of: Beats, until: float) -> None:
+    """The first leads and looks every second."""
+    while of.now < at(until):
+        of.tick(0)
+        of.advance(1)
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.message for each in caplog.records if "it cannot be said" in each.message]
+
+
+@pytest.mark.parametrize("kind", [Odd, OnlyIfDue])
+def test_an_entry_that_is_odd_keeps_no_other_from_being_sent(
+    make: Make, kind: type[BaseSchedule]
+) -> None:
+    with make({"odd": kind(), "ten": 10.0}) as of:
+        for _ in range(3):
+            of.tick(0)
+            of.advance(10)
+
+        assert of.dues("ten") == [at(10), at(20)]
+        assert len(of.dues("odd")) == (2 if kind is OnlyIfDue else 0)
+        assert of.leader() == 0
+
+
+def test_one_that_could_say_when_it_is_due_and_cannot_any_more(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make({"odd": Odd(), "ten": 10.0}) as of:
+        odd = of.app.conf.beat_schedule["odd"]["schedule"]
+        odd.broken = False
+        run(of, until=25)
+        odd.broken = True
+        run(of, until=105)
+
+        assert of.dues("odd") == [at(13), at(23)]
+        assert of.dues("ten") == [at(10 * number) for number in range(1, 11)]
+        assert len(complaints(caplog)) == 1
+
+
+def test_it_is_asked_again_and_goes_on_from_what_is_known_of_it(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    config: dict[str, Any] = {"beat_max_loop_interval": 20, "dlock_beat_catch_up": "all"}
+    with make({"odd": Odd(), "ten": 10.0}, **config) as of:
+        odd = of.app.conf.beat_schedule["odd"]["schedule"]
+        odd.broken = False
+        run(of, until=15)
+        of.die(0)
+        odd.broken = True
+        run(of, until=58)
+        odd.broken = False
+        run(of, until=105)
+
+        assert of.dues("odd") == [at(10 * number + 3) for number in range(1, 11)]
+        assert of.dues("ten") == [at(10 * number) for number in range(1, 11)]
+        assert len(complaints(caplog)) == 1
+        assert of.repeated() == {}
+
+
+def test_one_that_is_mistaken_about_being_due_keeps_no_other_waiting(make: Make) -> None:
+    # As an interval was, when the clocks had changed, before Celery 5.7
+    early = schedule(3600)
+    early.is_due = lambda _: schedstate(is_due=True, next=3600)
+    with make({"early": early, "ten": 10.0}) as of:
+        run(of, until=65)
+
+        assert of.dues("early") == []
+        assert of.dues("ten") == [at(10 * number) for number in range(1, 7)]

@@ -1,0 +1,84 @@
+"""Who released, cancelled or replayed what by the page stands in its log."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from celery import Celery
+from starlette.types import Receive, Scope, Send
+
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.tasks.runtime import runtime
+from celery_dlock.web.site import site
+from tests.web.conftest import AT, Open, hold
+from tests.web.visitor import Visitor
+
+pytestmark = pytest.mark.once
+
+RELEASE = "/release?key=order:42&owner=ship:0:0|nonce-ship"
+CANCEL = "/cancel?key=order:42&task=pay:0:0"
+REPLAY = "/replay?key=order:42&task=pay:0:0"
+
+
+def send(client: Visitor, address: str, form: str = "") -> int:
+    """Fill in the form that the page has at *address*."""
+    (secret,) = re.findall(r'name="secret" value="([0-9a-f]+)"', client.get(form or address).text)
+    said = client.post(address, data={"secret": secret}, headers={"origin": AT})
+    return said.status_code
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records]
+    return [line for line in found if "asked the page" in line]
+
+
+def test_each_order_is_a_line_with_the_user_the_key_and_what_came_of_it(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    pages = site(app, allowed=lambda _: True, writable=lambda _: True)
+
+    async def signed_in(scope: Scope, receive: Receive, send: Send) -> None:
+        await pages({**scope, "user": "alice\nbob"}, receive, send)
+
+    client = Visitor(signed_in, AT)
+    hold(app, "order:42", "ship", "pay")
+    for address in (CANCEL, RELEASE, REPLAY):
+        assert send(client, address) == 303
+    assert send(client, RELEASE, form=CANCEL) == 303
+
+    who = "'alice\\nbob' at 127.0.0.1 asked the page to"
+    assert lines(caplog) == [
+        f"{who} cancel 'pay', which waits for 'order:42': done",
+        f"{who} release 'order:42' from 'ship:0:0|nonce-ship': done",
+        f"{who} replay 'pay' for 'order:42': there was nothing to do",
+        f"{who} release 'order:42' from 'ship:0:0|nonce-ship': there was nothing to do",
+    ]
+
+
+def test_who_signs_in_with_the_token_goes_by_the_session(
+    app: Celery, operator: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold(app, "order:42", "ship", "pay")
+    assert [send(operator, CANCEL), send(operator, RELEASE)] == [303, 303]
+
+    found = "\n".join(lines(caplog))
+    sessions = re.findall(r"^session ([0-9a-f]{8}) at 127\.0\.0\.1 asked", found, re.MULTILINE)
+    assert (len(sessions), len(set(sessions))) == (2, 1)
+    assert not [kept for kept in operator.cookies.values() if kept in found]
+
+
+def test_an_order_of_which_nobody_knows_what_came_is_there_too(
+    app: Celery, open_site: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise BackendUnavailable("away")
+
+    hold(app, "order:42", "ship", "pay")
+    client = open_site(allowed=lambda _: True, writable=lambda _: True)
+    monkeypatch.setattr(runtime(app).backend, "cancel", away)
+
+    assert send(client, CANCEL) == 503
+    (line,) = lines(caplog)
+    assert line.endswith("'pay', which waits for 'order:42': nobody knows whether it was done")

@@ -1,0 +1,291 @@
+"""What the pages say, whoever wrote the texts on them, and what a request costs."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_dlock.core.events import (
+    LEAD,
+    Acquired,
+    Contended,
+    Lost,
+    Released,
+    StaleRejected,
+    Subject,
+    TimedOut,
+)
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.monitoring.history import HistorySink
+from celery_dlock.tasks.runtime import runtime
+from celery_dlock.testing import ManualClock
+from tests.web.conftest import Open, hold, said
+from tests.web.visitor import Visitor
+
+pytestmark = pytest.mark.once
+
+PART = {"hx-request": "true"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/?cursor=nonsense",
+        "/?cursor=%00%ff",
+        "/key",
+        "/key?key=",
+        "/key?key=a&before=yesterday",
+        "/key?key=a&before=0001-01-01T00:00:00%2B14:00",
+    ],
+)
+def test_an_address_that_makes_no_sense_is_told_so(open_site: Open, address: str) -> None:
+    assert open_site().get(address).status_code == 400
+
+
+def test_the_part_that_is_live_comes_without_the_rest(app: Celery, open_site: Open) -> None:
+    hold(app, "order:42", "ship")
+
+    part = open_site().get("/", headers=PART)
+
+    assert "order:42" in part.text
+    assert "<html" not in part.text
+    assert "<form" not in part.text
+
+
+def test_a_store_that_is_away_is_said_to_be(
+    app: Celery, open_site: Open, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(app, "order:42", "ship")
+    client = open_site()
+    said(client, "/queues")
+    form = operator.get("/release?key=order:42&owner=ship:0:0|nonce-ship").text
+    secret = re.search(r'name="secret" value="([0-9a-f]+)"', form)
+    assert secret is not None
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise BackendUnavailable("nobody answers at <redis>")
+
+    for name in ("keys", "look", "leave", "dead"):
+        monkeypatch.setattr(runtime(app).backend, name, away)
+
+    for address in ("/", "/key?key=order:42", "/dead"):
+        page, part = client.get(address), client.get(address, headers=PART)
+        assert (page.status_code, part.status_code) == (503, 503)
+        assert page.headers["refresh"] == "5"
+        assert "The lock store does not answer" in part.text
+        assert "nobody answers at &lt;redis&gt;" in part.text
+        assert "<html" not in part.text
+        assert "Traceback" not in page.text
+    sent = operator.post(
+        "/release?key=order:42&owner=ship:0:0|nonce-ship",
+        data={"secret": secret[1]},
+        headers={"origin": "http://127.0.0.1:8460"},
+    )
+    assert sent.status_code == 503
+    assert "Whether it was done is not known" in sent.text
+    assert "refresh" not in sent.headers
+
+
+def test_a_defect_shows_no_traceback(
+    app: Celery, open_site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a password")
+
+    client = open_site()
+    monkeypatch.setattr(runtime(app).backend, "keys", defect)
+    answer = client.get("/")
+
+    assert answer.status_code == 500
+    assert "password" not in answer.text
+    assert "content-security-policy" in answer.headers
+
+
+def test_without_a_history_the_page_says_what_to_set(app: Celery, open_site: Open) -> None:
+    client = open_site()
+
+    for address in ("/key?key=order:42", "/contention"):
+        assert "dlock_history is not set" in said(client, address)
+
+
+def test_a_key_shows_who_held_it_with_which_token(
+    app: Celery, with_history: HistorySink, open_site: Open
+) -> None:
+    first, second = Subject("first", "shop.ship", "o"), Subject("second", "shop.pay", "o")
+    for event in (
+        Acquired(first, ("order:42",), (16,), 0.1, 30.0),
+        Lost(first, "order:42", "the lease has ended"),
+        Acquired(second, ("order:42",), (17,), 0.1, 30.0),
+        Released(second, ("order:42",), "done", 0.5),
+        Acquired(first, ("order:42",), (18,), 0.1, 30.0),
+    ):
+        with_history(event)
+    with_history.flush(60)
+
+    page = said(open_site(), "/key?key=order:42")
+
+    rows = re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
+    texts = [re.sub(r"<[^>]+>|\s+", " ", row).split() for row in rows]
+    told = [(row[0], row[1], row[2], row[-1]) for row in texts]
+    assert told == [
+        ("shop.ship", "first", "18", "told"),
+        ("shop.pay", "second", "17", "done"),
+        ("shop.ship", "first", "16", "lost"),
+    ]
+    assert page.count("<rect") == 3
+
+
+def test_who_holds_a_key_still_is_said_to(
+    app: Celery, with_history: HistorySink, open_site: Open
+) -> None:
+    hold(app, "order:42", "ship")
+    (now,) = runtime(app).backend.peek("order:42").holders
+    ship, gone = Subject("ship", "shop.ship", "o"), Subject("gone", "shop.ship", "o")
+    for subject, token in ((gone, now.token - 1), (ship, now.token)):
+        with_history(Acquired(subject, ("order:42",), (token,), 0.1, 30.0))
+    with_history.flush(60)
+
+    page = said(open_site(), "/key?key=order:42")
+
+    held, killed = re.findall(r"<tr id=.*?</tr>", page.split("Who held it</h2>")[1], re.DOTALL)
+    assert ("holds it" in held, "not told" in held) == (True, False)
+    assert ("holds it" in killed, "not told" in killed) == (False, True)
+
+
+def test_a_holder_whose_lease_has_lapsed_is_lit(app: Celery, open_site: Open) -> None:
+    hold(app, "order:1", "ship")
+    runtime(app).backend.enter(Claim("order:2", "gone:0:0", "n", ttl=1))
+    client = open_site()
+
+    for address, lapsed in (("/key?key=order:1", False), ("/key?key=order:2", True), ("/", True)):
+        page = said(client, address)
+        assert ("lapsed <time" in page, 'class="danger"' in page) == (lapsed, lapsed), address
+
+
+def test_a_key_that_cannot_be_read_is_named_beside_the_others(
+    app: Celery, open_site: Open, tmp_path: Path
+) -> None:
+    hold(app, "order:1", "ship", "pay")
+    hold(app, "order:2", "refund", "audit")
+    with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
+        db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
+    client = open_site()
+
+    for address in ("/", "/queues"):
+        page = said(client, address)
+        rows = re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
+        good, bad = sorted(rows, key=lambda row: "order:2" in row)
+        assert ("order:1" in good, "ship" in good) == (True, True)
+        assert ("order:2" in bad, "cannot be read" in bad) == (True, True)
+
+
+def test_the_page_of_a_key_that_cannot_be_read_says_so_and_shows_its_past(
+    app: Celery, with_history: HistorySink, operator: Visitor, tmp_path: Path
+) -> None:
+    hold(app, "order:2", "refund", "audit")
+    with_history(Acquired(Subject("refund", "shop.pay", "o"), ("order:2",), (1,), 0.1, 30.0))
+    with_history.flush(60)
+    form = operator.get("/release?key=order:2&owner=refund:0:0|nonce-refund").text
+    with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
+        db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
+
+    page = said(operator, "/key?key=order:2")
+    assert "answers, and cannot read this key" in page
+    assert "The lock store does not answer" not in page
+    assert "shop.pay" in page
+    assert "Nobody holds it" not in page
+
+    (secret,) = re.findall(r'name="secret" value="([0-9a-f]+)"', form)
+    refused = operator.post(
+        "/release?key=order:2&owner=refund:0:0|nonce-refund",
+        data={"secret": secret},
+        headers={"origin": "http://127.0.0.1:8460"},
+    )
+    assert refused.status_code == 409
+    assert "Nothing was done" in refused.text
+
+
+@pytest.mark.parametrize("act", ["cancel", "replay"])
+def test_an_order_about_a_key_that_cannot_be_read_says_so(
+    app: Celery, operator: Visitor, tmp_path: Path, act: str
+) -> None:
+    hold(app, "order:2", "refund", "audit")
+    address = f"/{act}?key=order:2&task=audit:0:0"
+    (secret,) = re.findall(r'name="secret" value="([0-9a-f]+)"', operator.get(address).text)
+    with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
+        db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
+
+    refused = operator.post(
+        address, data={"secret": secret}, headers={"origin": "http://127.0.0.1:8460"}
+    )
+
+    assert refused.status_code == 409
+    assert "<h1>Nothing was done</h1>" in refused.text
+    assert "cannot read this key" in refused.text
+
+
+@pytest.mark.parametrize("years", [-1, 1])
+def test_ages_are_by_the_stores_clock(
+    app: Celery, open_site: Open, monkeypatch: pytest.MonkeyPatch, years: int
+) -> None:
+    clock = ManualClock()
+    clock.advance(time.time() - clock() / SECOND + years * 365 * 86_400)
+    monkeypatch.setattr(runtime(app).backend, "_now", clock)
+    hold(app, "order:42", "ship", "pay")
+    clock.advance(7)
+    client = open_site()
+
+    for address in ("/", "/queues", "/key?key=order:42"):
+        page = said(client, address)
+        ages = re.findall(r"<time[^>]*>([^<]*)</time>", page)
+        assert set(ages) <= {"7 s", "in 9 min 53 s"}, (address, ages)
+        assert "lapsed" not in page
+
+
+def test_a_task_beyond_a_danger_line_is_lit(
+    app: Celery, with_history: HistorySink, open_site: Open
+) -> None:
+    bad, good = Subject("1", "shop.bad", "o"), Subject("2", "shop.good", "o")
+    for event in (
+        Acquired(bad, ("a",), (1,), took=16.0, ttl=30.0),
+        Released(bad, ("a",), "done", held=25.0),
+        Contended(bad, "a", None, 0, 0.0),
+        TimedOut(bad, "a", 60.0),
+        StaleRejected(bad, "orders", 1),
+        Acquired(good, ("b",), (1,), took=15.0, ttl=30.0),
+        Released(good, ("b",), "done", held=24.0),
+    ):
+        with_history(event)
+    with_history.flush(60)
+
+    page = said(open_site(), "/contention")
+
+    assert "1 of 2 tasks are beyond a danger line" in page
+    assert "over the last hour." in re.sub(r"<[^>]+>", "", page)
+    lit, calm = re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
+    assert "shop.bad" in lit
+    assert lit.count("danger") == 5
+    assert "danger" not in calm
+
+
+def test_a_beat_that_has_led_for_long_is_not_lit(
+    app: Celery, with_history: HistorySink, open_site: Open
+) -> None:
+    leads = Subject("beat@web1", LEAD, LEAD)
+    with_history(Acquired(leads, ("dlock:beat:shop",), (1,), took=0.0, ttl=30.0))
+    with_history(Released(leads, ("dlock:beat:shop",), "over", held=7200.0))
+    with_history.flush(60)
+
+    page = said(open_site(), "/contention")
+
+    assert "0 of 1 task is beyond a danger line" in page
+    assert "2 h" in page

@@ -1,0 +1,133 @@
+"""``on_lost="abort"`` with real workers: the body ends, the message runs again, once."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from celery_dlock.tasks.runtime import runtime
+from tests.services.lab import Lab
+from tests.services.until import until
+from tests.workers.conftest import MakeLab
+from tests.workers.test_start import refused
+
+KEY = "order:42"
+
+#: In a thread nothing ends a system call; everywhere else the signal does.
+HOW = {"prefork": "sleeps", "solo": "sleeps", "threads": "polls"}
+
+
+def run_past_its_lease(lab: Lab, pool: str, how: str) -> Any:
+    """Stop a worker in the body until its lease has ended, and let it go on; the result."""
+    backend = runtime(lab.app).backend
+    with lab.worker(pool, concurrency=1) as worker:
+        result = lab.app.tasks["outrun"].delay("42", how)
+        lab.journal.wait_for("start")
+        worker.pause()
+        until("its lease ends", lambda: not (backend.reap(KEY) and backend.peek(KEY).holders))
+        worker.resume()
+        lab.journal.wait_for("lost")
+        if lab.config["lock"].get("on_lost") == "abort":
+            lab.journal.wait_for("aborted")
+        lab.go("on")
+        until("it is done", result.ready)
+    return result
+
+
+def tokens(lab: Lab, what: str) -> list[int]:
+    return [entry["token"] for entry in lab.journal.read(what)]
+
+
+def check_that_only_the_last_run_ended(lab: Lab) -> None:
+    """Each run before it was aborted, and its token is the newest."""
+    started = tokens(lab, "start")
+    assert started == sorted(set(started))
+    assert tokens(lab, "aborted") == started[:-1] != []
+    assert tokens(lab, "end") == started[-1:]
+
+
+@pytest.mark.parametrize("pool", HOW)
+def test_a_body_that_is_paused_past_its_lease_is_aborted_and_runs_again(
+    make_lab: MakeLab, pool: str
+) -> None:
+    lab = make_lab(lock={"on_lost": "abort", "ttl": 1.0})
+
+    result = run_past_its_lease(lab, pool, HOW[pool])
+
+    assert result.get() == "ran"
+    check_that_only_the_last_run_ended(lab)
+    for aborted in lab.journal.read("aborted"):
+        assert aborted["lost"]
+        assert "'order:42' is lost" in aborted["error"]
+    told = tokens(lab, "lost")
+    assert len(set(told)) == len(told)
+    assert set(told) <= set(tokens(lab, "aborted"))
+
+
+def test_by_default_it_goes_on(make_lab: MakeLab) -> None:
+    lab = make_lab(lock={"ttl": 1.0})
+
+    result = run_past_its_lease(lab, "prefork", "polls")
+
+    assert result.get() == "ran"
+    assert tokens(lab, "start") == tokens(lab, "end")
+    assert tokens(lab, "aborted") == []
+
+
+def test_a_body_whose_store_is_away_for_longer_than_its_lease_is_aborted(
+    make_lab: MakeLab,
+) -> None:
+    options = {"dlock_backend_options": {"timeout": 0.1}}
+    lab = make_lab(celery=options, lock={"on_lost": "abort", "ttl": 2.0})
+
+    with lab.worker("prefork", concurrency=1):
+        result = lab.app.tasks["outrun"].delay("42", "sleeps")
+        lab.journal.wait_for("start")
+        with closing(sqlite3.connect(lab.folder / "locks.db", isolation_level=None)) as store:
+            until("nobody else can write", lambda: begin(store))
+            lab.journal.wait_for("aborted")
+        until("it is done", result.ready)
+
+    assert result.get() == "ran"
+    check_that_only_the_last_run_ended(lab)
+
+
+def begin(store: sqlite3.Connection) -> bool:
+    try:
+        store.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_leases_that_are_lost_around_the_end_of_the_body_strike_nothing_else(
+    make_lab: MakeLab, pool: str
+) -> None:
+    lab = make_lab(lock={"on_lost": "abort", "ttl": 600.0})
+    orders = [str(number) for number in range(150)]
+
+    with lab.worker(pool, concurrency=2) as worker:
+        sent = [lab.app.tasks["flicker"].delay(order) for order in orders]
+        until("all are through", lambda: all(result.ready() for result in sent), timeout=120)
+        backend = runtime(lab.app).backend
+        until(
+            "all have left",
+            lambda: not any(backend.peek(f"order:{order}").holders for order in orders),
+        )
+
+    # Each run ended with its result, or with LockLost and then with its result
+    assert {result.state for result in sent} == {"SUCCESS"}
+    assert {result.get() for result in sent} == {0, 1}
+    assert "Traceback" not in worker.log
+    assert "exited" not in worker.log
+
+
+def test_it_is_refused_where_greenlets_stand_in_for_threads(make_lab: MakeLab) -> None:
+    log = refused(make_lab(lock={"on_lost": "abort"}), pool="gevent")
+
+    assert "ConfigurationError" in log
+    assert 'on_lost="abort" is not possible under gevent' in log

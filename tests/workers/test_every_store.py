@@ -1,0 +1,161 @@
+"""The queue over every store: what a message that waits may rely on, with real workers.
+
+A small set for each; over SQLite, and over Redis in ``tests/faults``, there is a great deal more.
+Leases are those of the whole process, as not every store has one for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from celery_dlock.core.state import KeyState
+from celery_dlock.tasks.runtime import runtime
+from tests.services import faults
+from tests.services.brokers import close, kept_in_sqlite, over_folder
+from tests.services.lab import Lab
+from tests.services.stores import SHARED, Store
+from tests.services.turns import done, held, nothing_is_left, numbers, parked
+from tests.services.until import until
+
+WAKE = "celery_dlock.tasks.waking:Waker.__call__"
+
+#: ``make(policy, **config)``: a lab over the store of the test.
+Make = Callable[..., Lab]
+
+
+@pytest.fixture(params=SHARED)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    store: Store = request.param
+    labs: list[Lab] = []
+
+    def make(policy: str, celery: dict[str, Any] | None = None, **config: Any) -> Lab:
+        settings = {
+            **over_folder(tmp_path),
+            **kept_in_sqlite(tmp_path),
+            **store.settings(request, tmp_path),
+            "worker_enable_remote_control": True,
+            "dlock_ttl": 2.0,
+            **(celery or {}),
+        }
+        lock = {"policy": policy, "ttl": None}
+        task = {"acks_late": True, "max_retries": 3}
+        labs.append(Lab(tmp_path, {"celery": settings, "lock": lock, "task": task, **config}))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        close(lab.app)
+
+
+def test_who_waits_is_called_in_the_order_of_arrival(make: Make) -> None:
+    lab = make("queue")
+    with lab.worker("threads", concurrency=3) as worker:
+        # Given two orders in work, so that messages arrive one after another at the third slot
+        held(lab, "a", "b")
+        sent = [lab.app.tasks["apply"].delay(o, number) for number in range(1, 6) for o in "ab"]
+        parked(lab, "a", 5)
+        parked(lab, "b", 5)
+        # Then neither takes a slot from others
+        assert done([lab.app.tasks["apply"].delay("c", 7)]) == [7]
+
+        lab.go("a")
+
+        assert done(sent) == [number for number in range(1, 6) for _ in "ab"]
+        assert numbers(lab, "a") == numbers(lab, "b") == list(range(6))
+        nothing_is_left(lab, "a", "b", "c")
+        worker.stop()
+
+
+def test_a_task_that_retries_lets_the_next_one_by_and_comes_again(make: Make) -> None:
+    lab = make("queue")
+    with lab.worker("threads", concurrency=2):
+        held(lab, "42")
+        again = lab.app.tasks["apply"].delay("42", 1, again=True)
+        parked(lab, "42", 1)
+        behind = lab.app.tasks["apply"].delay("42", 2)
+        parked(lab, "42", 2)
+        lab.go("42")
+
+        assert done([again, behind]) == [1, 2]
+        assert sorted(numbers(lab, "42")) == [0, 1, 1, 2]
+        nothing_is_left(lab, "42")
+
+
+def test_one_that_is_revoked_ends_at_once_and_the_next_keeps_its_turn(make: Make) -> None:
+    lab = make("queue")
+    with lab.worker("prefork", concurrency=2):
+        held(lab, "42")
+        revoked = lab.app.tasks["apply"].delay("42", 1)
+        parked(lab, "42", 1)
+        behind = lab.app.tasks["apply"].delay("42", 2)
+        parked(lab, "42", 2)
+
+        lab.app.control.revoke(revoked.id)
+
+        with pytest.raises(TaskRevokedError):
+            revoked.get(timeout=60)
+        lab.go("42")
+        assert done([behind]) == [2]
+        assert numbers(lab, "42") == [0, 2]
+
+
+def test_nobody_overtakes_who_was_published_before(make: Make) -> None:
+    queues = {"task_queues": {"fast": {}, "slow": {}}, "task_default_queue": "fast"}
+    lab = make("queue as published", celery=queues)
+    apply = lab.app.tasks["apply"]
+    # Given a head in a queue that no worker takes from
+    sent = [apply.apply_async(("42", 0), queue="slow")]
+    sent += [apply.apply_async(("42", number), queue="fast") for number in range(1, 6)]
+    only_fast = {**lab.config["celery"], "task_queues": {"fast": {}}}
+    with lab.worker("threads", concurrency=2, celery=only_fast):
+        # When the others have been had in hand
+        assert done([apply.apply_async(("other", 7), queue="fast")]) == [7]
+        assert lab.journal.read("start", order="42") == []
+
+        lab.app.control.add_consumer("slow")
+
+        assert done(sent) == list(range(6))
+        assert numbers(lab, "42") == list(range(6))
+
+
+@pytest.mark.slow
+def test_a_task_whose_worker_is_killed_runs_again_before_who_waits(make: Make) -> None:
+    # On a broker that does not deliver again what it has handed out
+    lab = make("queue and keep")
+    with lab.worker("prefork", concurrency=2) as worker:
+        killed = lab.app.tasks["apply"].delay("42", 1, hold="first")
+        lab.journal.wait_for("start", number=1)
+        behind = lab.app.tasks["apply"].delay("42", 2)
+        parked(lab, "42", 2)
+        worker.kill()
+        lab.go("first")
+    with lab.worker("prefork", concurrency=2):
+        assert done([killed, behind]) == [1, 2]
+
+        started = lab.journal.read("start")
+        assert [entry["number"] for entry in started] == [1, 1, 2]
+        assert [e["token"] for e in started] == sorted({e["token"] for e in started})
+        until("nothing is left", lambda: _state(lab, "42") == KeyState())
+
+
+@pytest.mark.slow
+def test_who_is_next_is_called_although_the_one_that_should_have_is_killed(make: Make) -> None:
+    lab = make("queue", faults=[faults.kill("before", WAKE)], call_again=1_000_000)
+    with lab.worker("prefork", concurrency=2, sweeps=False) as worker:
+        held(lab, "42")
+        behind = lab.app.tasks["apply"].delay("42", 1)
+        parked(lab, "42", 1)
+        lab.go("42")
+        until("it has died", lambda: faults.struck(lab.folder))
+        worker.kill()
+    with lab.worker("prefork", concurrency=2):
+        assert done([behind]) == [1]
+
+
+def _state(lab: Lab, order: str) -> KeyState:
+    return runtime(lab.app).backend.peek(f"order:{order}")

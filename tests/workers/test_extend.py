@@ -1,0 +1,181 @@
+"""A body that keeps its process from renewing loses its lock, unless it said so before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.concurrency.solo import TaskPool
+
+from celery_dlock import BackendUnavailable, ConfigurationError, Lease, LockLost, lock
+from celery_dlock.backends.base import Trait
+from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.tasks.worker import CheckAtStart
+from tests.services.desk import Desk
+from tests.services.starving import starve
+from tests.services.stores import STORES, Store
+from tests.services.until import until
+from tests.workers.conftest import MakeLab
+
+#: Those whose leases can differ.
+EACH = [s.param() for s in STORES if Trait.LEASE_PER_TASK in s.backend.traits]
+
+TTL = 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extends", [None, 8.0], ids=["left alone", "extended"])
+def test_who_starves_its_renewals_keeps_its_lock_for_as_long_as_it_said(
+    make_lab: MakeLab, extends: float | None
+) -> None:
+    lab = make_lab(lock={"policy": "queue", "ttl": TTL})
+    with lab.worker("prefork", concurrency=2):
+        starving = lab.app.tasks["starving"].delay("42", 5, extends)
+        (first,) = lab.journal.wait_for("start")
+        other = lab.app.tasks["apply"].delay("42", 1)
+
+        assert starving.get(timeout=60) is (extends is not None)
+        assert other.get(timeout=60) == 1
+
+    order = [(entry["what"], entry["token"] == first["token"]) for entry in lab.journal.read()]
+    apart = [("start", True), ("end", True), ("start", False), ("end", False)]
+    assert (order == apart) is (extends is not None)
+
+
+@pytest.mark.parametrize("store", EACH)
+def test_a_block_has_its_lock_after_it_starved_its_renewals(
+    request: pytest.FixtureRequest, tmp_path: Path, desk: Desk, store: Store
+) -> None:
+    desk.app.conf.update(store.settings(request, tmp_path))
+    with lock("a", parents="all", app=desk.app, ttl=TTL, timeout=0) as lease:
+        lease.extend(6)
+        starve(3)
+        assert 2 < lease.remaining() < 3.1
+        claims = [term.claim for term in lease.terms]
+        until("they are renewed again", lambda: lease.remaining() < TTL, timeout=30)
+        lease.check()
+        assert len(runtime(desk.app).backend.renew(claims)) == len(claims) == 2
+    forget(desk.app)
+
+
+def test_a_block_within_a_block_extends_what_it_needs(desk: Desk) -> None:
+    with lock("a", app=desk.app, timeout=0) as outer:
+        with lock(["a", "b"], app=desk.app, timeout=0) as inner:
+            inner.extend(300)
+            assert inner.remaining() > 299
+        assert outer.remaining() > 299
+        with pytest.raises(LockLost, match="given back"):
+            inner.extend(300)
+
+
+#: By itself, in its message, or for all tasks: what bounds how long a task holds its key. The first
+#: that is set counts.
+BOUNDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "max_hold": ({"max_hold": 100, "time_limit": 50}, {"dlock_max_hold": 50}, {"time_limit": 50}),
+    "dlock_max_hold": ({"time_limit": 50}, {"dlock_max_hold": 100}, {"time_limit": 50}),
+    "the limit of this call": ({"time_limit": 50}, {"task_time_limit": 50}, {"time_limit": 100}),
+    "the limit of the task": ({"time_limit": 100}, {"task_time_limit": 50}, {}),
+    "the limit of all tasks": ({}, {"task_time_limit": 100}, {}),
+}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_a_body_holds_its_key_no_longer_than_its_hard_time_limit_unless_told(
+    desk: Desk, bound: str
+) -> None:
+    options, config, call = BOUNDS[bound]
+    desk.app.conf.update(config)
+
+    @desk.locked("order:42", name="charge", **options)
+    def charge(*, lease: Lease) -> None:
+        lease.extend(90)
+        with pytest.raises(ConfigurationError, match="goes beyond max_hold"):
+            lease.extend(101)
+
+    # Sent by its name alone: the message does not say what the task has
+    publisher = Celery("publisher", broker="memory://", set_as_current=False)
+    sent = publisher.send_task("charge", connection=desk.connection, **call)
+    desk.deliver()
+
+    assert desk.result(sent.id).get() is None
+
+
+def test_a_body_whose_lock_is_gone_as_it_extends_it_runs_again(desk: Desk) -> None:
+    @desk.locked("k", name="charge", bind=True)
+    def charge(self: object) -> int:
+        store = runtime(desk.app).backend
+        ran.append(len(ran))
+        if len(ran) == 1:
+            store._keys.clear()  # type: ignore[attr-defined]
+        self.lease.extend(10)  # type: ignore[attr-defined]
+        return 7
+
+    ran: list[int] = []
+    result = charge.delay()
+    desk.deliver()
+    assert result.state == "RETRY"
+    desk.deliver()
+    assert result.get() == 7
+
+
+def test_a_store_that_is_away_fails_the_body_that_does_not_catch_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise BackendUnavailable("no store")
+
+    @desk.locked("k", name="charge", bind=True)
+    def charge(self: object) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(runtime(desk.app).manager._keeper, "_renew", away)
+            self.lease.extend(10)  # type: ignore[attr-defined]
+
+    result = charge.delay()
+    desk.deliver()
+    assert isinstance(result.result, BackendUnavailable)
+    assert desk.holders("k") == []
+
+
+@pytest.fixture
+def alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that has one lease for all locks of a process."""
+    traits = MemoryBackend.traits - {Trait.LEASE_PER_TASK}
+    monkeypatch.setattr(MemoryBackend, "traits", traits)
+
+
+@pytest.mark.usefixtures("alike")
+def test_a_ttl_of_its_own_is_refused_where_all_leases_are_alike(desk: Desk) -> None:
+    said = "ttl= needs a store with the trait lease-per-task, which MemoryBackend lacks"
+    with pytest.raises(ConfigurationError, match=said), lock("k", ttl=10, app=desk.app):
+        pass
+    with lock("k", app=desk.app) as lease, pytest.raises(ConfigurationError, match="extend"):
+        lease.extend(10)
+
+    @desk.locked("k", name="charge", ttl=10)
+    def charge() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=said):
+        charge()
+    result = charge.delay()
+    desk.deliver()
+    assert isinstance(result.result, ConfigurationError)
+    assert desk.holders("k") == []
+
+
+@pytest.mark.usefixtures("alike")
+def test_a_worker_does_not_start_with_it(desk: Desk) -> None:
+    @desk.locked("k", name="plain")
+    def plain() -> None: ...
+
+    worker = SimpleNamespace(app=desk.app, pool_cls=TaskPool)
+    CheckAtStart(worker)
+
+    @desk.locked("k", name="charge", ttl=10)
+    def charge() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"^task charge: ttl= needs .* lease-per-task"):
+        CheckAtStart(worker)

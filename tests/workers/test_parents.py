@@ -1,0 +1,131 @@
+"""Whoever takes a parent waits for all that is below it, and holds it off: over every store."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_dlock.core.state import KeyState
+from celery_dlock.tasks.runtime import runtime
+from tests.services.below import PARENTS
+from tests.services.brokers import close, kept_in_sqlite, over_folder
+from tests.services.lab import Lab
+from tests.services.stores import EVERY, STORES, Store
+from tests.services.turns import done
+from tests.services.until import until
+
+SQLITE = next(store for store in STORES if store.scheme == "sqlite")
+
+
+#: ``make(store, parent, policy)``
+Make = Callable[..., Lab]
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    labs: list[Lab] = []
+
+    def make(store: Store, parent: str, policy: str = "queue", **config: Any) -> Lab:
+        settings = {
+            **over_folder(tmp_path),
+            **kept_in_sqlite(tmp_path),
+            **store.settings(request, tmp_path),
+            "task_track_started": True,
+            "dlock_ttl": 600.0,  # only who leaves frees a key
+        }
+        lock = {"policy": policy, "ttl": None, "parents": [parent]}
+        labs.append(Lab(tmp_path, {"celery": settings, "lock": lock, **config}))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        close(lab.app)
+
+
+def wait(lab: Lab, *results: Any) -> None:
+    """Until each of *results* waits for its turn."""
+    for result in results:
+        until(f"it waits: {lab.journal.read()}", lambda: result.state in ("PARKED", "RETRY"))  # noqa: B023
+    lab.app.tasks["plain"].delay("nothing").get(timeout=30)  # what is told comes before it is done
+
+
+@pytest.mark.parametrize("store", EVERY)
+def test_over_every_store_the_parent_waits_for_all_children_and_holds_new_ones_off(
+    make: Make, store: Store
+) -> None:
+    parent_and_children(make(store, "all"), "all")
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+@pytest.mark.parametrize("policy", ["queue", "reschedule"])
+def test_so_it_is_with_every_policy_that_waits_whichever_key_comes_first(
+    make: Make, parent: str, policy: str
+) -> None:
+    parent_and_children(make(SQLITE, parent, policy), parent)
+
+
+def parent_and_children(lab: Lab, parent: str) -> None:
+    apply, audit = lab.app.tasks["apply"], lab.app.tasks["audit"]
+    with lab.worker("threads", concurrency=4) as worker:
+        # Given two children that run at the same time, And one that wants their parent
+        children = [apply.delay(order, 1, hold="children") for order in ("41", "42")]
+        lab.journal.wait_for("start", count=2)
+        audits = audit.delay(parent, hold="audit")
+        wait(lab, audits)
+        # When a child comes after it, Then it waits although readers have the parent
+        late = apply.delay("43", 2)
+        wait(lab, late)
+        # And the parent comes when all children are through
+        lab.go("children")
+        lab.journal.wait_for("audit starts")
+        assert len(lab.journal.read("end")) == 2
+        assert lab.journal.read("start", order="43") == []
+        lab.go("audit")
+        assert done([*children, late]) == [1, 1, 2]
+        entries = [entry["what"] for entry in lab.journal.read()]
+        assert entries[-4:] == ["audit starts", "audit ends", "start", "end"]
+        assert min(entry["token"] for entry in lab.journal.read("start")) > 0
+        worker.stop()
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+def test_who_is_killed_below_a_parent_gives_both_keys_back(make: Make, parent: str) -> None:
+    lab = make(SQLITE, parent)
+    with lab.worker("prefork", concurrency=2):
+        lab.app.tasks["apply"].delay("42", 1, hold="for ever")
+        (child,) = lab.journal.wait_for("start")
+        audits = lab.app.tasks["audit"].delay(parent)
+        wait(lab, audits)
+
+        os.kill(child["pid"], signal.SIGKILL)
+
+        audits.get(timeout=60)
+        backend = runtime(lab.app).backend
+        for key in (parent, "order:42"):
+            until(f"{key} is free", lambda: backend.peek(key).holders == ())  # noqa: B023
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+def test_a_worker_that_is_killed_runs_its_child_again_and_then_the_parent(
+    make: Make, parent: str
+) -> None:
+    lab = make(SQLITE, parent, "queue and keep", task={"acks_late": True})
+    ends = {**lab.config["celery"], "dlock_ttl": 2.0}
+    with lab.worker("prefork", concurrency=2, celery=ends) as worker:
+        killed = lab.app.tasks["apply"].delay("42", 1, hold="child")
+        lab.journal.wait_for("start")
+        audits = lab.app.tasks["audit"].delay(parent)
+        wait(lab, audits)
+        worker.kill()
+        lab.go("child")
+    with lab.worker("prefork", concurrency=2, celery=ends):
+        assert done([killed, audits]) == [1, None]
+        assert len(lab.journal.read("start", order="42")) == 2
+        backend = runtime(lab.app).backend
+        for key in (parent, "order:42"):
+            until(f"{key} is as new", lambda: backend.peek(key) == KeyState())  # noqa: B023

@@ -1,0 +1,172 @@
+"""What a task with parents holds and is told: in this process, without waiting."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from celery_dlock import (
+    ConfigurationError,
+    Fail,
+    Lease,
+    LockContended,
+    LockLost,
+    current_lease,
+    fencing,
+    lock,
+)
+from celery_dlock.core.events import Acquired, Released
+from celery_dlock.core.state import Mode
+from tests.services.below import PARENTS, child, elsewhere, modes
+from tests.services.desk import Desk
+from tests.workers.conftest import nothing_is_left
+
+
+@pytest.fixture(params=PARENTS)
+def parent(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def test_children_run_together_and_keep_the_parent_to_themselves(desk: Desk, parent: str) -> None:
+    def body(order: str, lease: Lease) -> list[bool]:
+        assert modes(desk, parent) == [Mode.SHARED]
+        return [
+            elsewhere(desk, "order:43", parents=[parent]),
+            elsewhere(desk, parent, shared=True),
+            elsewhere(desk, parent),
+            elsewhere(desk, f"order:{order}"),
+        ]
+
+    result = child(desk, parent, body).delay("42")
+    desk.deliver()
+
+    assert result.get() == [True, True, False, False]
+    assert nothing_is_left(desk, parent)
+    assert nothing_is_left(desk)
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    """With a table for the fence."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        fencing.create_table(database)
+        yield database
+
+
+def test_its_lease_is_that_of_its_own_key(
+    desk: Desk, parent: str, database: sqlite3.Connection
+) -> None:
+    seen: list[tuple[str, tuple[str, ...], dict[str, int], str]] = []
+
+    def body(order: str, lease: Lease) -> None:
+        database.execute("BEGIN")
+        fencing.admit(database)
+        seen.append((lease.key, lease.keys, dict(lease.fencing_tokens), lease.owner))
+
+    child(desk, parent, body).delay("42")
+    desk.deliver()
+
+    ((key, keys, tokens, owner),) = seen
+    assert (key, keys, list(tokens)) == ("order:42", ("order:42",), ["order:42"])
+    rows = database.execute("SELECT resource, token, owner FROM dlock_fence").fetchall()
+    assert rows == [("order:42", tokens["order:42"], owner)]
+    # What was taken is told as a whole
+    for kind in (Acquired, Released):
+        (event,) = desk.happened(kind)
+        assert event.keys == tuple(sorted(["order:42", parent]))
+        assert event.subject.label == "order:{order}"
+
+
+def test_the_one_fencing_token_is_still_handed_to_the_body(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", parents=["all", "customer:{customer}"])
+    def charge(order: str, customer: str, *, fencing_token: int) -> list[Any]:
+        return [fencing_token, desk.holders("customer:anna"), desk.holders("all")]
+
+    result = charge.delay("42", "anna")
+    desk.deliver()
+
+    token, *holders = result.get()
+    assert token > 0
+    assert holders == [[f"{result.id}:0:0"]] * 2
+
+
+def test_when_the_parent_is_lost_so_is_the_lock(desk: Desk, parent: str) -> None:
+    def body(order: str, lease: Lease) -> None:
+        next(term for term in lease.terms if term.key == parent).lose("the store has given it up")
+        assert lease.lost
+        with pytest.raises(LockLost, match=parent):
+            lease.check()
+        assert lease.remaining() == 0
+
+    result = child(desk, parent, body).delay("42")
+    desk.deliver()
+    assert result.get() is None
+
+
+def test_below_a_child_its_parent_is_not_to_be_had_and_a_sibling_is(
+    desk: Desk, parent: str
+) -> None:
+    @desk.locked(parent, name="audit")
+    def audit() -> None: ...
+
+    def body(order: str, lease: Lease) -> Any:
+        if order == "43":
+            return [list(lease.keys), modes(desk, parent), current_lease().key]
+        with pytest.raises(LockContended, match=parent):
+            audit()
+        with pytest.raises(LockContended, match=parent), lock(parent, app=desk.app):
+            pass
+        return charge("43")
+
+    charge = child(desk, parent, body)
+    result = charge.delay("42")
+    desk.deliver()
+    assert result.get() == [["order:43"], ["shared"], "order:43"]
+
+
+def test_who_is_alone_on_a_parent_may_call_its_children(
+    desk: Desk, parent: str, database: sqlite3.Connection
+) -> None:
+    def body(order: str, lease: Lease) -> Any:
+        database.execute("BEGIN")
+        fencing.admit(database)
+        return [list(lease.fencing_tokens), modes(desk, parent), lease.owner != outer.owner]
+
+    charge = child(desk, parent, body, on_contention=Fail())
+    with lock(parent, app=desk.app, timeout=0) as outer:
+        assert charge("42") == [["order:42"], [Mode.EXCLUSIVE], True]
+        assert database.execute("SELECT resource FROM dlock_fence").fetchall() == [("order:42",)]
+        assert elsewhere(desk, "order:42")
+    with (
+        lock(parent, limit=3, app=desk.app, timeout=0),
+        pytest.raises(LockContended, match=parent),
+    ):
+        charge("42")  # two others may be beside it
+
+
+def test_a_body_that_sends_eagerly_does_not_wait_for_itself(desk: Desk, parent: str) -> None:
+    desk.app.conf.task_always_eager = True
+    charge = child(desk, parent, lambda order, lease: list(lease.keys))
+    with lock(parent, app=desk.app, timeout=0):
+        assert charge.delay("42").get() == ["order:42"]
+    assert charge.delay("42").get() == ["order:42"]
+
+
+def test_an_argument_that_makes_a_key_its_own_parent_is_refused(desk: Desk) -> None:
+    @desk.locked("node:{node}", name="move", parents=["node:{into}", "node:{root}"])
+    def move(node: str, into: str, root: str, *, lease: Lease) -> int:
+        return len(lease.terms)
+
+    bad, good = move.delay("a", "a", "r"), move.delay("a", "r", "r")
+    desk.deliver_all()
+
+    assert isinstance(bad.result, ConfigurationError)
+    assert "'node:a' is to be a key and its own parent" in str(bad.result)
+    assert good.get() == 2
+    with pytest.raises(ConfigurationError, match="its own parent"):
+        lock("a", parents="a", app=desk.app)
