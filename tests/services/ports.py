@@ -2,30 +2,60 @@
 
 They lie below those that the kernel hands out by itself: a server that is down for a moment, or
 not up yet, does not lose its port to an outgoing connection of another test.
+
+Nor does it lose it to another process that starts servers: each takes whole blocks of ports, and
+has a block while it holds the UDP socket of the block's first port, which is never given.
 """
 
 from __future__ import annotations
 
 import random
 import socket
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import closing
 
-_PORTS = range(10_000, 22_000)  # 10,000 more, as for the bus of a Redis Cluster, is below 32,768
-_given: set[int] = set()
+#: A Redis Cluster server also listens this much above its port, for the other servers.
+BUS = 10_000
+
+_PORTS = range(10_000, 20_000)  # with the bus below 32,768, and never on a port that is given
+_BLOCK = 50
+
+_claims: list[socket.socket] = []
 _chance = random.SystemRandom()  # Hypothesis seeds the other one: the same in each process
 
 
 def free_ports(count: int) -> list[int]:
-    """*count* different ones, free at the moment and never given to this process before."""
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            port = _chance.choice(_PORTS)
-            probe = stack.enter_context(socket.socket())
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                if port not in _given:
-                    probe.bind(("127.0.0.1", port))
-                    found.append(port)
-                    _given.add(port)
-    return found
+    """*count* different ones, free at the moment and never given before, to this or another process
+    that still runs."""
+    return [next(_free) for _ in range(count)]
+
+
+def _every_free() -> Iterator[int]:
+    firsts = list(_PORTS[::_BLOCK])
+    _chance.shuffle(firsts)
+    for first in firsts:
+        claim = socket.socket(type=socket.SOCK_DGRAM)
+        if _bound(claim, first):
+            _claims.append(claim)
+            block = range(first + 1, first + _BLOCK)
+            yield from (port for port in block if _nobody_at(port) and _nobody_at(port + BUS))
+        else:
+            claim.close()
+    raise RuntimeError(f"every port from {_PORTS[0]} to {_PORTS[-1]} was given")
+
+
+def _nobody_at(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return _bound(probe, port)
+
+
+def _bound(sock: socket.socket, port: int) -> bool:
+    try:
+        sock.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+_free = _every_free()

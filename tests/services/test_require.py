@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.services import programs
-from tests.services.ports import free_ports
 from tests.services.programs import PROGRAMS, Program
 from tests.services.require import require
 
@@ -47,8 +46,3 @@ def test_what_is_missing_is_told_to_the_installer(tmp_path: Path) -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     assert told == [p.package for p in PROGRAMS.values() if p.found() is None]
-
-
-def test_ports_are_given_once() -> None:
-    ports = [port for _ in range(20) for port in free_ports(3)]
-    assert len(set(ports)) == 60
