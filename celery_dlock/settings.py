@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from celery_dlock.backends.base import BackendOptions, Copies, LockBackend, Trait
+from celery_dlock.backends.base import BackendOptions, LockBackend, Trait
+from celery_dlock.backends.copies import Copies
 from celery_dlock.core.checks import did_you_mean, duration
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import SINKS

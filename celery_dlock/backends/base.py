@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from celery_dlock.backends.copies import Copies
 from celery_dlock.core.state import (
     Cause,
     Claim,
@@ -106,18 +107,6 @@ class KeyPage:
 def by_age(burial: Burial) -> tuple[int, str, str]:
     """In which order a store tells of its dead."""
     return burial.dead.at, burial.key, burial.dead.task
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Where a hold must have been copied before it counts, and how many seconds that may take.
-
-    ``on_disk``: on so many replicas and on the master it is in the log on disk, not only in memory.
-    """
-
-    replicas: int
-    on_disk: bool = False
-    timeout: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisClusterException
 from redis.retry import Retry
 
-from celery_dlock.backends.base import Copies
+from celery_dlock.backends.copies import Copies
 from celery_dlock.backends.redis_scripts import Command, in_full
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 

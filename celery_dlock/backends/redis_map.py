@@ -17,7 +17,7 @@ import redis
 import redis.cluster
 from redis.exceptions import AskError, ClusterDownError, SlotNotCoveredError, TryAgainError
 
-from celery_dlock.backends.base import Copies
+from celery_dlock.backends.copies import Copies
 from celery_dlock.backends.redis_client import Session, in_one_flight, pool_options, run
 from celery_dlock.backends.redis_scripts import Command, key_of_command
 from celery_dlock.backends.redis_url import Servers, try_options

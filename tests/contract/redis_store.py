@@ -12,7 +12,8 @@ from unittest import mock
 
 import redis.connection
 
-from celery_dlock.backends.base import BackendOptions, Clock, Copies
+from celery_dlock.backends.base import BackendOptions, Clock
+from celery_dlock.backends.copies import Copies
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.backends.redis_wire import base_name, names
 from tests.services.redis import RedisServer

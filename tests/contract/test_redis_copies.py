@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from celery_dlock.backends import redis_client
-from celery_dlock.backends.base import BackendOptions, Copies
+from celery_dlock.backends.base import BackendOptions
+from celery_dlock.backends.copies import Copies
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.backends.redis_wire import notes_of
 from celery_dlock.core.manager import Keeping, LockManager

@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from celery_dlock import BackendUnavailable, Lease, StaleFencingToken
-from celery_dlock.backends.base import Copies, LockBackend
+from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.copies import Copies
 from celery_dlock.core.lease import Term
 from celery_dlock.core.manager import Keeping, LockManager, Refused
 from celery_dlock.core.state import Busy, Outcome

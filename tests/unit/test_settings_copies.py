@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.base import Copies, LockBackend
+from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.copies import Copies
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.backends.redis_cluster import RedisClusterBackend

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from celery_dlock.backends.base import Copies
+from celery_dlock.backends.copies import Copies
 from celery_dlock.backends.redis_client import ANSWER_TIMEOUT, CONNECT_TIMEOUT
 from celery_dlock.backends.redis_url import session_of
 from celery_dlock.inspection.doctor.case import Case
