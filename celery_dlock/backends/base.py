@@ -187,6 +187,13 @@ class LockBackend(ABC):
         """
         return True
 
+    def missing(self) -> str:
+        """Why there is no store to look at, if the next operation would make one; else empty.
+
+        Who only looks asks this first. It asks no server: one is there or not, whoever comes.
+        """
+        return ""
+
     @abstractmethod
     def now(self) -> int:
         """The clock its instants go by: the store's, or this host's if that tells nobody."""

@@ -226,9 +226,13 @@ class SqliteBackend(LockBackend):
             now = self._now()
             return [KeyRows(db, self._prefix, key, now).load_head() for key in keys]
 
-    def must_exist(self) -> None:
-        """From now on a file that is missing is not made, and so the store is away."""
-        self._file.must_exist = True
+    def missing(self) -> str:
+        if self._file.path.exists():
+            return ""
+        return (
+            f"there is no lock store {self._file.path}: the first worker makes it, and a relative "
+            "path in dlock_url leads elsewhere from another folder"
+        )
 
     def close(self) -> None:
         """Close the file; the next operation opens it again."""

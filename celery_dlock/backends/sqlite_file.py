@@ -77,13 +77,11 @@ class DatabaseFile:
 
     Raises :exc:`~celery_dlock.errors.ConfigurationError` for a file that is not, or cannot
     become, a lock store; :exc:`~celery_dlock.errors.BackendUnavailable` for whatever may pass.
-    *timeout* is how many seconds to wait for another process's transaction. A missing file is made,
-    unless it ``must_exist``.
+    *timeout* is how many seconds to wait for another process's transaction. A missing file is made.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
         self.path = path
-        self.must_exist = False
         self._timeout = timeout
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -121,11 +119,6 @@ class DatabaseFile:
             connection.close()
 
     def _open(self) -> sqlite3.Connection:
-        if self.must_exist and not self.path.exists():
-            raise BackendUnavailable(
-                f"there is no lock store {self.path}: the first worker makes it, and a relative "
-                "path in dlock_url leads elsewhere from another folder"
-            )
         connection = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False
         )

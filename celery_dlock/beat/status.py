@@ -26,7 +26,7 @@ class Status:
     @classmethod
     def of(cls, app: Any) -> Status:
         """Ask the store of *app*. Raises :exc:`~celery_dlock.BackendUnavailable`."""
-        backend, key = runtime(app).backend, key_of(app)
+        backend, key = runtime(app).existing_store(), key_of(app)
         backend.reap(key)  # who has not asked for a while does not stand by any more
         state = backend.peek(key)
         standing_by = tuple(task_id_of(waiting.task) for waiting in state.waiting)

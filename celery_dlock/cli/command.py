@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from celery_dlock.backends.base import LockBackend, Trait
+from celery_dlock.backends.base import Trait
 from celery_dlock.cli.safe import one_line, shown
 from celery_dlock.errors import DLockError
 from celery_dlock.inspection.overview import Line
@@ -43,25 +43,17 @@ class Service(Command):
 
 
 def app_of(ctx: click.Context) -> Any:
-    """The application, whose locks this process can see. Raises as :func:`store_of` does."""
-    store_of(ctx.obj.app)
-    return ctx.obj.app
+    """The application.
 
-
-def store_of(app: Any) -> LockBackend:
-    """The store of *app* for a process that looks, and makes none where there is none.
-
-    Raises :exc:`click.ClickException` if it is the memory of another process.
+    Raises :exc:`click.ClickException` if its locks are in the memory of another process.
     """
-    backend = runtime(app).backend
-    if Trait.MULTI_PROCESS not in backend.traits:
+    app = ctx.obj.app
+    if Trait.MULTI_PROCESS not in runtime(app).backend.traits:
         raise click.ClickException(
             "these locks live in the memory of the worker's process and cannot be seen from here: "
             f"the store of dlock_url lacks the trait {Trait.MULTI_PROCESS}"
         )
-    if must_exist := getattr(backend, "must_exist", None):  # a file: a server is there or not
-        must_exist()
-    return backend
+    return app
 
 
 def readable(found: Line) -> Line:

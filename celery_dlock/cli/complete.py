@@ -15,9 +15,9 @@ from typing import Any
 import click
 from celery.app.utils import find_app
 
-from celery_dlock.cli.command import store_of
 from celery_dlock.core.state import task_id_of
 from celery_dlock.inspection.overview import names_in_use
+from celery_dlock.tasks.runtime import runtime
 
 #: Seconds that a shell waits at most.
 PATIENCE = 3.0
@@ -42,19 +42,19 @@ def dead_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 
 def _keys(app: Any) -> Iterator[str]:
-    for names in names_in_use(store_of(app)):
+    for names in names_in_use(runtime(app).existing_store()):
         yield from names
 
 
 def _waiting(app: Any) -> Iterator[str]:
-    backend = store_of(app)
+    backend = runtime(app).existing_store()
     for names in names_in_use(backend, waiting=True):
         for state in backend.look(names):
             yield from (task_id_of(entry.task) for entry in state.waiting if entry.parked)
 
 
 def _dead(app: Any) -> Iterable[str]:
-    return [task_id_of(burial.dead.task) for burial in store_of(app).dead(OFFERED)]
+    return [task_id_of(burial.dead.task) for burial in runtime(app).existing_store().dead(OFFERED)]
 
 
 def _offered(

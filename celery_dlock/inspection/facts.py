@@ -91,7 +91,7 @@ def _standing(
     everywhere = not _is_final(result)
     keys = _keys(entries, result)
     try:
-        found = standing(runtime(app).backend, task_id, keys, everywhere=everywhere)
+        found = standing(runtime(app).existing_store(), task_id, keys, everywhere=everywhere)
     except BackendUnavailable as exc:
         away.append(f"the lock store did not answer: {exc}")
         return None

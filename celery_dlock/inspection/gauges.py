@@ -39,7 +39,7 @@ class Gauges:
     @classmethod
     def of(cls, app: Any) -> Gauges:
         """Look through all keys in use. Raises :exc:`~celery_dlock.BackendUnavailable`."""
-        return _of(runtime(app).backend)
+        return _of(runtime(app).existing_store())
 
 
 def _of(backend: LockBackend) -> Gauges:

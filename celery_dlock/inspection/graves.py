@@ -70,7 +70,7 @@ class Graves:
     @classmethod
     def of(cls, app: Any, limit: int) -> Self:
         """The first *limit*. Raises :exc:`~celery_dlock.BackendUnavailable`."""
-        backend = runtime(app).backend
+        backend = runtime(app).existing_store()
         burials = backend.dead(limit + 1)
         more = len(burials) > limit
         return cls(tuple(map(Grave.of, burials[:limit])), more, time_of(backend))

@@ -52,14 +52,14 @@ def release(app: Any, key: str, holder: Held) -> bool:
     here = runtime(app)
     task, _, nonce = holder.owner.rpartition("|")
     claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit)
-    reply = here.backend.leave(claim, Outcome.ABANDONED)
+    reply = here.existing_store().leave(claim, Outcome.ABANDONED)
     here.wake(reply.wakes)
     return isinstance(reply.verdict, Left)
 
 
 def find(app: Any, task_ids: Collection[str]) -> list[Message]:
     """The messages that wait, or were called, under any of these ids."""
-    return [Message(*found) for found in runtime(app).backend.parked(task_ids)]
+    return [Message(*found) for found in runtime(app).existing_store().parked(task_ids)]
 
 
 def cancel(app: Any, message: Message) -> bool:
@@ -68,14 +68,14 @@ def cancel(app: Any, message: Message) -> bool:
     What runs goes on, and a copy that is on its way from the broker still comes.
     """
     here = runtime(app)
-    reply = here.backend.cancel(message.key, message.task)
+    reply = here.existing_store().cancel(message.key, message.task)
     here.wake(reply.wakes)
     return reply.verdict
 
 
 def dead(app: Any, limit: int = 100) -> list[Burial]:
     """Messages that wait for a person, the oldest first."""
-    return runtime(app).backend.dead(limit)
+    return runtime(app).existing_store().dead(limit)
 
 
 def dead_under(app: Any, task_id: str) -> list[Message]:
@@ -90,6 +90,6 @@ def replay(app: Any, message: Message) -> bool:
     That it lost runs, or is done, is forgotten: it runs.
     """
     here = runtime(app)
-    reply = here.backend.replay(message.key, message.task)
+    reply = here.existing_store().replay(message.key, message.task)
     here.wake(reply.wakes)
     return reply.verdict

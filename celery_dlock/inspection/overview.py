@@ -141,7 +141,7 @@ class Near:
         Up to ``WINDOW`` it costs the same with ten waiting or a million, beyond it all are read.
         Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
         """
-        backend = runtime(app).backend
+        backend = runtime(app).existing_store()
         (state,) = look(backend, [key])
         now = time_of(backend)
         if isinstance(state, BackendUnavailable):
@@ -173,7 +173,7 @@ def page(
 
     Raises :exc:`~celery_dlock.BackendUnavailable`, and :exc:`ValueError` for a wrong *cursor*.
     """
-    backend = runtime(app).backend
+    backend = runtime(app).existing_store()
     lines: list[Line] = []
     following: str | None = cursor
     looked = 0
@@ -195,7 +195,7 @@ def foremost(
 
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
-    backend = runtime(app).backend
+    backend = runtime(app).existing_store()
     total = messages = 0
 
     def counted() -> Iterator[Line]:

@@ -23,7 +23,7 @@ from celery_dlock.core.events import Sink, Sinks
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import LockManager
 from celery_dlock.core.turns import CALL_AGAIN_LAST
-from celery_dlock.errors import ConfigurationError
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.registry import HISTORY, load_sink, open_backend, sink_named
 from celery_dlock.settings import Settings
 from celery_dlock.tasks.waking import Waker
@@ -39,6 +39,15 @@ class Runtime:
     sinks: Sinks
     policy: Policy
     wake: Waker
+
+    def existing_store(self) -> LockBackend:
+        """The store for whoever only looks, which makes none.
+
+        Raises :exc:`~celery_dlock.BackendUnavailable` where there is none yet.
+        """
+        if missing := self.backend.missing():
+            raise BackendUnavailable(missing)
+        return self.backend
 
     def lease_time(self, ttl: float | None) -> int:
         """The *ttl* of a task, or ``dlock_ttl``, in microseconds.

@@ -43,6 +43,16 @@ def count(path: Path, table: str) -> int:
 # Where it is.
 
 
+def test_who_looks_is_told_that_the_file_is_missing_until_somebody_makes_it(path: Path) -> None:
+    backend = store(path)
+    assert f"there is no lock store {path}: " in backend.missing()
+    assert not path.exists()
+
+    backend.enter(claim("a"))
+    assert backend.missing() == ""
+    backend.close()
+
+
 def test_three_slashes_are_relative_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

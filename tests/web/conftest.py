@@ -36,8 +36,12 @@ def app(tmp_path: Path) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def open_site(app: Celery) -> Open:
-    """``open_site(token=…)``: a client of the site; without options everybody may see it."""
+def open_site(app: Celery, tmp_path: Path) -> Open:
+    """``open_site(token=…)``: a client of the site; without options everybody may see it.
+
+    There is a store, be it an empty one.
+    """
+    (tmp_path / "locks.db").touch()
 
     def opened(**options: Any) -> Visitor:
         options = options or {"allowed": lambda request: True}

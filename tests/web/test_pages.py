@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_dlock import lock
 from celery_dlock.core.events import (
     LEAD,
     Acquired,
@@ -28,7 +29,8 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.testing import ManualClock
-from tests.web.conftest import Open, hold, said
+from celery_dlock.web.site import site
+from tests.web.conftest import AT, Open, hold, said
 from tests.web.visitor import Visitor
 
 pytestmark = pytest.mark.once
@@ -93,6 +95,25 @@ def test_a_store_that_is_away_is_said_to_be(
     assert sent.status_code == 503
     assert "Whether it was done is not known" in sent.text
     assert "refresh" not in sent.headers
+
+
+def test_looking_makes_no_store_and_a_lock_of_the_same_process_does(
+    app: Celery, tmp_path: Path
+) -> None:
+    file = tmp_path / "locks.db"
+    client = Visitor(site(app, allowed=lambda request: True), AT)
+
+    for address in ("/", "/queues", "/key?key=order:42", "/dead"):
+        answer = client.get(address)
+        assert answer.status_code == 503
+        assert f"there is no lock store {file}: " in answer.text
+    assert f"there is no lock store {file}: " in said(client, "/task?id=pay")
+    assert list(tmp_path.iterdir()) == []
+
+    with lock("order:42", app=app):
+        assert "order:42" in said(client, "/")
+    file.unlink()
+    assert client.get("/key?key=order:42").status_code == 503
 
 
 def test_a_defect_shows_no_traceback(
