@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from celery_dlock.backends.rows import Name
-from celery_dlock.core.lease import SECOND, Monotonic
+from celery_dlock.core.lease import SECOND, Monotonic, unsleeping
 from celery_dlock.errors import BackendUnavailable
 
 logger = logging.getLogger("celery_dlock")
@@ -29,7 +28,7 @@ class Lapses:
     not be saved any more, because the request to drop it may be under way.
     """
 
-    def __init__(self, drop: Callable[[Name], None], monotonic: Monotonic = time.monotonic) -> None:
+    def __init__(self, drop: Callable[[Name], None], monotonic: Monotonic = unsleeping) -> None:
         self._drop = drop
         self._monotonic = monotonic
         self._mutex = threading.Lock()

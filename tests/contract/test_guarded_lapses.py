@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -33,6 +34,20 @@ def test_a_lock_that_is_not_renewed_is_given_up_while_its_process_lives(
     until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
 
     assert store.renew([claim("a", ttl=0.05)]) == [Lost()]
+
+
+def test_a_lease_goes_on_ending_while_the_host_sleeps(
+    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lapses, "PAUSE", 0.01)
+    awake = time.clock_gettime
+    running(store.enter(claim("a", ttl=600)))
+
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME)
+    )
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
 
 
 def test_a_lock_that_is_renewed_stays(store: RowsBackend) -> None:
