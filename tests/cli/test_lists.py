@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import uuid
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from celery_dlock.inspection import overview
@@ -42,6 +44,25 @@ def test_of_many_the_first_are_shown_and_the_rest_is_told_of(
     assert len(all_.stdout.splitlines()) == 1 + 10
     assert all_.stderr == ""
     assert desk.read("ls", "--limit", "4")["total"] == 10
+
+
+@pytest.mark.parametrize("width", ["20", "80"])
+def test_a_narrow_terminal_leaves_out_no_column_and_cuts_no_id(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", width)
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    desk.hold("order:42", first)
+    desk.park("order:42", second)
+
+    head, row = click.unstyle(desk.run("ls").stdout).splitlines()
+    waiting = click.unstyle(desk.run("waiting", "order:42").stdout)
+
+    columns = "KEY HOLDER HELD FOR LEASE LEFT TOKEN WAITING OLDEST WAIT"
+    assert " ".join(head.split()) == columns
+    assert row.split()[:2] == ["order:42", first]
+    assert {second, "message", "store"} <= set(waiting.split())
 
 
 def test_a_key_that_cannot_be_read_is_named_beside_the_others(
