@@ -1,7 +1,7 @@
 """Commands that a page shows and that cannot be run from within a test: checked, not run.
 
-``make`` must know the target, pytest must find the tests, and pip's extras must be those of the
-package.
+``make`` must know the target, pytest must find the tests, and pip's extras must be those of this
+package or Celery's.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ def rehearsed(command: str) -> str | None:
 
 
 def _unknown(requirements: list[str]) -> list[str]:
-    """Which of *requirements* are not this package, or ask for an extra that it has not."""
-    extras = set(metadata("celery-dlock").get_all("Provides-Extra") or ())
+    """Which are neither this package nor Celery, or ask for an extra that it has not."""
     wrong = []
     for requirement in requirements:
-        found = re.fullmatch(r"celery-dlock(?:\[([\w,]+)\])?", requirement)
-        if not found or not set((found[1] or "").split(",")) - {""} <= extras:
+        found = re.fullmatch(r"(celery|celery-dlock)(?:\[([\w,]+)\])?", requirement)
+        if not found or not set((found[2] or "").split(",")) - {""} <= _extras(found[1]):
             wrong.append(requirement)
     return wrong
+
+
+def _extras(package: str) -> set[str]:
+    return set(metadata(package).get_all("Provides-Extra") or ())

@@ -97,6 +97,16 @@ def test_a_check_that_fails_is_a_finding_after_those_before_it() -> None:
     assert last.found == "RuntimeError: no idea"
 
 
+def test_a_broker_whose_driver_is_missing_is_not_said_to_be_silent() -> None:
+    def fails() -> Iterator[Finding]:
+        yield from ()
+        raise ModuleNotFoundError("No module named 'packaging'")
+
+    (finding,) = asked("broker", fails())
+
+    assert "celery[redis]" in finding.mend
+
+
 @pytest.mark.parametrize(
     "conf",
     [

@@ -36,13 +36,16 @@ def asked(where: str, findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def unanswered(where: str, error: Exception) -> Finding:
     """What is said of a place that gave no answer, or none that can be read."""
+    mend = "run the doctor where the workers run, while this server answers and allows it"
+    if isinstance(error, ImportError):
+        mend = "install it: Celery has an extra for each broker, such as celery[redis]"
     return Finding(
         "no-answer",
         "unknown",
         where,
         promise="Whether it is configured well cannot be said.",
         found=f"{type(error).__name__}: {error}",
-        mend="run the doctor where the workers run, while this server answers and allows it",
+        mend=mend,
     )
 
 
