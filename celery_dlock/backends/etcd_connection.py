@@ -34,7 +34,7 @@ _OPTIONS = {
 }
 
 
-class NotConnected(Exception):
+class NotConnected(ConnectionError):
     """The request reached nobody."""
 
 

@@ -36,6 +36,10 @@ CONNECT_TIMEOUT = 2.0
 Send = Callable[[Any], Any]
 
 
+class NoAnswer(BackendUnavailable, TimeoutError):
+    """None came in time. As with drivers, an error of the system says so to those who look."""
+
+
 class Session:
     """One client, and the last session that it was granted: its ``id``, its ``timeout`` in seconds.
 
@@ -71,9 +75,9 @@ class Session:
         return bool(self._connected.is_set())
 
     def wait(self) -> None:
-        """Return when it is connected. Raises :exc:`BackendUnavailable` if that takes too long."""
+        """Return when it is connected. Raises :exc:`NoAnswer` if that takes too long."""
         if not self.connected(ANSWER_TIMEOUT):
-            raise BackendUnavailable(f"there is no connection {self._log.complaint}".strip())
+            raise NoAnswer(f"there is no connection {self._log.complaint}".strip())
 
     def flight(self, sends: Iterable[Send]) -> list[Any]:
         """The results of requests that are sent together, ``None`` for what is about no node."""
@@ -168,7 +172,7 @@ def _new_client(**arguments: Any) -> Any:
 def _answer(result: Any, deadline: float) -> Any:
     result.wait(max(0.0, deadline - time.monotonic()))
     if not result.ready():
-        raise BackendUnavailable(f"no answer within {ANSWER_TIMEOUT:g} s")
+        raise NoAnswer(f"no answer within {ANSWER_TIMEOUT:g} s")
     try:
         return result.get(block=False)
     except NoNodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,29 @@ def test_a_command_asks_it_once(
     assert "Timeout" in result.output or command == ["metrics"]
     if command[0] not in ("metrics", "show"):
         assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "module", "patience"),
+    [
+        ("etcd", "celery_dlock.backends.etcd_connection", "CONNECT_TIMEOUT"),
+        ("zookeeper", "celery_dlock.backends.zookeeper_session", "ANSWER_TIMEOUT"),
+    ],
+)
+@pytest.mark.parametrize("command", [["show", "order:42"], ["release", "order:42", "--yes"]])
+def test_so_it_is_where_the_driver_has_errors_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, module: str, patience: str, command: list[str]
+) -> None:
+    monkeypatch.setattr(pytest.importorskip(module), patience, 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        operator(dlock_url=f"{scheme}://127.0.0.1:{silent.getsockname()[1]}") as desk,
+    ):
+        asked = questions(desk.backend, monkeypatch)
+
+        result = desk.run(*command)
+
+    assert (result.exit_code, asked) == (1, ["look"])
 
 
 def test_what_the_history_tells_of_a_key_costs_no_question_more(
