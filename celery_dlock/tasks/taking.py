@@ -17,6 +17,7 @@ from celery_dlock.contention import (
     Decision,
     GiveUp,
     Holder,
+    Policy,
     RunLater,
     WaitHere,
     skipped,
@@ -83,7 +84,6 @@ def _take(execution: Execution) -> Lease | Complete:
         try:
             answer = _ask_store(execution)
         except BackendUnavailable as exc:
-            execution.claims = ()  # taken back as far as it goes; the copy may soon hold the key
             store_away(execution, exc)
         if isinstance(answer, Lease):
             return answer
@@ -177,12 +177,7 @@ def _ask_policy(
     holder = found.holder.task_id if found.holder else None
     sinks, subject = execution.runtime.sinks, execution.subject
     sinks.emit(Contended(subject, key, holder, found.attempt, found.waited))
-    decision = execution.policy.decide(found)
-    if not isinstance(decision, Decision):  # a policy of the project's own
-        raise ConfigurationError(
-            f"{execution.policy!r} has decided {decision!r}; decisions are RunLater, Complete, "
-            "GiveUp and WaitHere"
-        )
+    decision = _decided(execution.policy, found)
     left = found.holder.seconds_left if found.holder else 0.0
     if claim.wait is Wait.PLACE and isinstance(decision, Complete | GiveUp):
         # It does not come back: messages behind its place would be held up until that lapses.
@@ -206,6 +201,22 @@ def _ask_policy(
             return decision
         case _:
             assert_never(decision)
+
+
+def _decided(policy: Policy, found: Contention) -> Decision:
+    """What *policy* decides; one of a project's own that breaks gives up with its error."""
+    try:
+        decision: object = policy.decide(found)
+    except Exception as exc:
+        return GiveUp(exc)
+    if isinstance(decision, Decision):
+        return decision
+    return GiveUp(
+        ConfigurationError(
+            f"{policy!r} has decided {decision!r}; decisions are RunLater, Complete, GiveUp and "
+            "WaitHere"
+        )
+    )
 
 
 def _is_own(execution: Execution, holder: Held | None) -> bool:

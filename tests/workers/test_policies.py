@@ -22,6 +22,7 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.core.state import Mode
+from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.holder import held_until_refused
 
@@ -260,12 +261,17 @@ def test_after_waiting_here_the_policy_is_asked_again(desk: Desk) -> None:
     assert waited[2] >= 0.1
 
 
-class Broken:
+class KeepsItsPlace:
+    def patience(self, attempt: int) -> float:
+        return 3600.0
+
+
+class Broken(KeepsItsPlace):
     def decide(self, contention: Contention) -> Any:
         raise ZeroDivisionError
 
 
-class Undecided:
+class Undecided(KeepsItsPlace):
     def decide(self, contention: Contention) -> Any:
         return "later, maybe"
 
@@ -287,6 +293,8 @@ def test_a_policy_that_breaks_fails_its_task_visibly(
     with lock("k", app=desk.app, timeout=0):
         result = charge.delay()
         message = desk.deliver()
+        # And no place of it holds up what waits behind it
+        assert runtime(desk.app).backend.peek("k").waiting == ()
 
     assert message._state == "ACK"
     assert desk.size() == 0

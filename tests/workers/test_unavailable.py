@@ -16,6 +16,8 @@ from kombu.exceptions import EncodeError
 from kombu.serialization import register, unregister
 
 from celery_dlock import BackendUnavailable, lock
+from celery_dlock.backends.base import Reply
+from celery_dlock.core.state import Claim, EnterVerdict, Park
 from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk, open_desk
 
@@ -138,6 +140,35 @@ def test_with_on_unavailable_fail_the_task_fails() -> None:
         assert result.state == "FAILURE"
         assert isinstance(result.result, BackendUnavailable)
         assert desk.size() == 0
+
+
+def test_what_has_failed_so_does_not_run_later_though_its_message_came_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = []
+    with open_desk(dlock_on_unavailable="fail") as desk:
+
+        @desk.locked("order:{order}", name="charge", on_contention="queue")
+        def charge(order: str) -> None:
+            ran.append(order)
+
+        store = runtime(desk.app).backend
+        enter = store.enter
+
+        def unheard(claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+            assert isinstance(enter(claim, message).verdict, Park)
+            raise BackendUnavailable("the answer was lost")
+
+        # Given a task that is put into its queue, and a worker that does not hear of it
+        with lock("order:42", app=desk.app, timeout=0):
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "enter", unheard)
+                result = charge.delay("42")
+                desk.deliver()
+            assert result.state == "FAILURE"
+        # Then that is final
+        desk.deliver_all()
+        assert ran == []
 
 
 @pytest.fixture
