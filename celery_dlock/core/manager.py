@@ -148,7 +148,8 @@ class LockManager:
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
-        not hear is said to it again in the background: it may have a copy of what is done.
+        not hear is said to it again in the background: it may have a copy of what is done, or hold
+        up the next run of what is not.
         """
         if os.getpid() != self._pid:
             return True
@@ -158,16 +159,17 @@ class LockManager:
         first = lease.own[0]
         for term in lease.terms:
             claim = term.claim
-            # It waits in one queue only.
-            says = Outcome.OVER if outcome is Outcome.REPEAT and term is not first else outcome
+            # It is put back into one queue only. It may have been called from there by now and wait
+            # at the next key, behind this very claim: that must stay.
+            says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
             if successor is not None and term in lease.own:
                 claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
                 verdict = self._told(self._backend.leave(claim, says, message))
             except BackendUnavailable as exc:
                 failed = exc
-                if says in (Outcome.DONE, Outcome.OVER):
-                    self._later.say(claim, says)
+                ends = outcome in (Outcome.DONE, Outcome.OVER)
+                self._later.say(claim, outcome if ends else Outcome.UNUSED)
                 continue
             if term is first or not claim.has_message:
                 carried = carried and verdict.carried

@@ -41,7 +41,8 @@ class Outcome(StrEnum):
     the task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
     run again, and the caller asks whether anybody still has its message. ``ABANDONED``: the body
     ended without a word (killed, shut down), which counts as a lost run. ``UNUSED``: no body began,
-    because nobody heard whether the key was given; what waits stays, and the task has had its turn.
+    because nobody heard whether the key was given, or it hands its message back to the broker; what
+    waits stays, and the task has had its turn.
     """
 
     DONE = "done"

@@ -185,6 +185,7 @@ _RELEASED = {
     "over": State.RESCHEDULED,
     "repeat": State.RESCHEDULED,
     "abandoned": State.UNKNOWN,
+    "unused": State.RESCHEDULED,
 }
 
 _HINTS = {

@@ -69,6 +69,7 @@ _OUTCOMES = {
     "over": "its delivery ended, and it goes on elsewhere or not at all",
     "repeat": "its lock was lost, and it runs again",
     "abandoned": "its run was lost",
+    "unused": "its message went back to the broker",
 }
 
 _WORDS: Mapping[str, Callable[[Entry, Mapping[str, Any]], str]] = {

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from typing import Any
+
+from celery.app.task import Context
 
 from celery_dlock.contention import Queueing
 from celery_dlock.core.keys import Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Wait
+from celery_dlock.tasks.history import History, identity
+
+logger = logging.getLogger("celery_dlock")
 
 
 def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
@@ -32,3 +39,14 @@ def queued(claim: Claim, asks: Queueing, wait: Wait) -> Claim:
         drop_oldest=asks.drop_oldest,
         keep=asks.keep,
     )
+
+
+def keys_of(task: Any, request: Context) -> list[str]:
+    """Every key that the delivery may hold or have a turn at: also the one it was called for."""
+    called = History.read(request, identity(request)).key
+    keys = set() if called is None else {called}
+    try:
+        keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
+    except Exception:  # then its body has not begun, either
+        logger.debug("the arguments of %s give no key", request.id, exc_info=True)
+    return sorted(keys)

@@ -12,13 +12,17 @@ from datetime import datetime
 from typing import Any
 
 from celery import states
-from celery.exceptions import Retry, TaskPredicate
+from celery.exceptions import Reject, Retry, TaskPredicate
 from celery.utils.time import maybe_make_aware
 
+from celery_dlock.contention import queueing
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import Successor
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.tasks.claims import keys_of
 from celery_dlock.tasks.execution import EXECUTION, Execution
+from celery_dlock.tasks.history import History, identity
+from celery_dlock.tasks.runtime import runtime
 
 #: Seconds for which a key stays reserved for a retry that is due and has not come.
 RETRY_GRACE = 60.0
@@ -30,13 +34,17 @@ def leave_after_result(
     """The result is stored and the callbacks are published: now the lock may go."""
     execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
+        if hasattr(task, "lock_definition"):
+            _leave_turn(task, state, retval)
         return
     if isinstance(retval, TaskPredicate):
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
         # that the garbage collector comes for after hundreds of them.
         retval.__traceback__ = None
-    eager = bool(execution.request.is_eager)
-    outcome = Outcome.DONE if execution.final else _outcome(state, eager=eager)
+    eager, queues = bool(execution.request.is_eager), execution.asks is not None
+    outcome = _outcome(state, retval, eager=eager, queues=queues)
+    if execution.final:
+        outcome = Outcome.DONE
     successor = _successor(execution, retval) if state == states.RETRY else None
     try:
         execution.leave(outcome, successor)
@@ -52,7 +60,23 @@ def leave_after_result(
         execution.ended()
 
 
-def _outcome(state: str | None, *, eager: bool) -> Outcome:
+def _leave_turn(task: Any, state: str | None, retval: Any) -> None:
+    """A task that was called from a queue has ended before it came to ask for its lock.
+
+    Its ``before_start`` raised, say, or its arguments give no key any more. The key would stay
+    reserved for it, and it would be called again for ever.
+    """
+    request = task.request
+    who = identity(request)
+    if History.read(request, who).key is None:
+        return
+    here = runtime(task.app)
+    done_ttl = here.done_ttl(queueing(task.lock_definition.policy or here.policy))
+    turns = [Claim(key, who, nonce="", ttl=0, done_ttl=done_ttl) for key in keys_of(task, request)]
+    here.manager.take_back(turns, _outcome(state, retval, eager=False, queues=True))
+
+
+def _outcome(state: str | None, retval: Any, *, eager: bool, queues: bool) -> Outcome:
     passing = sys.exc_info()[1]  # Celery tells us in a finally; SUCCESS only says the body returned
     stored = passing is None or (
         isinstance(passing, Exception) and not isinstance(passing, MemoryError)
@@ -63,6 +87,8 @@ def _outcome(state: str | None, *, eager: bool) -> Outcome:
         return Outcome.DONE  # a retry is another attempt: of this one a copy may still come
     if state is None and not eager:
         return Outcome.ABANDONED  # SystemExit: a shutdown, or the body's own
+    if queues and isinstance(retval, Reject) and retval.requeue:
+        return Outcome.UNUSED  # the broker may not have it: a copy that waits was acknowledged
     return Outcome.OVER
 
 

@@ -18,9 +18,10 @@ from celery.app.task import Context
 from celery_dlock.contention import queueing
 from celery_dlock.core.state import Claim
 from celery_dlock.tasks.children import soon
+from celery_dlock.tasks.claims import keys_of
 from celery_dlock.tasks.history import DELIVERY, History, identity
 from celery_dlock.tasks.runtime import runtime
-from celery_dlock.tasks.survivor import Survivor, keys_of
+from celery_dlock.tasks.survivor import Survivor
 
 
 class LockedRequest(Survivor):

@@ -19,7 +19,8 @@ from celery.worker.state import active_requests, task_ready
 from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.tasks.children import Children, soon
-from celery_dlock.tasks.history import DELIVERY, History, identity
+from celery_dlock.tasks.claims import keys_of
+from celery_dlock.tasks.history import DELIVERY, identity
 from celery_dlock.tasks.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
@@ -123,17 +124,6 @@ class Survivor(Request):  # type: ignore[misc]
         ]
         logger.info("%s ended with its process: what it held is given back", self)
         return here.manager.take_back(claims, self._outcome)
-
-
-def keys_of(task: Any, request: Context) -> list[str]:
-    """Every key that the delivery may hold or have a turn at: also the one it was called for."""
-    called = History.read(request, identity(request)).key
-    keys = set() if called is None else {called}
-    try:
-        keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
-    except Exception:  # then its body has not begun, either
-        logger.debug("the arguments of %s give no key", request.id, exc_info=True)
-    return sorted(keys)
 
 
 def _raised(exc_info: Any) -> BaseException:
