@@ -115,7 +115,7 @@ class Execution:
             wait=Wait.PLACE if keeps else Wait.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
-            done_ttl=self.runtime.done_ttl(self.asks),
+            done_ttl=self.runtime.done_ttl(queues=self.asks is not None),
         )
         if self.asks:
             claim = queued(claim, self.asks, Wait.LOOK if look else Wait.QUEUE)

@@ -15,7 +15,6 @@ from celery import states
 from celery.exceptions import Reject, Retry, TaskPredicate
 from celery.utils.time import maybe_make_aware
 
-from celery_dlock.contention import queueing
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import Successor
 from celery_dlock.core.state import Claim, Outcome
@@ -28,14 +27,22 @@ from celery_dlock.tasks.runtime import runtime
 RETRY_GRACE = 60.0
 
 
+def leave_before_the_body(task: Any = None, **_: Any) -> None:
+    """A task that has no lock in this version was called from the queue that it had in another.
+
+    The store would never hear of it, and call it again for ever. Its message is the broker's now.
+    """
+    if not hasattr(task, "lock_definition"):
+        _leave_turn(task, Outcome.OVER)
+
+
 def leave_after_result(
     task: Any = None, state: str | None = None, retval: Any = None, **_: Any
 ) -> None:
     """The result is stored and the callbacks are published: now the lock may go."""
     execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
-        if hasattr(task, "lock_definition"):
-            _leave_turn(task, state, retval)
+        _leave_turn(task, _outcome(state, retval, eager=False, queues=True))
         return
     if isinstance(retval, TaskPredicate):
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
@@ -60,8 +67,8 @@ def leave_after_result(
         execution.ended()
 
 
-def _leave_turn(task: Any, state: str | None, retval: Any) -> None:
-    """A task that was called from a queue has ended before it came to ask for its lock.
+def _leave_turn(task: Any, outcome: Outcome) -> None:
+    """If the task was called from a queue, give back the turn for which it has not asked.
 
     Its ``before_start`` raised, say, or its arguments give no key any more. The key would stay
     reserved for it, and it would be called again for ever.
@@ -71,9 +78,9 @@ def _leave_turn(task: Any, state: str | None, retval: Any) -> None:
     if History.read(request, who).key is None:
         return
     here = runtime(task.app)
-    done_ttl = here.done_ttl(queueing(task.lock_definition.policy or here.policy))
+    done_ttl = here.done_ttl(queues=True)
     turns = [Claim(key, who, nonce="", ttl=0, done_ttl=done_ttl) for key in keys_of(task, request)]
-    here.manager.take_back(turns, _outcome(state, retval, eager=False, queues=True))
+    here.manager.take_back(turns, outcome)
 
 
 def _outcome(state: str | None, retval: Any, *, eager: bool, queues: bool) -> Outcome:

@@ -18,7 +18,7 @@ from celery.local import Proxy
 
 from celery_dlock.backends.base import Clock, LockBackend, Trait
 from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.contention import Policy, Queueing, policy_named
+from celery_dlock.contention import Policy, policy_named
 from celery_dlock.core.events import Sink, Sinks
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import LockManager
@@ -61,12 +61,12 @@ class Runtime:
             )
         return int((ttl or self.settings.ttl) * SECOND)
 
-    def done_ttl(self, asks: Queueing | None) -> int:
+    def done_ttl(self, *, queues: bool) -> int:
         """For how many microseconds a finished task is remembered.
 
         Of one that was called a second call may be on its way for so long.
         """
-        least = CALL_AGAIN_LAST if asks else 0
+        least = CALL_AGAIN_LAST if queues else 0
         return max(int(self.settings.done_ttl * SECOND), least)
 
 

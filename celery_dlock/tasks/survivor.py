@@ -118,7 +118,7 @@ class Survivor(Request):  # type: ignore[misc]
                 task=identity(request),
                 nonce=self._request_dict[DELIVERY]["nonce"],
                 ttl=0,
-                done_ttl=here.done_ttl(queueing(self._policy)),
+                done_ttl=here.done_ttl(queues=queueing(self._policy) is not None),
             )
             for key in keys_of(self.task, request)
         ]

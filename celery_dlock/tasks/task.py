@@ -19,7 +19,7 @@ from celery_dlock.tasks.children import WatchChildren
 from celery_dlock.tasks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.hold import hold
-from celery_dlock.tasks.leaving import leave_after_result
+from celery_dlock.tasks.leaving import leave_after_result, leave_before_the_body
 from celery_dlock.tasks.ordered import Outbox, ordered_here
 from celery_dlock.tasks.publish import run_again
 from celery_dlock.tasks.revoking import EndRevoked
@@ -222,6 +222,7 @@ def _is_meant_for_the_lock(name: str) -> bool:
     return name.startswith(LOCK) and name not in vars(LockedTask)
 
 
+signals.task_prerun.connect(leave_before_the_body)
 signals.task_postrun.connect(leave_after_result)
 signals.task_unknown.connect(bury_unknown)
 signals.task_rejected.connect(bury_rejected)

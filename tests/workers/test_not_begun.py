@@ -113,3 +113,21 @@ def test_what_is_rejected_in_before_start_to_come_again_keeps_its_turn(
     assert desk.deliver_all() == 1
     assert [grant.task for grant in state_of(desk).grants] == [f"{first.id}:0:0"]
     assert ran == []
+
+
+def test_a_task_that_has_no_lock_any_more_is_not_called_again(
+    desk: Desk, charge: LockedTask, ran: list[int]
+) -> None:
+    # Given a new version of it without a lock, while it waits
+    first = two_that_wait(desk, charge)
+    del desk.app.tasks["charge"]
+
+    @desk.app.task(name="charge")
+    def unlocked(order: str, number: int) -> None:
+        if f"{first.id}:0:0" not in {grant.task for grant in state_of(desk).grants}:
+            ran.append(number)
+
+    # Then nothing calls it while it runs, or after that
+    assert desk.deliver_all() == 2
+    assert ran == [1, 2]
+    assert not state_of(desk).grants
