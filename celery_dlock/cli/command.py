@@ -12,7 +12,7 @@ import click
 
 from celery_dlock.backends.base import Trait
 from celery_dlock.cli.safe import one_line, shown
-from celery_dlock.errors import DLockError
+from celery_dlock.errors import ConfigurationError, DLockError
 from celery_dlock.inspection.overview import Line
 from celery_dlock.tasks.runtime import runtime
 
@@ -27,6 +27,9 @@ class Command(click.Command):
         _log_in_lines(self.log_format)
         try:
             return super().invoke(ctx)
+        except ConfigurationError as exc:
+            hint = "; no application is named: celery -A shop dlock …" if _unnamed(ctx) else ""
+            raise click.ClickException(one_line(str(exc)) + hint) from exc
         except DLockError as exc:
             raise click.ClickException(one_line(str(exc))) from exc
         except OSError as exc:
@@ -40,6 +43,11 @@ class Service(Command):
     """One that stays: its log says when."""
 
     log_format = "%(asctime)s %(message)s"
+
+
+def _unnamed(ctx: click.Context) -> bool:
+    """Whether it is Celery's default application that is asked, most likely by mistake."""
+    return ctx.find_root().params.get("app", "") is None
 
 
 def app_of(ctx: click.Context) -> Any:

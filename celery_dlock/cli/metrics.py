@@ -56,6 +56,7 @@ def metrics(
         from prometheus_client import generate_latest
 
         click.echo(generate_latest(registry), nl=False)
+        _say_if_nothing_is_counted()
     else:
         _serve(listen, registry)
 
@@ -76,6 +77,14 @@ def _registry_of(app: Any) -> Any:
     return registry_of(standing)
 
 
+def _say_if_nothing_is_counted() -> None:
+    from celery_dlock.monitoring.slots import VARIABLE, folder
+
+    if folder() is None:
+        missing = f"{VARIABLE} is not set here, so nothing is told of what workers count"
+        click.echo(missing, err=True)
+
+
 def _serve(at: tuple[str, int], registry: Any) -> None:
     """Answer until Ctrl-C."""
     from prometheus_client import start_http_server
@@ -87,6 +96,7 @@ def _serve(at: tuple[str, int], registry: Any) -> None:
     host, port = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else str(host)
     click.echo(f"ready: http://{shown}:{port}/metrics")
+    _say_if_nothing_is_counted()
     with server:
         with suppress(KeyboardInterrupt):
             thread.join()

@@ -48,7 +48,10 @@ def show(ctx: click.Context, *, what: str, as_key: bool, as_task: bool, for_prog
         ctx.exit(0 if _is_known(of_key) else 1)
     answer = explain(app, what, away=of_key.away if of_key else "")
     click.echo(as_json(_plain_task(answer))) if for_programs else _put_task(ctx, app, answer)
-    ctx.exit(1 if answer.state is State.UNKNOWN and not answer.entries else 0)
+    unknown = answer.state is State.UNKNOWN and not answer.entries
+    if unknown and of_key is not None and of_key.line is not None:
+        click.echo(f"if {shown(what)} is a key, nobody holds it and nobody waits for it", err=True)
+    ctx.exit(1 if unknown else 0)
 
 
 def _of_key(app: Any, what: str, *, sure: bool) -> KeyAnswer | None:

@@ -97,7 +97,9 @@ def test_a_key_that_cannot_be_read_is_not_said_to_be_free(
 def test_metrics_are_served_while_the_store_is_away(
     desk: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "dlock_store_up 1.0\n" in desk.run("metrics").output
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    assert "dlock_store_up 1.0\n" in (first := desk.run("metrics")).stdout
+    assert first.stderr.startswith("PROMETHEUS_MULTIPROC_DIR is not set here")
 
     def away(*_: object, **__: object) -> None:
         raise BackendUnavailable("no answer")

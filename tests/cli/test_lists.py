@@ -113,6 +113,15 @@ def test_a_key_that_is_the_id_of_a_task_as_well_is_said_to_be(desk: Operator) ->
     assert of_task.stderr == desk.run("show", "42", "--key").stderr == ""
 
 
+def test_what_is_not_known_may_be_a_key_that_is_free(desk: Operator) -> None:
+    desk.hold("order:42", "holder")
+
+    of_free, of_task = desk.run("show", "order:43"), desk.run("show", "order:43", "--task")
+
+    assert of_free.stderr == "if order:43 is a key, nobody holds it and nobody waits for it\n"
+    assert of_task.stderr == desk.run("show", "order:42").stderr == ""
+
+
 def test_what_has_happened_to_a_key_is_told_in_order(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     from celery_dlock import lock

@@ -171,6 +171,22 @@ def test_an_address_that_is_taken_is_said_to_be(desk: Operator, tmp_path: Path) 
     assert done.stderr.startswith("Error: cannot listen there: ")
 
 
+def test_an_application_that_was_not_named_is_missed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "dlock", "ls"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: dlock_url is not set")
+    assert done.stderr.endswith("; no application is named: celery -A shop dlock …\n")
+
+
 def test_celery_loads_no_command_that_was_not_asked_for() -> None:
     """``celery --help``, and each worker that starts, imports this module."""
     code = (
