@@ -100,6 +100,10 @@ class Replace:
 
     max_wait: float | None = 86400.0
 
+    def __post_init__(self) -> None:
+        if self.max_wait is not None:
+            duration("max_wait", self.max_wait)
+
     def queueing(self) -> Queueing:
         """A queue of one."""
         return Queueing(1, drop_oldest=True, max_wait=self.max_wait)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from celery_dlock.contention.base import Contention, Decision, GiveUp, RunLater
 from celery_dlock.core.backoff import Backoff, FullJitter
+from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError, LockTimeout
 
 #: How much longer a place is kept than the next attempt can take to be due: delivery takes time.
@@ -26,10 +27,14 @@ class Reschedule:
     max_wait: float | None = 3600.0
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 0:
-            raise ConfigurationError(f"max_attempts must not be negative, got {self.max_attempts}")
-        if self.max_wait is not None and not 0 <= self.max_wait < float("inf"):
-            raise ConfigurationError(f"max_wait must be seconds, got {self.max_wait}")
+        if isinstance(self.backoff, type) or not isinstance(self.backoff, Backoff):
+            example = "an object such as FullJitter(base=1, cap=60)"
+            raise ConfigurationError(f"backoff takes {example}, got {self.backoff!r}")
+        attempts = self.max_attempts
+        if attempts is not None and (type(attempts) is not int or attempts < 0):
+            raise ConfigurationError(f"max_attempts is a number from 0 up, got {attempts!r}")
+        if self.max_wait is not None:
+            duration("max_wait", self.max_wait, zero=True)
 
     def decide(self, contention: Contention) -> Decision:
         too_often = self.max_attempts is not None and contention.attempt >= self.max_attempts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from celery_dlock.contention.base import Contention, Decision, GiveUp, WaitHere
 from celery_dlock.contention.reschedule import timed_out
-from celery_dlock.errors import ConfigurationError
+from celery_dlock.core.checks import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,7 @@ class Wait:
     timeout: float = 5.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.timeout < float("inf"):
-            raise ConfigurationError(f"timeout must be seconds, got {self.timeout}")
+        duration("timeout", self.timeout, zero=True)
 
     def decide(self, contention: Contention) -> Decision:
         left = self.timeout - contention.waited
