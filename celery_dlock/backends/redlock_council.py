@@ -73,13 +73,21 @@ class Council:
         """Tell some nodes, each something else, and hear all of them."""
         return self._lane.fly(calls)
 
-    def free(self, call: Call, claim: Claim, queue: Call | None = None) -> Answers:
-        """Say *call*, that *claim* has left, to all; to who cannot be reached when it is back."""
-        answers = self.ask(call, lambda heard, _: len(heard) >= self.majority, queue)
+    def free(
+        self, call: Call, claim: Claim, queue: Call | None, enough: EnoughHeard | None = None
+    ) -> Answers:
+        """Say *call*, that *claim* has left, to all; to who cannot be reached when it is back.
+
+        Unless told what is *enough*, that a majority has heard it.
+        """
+        answers = self.ask(call, enough or self._heard_by_most, queue)
         for number, node in enumerate(self._nodes):
             if number not in answers.nodes and not self._lane.reaches(number):
                 node.owe(call.packed, (claim.ttl + claim.lock_delay) / SECOND)
         return answers
+
+    def _heard_by_most(self, replies: Replies, pending: int) -> bool:
+        return len(replies) >= self.majority
 
     def somebody_forgot(self) -> bool:
         """Whether a node was met that has to be raised; it is said once."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
 from celery_dlock.backends.base import BackendOptions
@@ -16,14 +19,16 @@ def options(request: pytest.FixtureRequest) -> BackendOptions:
 
 
 @pytest.fixture
-def store(options: BackendOptions) -> RowsBackend:
-    return RowsBackend(options)
+def store(options: BackendOptions) -> Iterator[RowsBackend]:
+    with closing(RowsBackend(options)) as store:  # or its thread would speak in later tests
+        yield store
 
 
 @pytest.fixture
-def other(options: BackendOptions) -> RowsBackend:
+def other(options: BackendOptions) -> Iterator[RowsBackend]:
     """Another process, as far as rows are concerned."""
-    return RowsBackend(options)
+    with closing(RowsBackend(options)) as store:
+        yield store
 
 
 def die(store: RowsBackend, key: str = "key") -> None:

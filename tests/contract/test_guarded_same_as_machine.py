@@ -7,6 +7,7 @@ of the moment at which it happens.
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -30,19 +31,23 @@ def _options(clock: Clock) -> BackendOptions:
     return BackendOptions(prefix=f"rows-twin{next(_numbers)}", clock=clock)
 
 
+def _rows(options: BackendOptions) -> closing[RowsBackend]:
+    return closing(RowsBackend(options))
+
+
 @settings(max_examples=100, deadline=None)
 @given(ops=st.lists(operations, min_size=40, max_size=80))
 def test_it_answers_as_the_machine_does(ops: Operations) -> None:
     clock = Clock()
-    memory, rows = MemoryBackend(_options(clock)), RowsBackend(_options(clock))
-    assert_alike(Twin(memory), Twin(rows), clock, ops)
+    with _rows(_options(clock)) as rows:
+        assert_alike(Twin(MemoryBackend(_options(clock))), Twin(rows), clock, ops)
 
 
 @pytest.mark.parametrize("ops", examples.ALL.values(), ids=examples.ALL)
 def test_it_answers_as_the_machine_does_where_chance_seldom_goes(ops: Operations) -> None:
     clock = Clock()
-    memory, rows = MemoryBackend(_options(clock)), RowsBackend(_options(clock))
-    assert_alike(Twin(memory), Twin(rows), clock, ops)
+    with _rows(_options(clock)) as rows:
+        assert_alike(Twin(MemoryBackend(_options(clock))), Twin(rows), clock, ops)
 
 
 _crowds = st.lists(
@@ -69,7 +74,6 @@ def test_it_answers_as_the_machine_does_when_more_wait_than_it_loads(
     limit: int, crowd: list[tuple[Mode, Wait, int]], ops: Operations
 ) -> None:
     clock = Clock()
-    memory, rows = MemoryBackend(_options(clock)), RowsBackend(_options(clock))
     holder = Claim(KEY, "a", "1", ttl=4 * SECOND)
     waiting = [
         Claim(KEY, f"w{n}", "1", 9 * SECOND, mode, limit, wait, patience)
@@ -77,7 +81,8 @@ def test_it_answers_as_the_machine_does_when_more_wait_than_it_loads(
     ]
     crowded: Operations = [("enter", claim, b"message") for claim in (holder, *waiting)]
     crowded += [*ops, ("enter", waiting[-1], None), ("reap", KEY), ("reap", KEY)]
-    assert_alike(Twin(memory), Twin(rows), clock, crowded)
+    with _rows(_options(clock)) as rows:
+        assert_alike(Twin(MemoryBackend(_options(clock))), Twin(rows), clock, crowded)
 
 
 @pytest.mark.slow
@@ -89,19 +94,20 @@ def test_who_is_overtaken_is_answered_as_if_it_had_come_later(
     """Two stores on the same rows: whenever one is about to commit, the other does something."""
     clock = Clock()
     options = _options(clock)
-    memory, rows = MemoryBackend(options), RowsBackend(options)
-    machine, one, other = Twin(memory), Twin(rows), Twin(RowsBackend(options))
-    other.tokens = one.tokens
-    for before, slow, fast in ops:
-        assert_alike(machine, one, clock, [before])
-        overtaken: list[object] = []
+    with _rows(options) as rows, _rows(options) as other_rows:
+        machine, one = Twin(MemoryBackend(options)), Twin(rows)
+        other = Twin(other_rows)
+        other.tokens = one.tokens
+        for before, slow, fast in ops:
+            assert_alike(machine, one, clock, [before])
+            overtaken: list[object] = []
 
-        def overtake(commit: Commit, fast: Any = fast, answers: Any = overtaken) -> None:
-            rows.rows.before_commit = lambda commit: None
-            answers.append(other.apply(*fast))
+            def overtake(commit: Commit, fast: Any = fast, answers: Any = overtaken) -> None:
+                rows.rows.before_commit = lambda commit: None
+                answers.append(other.apply(*fast))
 
-        rows.rows.before_commit = overtake
-        answer = one.apply(*slow)
-        assert [machine.apply(*fast)] == overtaken, fast
-        assert machine.apply(*slow) == answer, (slow, fast)
-        assert one.state(clock.now) == machine.state(clock.now), (slow, fast)
+            rows.rows.before_commit = overtake
+            answer = one.apply(*slow)
+            assert [machine.apply(*fast)] == overtaken, fast
+            assert machine.apply(*slow) == answer, (slow, fast)
+            assert one.state(clock.now) == machine.state(clock.now), (slow, fast)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -184,6 +185,22 @@ def test_the_majority_refuses_whom_the_queue_lets_in(forgotten: StoreOnNodes, wa
     assert verdict.holder.task == "a"
     assert forgotten.backend.peek("key").holders == ()
     assert all(forgotten.holders(node) == ["a"] for node in range(1, 5))
+
+
+@pytest.mark.parametrize("own_redis_nodes", [3], indirect=True)
+def test_whoever_leaves_waits_for_the_node_that_decides_whether_it_held(
+    own_redis_nodes: RedisNodes, clock: ManualClock
+) -> None:
+    mine = claim("a")
+    with store_on_nodes(own_redis_nodes, clock, query="?socket_timeout=60") as store:
+        running(store.backend.enter(mine))
+        store.forget(0)
+        store.nodes[2].pause()
+        with ThreadPoolExecutor() as pool:
+            leaving = pool.submit(store.backend.leave, mine, Outcome.OVER)
+            until("the others have heard it", lambda: store.holders(1) == [])
+            store.nodes[2].resume()
+            assert leaving.result().verdict == Left(carried=False)
 
 
 def test_a_message_that_the_majority_refuses_waits_at_the_head_and_is_called_again(
