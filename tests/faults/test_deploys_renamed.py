@@ -44,9 +44,9 @@ def test_an_alias_under_the_old_name_runs_what_waits(lab: Lab, effects: Effects)
         leaving = workers.enter_context(lab.worker("threads", 4))
         before = backlog(lab, ORDERS, running=1, waiting=5)
         coming = workers.enter_context(renamed(lab, alias=True))
+        lab.go("first")
+        leaving.stop()  # it would fail whatever has the new name
         with load(lab, ORDERS, "settle") as during:
-            lab.go("first")
-            leaving.stop()
             lab.journal.wait_for("end", 30, pid=coming.pid)
         all_have_ended([*before, *during])
         nothing_is_left(lab, ORDERS)
