@@ -288,7 +288,8 @@ class LockBackend(ABC):
         that have lapsed. ``parked`` counts all of it; of the rest anything may be left out. Who has
         lost the key may be a holder until somebody comes. A key that is not in use has an empty
         state. It costs the same with ten waiting or a million, and changes nothing. If one of
-        *keys* cannot be read it fails for all.
+        *keys* cannot be read it fails for all; a store that knows which raises
+        :exc:`~celery_dlock.backends.unreadable.KeysUnavailable`.
         """
 
     @abstractmethod

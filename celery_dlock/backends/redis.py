@@ -203,14 +203,16 @@ class RedisBackend(LockBackend):
         states: dict[int, KeyState] = {}
         with self._asked():
             parts = [part for some in self._together(keys) for part in _parts(some)]
-            answers = self._each([self._heads([keys[n] for n in part]) for part in parts])
-            for part, answer in zip(parts, answers, strict=True):
+            for part, answer in zip(parts, self._heads_of(keys, parts), strict=True):
                 states |= zip(part, map(wire.key_state, answer), strict=True)
         return [states[n] for n in range(len(keys))]
 
     def _together(self, keys: Sequence[str]) -> list[Sequence[int]]:
         """The places of keys that one script can look at."""
         return [range(len(keys))]
+
+    def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
+        return self._each([self._heads([keys[n] for n in part]) for part in parts])
 
     def _heads(self, keys: Sequence[str]) -> Command:
         names = [name for key in keys for name in wire.touched(self._prefix, key)[:2]]

@@ -65,6 +65,12 @@ class Session:
     def close(self) -> None:
         self.client.connection_pool.disconnect()
 
+    def said(self, error: BaseException) -> str:
+        """What the driver's *error* means to a person."""
+        # Of Sentinels that do not answer redis-py tells at length how they were to be reached.
+        what, _, _ = str(error).partition(" : <redis")
+        return f"Redis at {self._place}: {what}"
+
     def __enter__(self) -> Self:
         return self
 
@@ -76,9 +82,7 @@ class Session:
     ) -> None:
         if isinstance(error, DRIVER_ERRORS):
             _hide(error, self._secrets)
-            # Of Sentinels that do not answer redis-py tells at length how they were to be reached.
-            what, _, _ = str(error).partition(" : <redis")
-            raise BackendUnavailable(f"Redis at {self._place}: {what}") from error
+            raise BackendUnavailable(self.said(error)) from error
         if isinstance(error, (ValueError, TypeError, LookupError, AttributeError)):
             text = f"Redis at {self._place} gave an answer that is none: {error}"
             raise BackendUnavailable(text) from error

@@ -17,7 +17,8 @@ from celery_dlock.backends import redis_scripts as scripts
 from celery_dlock.backends import redis_wire as wire
 from celery_dlock.backends.base import BackendOptions, Guarantee, KeyPage, Swept, Trait, Wake
 from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redis_map import SILENCE, ClusterSession, session_of_cluster
+from celery_dlock.backends.redis_map import MOVING, SILENCE, ClusterSession, session_of_cluster
+from celery_dlock.backends.unreadable import KeysUnavailable
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, RenewVerdict, Unknown
 
@@ -108,6 +109,20 @@ class RedisClusterBackend(RedisBackend):
         with self._asked() as session:
             assert isinstance(session, ClusterSession)
             return listing.held(session, self._indexes, self._prefix, where, limit)
+
+    def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
+        """Of keys in a slot that is moved nothing is told, and which those are the error says."""
+        heads = [self._heads([keys[n] for n in part]) for part in parts]
+        answers = self._session.each(heads)
+        moving = [n for n, answer in enumerate(answers) if isinstance(answer, MOVING)]
+        if moving:
+            raise KeysUnavailable(
+                self._session.said(answers[moving[0]]), {keys[n] for m in moving for n in parts[m]}
+            )
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
 
     def _together(self, keys: Sequence[str]) -> list[Sequence[int]]:
         shards: dict[int, list[int]] = {}

@@ -33,6 +33,12 @@ CLUSTER_PORT = 6379
 #: reached. A timeout is not among them: the caller has waited long enough, and decides.
 ASTRAY = (AskError, TryAgainError, ClusterDownError, SlotNotCoveredError, redis.ConnectionError)
 
+#: A part of what was asked for is at this master, and the rest at the next one or nowhere.
+MOVING = (AskError, TryAgainError)
+
+#: Commands that read one key, which is at one master or the other.
+READS = ("HGETALL", "ZRANGE", "ZSCAN")
+
 SILENCE = (redis.ConnectionError, redis.TimeoutError)
 
 #: Seconds to wait before each new look at the map.
@@ -69,6 +75,11 @@ class ClusterSession(Session):
             for n, answer in zip(astray, again, strict=True):
                 answers[n] = answer
         return answers
+
+    def said(self, error: BaseException) -> str:
+        if isinstance(error, MOVING):
+            return f"Redis at {self._place}: a slot is on its way to another master"
+        return super().said(error)
 
     def owners(self, names: Sequence[str]) -> list[str]:
         """The master that has each of *names*, as the cluster says now."""
@@ -114,7 +125,8 @@ def _fly(cluster: Any, commands: Sequence[Command], copies: Copies | None) -> li
         except Exception as exc:  # it is raised, or not, where the answer is looked at
             told = [exc] * len(places)
         for n, answer in zip(places, told, strict=True):
-            answers[n] = answer
+            referred = type(answer) is AskError and commands[n][0] in READS
+            answers[n] = _of_the_next(cluster, commands[n], answer) if referred else answer
 
     # One node is asked by this thread, each other one by a thread of its own.
     flying = list(flights.values())
@@ -126,6 +138,19 @@ def _fly(cluster: Any, commands: Sequence[Command], copies: Copies | None) -> li
     for thread in threads:
         thread.join()
     return answers
+
+
+def _of_the_next(cluster: Any, command: Command, error: Any) -> Any:
+    """What the master says to which *error* refers, and which has what is not at the first one.
+
+    Until that one can be asked there is no answer but this error.
+    """
+    try:
+        node = cluster.get_node(host=error.host, port=error.port)
+        client = cluster.get_redis_connection(node)
+        return in_one_flight(client, [("ASKING",), command], None)[1]
+    except Exception:
+        return error
 
 
 def _draw_again(cluster: Any, silent: Sequence[Command]) -> None:

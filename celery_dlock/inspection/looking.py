@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_dlock.backends.base import LockBackend
+from celery_dlock.backends.unreadable import KeysUnavailable
 from celery_dlock.core.state import KeyState
 from celery_dlock.errors import BackendUnavailable
 
@@ -26,6 +27,10 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
     """
     try:
         return [*backend.look(keys)]
+    except KeysUnavailable as exc:
+        others = [key for key in keys if key not in exc.keys]
+        told = dict(zip(others, look(backend, others), strict=True))
+        return [told.get(key, exc) for key in keys]
     except BackendUnavailable as exc:
         if _is_of_the_network(exc):
             raise  # who has waited for one answer in vain does not wait for another

@@ -10,9 +10,11 @@ import pytest
 from celery_dlock.backends.base import BackendOptions, Swept, Wake
 from celery_dlock.backends.redis_cluster import RedisClusterBackend
 from celery_dlock.backends.redis_wire import base_name, shard_of
-from celery_dlock.core.state import Outcome, Renewed
+from celery_dlock.core.state import KeyState, Outcome, Renewed
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.inspection.looking import MOST, look
 from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing.contract.burying import die, names
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.services.redis_cluster import RedisCluster
 from tests.services.slots import Move
@@ -48,6 +50,14 @@ def wait_for(store: RedisClusterBackend, key: str, ttl: float = 10) -> Wake:
     return Wake(key, "b", b"message")
 
 
+def all_keys(store: RedisClusterBackend, *, waiting: bool) -> Iterator[str]:
+    cursor: str | None = ""
+    while cursor is not None:
+        page = store.keys(cursor, waiting=waiting)
+        yield from page.keys
+        cursor = page.cursor
+
+
 def test_a_key_is_found_where_its_slot_has_moved_and_is_unavailable_meanwhile(
     store: RedisClusterBackend, clock: ManualClock, move: Move
 ) -> None:
@@ -75,7 +85,7 @@ def test_a_key_is_found_where_its_slot_has_moved_and_is_unavailable_meanwhile(
     assert running(store.enter(claim("b", wait=QUEUE), b"message")).token > token
 
 
-def test_notes_are_where_their_slot_has_moved_and_unavailable_meanwhile(
+def test_notes_are_read_where_they_are_and_written_when_their_slot_has_moved(
     store: RedisClusterBackend, move: Move
 ) -> None:
     store.note("key", 5, {"a": b"a"})
@@ -83,13 +93,35 @@ def test_notes_are_where_their_slot_has_moved_and_unavailable_meanwhile(
     move.begin()
     assert store.note("key", 6, {"b": b"b"})
     move.bring(*move.left())
-    for operation in (lambda: store.note("key", 4, {}), lambda: store.notes("key")):
-        with pytest.raises(BackendUnavailable):
-            operation()
+    with pytest.raises(BackendUnavailable, match="a slot is on its way to another master"):
+        store.note("key", 4, {})
+    assert store.notes("key") == {"a": b"a", "b": b"b"}
     move.end()
 
     assert store.notes("key") == {"a": b"a", "b": b"b"}
     assert not store.note("key", 5, {})
+
+
+def test_lists_go_on_and_name_the_keys_of_the_slot_that_is_moved(
+    store: RedisClusterBackend, clock: ManualClock, move: Move
+) -> None:
+    die(store, clock, "dead")
+    keys = [*MOVED, ELSEWHERE]
+    assert len(MOVED) > MOST
+    for key in keys:
+        wait_for(store, key)
+
+    move.begin()
+    move.bring(*move.left()[::2])
+    *moving, elsewhere = look(store, keys)
+    assert all("a slot is on its way to another master" in str(state) for state in moving)
+    assert isinstance(elsewhere, KeyState)
+    for waiting in (False, True):
+        assert {*all_keys(store, waiting=waiting)} == {*keys}
+    assert names(store) == [("key", "dead")]
+    move.end()
+
+    assert all(isinstance(state, KeyState) for state in look(store, keys))
 
 
 def test_a_lease_is_renewed_until_its_key_moves_and_when_the_slot_has_arrived(
