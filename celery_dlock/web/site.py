@@ -45,7 +45,7 @@ def site(
     Raises :exc:`~celery_dlock.ConfigurationError` when nobody is said to be allowed, or everybody
     to act, and for a configuration of locks that is not usable. It does not connect to the store.
     """
-    if (allowed is None) == (token is None):
+    if (allowed is None) == (token is None) or not callable(allowed or _nobody):
         raise ConfigurationError(
             "who may see the page? site() takes either allowed=, a function of the request, "
             "or token=, a secret to sign in with"

@@ -171,6 +171,7 @@ def test_a_session_ends_and_is_worth_nothing_under_another_token(
     [
         ({}, "who may see the page"),
         ({"token": TOKEN, "allowed": bool}, "either"),
+        ({"allowed": True}, "a function of the request"),
         ({"allowed": bool, "writable": True}, "takes a function of the request"),
         ({"token": "short"}, "16 signs"),
     ],
