@@ -93,6 +93,7 @@ class Execution:
             content_type=delivery.get("content_type"),
             asks=asks,
             entry=Entry.of_delivery(here.wake.broker, who, delivery) if asks else None,
+            claims=_turn(history, delivery["nonce"], here.done_ttl(queues=True)),
         )
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
@@ -197,7 +198,9 @@ class Execution:
             self.claims = ()
             return False
         carried = self._release(lease, outcome, successor)
-        self.lease, self.claims = None, ()
+        self.lease = None
+        if outcome is not Outcome.REPEAT:  # else its message may wait there
+            self.claims = ()
         return carried
 
     def _release(self, lease: Lease, outcome: Outcome, successor: Successor | None) -> bool:
@@ -233,6 +236,13 @@ class Execution:
             self.task.on_lock_lost(lease, self.request.id, self.args, dict(self.kwargs))
         except Exception:
             logger.exception("on_lock_lost of %s failed", self.task.name)
+
+
+def _turn(history: History, nonce: str, done_ttl: int) -> tuple[Claim, ...]:
+    """What it has before it asks for anything: the turn for which it was called, if it was."""
+    if history.key is None:
+        return ()
+    return (Claim(history.key, history.task, nonce, ttl=0, done_ttl=done_ttl),)
 
 
 class _Thread(threading.local):

@@ -48,6 +48,8 @@ def leave_after_result(
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
         # that the garbage collector comes for after hundreds of them.
         retval.__traceback__ = None
+        if execution.lease is None and not execution.final:
+            execution.claims = ()  # it comes back by itself, or waits there
     eager, queues = bool(execution.request.is_eager), execution.asks is not None
     outcome = _outcome(state, retval, eager=eager, queues=queues)
     if execution.final:

@@ -53,10 +53,9 @@ def come_back(execution: Execution, left: float) -> NoReturn:
 def store_away(execution: Execution, error: BackendUnavailable) -> NoReturn:
     """The store does not answer: the message waits for it in the broker, the task does not fail."""
     execution.runtime.sinks.emit(Unavailable(execution.subject, str(error)))
-    fails = execution.request.is_eager or execution.runtime.settings.on_unavailable == "fail"
-    if not (fails and execution.asks):  # else its message may wait there, and must not run later
-        execution.claims = ()  # taken back as far as it goes; the copy may soon hold the key
-    if fails:
+    if execution.request.is_eager or execution.runtime.settings.on_unavailable == "fail":
+        if execution.asks is None:  # else its message may wait there, and must not run later
+            execution.claims = ()
         raise error
     past = execution.history
     countdown = _bounded(execution, _AFTER_TROUBLE.delay(past.away, CHANCE.random))

@@ -87,8 +87,7 @@ def _take(execution: Execution) -> Lease | Complete:
             store_away(execution, exc)
         if isinstance(answer, Lease):
             return answer
-        if not isinstance(answer.verdict, End):
-            execution.claims = ()
+        execution.claims = (answer.claim,) if _is_left_there(answer) else ()
         if time.monotonic() >= stay_until:
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
             decision = _decide(execution, answer, since, waited)
@@ -97,6 +96,16 @@ def _take(execution: Execution) -> Lease | Complete:
             stay_until = time.monotonic() + decision.seconds
         time.sleep(min(asked * CHANCE.uniform(0.5, 1.0), max(0.0, stay_until - time.monotonic())))
         asked = min(asked * 2, ASK_LAST)
+
+
+def _is_left_there(refused: Refused) -> bool:
+    """Whether the store has something of the task: a turn, its message or a place.
+
+    If the task ends here nevertheless, that goes with the result: a message would run after it, and
+    a place hold up others.
+    """
+    has_place = isinstance(refused.verdict, Busy) and refused.claim.wait is Wait.PLACE
+    return has_place or isinstance(refused.verdict, End | Park)
 
 
 def _decide(
@@ -148,8 +157,7 @@ def _ask_store(execution: Execution) -> Lease | Refused:
 
 
 def _end(execution: Execution, claim: Claim, ending: Ending, waited: float) -> Complete:
-    """The task was called to end; its claim stays written down, and goes with the result."""
-    execution.claims = (claim,)
+    """The task was called to end; its claim is still written down, and goes with the result."""
     match ending:
         case Ending.TIMED_OUT:
             execution.runtime.sinks.emit(TimedOut(execution.subject, claim.key, waited))
@@ -182,6 +190,7 @@ def _ask_policy(
     if claim.wait is Wait.PLACE and isinstance(decision, Complete | GiveUp):
         # It does not come back: messages behind its place would be held up until that lapses.
         execution.runtime.manager.take_back([claim])
+        execution.claims = ()
     match decision:
         case Complete():
             sinks.emit(Skipped(subject, key, holder))

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import dis
-import sys
 import threading
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -17,40 +12,11 @@ from celery_dlock.monitoring import endings, stream
 from celery_dlock.monitoring.counting import tally
 from celery_dlock.monitoring.stream import EventStreamSink
 from tests.monitoring.happenings import KEY, about, acquired
-from tests.services.instants import LOOKS, in_another_thread
+from tests.services.instants import in_another_thread, struck
 
 
 class Limit(Exception):
     """As a soft time limit is: raised by a signal's handler."""
-
-
-def struck(call: Callable[[], None], number: int, files: set[str]) -> bool:
-    """Whether *call* had a *number*-th instant in *files* to be interrupted at."""
-    left, last = number, dict[FrameType, int]()
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename not in files:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            before, last[frame] = last.get(frame), frame.f_lasti
-            if before is not None and dis.opname[frame.f_code.co_code[before]] in LOOKS:
-                left -= 1
-                if left == 0:
-                    raise Limit
-        return trace
-
-    usual = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it here
-    sys.settrace(trace)
-    try:
-        call()
-    except Limit:
-        return True
-    finally:
-        sys.settrace(usual)
-    return False
 
 
 def test_a_time_limit_that_strikes_in_the_event_stream_leaves_no_lock_taken() -> None:
@@ -63,7 +29,7 @@ def test_a_time_limit_that_strikes_in_the_event_stream_leaves_no_lock_taken() ->
         if free[-1]:
             sink._mutex.release()
 
-    while struck(lambda: sink(acquired(about())), len(free) + 1, files):
+    while struck(lambda: sink(acquired(about())), len(free) + 1, files, Limit):
         in_another_thread(look)
 
     assert len(free) > 5

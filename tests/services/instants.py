@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
@@ -85,6 +85,37 @@ def outcome(call: Callable[[], str], instant: Instant) -> str:
     finally:
         sys.settrace(before)
         instant.forget()
+
+
+def struck(
+    call: Callable[[], object], number: int, files: Collection[str | None], error: type[Exception]
+) -> bool:
+    """Whether *call* has a *number*-th instant in *files*; *error* is raised in it there."""
+    left, last = number, dict[FrameType, int]()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before, last[frame] = last.get(frame), frame.f_lasti
+            if before is not None and _opname(frame, before) in LOOKS:
+                left -= 1
+                if left == 0:
+                    raise error
+        return trace
+
+    usual = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it here
+    sys.settrace(trace)
+    try:
+        call()
+    except error:
+        pass
+    finally:
+        sys.settrace(usual)
+    return left <= 0
 
 
 def every_instant(scenario: Callable[[int], tuple[str, bool]]) -> list[str]:

@@ -1,0 +1,114 @@
+"""A soft time limit at each instant of a delivery: what has failed by it does not run later.
+
+Nor is anything left of it in the store that holds up others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_dlock import FullJitter, LockedTask, Policy, Queue, Reschedule, StaleFencingToken, lock
+from celery_dlock.tasks import execution, leaving, publish, taking
+from celery_dlock.tasks.runtime import runtime
+from tests.services.desk import Desk, open_desk
+from tests.services.instants import struck
+
+FILES = {module.__file__ for module in (execution, leaving, publish, taking)}
+KEYS = ["a", "b"]
+
+pytestmark = pytest.mark.slow
+
+Ran = list[int]
+Send = Callable[[], object]
+Deliver = Callable[[], object]
+#: Publishes the task, brings it to where it is to be struck, and delivers it.
+Scenario = Callable[[Desk, Send, Deliver], None]
+
+
+def is_refused(desk: Desk, send: Send, deliver: Deliver) -> None:
+    with lock("b", app=desk.app, timeout=0):
+        send()
+        deliver()
+
+
+def is_called(desk: Desk, send: Send, deliver: Deliver) -> None:
+    with lock("b", app=desk.app, timeout=0):
+        send()
+        desk.deliver()
+    deliver()
+
+
+def runs(desk: Desk, send: Send, deliver: Deliver) -> None:
+    send()
+    deliver()
+
+
+@contextmanager
+def opened(policy: Policy, *, loses: bool) -> Iterator[tuple[Desk, Ran, LockedTask]]:
+    """A desk with a task that, if it *loses* its lock, does so in its first run."""
+    with open_desk() as desk:
+        ran: Ran = []
+
+        @desk.locked(KEYS, name="charge", on_contention=policy, acks_late=True)
+        def charge() -> None:
+            ran.append(1)
+            if loses and len(ran) == 1:
+                raise StaleFencingToken("a", 1, 2)
+
+        yield desk, ran, charge
+
+
+@pytest.mark.parametrize(
+    ("scenario", "policy", "loses"),
+    [
+        (is_refused, Queue(), False),
+        (is_refused, Reschedule(backoff=FullJitter(base=0.01, cap=0.01)), False),
+        (is_called, Queue(), False),
+        (runs, Queue(), True),
+    ],
+    ids=["it is parked", "it is rescheduled", "it was called", "it is put back"],
+)
+def test_at_whatever_instant_the_limit_strikes_a_failure_is_final(
+    scenario: Scenario, policy: Policy, loses: bool
+) -> None:
+    instants = 0
+    while _struck_at(instants + 1, scenario, policy, loses=loses):
+        instants += 1
+    assert instants > 50
+
+
+def _struck_at(number: int, scenario: Scenario, policy: Policy, *, loses: bool) -> bool:
+    """Whether the delivery has a *number*-th instant; it was struck there, and all is well."""
+    with opened(policy, loses=loses) as (desk, ran, charge):
+        strikes: list[bool] = []
+        results: list[Any] = []
+
+        def deliver() -> None:
+            message = desk.take()
+            assert message is not None
+            limit = SoftTimeLimitExceeded
+            strikes.append(struck(lambda: desk.run(message), number, FILES, limit))
+
+        scenario(desk, lambda: results.append(charge.delay()), deliver)
+        state, before = results[0].state, len(ran)
+        desk.deliver_all()
+        if state in ("SUCCESS", "FAILURE"):
+            assert len(ran) == before
+        else:
+            assert results[0].state == "SUCCESS"
+
+        @desk.locked("other", name="other")
+        def other() -> None: ...
+
+        # What a limit has left held in the dispatch of a signal goes when the thread has another
+        other.delay()
+        desk.deliver()
+        for key in KEYS:
+            left = runtime(desk.app).backend.peek(key)
+            assert (left.holders, left.grants, left.waiting) == ((), (), ())
+        return strikes[0]
