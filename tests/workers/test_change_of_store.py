@@ -21,6 +21,8 @@ from tests.services.lab import Lab
 from tests.services.stores import STORES, Store
 from tests.services.until import until
 
+pytestmark = pytest.mark.once
+
 NAMED = {store.scheme: store for store in STORES}
 
 #: From a store to another, done with workers: to larger tokens, and to smaller ones.

@@ -19,6 +19,8 @@ from tests.services.stores import EVERY, STORES, Store
 from tests.services.turns import done
 from tests.services.until import until
 
+pytestmark = pytest.mark.once
+
 SQLITE = next(store for store in STORES if store.scheme == "sqlite")
 
 
