@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 logger = logging.getLogger("celery_dlock")
 
@@ -236,10 +237,17 @@ def log(event: Event) -> None:
     """The sink that is always there: what went wrong as a warning, all else for debugging."""
     level = logging.WARNING if isinstance(event, _WRONG) else logging.DEBUG
     if logger.isEnabledFor(level):
-        logger.log(level, "%s", event, extra={"dlock": plain(event)})
+        values = plain(event)
+        logger.log(level, "%s", _line(**values), extra={"dlock": values})
 
 
-def plain(event: Event) -> dict[str, object]:
+def _line(event: str, task_name: str, task_id: str, **rest: object) -> str:
+    """For people, beginning as Celery's own lines do."""
+    told = ", ".join(f"{name}={value!r}" for name, value in rest.items())
+    return f"{task_name}[{task_id}] {event}: {told}"
+
+
+def plain(event: Event) -> dict[str, Any]:
     """*event* in one level of names and plain values, the subject's among them, for programs."""
     subject = event.subject
     who = {name: getattr(subject, name) for name in ("task_id", "task_name", "label")}

@@ -10,6 +10,7 @@ from celery import Celery, shared_task
 
 from celery_dlock.contention import Policy
 from celery_dlock.core.keys import Key
+from celery_dlock.errors import ConfigurationError
 from celery_dlock.tasks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.tasks.task import LockedTask
 
@@ -91,6 +92,11 @@ def _make(
     # The application's own task class has what its tasks rely on: Flask's context, Django's hooks.
     usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
     base = task_options.pop("base", None) or usual
+    if base is LockedTask and inspect.iscoroutinefunction(body):
+        raise ConfigurationError(
+            f"task {name}: Celery awaits nothing, so the body would not run; let it be a plain "
+            "function that calls asyncio.run()"
+        )
     known = (LockedTask, base)
     refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
     if not issubclass(base, LockedTask):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from celery import bootsteps
 
+from celery_dlock.core.outage import Outage
 from celery_dlock.errors import BackendUnavailable
 
 logger = logging.getLogger("celery_dlock")
@@ -28,6 +29,7 @@ class Rounds(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(parent, **options)
         self._app = parent.app
         self._stopped = threading.Event()
+        self._outage = Outage()
         name = f"celery-dlock-{type(self).__name__.lower()}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -47,9 +49,12 @@ class Rounds(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _next_in(self) -> float:
         try:
-            return self.round()
+            pause = self.round()
         except BackendUnavailable as exc:
-            logger.warning("%s: %s", self.undone, exc)
+            self._outage.lasts("%s: %s", self.undone, exc)
         except Exception:  # a defect must not end the thread
             logger.exception(self.undone)
+        else:
+            self._outage.over("the lock store answers again")
+            return pause
         return self.pause

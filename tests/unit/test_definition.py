@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -154,6 +155,26 @@ def test_a_shared_task_refuses_just_as_early() -> None:
 def positional(order: str, fencing_token: int) -> None: ...
 def positional_lease(lease: Lease, order: str) -> None: ...
 def token(order: str, *, fencing_token: int) -> None: ...
+
+
+async def coroutine(order: int) -> None: ...
+
+
+def test_a_body_that_nobody_awaits_is_refused(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match=r"task coroutine: .*asyncio\.run"):
+        locked_task("order:{order}", app=app)(coroutine)
+
+
+def test_a_base_class_of_the_project_may_await_the_body_under_the_lock(app: Celery) -> None:
+    class Awaiting(Task):  # type: ignore[misc]
+        def __call__(self, *args: object, **kwargs: object) -> object:
+            return asyncio.run(super().__call__(*args, **kwargs))
+
+    @locked_task("order:{order}", app=app, base=Awaiting)
+    async def charge(order: int, *, lease: Lease) -> bool:
+        return lease.lost
+
+    assert charge.apply((42,)).get() is False
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,16 @@ def test_what_went_wrong_is_a_warning_without_any_sink_and_all_else_is_for_debug
     assert "charge" in record.getMessage()
 
 
-def test_a_log_record_has_the_event_for_programs(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_record_has_the_event_for_people_and_for_programs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.DEBUG, "celery_dlock"):
         Sinks().emit(ACQUIRED)
     (record,) = caplog.records
+    assert record.getMessage() == (
+        "charge[id] Acquired: label='order:{order_id}', keys=('order:42',), tokens=(7,), "
+        "took=0.002, ttl=30.0, waited=0.0, handed_over=None"
+    )
     assert vars(record)["dlock"] == {
         "event": "Acquired",
         "task_id": "id",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from celery import Celery
@@ -14,6 +15,7 @@ from celery_dlock import LockedTask, lock
 from celery_dlock.backends.base import BackendOptions, Reply, Swept, Wake
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.tasks.definition import Definition
 from celery_dlock.tasks.entry import Entry, OfAnotherVersion
 from celery_dlock.tasks.runtime import runtime
@@ -216,6 +218,23 @@ def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_othe
     assert sleeps_after() == 0.25
     assert sleeps_after(own, newer) == 0.25
     assert sleeps_after(newer) == LONGEST_SLEEP
+
+
+def test_a_store_that_is_away_for_many_sweeps_is_told_once_and_that_it_is_back(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = runtime(desk.app).backend
+    sound, away = backend.sweep, mock.Mock(side_effect=BackendUnavailable("nobody is there"))
+    sweeper = Sweeper(SimpleNamespace(app=desk.app))
+
+    for sweep in (sound, away, away, away, sound, sound):
+        monkeypatch.setattr(backend, "sweep", sweep)
+        sweeper._next_in()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "nothing was swept: nobody is there",
+        "the lock store answers again, after 0 s",
+    ]
 
 
 def test_a_soft_time_limit_that_strikes_here_passes_through(
