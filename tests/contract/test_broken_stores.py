@@ -69,8 +69,10 @@ def contract_on(tmp_path: Path) -> Callable[..., Results]:
         words = {"module": store.__module__, "name": store.__name__, "fixture": fixture}
         suite.write_text(SUITE.format(contract=contract.__name__, url=url, **words))
         results = Results()
-        # A folder of its own: pytest tidies up the common one, in which others are at work
-        options = ["-q", "--tb=no", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'its'}"]
+        # A folder of its own: pytest tidies up the common one, in which others are at work.
+        # And no search for what was not raised: it collects all garbage of this process five times.
+        needless = [f"-pno:{plugin}" for plugin in ("cacheprovider", "unraisableexception")]
+        options = ["-q", "--tb=no", *needless, f"--basetemp={tmp_path / 'its'}"]
         pytest.main([f"{suite}::Test::{test}" if test else str(suite), *options], plugins=[results])
         return results
 
