@@ -58,7 +58,7 @@ class Journal:
     ) -> list[dict[str, Any]]:
         """Wait until at least *count* such entries are there."""
         return until(
-            f"{count} × {what} {fields}, there is {self.read()}",
+            lambda: f"{count} × {what} {fields}, there is {self.read()}",
             lambda: found if len(found := self.read(what, **fields)) >= count else [],
             timeout,
         )

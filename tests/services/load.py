@@ -56,7 +56,7 @@ def state(lab: Lab, order: str, template: str = "order:{}") -> KeyState:
 def nothing_is_left(lab: Lab, orders: Iterable[str], template: str = "order:{}") -> None:
     """Wait until nobody holds, waits for or was called to the key of any of *orders*."""
     until(
-        f"nothing is left, there is {[state(lab, order, template) for order in orders]}",
+        lambda: f"nothing is left, there is {[state(lab, order, template) for order in orders]}",
         lambda: all(state(lab, order, template) == KeyState() for order in orders),
     )
 

@@ -10,8 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(what: str, condition: Callable[[], T], timeout: float = 60.0) -> T:
-    """What *condition* returns as soon as it is true; fails with *what* when time is over."""
+def until(what: str | Callable[[], str], condition: Callable[[], T], timeout: float = 60.0) -> T:
+    """What *condition* returns as soon as it is true; fails with *what* when time is over.
+
+    That may be called for, where it tells what there is instead.
+    """
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while True:
@@ -19,5 +22,6 @@ def until(what: str, condition: Callable[[], T], timeout: float = 60.0) -> T:
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:g} s: {what}")
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {timeout:g} s: {told}")
         pause.wait(0.02)
