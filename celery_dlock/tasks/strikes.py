@@ -31,8 +31,11 @@ AGAIN = 0.1
 
 #: Code that is not struck. Logging, and what tells the sinks of an event, would swallow the
 #: exception, or keep a lock that others need. Django, on the way into or out of ``atomic()``, would
-#: take each later transaction of the process for a part of one that never ends.
-SPARED = frozenset({"logging", "celery_dlock.core.events", "django.db.transaction"})
+#: take each later transaction of the process for a part of one that never ends. What the callback
+#: of a weak reference raises, as in a ``WeakSet``, the interpreter prints and drops.
+SPARED = frozenset(
+    {"logging", "celery_dlock.core.events", "django.db.transaction", "_weakrefset", "weakref"}
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,11 +142,16 @@ def _is_open(frame: FrameType | None, caller: FrameType | None) -> bool:
 
     Another greenlet of the same thread does not wait for it.
     """
-    while frame is not None and frame.f_globals.get("__name__") not in SPARED:
+    while frame is not None and not _is_spared(frame):
         if frame is caller:
             return True
         frame = frame.f_back
     return False
+
+
+def _is_spared(frame: FrameType) -> bool:
+    finalizes = frame.f_code.co_name == "__del__"  # whose errors are dropped, too
+    return finalizes or frame.f_globals.get("__name__") in SPARED
 
 
 class Thrown(LockLost):

@@ -27,6 +27,8 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
     missing = {sent.id for sent in sender.sent} - {e.task for e in stage.resource.effects()}
     if not missing:
         return True
+    if not stage.broker.loses:
+        return False  # a worker has it, unseen: until its countdown is over, say
     if time.monotonic() - since.setdefault("still", time.monotonic()) < STILL:
         return False
     lost = lost_by_broker(stage, sender) & missing
@@ -40,8 +42,6 @@ def lost_by_broker(stage: Stage, sender: Sender) -> set[str]:
 
     The sender publishes, and so do the library, which notes it, and a body that retries.
     """
-    if not stage.broker.loses:
-        return set()
     received, published = stage.logged("received"), stage.logged("published")
     retried = stage.logged(r"retry: Retry in [\d.]+s$")  # of the body; ours names its reason
     return {

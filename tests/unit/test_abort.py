@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
-from celery_dlock import Lease
+from celery_dlock import Lease, LockLost
 from celery_dlock.core import events
 from celery_dlock.core.events import Parked, Sinks, Subject
 from celery_dlock.tasks import strikes
@@ -144,6 +145,55 @@ def test_what_is_logged_is_logged_and_nobody_else_is_kept_from_logging(
         return found, over[0]
 
     assert set(run(lambda: every_instant(scenario))) == {"lost"}
+
+
+class Finalized:
+    """Calls *what* as it is finalized."""
+
+    def __init__(self, what: Callable[[], None]) -> None:
+        self._what = what
+
+    def __del__(self) -> None:
+        self._what()
+
+
+def finalizes(what: Callable[[], None]) -> None:
+    Finalized(what)
+
+
+def drops_what_is_weakly_held(what: Callable[[], None]) -> None:
+    class Members(set[Any]):
+        def discard(self, member: Any) -> None:
+            what()
+
+    weak = WeakSet[threading.Event]()
+    weak.data = Members()  # type: ignore[attr-defined]
+    weak.add(threading.Event())
+
+
+@pytest.mark.parametrize("drop", [finalizes, drops_what_is_weakly_held])
+def test_where_the_interpreter_would_drop_it_it_strikes_later(
+    run: Callable[[Callable[[], Any]], Any], drop: Callable[[Callable[[], None]], None]
+) -> None:
+    came: list[str] = []
+
+    def aborted() -> None:
+        abort = Abort()
+
+        def strike() -> None:
+            came.append("here")
+            in_another_thread(lambda: abort.strike("lost", "why"))
+
+        def body() -> None:
+            drop(strike)
+            for _ in range(10_000):
+                threading.Event().wait(0.001)
+
+        with pytest.raises(LockLost):
+            abort.run(NOTHING, body)
+
+    run(aborted)
+    assert came == ["here"]
 
 
 def test_a_sink_is_told_all_and_keeps_no_lock_and_swallows_no_strike(
