@@ -33,7 +33,7 @@ def test_a_limit_while_taking_leaves_nothing_locked(
     lab = make_lab(lock={"ttl": TTL}, faults=[faults.limit(when, where)])
     pay = lab.app.tasks["pay"]
     with lab.worker(concurrency=1):
-        struck = pay.delay("42", 1)
+        struck = pay.apply_async(("42", 1), soft_time_limit=1)
         with pytest.raises(SoftTimeLimitExceeded):
             struck.get(timeout=30)
         assert pay.delay("42", 2).get(timeout=30) == 2
@@ -61,18 +61,14 @@ def test_a_limit_while_giving_back_leaves_nothing_locked(
 def test_a_limit_while_the_store_does_not_answer_leaves_nothing_locked(
     make_lab: MakeLab, effects: Effects, own_redis_server: RedisServer
 ) -> None:
-    lab = make_lab(
-        celery={"dlock_url": own_redis_server.url},
-        lock={"ttl": TTL},
-        task={"soft_time_limit": 1},
-    )
+    lab = make_lab(celery={"dlock_url": own_redis_server.url}, lock={"ttl": TTL})
     pay = lab.app.tasks["pay"]
     with lab.worker(concurrency=1) as worker:
         assert pay.delay("warm").get(timeout=30) == 0
         all_have_left(lab, "warm")
         # Given a store that keeps its clients waiting until the limit has struck
         own_redis_server.pause()
-        struck = pay.delay("42", 1)
+        struck = pay.apply_async(("42", 1), soft_time_limit=1)
         until("the limit strikes", lambda: "Soft time limit (1s) exceeded" in worker.log)
         own_redis_server.resume()
         with pytest.raises(SoftTimeLimitExceeded):
