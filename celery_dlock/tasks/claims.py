@@ -41,12 +41,16 @@ def queued(claim: Claim, asks: Queueing, wait: Wait) -> Claim:
     )
 
 
-def keys_of(task: Any, request: Context) -> list[str]:
-    """Every key that the delivery may hold or have a turn at: also the one it was called for."""
-    called = History.read(request, identity(request)).key
+def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:
+    """What the delivery *nonce* of *request* may hold or have a turn at, to be given back.
+
+    At each of its keys, and at the one that it was called for. Without a nonce it holds none.
+    """
+    who = identity(request)
+    called = History.read(request, who).key
     keys = set() if called is None else {called}
     try:
         keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
     except Exception:  # then its body has not begun, either
         logger.debug("the arguments of %s give no key", request.id, exc_info=True)
-    return sorted(keys)
+    return [Claim(key, who, nonce, ttl=0, done_ttl=done_ttl) for key in sorted(keys)]

@@ -17,8 +17,8 @@ from celery.utils.time import maybe_make_aware
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.manager import Successor
-from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.tasks.claims import keys_of
+from celery_dlock.core.state import Outcome
+from celery_dlock.tasks.claims import left_by
 from celery_dlock.tasks.execution import EXECUTION, Execution
 from celery_dlock.tasks.history import History, identity
 from celery_dlock.tasks.runtime import runtime
@@ -76,12 +76,10 @@ def _leave_turn(task: Any, outcome: Outcome) -> None:
     reserved for it, and it would be called again for ever.
     """
     request = task.request
-    who = identity(request)
-    if History.read(request, who).key is None:
+    if History.read(request, identity(request)).key is None:
         return
     here = runtime(task.app)
-    done_ttl = here.done_ttl(queues=True)
-    turns = [Claim(key, who, nonce="", ttl=0, done_ttl=done_ttl) for key in keys_of(task, request)]
+    turns = left_by(task, request, done_ttl=here.done_ttl(queues=True))
     here.manager.take_back(turns, outcome)
 
 

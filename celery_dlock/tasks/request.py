@@ -16,9 +16,8 @@ from celery import signals
 from celery.app.task import Context
 
 from celery_dlock.contention import queueing
-from celery_dlock.core.state import Claim
 from celery_dlock.tasks.children import soon
-from celery_dlock.tasks.claims import keys_of
+from celery_dlock.tasks.claims import left_by
 from celery_dlock.tasks.history import DELIVERY, History, identity
 from celery_dlock.tasks.runtime import runtime
 from celery_dlock.tasks.survivor import Survivor
@@ -53,7 +52,6 @@ def give_back_turn(
     """
     if terminated or not hasattr(sender, "lock_definition") or not isinstance(request, Context):
         return
-    who = identity(request)
-    if History.read(request, who).key is not None:  # it was called
-        turns = [Claim(key, who, nonce="", ttl=0) for key in keys_of(sender, request)]
+    if History.read(request, identity(request)).key is not None:  # it was called
+        turns = left_by(sender, request)
         soon(lambda: runtime(sender.app).manager.take_back(turns))

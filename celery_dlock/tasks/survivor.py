@@ -17,10 +17,10 @@ from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
 
 from celery_dlock.contention import Policy, queueing
-from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.core.state import Outcome
 from celery_dlock.tasks.children import Children, soon
-from celery_dlock.tasks.claims import keys_of
-from celery_dlock.tasks.history import DELIVERY, identity
+from celery_dlock.tasks.claims import left_by
+from celery_dlock.tasks.history import DELIVERY
 from celery_dlock.tasks.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
@@ -112,16 +112,9 @@ class Survivor(Request):  # type: ignore[misc]
         """Whether the task is carried on; a claim that the child has left is not touched by it."""
         here = runtime(self.app)
         request = Context(self._request_dict)
-        claims = [
-            Claim(
-                key=key,
-                task=identity(request),
-                nonce=self._request_dict[DELIVERY]["nonce"],
-                ttl=0,
-                done_ttl=here.done_ttl(queues=queueing(self._policy) is not None),
-            )
-            for key in keys_of(self.task, request)
-        ]
+        nonce = self._request_dict[DELIVERY]["nonce"]
+        done_ttl = here.done_ttl(queues=queueing(self._policy) is not None)
+        claims = left_by(self.task, request, nonce, done_ttl)
         logger.info("%s ended with its process: what it held is given back", self)
         return here.manager.take_back(claims, self._outcome)
 
