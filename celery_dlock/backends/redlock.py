@@ -31,12 +31,12 @@ from celery_dlock.backends.base import (
 )
 from celery_dlock.backends.redis import LOOK, RedisBackend
 from celery_dlock.backends.redlock_council import Council, nothing_less
-from celery_dlock.backends.redlock_lane import Lanes, Replies
+from celery_dlock.backends.redlock_lane import Lanes
 from celery_dlock.backends.redlock_node import Node
 from celery_dlock.backends.redlock_renewal import renew
 from celery_dlock.backends.redlock_taking import Taking
 from celery_dlock.backends.redlock_url import Nodes
-from celery_dlock.backends.redlock_votes import as_the_nodes_know, decided
+from celery_dlock.backends.redlock_votes import as_the_nodes_know
 from celery_dlock.core.state import (
     Cause,
     Claim,
@@ -96,13 +96,9 @@ class RedlockBackend(LockBackend):
     ) -> Reply[LeaveVerdict]:
         with self._council() as council:
             free = self._calls.free(claim, through=True)
-
-            def is_known(replies: Replies, pending: int) -> bool:
-                held = sum(found[0] == 1 for found in replies.values())
-                return decided(held, pending, council.size)
-
             left = self._calls.leave(claim, outcome, message)
-            answers = council.free(free, claim, left, is_known)
+            held = council.decides(lambda answer: answer == 1)
+            answers = council.free(free, claim, left, held)
             told = wire.left(claim.key, answers.queue)
             if told is None:
                 where = self._nodes[self._named.queue].place

@@ -13,7 +13,7 @@ from typing import Any
 from celery_dlock.backends.redlock_lane import Lane, Replies, Requests
 from celery_dlock.backends.redlock_node import Node
 from celery_dlock.backends.redlock_resp import Call
-from celery_dlock.backends.redlock_votes import majority_of
+from celery_dlock.backends.redlock_votes import decided, majority_of
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
 
@@ -85,6 +85,15 @@ class Council:
             if number not in answers.nodes and not self._lane.reaches(number):
                 node.owe(call.packed, (claim.ttl + claim.lock_delay) / SECOND)
         return answers
+
+    def decides(self, agrees: Callable[[Any], bool]) -> EnoughHeard:
+        """Enough when it is known whether a majority *agrees*, by each node's first reply."""
+
+        def enough(replies: Replies, pending: int) -> bool:
+            yes = sum([agrees(found[0]) for found in replies.values()])
+            return decided(yes, pending, self.size)
+
+        return enough
 
     def _heard_by_most(self, replies: Replies, pending: int) -> bool:
         return len(replies) >= self.majority

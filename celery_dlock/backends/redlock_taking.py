@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from celery_dlock.backends import redlock_wire as wire
 from celery_dlock.backends.base import Reply, Wake
 from celery_dlock.backends.redlock_council import Council, nothing_less, whatever
 from celery_dlock.backends.redlock_lane import Replies
 from celery_dlock.backends.redlock_votes import (
-    decided,
     drift,
     excludes,
     silence,
@@ -113,8 +112,7 @@ class Taking:
     def _all_counted(self, replies: Replies, pending: int) -> bool:
         if len(replies) < self._council.majority <= pending:
             return False
-        yes = sum([wire.token(found[0]) is not None for found in replies.values()])
-        return decided(yes, pending, self._council.size)
+        return self._council.decides(_is_given)(replies, pending)
 
     def _take_after_a_look(self) -> Run | None:
         self._look()
@@ -206,3 +204,7 @@ class Taking:
     def _left(self, holder: Holder) -> int:
         now = max((look.now for look in self._looks.values()), default=holder.since)
         return max(0, holder.expires - now)
+
+
+def _is_given(answer: Any) -> bool:
+    return wire.token(answer) is not None
