@@ -17,10 +17,19 @@ from hypothesis import strategies as st
 from celery_dlock.backends.base import BackendOptions
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.backends.rows import Commit
-from celery_dlock.core.state import WINDOW, Claim, Mode, Wait
+from celery_dlock.core.state import WINDOW
 from tests.contract import twin_examples as examples
 from tests.contract.memory_rows import RowsBackend
-from tests.contract.twins import KEY, SECOND, Clock, Twin, assert_alike, operations, single
+from tests.contract.twins import (
+    Clock,
+    Crowd,
+    Twin,
+    assert_alike,
+    crowded,
+    crowds,
+    operations,
+    single,
+)
 
 Operations = list[tuple[Any, ...]]
 
@@ -50,39 +59,23 @@ def test_it_answers_as_the_machine_does_where_chance_seldom_goes(ops: Operations
         assert_alike(Twin(MemoryBackend(_options(clock))), Twin(rows), clock, ops)
 
 
-_crowds = st.lists(
-    st.tuples(
-        st.sampled_from([Mode.SHARED, Mode.SHARED, Mode.EXCLUSIVE]),
-        st.sampled_from([Wait.QUEUE, Wait.PLACE]),
-        st.sampled_from([2 * SECOND, 60 * SECOND]),
-    ),
-    min_size=WINDOW - 2,
-    max_size=2 * WINDOW + 10,
-)
-
-
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     limit=st.sampled_from([1, 3, WINDOW + 10]),
-    crowd=_crowds,
+    crowd=crowds(2 * WINDOW + 10),
     ops=st.lists(operations, min_size=10, max_size=40),
 )
 @example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
 @example(limit=1, crowd=examples.CROWD, ops=examples.FAR_BACK)
 def test_it_answers_as_the_machine_does_when_more_wait_than_it_loads(
-    limit: int, crowd: list[tuple[Mode, Wait, int]], ops: Operations
+    limit: int, crowd: Crowd, ops: Operations
 ) -> None:
     clock = Clock()
-    holder = Claim(KEY, "a", "1", ttl=4 * SECOND)
-    waiting = [
-        Claim(KEY, f"w{n}", "1", 9 * SECOND, mode, limit, wait, patience)
-        for n, (mode, wait, patience) in enumerate(crowd)
-    ]
-    crowded: Operations = [("enter", claim, b"message") for claim in (holder, *waiting)]
-    crowded += [*ops, ("enter", waiting[-1], None), ("reap", KEY), ("reap", KEY)]
     with _rows(_options(clock)) as rows:
-        assert_alike(Twin(MemoryBackend(_options(clock))), Twin(rows), clock, crowded)
+        assert_alike(
+            Twin(MemoryBackend(_options(clock))), Twin(rows), clock, crowded(limit, crowd, ops)
+        )
 
 
 @pytest.mark.slow

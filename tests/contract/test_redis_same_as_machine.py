@@ -15,9 +15,9 @@ from celery_dlock.backends.base import BackendOptions
 from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.core.state import WINDOW, Claim, Mode, Wait
+from celery_dlock.core.state import WINDOW
 from tests.contract import twin_examples as examples
-from tests.contract.twins import KEY, SECOND, Clock, Twin, assert_alike, operations
+from tests.contract.twins import Clock, Crowd, Twin, assert_alike, crowded, crowds, operations
 from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.server("redis")
@@ -54,21 +54,10 @@ def test_redis_and_sqlite_answer_as_the_machine_does_where_chance_seldom_goes(
             assert_alike(memory, Twin(store), clock, ops)
 
 
-_crowds = st.lists(
-    st.tuples(
-        st.sampled_from([Mode.SHARED, Mode.SHARED, Mode.EXCLUSIVE]),
-        st.sampled_from([Wait.QUEUE, Wait.PLACE]),
-        st.sampled_from([2 * SECOND, 60 * SECOND]),
-    ),
-    min_size=WINDOW - 2,
-    max_size=WINDOW + 20,
-)
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     limit=st.sampled_from([1, 3, WINDOW + 10]),
-    crowd=_crowds,
+    crowd=crowds(WINDOW + 20),
     ops=st.lists(operations, min_size=10, max_size=40),
 )
 @example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
@@ -77,21 +66,13 @@ def test_redis_answers_as_the_machine_does_when_more_wait_than_it_loads(
     redis_server: RedisServer,
     tmp_path_factory: pytest.TempPathFactory,
     limit: int,
-    crowd: list[tuple[Mode, Wait, int]],
+    crowd: Crowd,
     ops: Operations,
 ) -> None:
     clock = Clock()
     file: Path = tmp_path_factory.getbasetemp() / "twin.db"
-    holder = Claim(KEY, "a", "1", ttl=4 * SECOND)
-    waiting = [
-        Claim(KEY, f"w{n}", "1", 9 * SECOND, mode, limit, wait, patience)
-        for n, (mode, wait, patience) in enumerate(crowd)
-    ]
-    crowded: Operations = [("enter", claim, b"message") for claim in (holder, *waiting)]
-    # The last of the crowd comes again: it stands where its own operation does not look.
-    crowded += [*ops, ("enter", waiting[-1], None), ("reap", KEY), ("reap", KEY)]
     with (
         closing(SqliteBackend.from_url(f"sqlite:///{file}", _options(clock))) as sqlite,
         closing(RedisBackend.from_url(redis_server.url, _options(clock))) as store,
     ):
-        assert_alike(Twin(sqlite), Twin(store), clock, crowded)
+        assert_alike(Twin(sqlite), Twin(store), clock, crowded(limit, crowd, ops))

@@ -88,6 +88,32 @@ class Clock:
         return self.now
 
 
+#: Who waits behind a holder: in which mode and way, and for how long a place is kept.
+Crowd = list[tuple[Mode, Wait, int]]
+
+
+def crowds(most: int) -> st.SearchStrategy[Crowd]:
+    """About as many as an operation loads, or more, up to *most*."""
+    one = st.tuples(
+        st.sampled_from([Mode.SHARED, Mode.SHARED, Mode.EXCLUSIVE]),
+        st.sampled_from([Wait.QUEUE, Wait.PLACE]),
+        st.sampled_from([2 * SECOND, 60 * SECOND]),
+    )
+    return st.lists(one, min_size=WINDOW - 2, max_size=most)
+
+
+def crowded(limit: int, crowd: Crowd, ops: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """*ops*, behind the operations that have *crowd* wait for a key with a holder."""
+    holder = Claim(KEY, "a", "1", ttl=4 * SECOND)
+    waiting = [
+        Claim(KEY, f"w{n}", "1", 9 * SECOND, mode, limit, wait, patience)
+        for n, (mode, wait, patience) in enumerate(crowd)
+    ]
+    enter = [("enter", claim, b"message") for claim in (holder, *waiting)]
+    # The last of the crowd comes again: it stands where its own operation does not look.
+    return [*enter, *ops, ("enter", waiting[-1], None), ("reap", KEY), ("reap", KEY)]
+
+
 @dataclass
 class Twin:
     """A store, and the tokens it has given, which grow."""
