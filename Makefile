@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types docs bench chaos clean
+.PHONY: help demo test matrix quick lint types docs bench chaos mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -7,8 +7,11 @@ help:   ## show this list
 demo:   ## install the package in .venv-demo and run the shop, with workers killed and paused
 	@scripts/demo
 
-test:   ## everything: missing servers are installed where that is allowed, then all of tox.ini
+test:   ## lint, types, docs and every test on one Python and Celery; installs servers where it may
 	@scripts/test
+
+matrix: ## what could differ on the oldest Celery and the other Pythons
+	@scripts/test -e celery55,py311,py313
 
 quick:  ## the tests that need no server, in under two minutes
 	@scripts/tox run -e quick
@@ -25,7 +28,10 @@ bench:  ## cycles and throughput as ratios, and beats under faults; the report g
 chaos:  ## ten minutes of random kills, pauses, cuts and restarts, and an independent checker
 	@scripts/tox run -e chaos
 
+mutants: ## change the rules in every small way, and list the changes that no unit test finds
+	@scripts/tox run -e mutants
+
 clean:  ## remove everything these commands have made
 	rm -rf .tox .venv-tox .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-		.import_linter_cache build dist docs/_build var
+		.import_linter_cache build dist docs/_build mutants var
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

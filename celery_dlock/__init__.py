@@ -16,7 +16,6 @@ from celery_dlock.contention import (
     WaitHere,
 )
 from celery_dlock.core.backoff import FullJitter
-from celery_dlock.core.current import current_lease
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import (
     BackendUnavailable,
@@ -27,10 +26,10 @@ from celery_dlock.errors import (
     LockTimeout,
     StaleFencingToken,
 )
-from celery_dlock.tasks.decorators import locked_task
-from celery_dlock.tasks.hold import lock
+from celery_dlock.locks.current import current_lease
+from celery_dlock.tasks.block import lock
 from celery_dlock.tasks.idempotency import idempotency_key
-from celery_dlock.tasks.task import LockedTask
+from celery_dlock.tasks.task import LockedTask, locked_task
 
 __all__ = [
     "BackendUnavailable",

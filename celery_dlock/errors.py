@@ -69,7 +69,7 @@ class LockTimeout(LockContended):
 class LockLost(DLockError):
     """The lease of *key* has gone, or can no longer be trusted; *reason* says why."""
 
-    def __init__(self, key: str, reason: str = "the lease has ended") -> None:
+    def __init__(self, key: str, reason: str = "the lease has expired") -> None:
         super().__init__(key, reason)
         self.key = key
         self.reason = reason

@@ -10,33 +10,74 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.backends.helper import through_helper
-from celery_dlock.core.checks import did_you_mean
+from celery_dlock.core.checks import did_you_mean, quoted
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.stores.base import BackendOptions, LockBackend
+from celery_dlock.stores.subprocess import through_helper
 
 GROUP = "celery_dlock.backends"
 
-#: Scheme to ``module:Class`` and the extra that brings its driver.
-BACKENDS: Mapping[str, tuple[str, str | None]] = {
-    "memory": ("celery_dlock.backends.memory:MemoryBackend", None),
-    "sqlite": ("celery_dlock.backends.sqlite:SqliteBackend", None),
-    "redis": ("celery_dlock.backends.redis:RedisBackend", "redis"),
-    "rediss": ("celery_dlock.backends.redis:RedisBackend", "redis"),
-    "redis+unix": ("celery_dlock.backends.redis:RedisBackend", "redis"),
-    "zookeeper": ("celery_dlock.backends.zookeeper:ZooKeeperBackend", "zookeeper"),
-    "redis+sentinel": ("celery_dlock.backends.redis_sentinel:RedisSentinelBackend", "redis"),
-    "redis+cluster": ("celery_dlock.backends.redis_cluster:RedisClusterBackend", "redis"),
-    "redlock": ("celery_dlock.backends.redlock:RedlockBackend", "redis"),
-    "etcd": ("celery_dlock.backends.etcd:EtcdBackend", "etcd"),
-    "etcd+https": ("celery_dlock.backends.etcd:EtcdBackend", "etcd"),
+_DOCTOR = "celery_dlock.ops.doctor"
+
+
+class Provided(NamedTuple):
+    """A store of this package: its class, the extra for its driver, what the doctor has for it.
+
+    Both are ``module:name``, and imported when they are needed, for they need drivers.
+    """
+
+    backend: str
+    extra: str | None
+    checks: str
+
+
+_REDIS = Provided(
+    "celery_dlock.stores.redis.store:RedisBackend", "redis", f"{_DOCTOR}.redis:examine_redis"
+)
+_ETCD = Provided(
+    "celery_dlock.stores.etcd.store:EtcdBackend", "etcd", f"{_DOCTOR}.etcd:examine_etcd"
+)
+
+#: The stores by the schemes of their URLs.
+BACKENDS: Mapping[str, Provided] = {
+    "memory": Provided(
+        "celery_dlock.stores.memory:MemoryBackend", None, f"{_DOCTOR}.local:examine_memory"
+    ),
+    "sqlite": Provided(
+        "celery_dlock.stores.sql.sqlite:SqliteBackend", None, f"{_DOCTOR}.local:examine_sqlite"
+    ),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+unix": _REDIS,
+    "redis+sentinel": Provided(
+        "celery_dlock.stores.redis.sentinel:RedisSentinelBackend",
+        "redis",
+        f"{_DOCTOR}.redis:examine_sentinel",
+    ),
+    "redis+cluster": Provided(
+        "celery_dlock.stores.redis.cluster:RedisClusterBackend",
+        "redis",
+        f"{_DOCTOR}.redis:examine_cluster",
+    ),
+    "redlock": Provided(
+        "celery_dlock.stores.redlock.store:RedlockBackend",
+        "redis",
+        f"{_DOCTOR}.redlock:examine_redlock",
+    ),
+    "zookeeper": Provided(
+        "celery_dlock.stores.zookeeper.store:ZooKeeperBackend",
+        "zookeeper",
+        f"{_DOCTOR}.zookeeper:examine_zookeeper",
+    ),
+    "etcd": _ETCD,
+    "etcd+https": _ETCD,
 }
 
 #: The exporters that ``dlock_sinks`` knows by name.
-SINKS: Mapping[str, tuple[str, str]] = {
-    "events": ("celery_dlock.monitoring.stream:EventStreamSink", ""),
+SINKS: Mapping[str, tuple[str, str | None]] = {
+    "events": ("celery_dlock.monitoring.stream:EventStreamSink", None),
     "opentelemetry": ("celery_dlock.monitoring.otel:OpenTelemetrySink", "opentelemetry"),
     "prometheus": ("celery_dlock.monitoring.prometheus:PrometheusSink", "prometheus"),
     "statsd": ("celery_dlock.monitoring.statsd:StatsdSink", "statsd"),
@@ -54,13 +95,17 @@ def backend_class(url: str) -> type[LockBackend]:
     """
     scheme = scheme_of(url)
     if scheme in BACKENDS:
-        path, extra = BACKENDS[scheme]
-        return _load(EntryPoint(scheme, path, GROUP), extra)
-    others = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if scheme in others:
-        return _load(others[scheme], None)
-    hint = did_you_mean(scheme, [*BACKENDS, *others])
-    raise ConfigurationError(f"no lock store answers to {scheme}://; {hint}")
+        path, extra, _ = BACKENDS[scheme]
+    else:
+        others = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+        if scheme not in others:
+            hint = did_you_mean(scheme, [*BACKENDS, *others])
+            raise ConfigurationError(f"no lock store answers to {scheme}://; {hint}")
+        path, extra = others[scheme], None
+    found = load(path, extra, f"{scheme}://")
+    if not isinstance(found, type) or not issubclass(found, LockBackend):
+        raise ConfigurationError(f"{path}, given for {scheme}://, is no LockBackend")
+    return found
 
 
 def open_backend(url: str, options: BackendOptions, *, forking: bool = False) -> LockBackend:
@@ -80,18 +125,19 @@ def sink_named(name: str) -> Any:
     Raises :exc:`~celery_dlock.ConfigurationError`, with the command to run when what it needs is
     not installed.
     """
-    path, extra = SINKS.get(name, (name, ""))
-    return load_sink(path, extra, f"the sink {name!r}")
+    path, extra = SINKS.get(name, (name, None))
+    return load(path, extra, f"the sink {quoted(name)}")
 
 
-def load_sink(path: str, extra: str, what: str) -> Any:
+def load(path: str, extra: str | None, what: str) -> Any:
     """What *path* names, which the extra *extra* brings; *what* it is, for errors."""
     module, _, attribute = path.rpartition(":" if ":" in path else ".")
     try:
         return EntryPoint("", f"{module}:{attribute}", "").load()
     except (ImportError, AttributeError) as exc:
-        if not extra or isinstance(exc, AttributeError) or _ours(exc):
-            raise ConfigurationError(f"{what} cannot be imported: {exc}") from exc
+        ours = isinstance(exc, AttributeError) or (exc.name or "").startswith("celery_dlock.")
+        if not extra or ours:
+            raise ConfigurationError(f"{what} cannot be imported from {path}: {exc}") from exc
         raise ConfigurationError(f'{what} needs: pip install "celery-dlock[{extra}]"') from exc
 
 
@@ -104,21 +150,3 @@ def scheme_of(url: str) -> str:
             f"sqlite:///dlock.db; known: {', '.join(sorted(BACKENDS))}"
         )
     return match[1].lower()
-
-
-def _load(entry: EntryPoint, extra: str | None) -> type[LockBackend]:
-    try:
-        found = entry.load()
-    except (ImportError, AttributeError) as exc:
-        if extra is None or isinstance(exc, AttributeError) or _ours(exc):
-            what = f"{entry.value}, given for {entry.name}://"
-            raise ConfigurationError(f"cannot import {what}: {exc}") from exc
-        command = f'pip install "celery-dlock[{extra}]"'
-        raise ConfigurationError(f"{entry.name}:// needs a driver: {command}") from exc
-    if not isinstance(found, type) or not issubclass(found, LockBackend):
-        raise ConfigurationError(f"{entry.value}, given for {entry.name}://, is no LockBackend")
-    return found
-
-
-def _ours(error: ImportError) -> bool:
-    return (error.name or "").startswith("celery_dlock.")

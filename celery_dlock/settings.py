@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from celery_dlock.backends.base import BackendOptions, LockBackend, Trait
-from celery_dlock.backends.copies import Copies
-from celery_dlock.core.checks import did_you_mean, duration
+from celery_dlock.core.checks import did_you_mean, duration, quoted, str_of
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import SINKS
+from celery_dlock.stores.base import BackendOptions, Copies, LockBackend, Trait
 
 PREFIX = "dlock_"
 LARGEST_EPOCH = 1023
@@ -38,8 +37,8 @@ class HistoryOptions:
 class Settings:
     """Each field is the setting ``dlock_<field>``; durations are seconds.
 
-    ``done_ttl`` is by default twice the visibility timeout of Celery's Redis transport: for as
-    long can a copy of a finished task still be redelivered.
+    ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
+    broker: for as long can a duplicate of a finished task still be redelivered.
     """
 
     url: str = field(repr=False)
@@ -49,7 +48,7 @@ class Settings:
     on_contention: Any = None
     on_unavailable: Literal["reschedule", "fail"] = "reschedule"
     key_prefix: str = "dlock"
-    done_ttl: float = 7200.0
+    done_ttl: float | None = None
     lock_delay: float = 0.0
     fencing_epoch: int = 0
     wait_replicas: Copies | None = None
@@ -112,7 +111,7 @@ def _refuse_unknown(conf: Any) -> None:
         # An upper-case name is read by nobody; harmless if it only feeds the setting proper.
         missed = lower in known and conf.get(lower) is None
         if key.startswith(PREFIX) or meant or missed:
-            raise ConfigurationError(f"unknown setting {key}; {did_you_mean(key, spelt)}")
+            raise ConfigurationError(f"unknown setting {str_of(key)}; {did_you_mean(key, spelt)}")
 
 
 def _url(name: str, value: Any) -> str:
@@ -123,8 +122,15 @@ def _url(name: str, value: Any) -> str:
 
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{name} must be a name, got {value!r}")
+        raise ConfigurationError(f"{name} must be a name, got {quoted(value)}")
     return value
+
+
+def _broker(name: str, value: Any) -> str:
+    told = _name(name, value)
+    if "@" in told.partition("://")[2]:
+        raise ConfigurationError(f"{name} is stored and logged: leave out user and password")
+    return told
 
 
 def _traits(name: str, value: Any) -> frozenset[Trait]:
@@ -132,7 +138,7 @@ def _traits(name: str, value: Any) -> frozenset[Trait]:
     for entry in (required := _listing(name, value)):
         if entry not in known:
             raise ConfigurationError(
-                f"{name}: no trait {entry!r}; {did_you_mean(str(entry), known)}"
+                f"{name}: no trait {quoted(entry)}; {did_you_mean(entry, known)}"
             )
     return frozenset(map(Trait, required))
 
@@ -141,20 +147,20 @@ def _one_of(words: Sequence[str], name: str, value: Any) -> str:
     if value not in words:
         *others, last = map(repr, words)
         what = f"{', '.join(others)} or {last}"
-        raise ConfigurationError(f"{name} must be {what}, got {value!r}")
+        raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
     return str(value)
 
 
 def _key_prefix(name: str, value: Any) -> str:
     if not isinstance(value, str) or not _KEY_PREFIX.fullmatch(value):
-        raise ConfigurationError(f"{name} must be letters, digits and _.:/-, got {value!r}")
+        raise ConfigurationError(f"{name} must be letters, digits and _.:/-, got {quoted(value)}")
     return value
 
 
 def _epoch(name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value <= LARGEST_EPOCH:
         what = f"a whole number from 0 to {LARGEST_EPOCH}"
-        raise ConfigurationError(f"{name} must be {what}, got {value!r}")
+        raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
     return value
 
 
@@ -163,12 +169,14 @@ def _copies(name: str, value: Any) -> Copies:
     given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"replicas": value}
     known = {"replicas", "aof", "timeout"}
     for unknown in given.keys() - known:
-        raise ConfigurationError(f"{name} has no {unknown!r}; {did_you_mean(str(unknown), known)}")
+        raise ConfigurationError(f"{name} has no {quoted(unknown)}; {did_you_mean(unknown, known)}")
     replicas, aof = given.get("replicas"), given.get("aof", False)
     if type(replicas) is not int or replicas < 1:
-        raise ConfigurationError(f"{name} is a number of replicas from 1 up, got {replicas!r}")
+        raise ConfigurationError(
+            f"{name} is a number of replicas from 1 up, got {quoted(replicas)}"
+        )
     if not isinstance(aof, bool):
-        raise ConfigurationError(f"{name}: aof is True or False, got {aof!r}")
+        raise ConfigurationError(f"{name}: aof is True or False, got {quoted(aof)}")
     return Copies(replicas, aof, duration(f"{name}: timeout", given.get("timeout", 1.0)))
 
 
@@ -180,13 +188,15 @@ def _options(name: str, value: Any) -> dict[str, Any]:
 
 def _sinks(name: str, value: Any) -> tuple[Sink, ...]:
     for sink in (sinks := _listing(name, value)):
-        if callable(sink) or (isinstance(sink, str) and _DOTTED.fullmatch(sink)):
-            continue
-        if sink not in SINKS:
+        if not callable(sink) and not (isinstance(sink, str) and _names_a_sink(sink)):
             what = "callables, dotted paths such as 'shop.locks.count', or names of exporters"
-            hint = did_you_mean(str(sink), SINKS)
-            raise ConfigurationError(f"{name} takes {what}, got {sink!r}; {hint}")
+            hint = did_you_mean(sink, SINKS)
+            raise ConfigurationError(f"{name} takes {what}, got {quoted(sink)}; {hint}")
     return sinks
+
+
+def _names_a_sink(text: str) -> bool:
+    return text in SINKS or _DOTTED.fullmatch(text) is not None
 
 
 def _history(name: str, value: Any) -> HistoryOptions:
@@ -194,7 +204,7 @@ def _history(name: str, value: Any) -> HistoryOptions:
     given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"url": value}
     known = {"url", "keep"}
     for unknown in given.keys() - known:
-        raise ConfigurationError(f"{name} has no {unknown!r}; {did_you_mean(str(unknown), known)}")
+        raise ConfigurationError(f"{name} has no {quoted(unknown)}; {did_you_mean(unknown, known)}")
     url = given.get("url")
     if not isinstance(url, str) or "://" not in url:
         what = "the URL of a database, as SQLAlchemy writes it: sqlite:///locks-history.db"
@@ -204,7 +214,7 @@ def _history(name: str, value: Any) -> HistoryOptions:
 
 def _listing(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{name} must be a list, got {value!r}")
+        raise ConfigurationError(f"{name} must be a list, got {quoted(value)}")
     return tuple(value)
 
 
@@ -226,7 +236,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "backend_options": _options,
     "sinks": _sinks,
     "history": _history,
-    "broker": _name,
+    "broker": _broker,
     "beat_scheduler": _name,
     "beat_catch_up": partial(_one_of, ("none", "once", "all")),
 }

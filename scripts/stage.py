@@ -19,12 +19,13 @@ stage = Path.cwd()
 if stage.name != "stage":
     raise SystemExit(f"{stage} is emptied here, so it must be called 'stage'")
 
-for entry in stage.iterdir():
-    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+for old in stage.rglob("*"):
+    if old.is_file() and "__pycache__" not in old.parts:  # what is compiled there may do once more
+        old.unlink()
 for name in STAGED:
     source = root / name
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__", "_build", "var")
-        shutil.copytree(source, stage / name, ignore=ignored)
+        shutil.copytree(source, stage / name, ignore=ignored, dirs_exist_ok=True)
     elif source.exists():
         shutil.copy(source, stage / name)

@@ -1,1 +1,4 @@
-"""Many beats, one leader, every tick once: ``celery -A shop beat -S dlock`` on every host."""
+"""Many beats, one leader, every tick once: ``celery -A shop beat -S dlock`` on every host.
+
+It runs in beat's process.
+"""

@@ -1,7 +1,8 @@
 """Which beat leads: the one that holds an ordinary lock, under an ordinary lease.
 
 The keeper renews it in the background, whatever the scheduler is doing. Whoever stands by asks
-again and again, with a place in the key's queue, so that people can see who does.
+again and again, with a place in the key's queue, so that people can see who does, and what falls
+due next.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ import os
 import socket
 import time
 import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from celery_dlock.beat.records import NotNow, StepDown
-from celery_dlock.core.events import LEAD, Acquired, Lost, Released, Subject
-from celery_dlock.core.lease import SECOND, Lease, Term
-from celery_dlock.core.manager import Keeping
-from celery_dlock.core.state import Claim, Outcome, Wait
-from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.beat.tick_ledger import NotNow, StepDown, TickRecord, noting, read
+from celery_dlock.core.events import LEAD, Subject
+from celery_dlock.core.lease import SECOND, Lease
+from celery_dlock.core.state import Claim, Holder, Outcome, WaitMode, task_id_of
+from celery_dlock.locks.hold import Hold
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
 
 #: Seconds between two questions of a beat that stands by, and between two looks of one that leads.
 ASK = 1.0
 
 #: For how many seconds a beat that has asked counts as standing by.
-PATIENCE = 5.0
+STANDBY_SECONDS = 5.0
 
 #: Nothing is sent in the last part of a lease: it was to be renewed before the last two thirds.
 LAST_PART = 1 / 4
@@ -39,13 +42,13 @@ def key_of(app: Any) -> str:
     return f"{KEYS}{app.main or ''}"
 
 
-def requests_of(key: str) -> str:
+def _requests_of(key: str) -> str:
     """Beside this key stands who was asked to hand over, under the name ``to``."""
     return f"{key}:hand-over"
 
 
 class Leader:
-    """One beat's part in the election. Its lease is there while it leads."""
+    """One beat's part in the election."""
 
     def __init__(self, app: Any) -> None:
         self.key = key_of(app)
@@ -53,52 +56,57 @@ class Leader:
         #: What makes the ids of its ticks its own.
         self.scope = f"{prefix}:{self.key}"
         self.who = f"beat@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        self.lease: Lease | None = None
         self._app = app
         self._subject = Subject(self.who, LEAD, LEAD)
-        self._asked: Claim | None = None
+        self._hold: Hold | None = None
         self._unheard = False
         self._rests_until = 0.0
-        self._since = 0.0
+
+    @property
+    def lease(self) -> Lease | None:
+        """There while it leads."""
+        return None if self._hold is None else self._hold.lease
 
     def leads(self) -> bool:
         """Whether this beat may believe that it leads."""
-        return self.lease is not None and not self.lease.lost
+        lease = self.lease
+        return lease is not None and not lease.lost
 
     def campaign(self) -> bool:
         """Ask for the lead; whether this beat has it now. Raises :exc:`BackendUnavailable`."""
         here = runtime(self._app)
         if self._unheard:  # what is claimed in vain may land all the same: each would be one more
-            here.backend.notes(self.key)
+            noting(here.backend).notes(self.key)
         self._unheard = True
-        claim = self._asked = Claim(
+        claim = Claim(
             self.key,
             task=f"{self.who}:0:0",
             nonce=uuid.uuid4().hex,
             ttl=here.lease_time(None),
-            wait=Wait.PLACE,
-            patience=int(PATIENCE * SECOND),
+            wait=WaitMode.PLACE,
+            patience=int(STANDBY_SECONDS * SECOND),
         )
-        answer = here.manager.acquire([claim], Keeping(None, _told_when_it_retires))
+        self._hold = Hold(here.manager, here.sinks.emit, self._subject, ends_once=True)
+        answer = self._hold.ask([claim])
         self._unheard = False
         if not isinstance(answer, Lease):
             return False
-        self.lease, self._since = answer, time.monotonic()
-        tokens = (answer.fencing_token,)
-        here.sinks.emit(Acquired(self._subject, answer.keys, tokens, took=0.0, ttl=answer.ttl))
+        self._hold.taken(answer, took=0.0)
         return True
 
     def check(self) -> None:
         """Raise :exc:`StepDown` or :exc:`NotNow` when this beat must not send anything."""
-        if self.lease is None or self.lease.lost:
+        lease = self.lease
+        if lease is None or lease.lost:
             raise StepDown("its lease is lost")
-        if self.lease.remaining() < self.lease.ttl * LAST_PART:
+        if lease.remaining() < lease.ttl * LAST_PART:
             raise NotNow("its lease was not renewed in time")
 
     def lose(self, reason: str) -> None:
         """Another beat has the lead, whatever the lease says."""
-        if self.lease is not None:
-            self.lease.terms[0].lose(reason)
+        lease = self.lease
+        if lease is not None:
+            lease.terms[0].lose(reason)
 
     def abandon(self) -> None:
         """Give the lead back from another thread, while that of the scheduler hangs."""
@@ -109,9 +117,9 @@ class Leader:
 
     def asked_to_go(self) -> bool:
         """Whether somebody wants another beat to lead."""
-        backend = runtime(self._app).backend
-        asked = backend.notes(requests_of(self.key)).get("to")
-        return self.lease is not None and asked == self.lease.owner.encode()
+        lease, backend = self.lease, noting(runtime(self._app).backend)
+        asked = backend.notes(_requests_of(self.key)).get("to")
+        return lease is not None and asked == lease.owner.encode()
 
     def rest(self, seconds: float) -> None:
         """Do not ask for the lead for so long: somebody else may."""
@@ -123,26 +131,48 @@ class Leader:
 
     def retire(self) -> None:
         """Give the lead back, or the place of who stands by. Never raises for the store."""
-        here, lease, self.lease = runtime(self._app), self.lease, None
-        if lease is None:
-            if self._asked is not None:
-                here.manager.take_back([self._asked])
-            return
-        (term,) = lease.terms
-        told = term.lost
-        if told:  # a store that is away may take its time now
-            here.sinks.emit(Lost(self._subject, self.key, told))
-        try:
-            here.manager.release(lease, Outcome.OVER)
-        except BackendUnavailable as exc:
-            term.lose(f"nobody heard that it was given back: {exc}")
-        if term.lost and not told:
-            here.sinks.emit(Lost(self._subject, self.key, term.lost))
-        elif not told:
-            held = time.monotonic() - self._since
-            here.sinks.emit(Released(self._subject, lease.keys, Outcome.OVER, held))
-        lease.give_back()
+        if self._hold is not None:
+            self._hold.give_back(Outcome.OVER)
 
 
-def _told_when_it_retires(term: Term, reason: str) -> None:
-    """Every second it looks whether it leads."""
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The beats of one app as the store had them at one moment."""
+
+    key: str
+    holder: Holder | None
+    standbys: tuple[str, ...]
+    records: dict[str, TickRecord]
+
+    @classmethod
+    def of(cls, app: Any) -> Status:
+        """Ask the store of *app*. Raises :exc:`~celery_dlock.BackendUnavailable`."""
+        backend, key = runtime(app).existing_store(), key_of(app)
+        backend.reap(key)  # who has not asked for a while does not stand by any more
+        state = backend.peek(key)
+        standing_by = tuple(task_id_of(waiting.task) for waiting in state.waiting)
+        holder = state.holders[0] if state.holders else None
+        return cls(key, holder, standing_by, read(backend, key))
+
+    @property
+    def leader(self) -> str | None:
+        """Host, process and number of the beat that leads."""
+        return None if self.holder is None else task_id_of(self.holder.task)
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when it leads, on the store's clock."""
+        if self.holder is None:
+            return None
+        return datetime.fromtimestamp(self.holder.since / SECOND, UTC)
+
+    def dues(self) -> list[tuple[str, datetime]]:
+        """The entries and when each falls due next, the first one first."""
+        dues = [(record.next, name) for name, record in self.records.items() if record.next]
+        return [(name, due) for due, name in sorted(dues)]
+
+    def ask_to_hand_over(self, backend: LockBackend) -> bool:
+        """Have the leader of this status go; ``False`` if another one was asked since."""
+        assert self.holder is not None
+        to = {"to": self.holder.owner.encode()}
+        return noting(backend).note(_requests_of(self.key), self.holder.token, to)

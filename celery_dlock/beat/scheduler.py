@@ -18,14 +18,14 @@ from celery.beat import Scheduler
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 from kombu.exceptions import OperationalError
 
-from celery_dlock.backends.base import Trait
+from celery_dlock.beat.fenced_scheduler import FencedScheduler
 from celery_dlock.beat.leader import ASK, Leader
-from celery_dlock.beat.led import Led
-from celery_dlock.beat.records import Deposed, NotNow, Records, StepDown
+from celery_dlock.beat.tick_ledger import Deposed, NotNow, StepDown, TickLedger, noting
 from celery_dlock.beat.ticks import CatchUp
-from celery_dlock.core.outage import Outage
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.locks.throttled_warning import ThrottledWarning
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import Trait
 
 logger = logging.getLogger("celery_dlock")
 
@@ -57,13 +57,14 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
             raise ConfigurationError(
                 "beat -S dlock needs a lock store that other processes see: every beat would lead"
             )
-        self._class = led(here.settings.beat_scheduler)
+        noting(here.backend)
+        self._class = fenced(here.settings.beat_scheduler)
         self._options = {**options, "app": app, "max_interval": max_interval}
         self._leader = Leader(app)
-        self._scheduler: Led | None = None
+        self._scheduler: FencedScheduler | None = None
         self._next = self._looks = 0.0
         self._rest = REST
-        self._outage = Outage()
+        self._warning = ThrottledWarning()
         super().__init__(app, max_interval=max_interval, lazy=True, **options)
         self.max_interval: float = min(self.max_interval, ASK)
 
@@ -77,13 +78,13 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
             try:
                 wait = self._lead() if self._scheduler else self._stand_by()
             except NotNow as exc:
-                self._outage.lasts("beat: %s", exc)
+                self._warning.warn("beat: %s", exc)
             except StepDown as exc:
                 if isinstance(exc, Deposed):
                     self._leader.lose(str(exc))
                 self._step_down(str(exc))
             except BackendUnavailable as exc:
-                self._outage.lasts("beat: the lock store does not answer: %s", exc)
+                self._warning.warn("beat: the lock store does not answer: %s", exc)
             except ConfigurationError:
                 raise  # it would be there every time
             except OperationalError as exc:
@@ -99,13 +100,13 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
         if self._leader.rests():
             return self.max_interval
         leads = self._leader.campaign()
-        self._outage.over("beat: the lock store answers again")
+        self._warning.resolved("beat: the lock store answers again")
         if not leads:
             return self.max_interval
         here, lease = runtime(self.app), self._leader.lease
         assert lease is not None
         try:
-            records = Records(here.backend, self._leader.key, lease.fencing_token)
+            records = TickLedger(here.backend, self._leader.key, lease.fencing_token)
             with self._watched():
                 self._scheduler = self._inside()
                 self._scheduler.begin(
@@ -119,7 +120,7 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
         self._next = 0.0
         return 0.0
 
-    def _inside(self) -> Led:
+    def _inside(self) -> FencedScheduler:
         try:
             return self._class(**self._options)
         except TypeError as exc:  # an entry with an option that there is not, say
@@ -134,13 +135,13 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
             self._looks = now + ASK
             with suppress(BackendUnavailable):
                 if self._leader.asked_to_go():
-                    raise StepDown("it was asked to hand over")
+                    raise StepDown("it was asked to step down")
         if now >= self._next:
             with self._watched():
                 wait = self._scheduler.tick()
             self._next = time.monotonic() + (wait or 0.0)
             self._rest = REST
-        self._outage.over("beat: it goes on")
+        self._warning.resolved("beat: it goes on")
         return max(0.0, self._next - time.monotonic())
 
     def _step_down(self, reason: str) -> None:
@@ -188,7 +189,7 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
             self._close()
 
 
-def led(name: str) -> type[Led]:
+def fenced(name: str) -> type[FencedScheduler]:
     """The class called *name*, or its path, as one that is led."""
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     try:
@@ -199,7 +200,7 @@ def led(name: str) -> type[Led]:
         raise ConfigurationError(f"dlock_beat_scheduler: {name} is no scheduler of Celery's beat")
     if issubclass(found, LeaderScheduler):
         raise ConfigurationError("dlock_beat_scheduler is the one inside, not dlock itself")
-    return type(found.__name__, (Led, found), {})
+    return type(found.__name__, (FencedScheduler, found), {})
 
 
 @contextmanager

@@ -1,20 +1,42 @@
-"""What all commands have in common: errors in one line, and a store that can be seen from here."""
+"""What all commands share: options, errors in one line, a store that is seen from here, completion.
+
+A shell offers keys, and the ids of tasks that wait or are dead. It asks while somebody types: it is
+answered soon or not at all, and nothing else is printed.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from itertools import islice
 from typing import Any
 
 import click
+from celery.app.utils import find_app
 
-from celery_dlock.backends.base import Trait
-from celery_dlock.cli.safe import one_line, shown
+from celery_dlock.cli.output import one_line, shown
+from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import ConfigurationError, DLockError
-from celery_dlock.inspection.overview import Line
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.ops.overview import Line, names_in_use
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import Trait
+
+Option = Callable[[Any], Any]
+
+#: ``--json``.
+for_programs: Option = click.option("--json", "for_programs", is_flag=True, help="For programs.")
+
+
+def limit(default: int, most: int | None = None) -> Option:
+    """``--limit``, of how much is shown."""
+    allowed = click.IntRange(1, most)
+    return click.option("--limit", default=default, show_default=True, type=allowed, metavar="N")
 
 
 class Command(click.Command):
@@ -23,20 +45,39 @@ class Command(click.Command):
     #: How a line of its log begins.
     log_format = "%(message)s"
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _harmless():
+            try:
+                return super().parse_args(ctx, args)
+            except ValueError as exc:  # what no file can be called
+                raise click.UsageError(str(exc), ctx) from exc
+
     def invoke(self, ctx: click.Context) -> Any:
         _log_in_lines(self.log_format)
-        try:
-            return super().invoke(ctx)
-        except ConfigurationError as exc:
-            hint = "; no application is named: celery -A shop dlock …" if _unnamed(ctx) else ""
-            raise click.ClickException(one_line(str(exc)) + hint) from exc
-        except DLockError as exc:
-            raise click.ClickException(one_line(str(exc))) from exc
-        except OSError as exc:
-            if exc.errno == errno.EPIPE:  # whoever reads has read enough, which click knows
-                raise
-            _leave_unwritten()
-            raise click.ClickException(one_line(str(exc))) from exc
+        with _harmless():
+            try:
+                return super().invoke(ctx)
+            except ConfigurationError as exc:
+                hint = "; no application is named: celery -A shop dlock …" if _unnamed(ctx) else ""
+                raise click.ClickException(f"{exc}{hint}") from exc
+            except (DLockError, UnicodeEncodeError) as exc:  # half a character is in no store
+                raise click.ClickException(str(exc)) from exc
+            except OSError as exc:
+                if exc.errno == errno.EPIPE:  # whoever reads has read enough, which click knows
+                    raise
+                _leave_unwritten()
+                raise click.ClickException(str(exc)) from exc
+
+
+@contextmanager
+def _harmless() -> Iterator[None]:
+    """An error is one line, whatever texts of others are in it."""
+    try:
+        yield
+    except click.UsageError as exc:
+        raise click.UsageError(one_line(exc.format_message()), exc.ctx) from exc
+    except click.ClickException as exc:
+        raise click.ClickException(one_line(exc.format_message())) from exc
 
 
 class Service(Command):
@@ -71,7 +112,7 @@ def readable(found: Line) -> Line:
     """
     if found.unreadable:
         why = f"the lock store answers, and cannot read {shown(found.key)}: {found.unreadable}"
-        raise click.ClickException(one_line(why))
+        raise click.ClickException(why)
     return found
 
 
@@ -101,9 +142,79 @@ def _log_in_lines(form: str) -> None:
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
-        handler.addFilter(lambda record: record.levelno >= _LEAST.get(record.name, logging.ERROR))
+        handler.setLevel(logging.WARNING)
+        handler.addFilter(lambda at: at.name == "celery_dlock" or at.levelno >= logging.ERROR)
         handler.setFormatter(_Lines(form))
         root.addHandler(handler)
 
 
-_LEAST = {"celery_dlock": logging.WARNING}
+#: Seconds that a shell waits at most.
+COMPLETION_TIMEOUT = 3.0
+
+#: So many are offered, and so many are looked through.
+OFFERED, LOOKED_THROUGH = 100, 5_000
+
+
+def keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Keys that are in use."""
+    return _offered(ctx, incomplete, _keys)
+
+
+def waiting_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Tasks with a message at the head of a queue."""
+    return _offered(ctx, incomplete, _waiting)
+
+
+def dead_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Tasks with a dead message."""
+    return _offered(ctx, incomplete, _dead)
+
+
+def _keys(app: Any) -> Iterator[str]:
+    for names in names_in_use(runtime(app).existing_store()):
+        yield from names
+
+
+def _waiting(app: Any) -> Iterator[str]:
+    backend = runtime(app).existing_store()
+    for names in names_in_use(backend, waiting=True):
+        for state in backend.look(names):
+            yield from (task_id_of(entry.task) for entry in state.waiting if entry.parked)
+
+
+def _dead(app: Any) -> Iterable[str]:
+    return [task_id_of(letter.dead.task) for letter in runtime(app).existing_store().dead(OFFERED)]
+
+
+def _offered(
+    ctx: click.Context, incomplete: str, all_: Callable[[Any], Iterable[str]]
+) -> list[str]:
+    """Those that begin as what was typed; none that a shell would have to quote."""
+    found: list[str] = []
+
+    def look() -> None:
+        some = islice(all_(_app(ctx)), LOOKED_THROUGH)
+        fitting = (text for text in some if text.startswith(incomplete) and text.isprintable())
+        found.extend(islice(dict.fromkeys(fitting), OFFERED))
+
+    _quietly(look)
+    return sorted(found)
+
+
+def _quietly(look: Callable[[], None]) -> None:
+    """Run *look* for no longer than a shell waits, and swallow whatever it says."""
+
+    def silently() -> None:
+        with suppress(BaseException):  # whatever an application does as it is loaded
+            look()
+
+    thread = threading.Thread(target=silently, daemon=True)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        thread.start()
+        thread.join(COMPLETION_TIMEOUT)
+
+
+def _app(ctx: click.Context) -> Any:
+    """Celery loads the application when a command runs; a shell only asks."""
+    named = ctx.find_root().params.get("app")
+    return find_app(named) if isinstance(named, str) else named

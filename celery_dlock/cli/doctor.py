@@ -1,4 +1,4 @@
-"""``dlock doctor``: what breaks a promise, and what mends it."""
+"""``dlock doctor``: what breaks a promise, and what fixes it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from celery_dlock.cli.command import Command
-from celery_dlock.cli.safe import as_json
-from celery_dlock.cli.screen import put
-from celery_dlock.inspection.doctor.examine import examine
-from celery_dlock.inspection.doctor.finding import Finding, Severity
+from celery_dlock.cli.command import Command, for_programs
+from celery_dlock.cli.output import as_json, put
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.finding import Finding, Severity
 
 STYLES: dict[Severity, str] = {"broken": "bold red", "weak": "yellow", "unknown": "cyan"}
 
 
-@click.command(cls=Command, short_help="Say what breaks a promise, and what mends it.")
-@click.option("--json", "for_programs", is_flag=True, help="For programs.")
+@click.command(cls=Command, short_help="Say what breaks a promise, and what fixes it.")
+@for_programs
 @click.pass_context
 def doctor(ctx: click.Context, *, for_programs: bool) -> None:
-    """Read the configuration of store, broker and tasks: what breaks a promise, what mends it.
+    """Read the configuration of store, broker and tasks: what breaks a promise, what fixes it.
 
     Changes nothing. Exits with 1 when something is broken; what is only weak, or cannot be seen,
     leaves it at 0.
@@ -50,7 +49,7 @@ def _details(finding: Finding) -> Table:
     details.add_column(overflow="fold")
     details.add_row("", Text(finding.promise))
     details.add_row("found", Text(finding.found))
-    details.add_row("mend", Text(finding.mend))
+    details.add_row("fix", Text(finding.fix))
     return details
 
 

@@ -12,18 +12,18 @@ import click
 
 #: Where each command is, which is a function of the same name.
 COMMANDS: Mapping[str, str] = {
-    "beat": "celery_dlock.cli.beat",
-    "cancel": "celery_dlock.cli.waiting",
-    "dead": "celery_dlock.cli.dead",
+    "beat": "celery_dlock.cli.actions",
+    "cancel": "celery_dlock.cli.actions",
+    "dead": "celery_dlock.cli.show",
     "doctor": "celery_dlock.cli.doctor",
-    "ls": "celery_dlock.cli.ls",
-    "metrics": "celery_dlock.cli.metrics",
-    "release": "celery_dlock.cli.release",
-    "replay": "celery_dlock.cli.dead",
+    "ls": "celery_dlock.cli.show",
+    "metrics": "celery_dlock.cli.serve",
+    "release": "celery_dlock.cli.actions",
+    "replay": "celery_dlock.cli.actions",
     "show": "celery_dlock.cli.show",
-    "top": "celery_dlock.cli.top",
-    "waiting": "celery_dlock.cli.waiting",
-    "web": "celery_dlock.cli.web",
+    "top": "celery_dlock.cli.show",
+    "waiting": "celery_dlock.cli.show",
+    "web": "celery_dlock.cli.serve",
 }
 
 

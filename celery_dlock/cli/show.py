@@ -1,34 +1,294 @@
-"""``dlock show``: how a key stands, or why a task did not run."""
+"""``dlock ls``, ``top``, ``waiting``, ``dead`` and ``show``: what is locked, who waits and what is
+dead, how a key stands, and why a task did not run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from celery_dlock.cli import plain
-from celery_dlock.cli.command import Command, app_of
-from celery_dlock.cli.complete import keys
-from celery_dlock.cli.safe import as_json, one_line, shown
-from celery_dlock.cli.screen import name, put, table
-from celery_dlock.cli.waiting import queue_table
+from celery_dlock.cli.command import Command, Option, app_of, for_programs, keys, limit, readable
+from celery_dlock.cli.output import (
+    as_json,
+    left,
+    name,
+    one_line,
+    plain_line,
+    put,
+    screen,
+    shown,
+    table,
+)
+from celery_dlock.core.state import Mode
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.inspection import hands
-from celery_dlock.inspection.explain import Answer, KeyAnswer, explain, explain_key
-from celery_dlock.inspection.told import told
-from celery_dlock.inspection.verdict import State
-from celery_dlock.inspection.wording import Clock
-from celery_dlock.monitoring.history_reader import Entry, HistoryReader
+from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
+from celery_dlock.ops import actions
+from celery_dlock.ops.actions import DeadLetterEntry, DeadLetterList
+from celery_dlock.ops.event_text import Clock, describe, lasting
+from celery_dlock.ops.explain import Answer, KeyAnswer, State, explain, explain_key
+from celery_dlock.ops.overview import (
+    Held,
+    KeyDetails,
+    Line,
+    QueueEntry,
+    Selection,
+    as_stored,
+    brokers_in_queue,
+    brokers_of_heads,
+    most_urgent,
+)
+
+COLUMNS = ("KEY", "HOLDER", ">>HELD FOR", ">>LEASE LEFT", ">TOKEN", ">WAITING", ">>OLDEST WAIT")
+
+#: Lines of the screen that are no keys; and the keys that are shown where there is no screen.
+AROUND, PIPED = 4, 50
+
+_match: Option = click.option(
+    "--match", default="", metavar="TEXT", help="Only keys with TEXT in their name."
+)
+_waiting: Option = click.option(
+    "--waiting", is_flag=True, help="Only keys that somebody waits for."
+)
+
+
+@click.command(cls=Command)
+@_match
+@_waiting
+@limit(100)
+@click.option("--all", "all_", is_flag=True, help="All of them, however many there are.")
+@for_programs
+@click.pass_context
+def ls(
+    ctx: click.Context, *, match: str, waiting: bool, limit: int, all_: bool, for_programs: bool
+) -> None:
+    """List the keys that are held or waited for.
+
+    Those first where a message waits longest, then those that are held longest. One that cannot be
+    read comes before them.
+    """
+    app = app_of(ctx)
+    found = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
+    brokers = brokers_of_heads(app, found.lines)
+    if for_programs:
+        told = [
+            {**plain_line(line, found.now), "broker": brokers.get(line.key)} for line in found.lines
+        ]
+        click.echo(as_json({"total": found.total, "keys": told}))
+        return
+    if not found.lines:
+        which = f"no key with {shown(match)} in its name" if match else "no key"
+        click.echo(f"{which} is waited for" if waiting else f"{which} is held or waited for")
+        return
+    put(ctx, _lines_table(found))
+    for key, broker in brokers.items():
+        click.echo(f"{shown(key)}: who comes next belongs to the broker {shown(broker)}", err=True)
+    if found.total > len(found.lines):
+        those = f"{len(found.lines)} of {found.total} keys"
+        click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
+
+
+def _lines_table(found: Selection) -> Table:
+    """What was *found* for people: a row for each holder; its key stands in the first of them."""
+    return table(*COLUMNS, rows=[row for line in found.lines for row in _rows(line, found.now)])
+
+
+def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
+    oldest = lasting((now - line.oldest).total_seconds()) if line.oldest else ""
+    queue = [str(line.waiting or ""), oldest]
+    if line.unreadable:
+        yield [name(line.key), Text("cannot be read", style="red"), "", "", "", "", ""]
+    elif not line.holders:
+        who = Text("woken: ") + name(line.woken[0]) if line.woken else Text("nobody")
+        yield [name(line.key), who, "", "", "", *queue]
+    for number, held in enumerate(line.holders):
+        first = number == 0
+        yield [
+            name(line.key) if first else "",
+            *holding(held, now),
+            *(queue if first else ("", "")),
+        ]
+
+
+def holding(held: Held, now: datetime) -> list[str | Text]:
+    """Who it is, for how long, how long its lease still goes, and its token."""
+    return [
+        name(held.task_id),
+        lasting((now - held.since).total_seconds()),
+        left((held.expires - now).total_seconds()),
+        "reads" if held.mode is Mode.SHARED else str(held.token),
+    ]
+
+
+@click.command(cls=Command)
+@click.option("--every", default=1.0, show_default=True, type=click.FloatRange(0.1), metavar="S")
+@_match
+@_waiting
+@click.pass_context
+def top(ctx: click.Context, *, every: float, match: str, waiting: bool) -> None:
+    """Watch the keys until Ctrl-C.
+
+    They are looked at each S seconds, more rarely if a look takes longer than that; where there is
+    no terminal, once.
+
+    Those first where a message waits longest, then those that are held longest. Each look goes
+    over all keys in use.
+    """
+    app, console = app_of(ctx), screen(ctx)
+
+    def look(limit: int) -> Selection:
+        return most_urgent(app, limit, match=match, waiting=waiting)
+
+    if console.is_terminal:
+        _watch(console, look, every)
+    else:
+        put(ctx, _shown(look(PIPED)))
+
+
+def _watch(console: Console, look: Any, every: float) -> None:
+    """Show what *look* finds until somebody says that it is enough."""
+    last: RenderableType = ""
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                began = time.monotonic()
+                try:
+                    last = _shown(look(max(1, console.height - AROUND)))
+                    head = Text(f"{_now()}  each {every:g} s, Ctrl-C ends", style="dim")
+                except BackendUnavailable as exc:
+                    # What was seen last stays, so that it can still be read.
+                    head = Text(f"{_now()}  {one_line(str(exc))}", style="bold red")
+                live.update(Group(head, "", last), refresh=True)
+                # A store with very many keys is not kept busy by this alone.
+                time.sleep(max(every, time.monotonic() - began))
+    except KeyboardInterrupt:
+        pass
+
+
+def _shown(found: Selection) -> RenderableType:
+    keys = f"{len(found.lines)} of {found.total} keys"
+    return Group(_lines_table(found), Text(keys, style="dim"))
+
+
+def _now() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")
+
+
+@click.command(cls=Command)
+@click.argument("key", shell_complete=keys)
+@limit(30)
+@for_programs
+@click.pass_context
+def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> None:
+    """Show who waits for KEY.
+
+    In the order in which their turns come. Exits with 1 when nobody does.
+    """
+    app = app_of(ctx)
+    key = as_stored(app, key)
+    found = KeyDetails.of(app, key, limit)
+    readable(found.line)
+    total = len(found.queue) + found.behind
+    brokers = brokers_in_queue(app, key, found.queue)
+    if for_programs:
+        tasks = [{**asdict(each), "broker": brokers.get(each.task)} for each in found.queue]
+        click.echo(as_json({"key": key, "total": total, "waiting": tasks}))
+    elif found.queue:
+        put(ctx, queue_table(found.queue, found.now))
+        for each in found.queue:
+            if broker := brokers.get(each.task):
+                told = f"{shown(each.task_id)} belongs to the broker {shown(broker)}"
+                click.echo(told, err=True)
+        if found.behind:
+            click.echo(f"{len(found.queue)} of {total}: --limit shows more", err=True)
+    else:
+        click.echo(f"nobody waits for {shown(key)}")
+    ctx.exit(0 if total else 1)
+
+
+def queue_table(found: Iterable[QueueEntry], now: datetime) -> Table:
+    """Who waits, for people; *now* is the store's."""
+    columns = (">", "TASK ID", ">>WAITS FOR", "HOW", "STATE")
+    rows = [[str(number), *_row(each, now)] for number, each in enumerate(found, 1)]
+    return table(*columns, rows=rows)
+
+
+def _row(each: QueueEntry, now: datetime) -> list[str | Text]:
+    waits = lasting((now - each.arrived).total_seconds()) if each.arrived else ""
+    # A place is kept as long as its task keeps asking; a message waits by itself.
+    how = "message in the store" if each.parked else "asks from time to time"
+    return [name(each.task_id), waits, how, _state(each, now)]
+
+
+def _state(each: QueueEntry, now: datetime) -> str:
+    if each.woken:
+        return f"woken to end: {each.ending}" if each.ending else "woken: its turn has come"
+    if each.until is None:
+        return ""
+    left = (each.until - now).total_seconds()
+    if each.parked:
+        return f"gives up in {lasting(left)}" if left > 0 else "is about to give up"
+    return "" if left > 0 else f"has not asked for {lasting(-left)}"
+
+
+@click.command(cls=Command)
+@limit(100, most=actions.ALL_DEAD - 1)
+@click.option("--args", "arguments", is_flag=True, help="With the arguments, which may be secret.")
+@for_programs
+@click.pass_context
+def dead(ctx: click.Context, *, limit: int, arguments: bool, for_programs: bool) -> None:
+    """List the messages that nobody could run.
+
+    Those first that are dead longest.
+    """
+    letters = DeadLetterList.of(app_of(ctx), limit)
+    if for_programs:
+        found = [_plain(letter, arguments=arguments) for letter in letters.found]
+        click.echo(as_json({"more": letters.more, "dead": found}))
+    elif letters.found:
+        put(ctx, _table(letters, arguments=arguments))
+        if letters.more:
+            click.echo(f"{limit} are shown, and there are more: --limit", err=True)
+    else:
+        click.echo("no message is dead")
+
+
+def _table(letters: DeadLetterList, *, arguments: bool) -> Table:
+    columns = ["KEY", "TASK ID", "TASK", "CAUSE", ">>DEAD FOR", ">BYTES"]
+    rows = [
+        [
+            name(letter.key),
+            name(letter.task_id),
+            "?" if letter.name is None else name(letter.name),
+            letter.cause.value,
+            lasting((letters.now - letter.since).total_seconds()),
+            str(letter.size),
+            *(["?" if letter.arguments is None else name(letter.arguments)] if arguments else []),
+        ]
+        for letter in letters.found
+    ]
+    return table(*columns, *(["ARGUMENTS"] if arguments else []), rows=rows)
+
+
+def _plain(letter: DeadLetterEntry, *, arguments: bool) -> dict[str, Any]:
+    told = asdict(letter)
+    return told if arguments else {name: told[name] for name in told if name != "arguments"}
 
 
 @click.command(cls=Command)
 @click.argument("what", metavar="KEY|TASK_ID", shell_complete=keys)
 @click.option("--key", "as_key", is_flag=True, help="It is a key.")
 @click.option("--task", "as_task", is_flag=True, help="It is the id of a task.")
-@click.option("--json", "for_programs", is_flag=True, help="For programs.")
+@for_programs
 @click.pass_context
 def show(ctx: click.Context, *, what: str, as_key: bool, as_task: bool, for_programs: bool) -> None:
     """Show how a key stands, or why a task did not run.
@@ -42,11 +302,11 @@ def show(ctx: click.Context, *, what: str, as_key: bool, as_task: bool, for_prog
     app = app_of(ctx)
     of_key = None if as_task else _of_key(app, what, sure=as_key)
     if of_key is not None and (as_key or _is_known(of_key)):
-        if not as_key and _is_task(app, what, away=of_key.away):
+        if not as_key and _is_task(app, what, unavailable=of_key.unavailable):
             click.echo(f"{shown(what)} is the id of a task, too: --task shows that", err=True)
         click.echo(as_json(_plain_key(of_key))) if for_programs else _put_key(ctx, app, of_key)
         ctx.exit(0 if _is_known(of_key) else 1)
-    answer = explain(app, what, away=of_key.away if of_key else "")
+    answer = explain(app, what, unavailable=of_key.unavailable if of_key else "")
     click.echo(as_json(_plain_task(answer))) if for_programs else _put_task(ctx, app, answer)
     unknown = answer.state is State.UNKNOWN and not answer.entries
     if unknown and of_key is not None and of_key.line is not None:
@@ -69,24 +329,21 @@ def _is_known(answer: KeyAnswer) -> bool:
     return in_use or bool(answer.queue or answer.entries)
 
 
-def _is_task(app: Any, what: str, *, away: str) -> bool:
-    """Whether a message of it waits, or something has happened to it. An *away* store is spared."""
+def _is_task(app: Any, what: str, *, unavailable: str) -> bool:
+    """Whether its message waits, or something has happened to it. Spares an *unavailable* store."""
     try:
-        waits = not away and bool(hands.find(app, [what]))
+        waits = not unavailable and bool(actions.find(app, [what]))
         return waits or bool(_events(app, what))
     except BackendUnavailable:
         return False
 
 
-def _events(app: Any, task_id: str) -> Sequence[Entry]:
+def _events(app: Any, task_id: str) -> Sequence[HistoryEntry]:
     try:
-        reader = HistoryReader.from_app(app)
+        with closing(HistoryReader.from_app(app)) as reader:
+            return reader.of_task(task_id, 1)
     except ConfigurationError:
         return ()
-    try:
-        return reader.of_task(task_id, 1)
-    finally:
-        reader.close()
 
 
 def _put_key(ctx: click.Context, app: Any, answer: KeyAnswer) -> None:
@@ -109,10 +366,10 @@ def _sentences(sentences: Iterable[str]) -> list[Text]:
     return [Text(f"- {one_line(sentence)}") for sentence in sentences]
 
 
-def _timeline(entries: Sequence[Entry], clock: Clock) -> Table:
+def _timeline(entries: Sequence[HistoryEntry], clock: Clock) -> Table:
     """What happened, to whom."""
     rows = [
-        [name(entry.task_id), name(entry.task_name), Text(one_line(told(entry, clock)))]
+        [name(entry.task_id), name(entry.task_name), Text(one_line(describe(entry, clock)))]
         for entry in entries
     ]
     return table("TASK ID", "TASK", "WHAT HAPPENED", rows=rows)
@@ -122,35 +379,13 @@ def _plain_key(answer: KeyAnswer) -> dict[str, Any]:
     return {
         "kind": "key",
         "key": answer.key,
-        "line": answer.line and plain.line(answer.line, answer.now),
-        "queue": [plain.in_line(each) for each in answer.queue],
-        "sentences": list(answer.sentences),
-        "events": [_plain_event(entry) for entry in answer.entries],
+        "line": answer.line and plain_line(answer.line, answer.now),
+        "queue": list(map(asdict, answer.queue)),
+        "sentences": answer.sentences,
+        "events": list(map(asdict, answer.entries)),
     }
 
 
 def _plain_task(answer: Answer) -> dict[str, Any]:
-    return {
-        "kind": "task",
-        "task_id": answer.task_id,
-        "task_name": answer.task_name,
-        "state": answer.state.value,
-        "sentences": list(answer.sentences),
-        "gaps": list(answer.gaps),
-        "keys": list(answer.keys),
-        "tasks": list(answer.tasks),
-        "events": [_plain_event(entry) for entry in answer.entries],
-    }
-
-
-def _plain_event(entry: Entry) -> dict[str, Any]:
-    return {
-        "at": plain.when(entry.at),
-        "event": entry.event,
-        "key": entry.key,
-        "task_id": entry.task_id,
-        "task_name": entry.task_name,
-        "label": entry.label,
-        "token": entry.token,
-        "details": entry.details,
-    }
+    told = asdict(answer)
+    return {"kind": "task", "events": told.pop("entries"), **told}

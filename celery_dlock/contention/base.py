@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HolderInfo:
     """Who has the key: its task id, since when (seconds since 1970), seconds left of its lease."""
 
     task_id: str
@@ -21,15 +21,15 @@ class Contention:
     """What a policy may know.
 
     ``attempt`` counts the refusals before this one, ``waited`` the seconds since the first of
-    them; ``holder`` is ``None`` when the key is only reserved; ``waiting`` counts parked messages,
-    and ``full`` says that no more of them may wait.
+    them in which there were workers; ``holder`` is ``None`` when the key is only reserved;
+    ``waiting`` counts parked messages, and ``full`` says that no more of them may wait.
     """
 
     key: str
     task_id: str
     attempt: int
     waited: float
-    holder: Holder | None
+    holder: HolderInfo | None
     waiting: int
     full: bool = False
 

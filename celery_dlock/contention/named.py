@@ -10,7 +10,7 @@ from celery_dlock.contention.queue import Queue, Replace
 from celery_dlock.contention.reschedule import Reschedule
 from celery_dlock.contention.skip import Skip
 from celery_dlock.contention.wait import Wait
-from celery_dlock.core.checks import did_you_mean
+from celery_dlock.core.checks import did_you_mean, quoted
 from celery_dlock.errors import ConfigurationError
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
@@ -32,9 +32,8 @@ def policy_named(policy: str | Policy) -> Policy:
         if policy in POLICIES:
             return POLICIES[policy]()
         hint = did_you_mean(policy, POLICIES)
-        raise ConfigurationError(f"on_contention={policy!r} is no policy: {hint}")
+        raise ConfigurationError(f"on_contention={quoted(policy)} is no policy: {hint}")
     if isinstance(policy, type) or not isinstance(policy, Policy):
-        raise ConfigurationError(
-            f"on_contention= takes a name or an object with decide(contention), got {policy!r}"
-        )
+        what = "a name or an object with decide(contention)"
+        raise ConfigurationError(f"on_contention= takes {what}, got {quoted(policy)}")
     return policy

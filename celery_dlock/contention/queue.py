@@ -22,7 +22,7 @@ from celery_dlock.contention.fail import Fail
 from celery_dlock.contention.reschedule import GRACE, timed_out
 from celery_dlock.contention.skip import skipped
 from celery_dlock.core.backoff import FullJitter
-from celery_dlock.core.checks import duration
+from celery_dlock.core.checks import duration, quoted
 from celery_dlock.errors import ConfigurationError
 
 OVERFLOWS = ("fail", "drop_oldest", "drop_newest")
@@ -59,11 +59,15 @@ class Queue:
         if self.max_waiting is not None and (
             type(self.max_waiting) is not int or self.max_waiting < 1
         ):
-            raise ConfigurationError(f"max_waiting is a number from 1 up, got {self.max_waiting!r}")
+            raise ConfigurationError(
+                f"max_waiting is a number from 1 up, got {quoted(self.max_waiting)}"
+            )
         if self.overflow not in OVERFLOWS:
             raise ConfigurationError(f"overflow is one of {', '.join(OVERFLOWS)}")
         if self.ordered not in ("arrival", "publish"):
-            raise ConfigurationError(f'ordered is "arrival" or "publish", got {self.ordered!r}')
+            raise ConfigurationError(
+                f'ordered is "arrival" or "publish", got {quoted(self.ordered)}'
+            )
         if self.max_wait is not None:
             duration("max_wait", self.max_wait)
 

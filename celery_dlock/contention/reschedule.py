@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from celery_dlock.contention.base import Contention, Decision, GiveUp, RunLater
 from celery_dlock.core.backoff import Backoff, FullJitter
-from celery_dlock.core.checks import duration
+from celery_dlock.core.checks import duration, quoted
 from celery_dlock.errors import ConfigurationError, LockTimeout
 
 #: How much longer a place is kept than the next attempt can take to be due: delivery takes time.
@@ -29,10 +29,10 @@ class Reschedule:
     def __post_init__(self) -> None:
         if isinstance(self.backoff, type) or not isinstance(self.backoff, Backoff):
             example = "an object such as FullJitter(base=1, cap=60)"
-            raise ConfigurationError(f"backoff takes {example}, got {self.backoff!r}")
+            raise ConfigurationError(f"backoff takes {example}, got {quoted(self.backoff)}")
         attempts = self.max_attempts
         if attempts is not None and (type(attempts) is not int or attempts < 0):
-            raise ConfigurationError(f"max_attempts is a number from 0 up, got {attempts!r}")
+            raise ConfigurationError(f"max_attempts is a number from 0 up, got {quoted(attempts)}")
         if self.max_wait is not None:
             duration("max_wait", self.max_wait, zero=True)
 

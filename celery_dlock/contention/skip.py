@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_dlock.contention.base import Complete, Contention, Decision, Holder
+from celery_dlock.contention.base import Complete, Contention, Decision, HolderInfo
+from celery_dlock.core.checks import quoted
 from celery_dlock.errors import ConfigurationError
 
 
@@ -22,13 +23,13 @@ class Skip:
 
     def __post_init__(self) -> None:
         if self.then not in ("stop", "continue"):
-            raise ConfigurationError(f'then= is "stop" or "continue", got {self.then!r}')
+            raise ConfigurationError(f'then= is "stop" or "continue", got {quoted(self.then)}')
 
     def decide(self, contention: Contention) -> Decision:
         return Complete(skipped(contention.key, contention.holder), self.then)
 
 
-def skipped(key: str, holder: Holder | None, reason: str | None = None) -> dict[str, Any]:
+def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> dict[str, Any]:
     """The result of a task that does not run; *reason* where it is another than the holder."""
     result = {
         "skipped": True,

@@ -1,1 +1,4 @@
-"""The rules, without a clock and without a store; and above them what takes, renews and frees."""
+"""The rules and the values that they speak of: a key's state, and what each operation makes of it.
+
+Pure: no thread, no process, no store, no framework. What the model checker explores is this.
+"""

@@ -1,13 +1,13 @@
-"""How long a refused task stays away: the longer, the more often it was refused, and at random.
+"""How long a refused task waits before it asks again: longer each time, and at random.
 
-Without the randomness all who were refused together come back together.
+Without the randomness all tasks that were refused together come back together.
 """
 
 from __future__ import annotations
 
 import math
 import random as chance
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,17 @@ from celery_dlock.errors import ConfigurationError
 
 #: Not the generator that all of a process share: what others have seeded stays as it is.
 CHANCE = chance.SystemRandom()
+
+#: Seconds between two questions of a task that waits in its slot: the first pause and the longest.
+ASK_FIRST, ASK_LAST = 0.01, 0.25
+
+
+def pauses() -> Iterator[float]:
+    """Seconds from one question to the next of a task that waits in its slot; without an end."""
+    longest = ASK_FIRST
+    while True:
+        yield longest * CHANCE.uniform(0.5, 1.0)
+        longest = min(longest * 2, ASK_LAST)
 
 
 @runtime_checkable

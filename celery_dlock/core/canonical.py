@@ -26,7 +26,7 @@ from uuid import UUID
 
 from celery_dlock.errors import ConfigurationError
 
-LONGEST = 200
+LONGEST_KEY = 200
 _HEAD = 150
 _DIGEST = 48
 
@@ -55,8 +55,8 @@ def escape(text: str) -> str:
 
 
 def shorten(key: str) -> str:
-    """*key*, or its head and a hash of the whole when it is longer than ``LONGEST``."""
-    if len(key) <= LONGEST:
+    """*key*, or its head and a hash of the whole when it is longer than ``LONGEST_KEY``."""
+    if len(key) <= LONGEST_KEY:
         return key
     head = re.sub(r"%[0-9A-F]?$", "", key[:_HEAD])
     return f"{head}~{hashlib.sha256(key.encode()).hexdigest()[:_DIGEST]}"

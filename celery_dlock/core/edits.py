@@ -20,7 +20,7 @@ from celery_dlock.core.state import (
 
 def free(state: KeyState, mode: Mode, limit: int) -> bool:
     """Whether one more may hold the key. After a change of the limit the smaller one counts."""
-    reserved = (g for g in state.grants if g.ending is None)
+    reserved = (g for g in state.grants if g.reserves)
     taken: tuple[Holder | Grant, ...] = (*state.holders, *reserved)
     if any(t.mode is not mode for t in taken):
         return False
@@ -44,21 +44,37 @@ def insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | Non
     """Put *claim*'s task into the queue: parked when *lapses* is ``None``, else a place."""
     had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
     impatient = claim.gives_up and lapses is None and not had_its_turn
-    gives_up = now + claim.gives_up if impatient else None
-    entry = Waiting(claim.task, claim.mode, claim.limit, rank, now, lapses, gives_up)
+    gives_up = now + claim.gives_up - state.paused if impatient else None
+    task, mode, limit = claim.task, claim.mode, claim.limit
+    return _add(state, Waiting(task, mode, limit, rank, now, lapses, gives_up, claim.ordered))
+
+
+def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
+    """Back into the queue as the first, with the patience that was left when it had its *turn*."""
+    task, mode, limit = claim.task, claim.mode, claim.limit
+    rank, ordered = state.first - 1, claim.ordered or turn.ordered
+    return _add(state, Waiting(task, mode, limit, rank, now, None, turn.gives_up, ordered))
+
+
+def _add(state: KeyState, entry: Waiting) -> KeyState:
     return replace(
         state,
         waiting=tuple(sorted((*state.waiting, entry), key=lambda w: w.rank)),
         parked=state.parked + entry.parked,
-        first=min(state.first, rank),
-        last=max(state.last, rank),
+        first=min(state.first, entry.rank),
+        last=max(state.last, entry.rank),
     )
 
 
 def to_grant(state: KeyState, entry: Waiting, now: int, ending: Ending | None = None) -> KeyState:
-    """Out of the queue, into the turns: a parked task's is due to be called at once."""
+    """Out of the queue, into the turns: a parked task's is due to be woken at once."""
     due = now if entry.lapses is None else entry.lapses
-    grant = Grant(entry.task, entry.mode, entry.limit, entry.parked, 0, due, ending)
+    task, mode, limit, parked = entry.task, entry.mode, entry.limit, entry.parked
+    grant = Grant(
+        *(task, mode, limit, parked, 0, due, ending),
+        gives_up=entry.gives_up,
+        ordered=entry.ordered,
+    )
     state = drop_entry(state, entry.task)
     return replace(state, grants=(*state.grants, grant))
 
@@ -118,8 +134,10 @@ def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
     return replace(state, grants=(*state.grants, turn))
 
 
-def bury(state: KeyState, task: str, mode: Mode, limit: int, cause: Cause, now: int) -> KeyState:
-    """Out of the queue and the turns, onto the list of the dead."""
+def to_dead_letter(
+    state: KeyState, task: str, mode: Mode, limit: int, cause: Cause, now: int
+) -> KeyState:
+    """Out of the queue and the turns, onto the list of dead letters."""
     state = leave_queue(state, task)
     return replace(state, dead=(*state.dead, Dead(task, mode, limit, cause, now)))
 
@@ -143,7 +161,7 @@ def messages(state: KeyState) -> tuple[Waiting, ...]:
 
 
 def backlog(state: KeyState) -> int:
-    """How many messages wait; the copy of a running task does not count."""
+    """How many messages wait; the duplicate of a running task does not count."""
     loaded = sum(w.parked for w in state.waiting)
     return state.parked - loaded + len(messages(state))
 
@@ -155,7 +173,7 @@ def count_lost(state: KeyState, task: str) -> KeyState:
 
 
 def kept(state: KeyState, task: str) -> bool:
-    """Whether *task* is done, or the store has its message: parked, or called."""
+    """Whether *task* is done, or the store has its message: parked, or woken."""
     return (
         task in state.done
         or any(w.task == task and w.parked for w in state.waiting)
@@ -164,7 +182,7 @@ def kept(state: KeyState, task: str) -> bool:
 
 
 def carried(state: KeyState, task: str) -> bool:
-    """Whether *task* is done, or somebody has its message: the store, or a copy that runs."""
+    """Whether *task* is done, or somebody has its message: the store, or a duplicate that runs."""
     return kept(state, task) or any(h.task == task for h in state.holders)
 
 

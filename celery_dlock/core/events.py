@@ -38,7 +38,7 @@ class Acquired:
 
     ``took`` is how long this delivery asked for them, round trips included; ``waited`` how long ago
     the task was first refused, or took its place as it was published; ``handed_over`` how long ago
-    it was called from the queue, ``None`` if it was not. All are in seconds, and but for ``took``
+    it was woken in the queue, ``None`` if it was not. All are in seconds, and but for ``took``
     they compare the clocks of two hosts.
     """
 
@@ -93,6 +93,18 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftToOthers:
+    """The task was woken and waits on, for a worker at its own ``broker``, which is not ours.
+
+    Of each message a process tells this once.
+    """
+
+    subject: Subject
+    key: str
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
 class TooLarge:
     """The message, of ``size`` bytes, cannot wait in the lock store; it waits in the broker."""
 
@@ -109,8 +121,8 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
-class Buried:
-    """The message is dead, for the reason given, and kept on the list of the dead."""
+class DeadLettered:
+    """The message is a dead letter, for the reason given."""
 
     subject: Subject
     key: str
@@ -146,7 +158,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The keys were given back after ``held`` seconds."""
+    """The keys were released after ``held`` seconds."""
 
     subject: Subject
     keys: tuple[str, ...]
@@ -211,9 +223,10 @@ Event = (
     | Rescheduled
     | Parked
     | Woken
+    | LeftToOthers
     | TooLarge
     | Revoked
-    | Buried
+    | DeadLettered
     | Skipped
     | Dropped
     | TimedOut
@@ -229,7 +242,14 @@ Sink = Callable[[Event], None]
 
 
 _WRONG = (
-    TimedOut | Lost | StaleRejected | Unavailable | Buried | TooLarge | TickRepeated | TicksMissed
+    TimedOut
+    | Lost
+    | StaleRejected
+    | Unavailable
+    | DeadLettered
+    | TooLarge
+    | TickRepeated
+    | TicksMissed
 )
 
 

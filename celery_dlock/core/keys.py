@@ -3,11 +3,15 @@
 A key is written as a template over the task's parameters (``"order:{order_id}"``), as a callable
 with the task's signature, or as a list of either. Whatever can be wrong without seeing a message
 is an error of :meth:`KeyTemplate.compile`.
+
+A template's fields are ``{order_id}``, ``{order.id}``, ``{order[id]}``, ``{ids[0]}``: the grammar
+of :meth:`str.format`, by name only and without conversions or formats.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +19,15 @@ from inspect import BoundArguments, Parameter, Signature
 from typing import Any
 
 from celery_dlock.core.canonical import canonical, escape, render
-from celery_dlock.core.fields import Field
+from celery_dlock.core.checks import did_you_mean
 from celery_dlock.errors import ConfigurationError
 
 __all__ = ["Key", "KeyTemplate", "Keys", "canonical"]
 
 Key = str | Callable[..., str]
+
+_FIELD = re.compile(r"([^\W\d]\w*)((?:\.[^\W\d]\w*|\[[^\[\]]+\])*)")
+_STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +102,12 @@ class _Text:
     """
 
     label: str
-    pieces: tuple[str | Field, ...]
+    pieces: tuple[str | _Field, ...]
 
     def key(self, call: BoundArguments) -> str:
         return canonical("".join(self._render(piece, call) for piece in self.pieces))
 
-    def _render(self, piece: str | Field, call: BoundArguments) -> str:
+    def _render(self, piece: str | _Field, call: BoundArguments) -> str:
         if isinstance(piece, str):
             return piece
         where = f"lock key {self.label!r}, {{{piece.text}}}"
@@ -111,6 +118,54 @@ class _Text:
             raise ConfigurationError(f"{where}: {exc}; {hint}") from exc
         except (ValueError, OverflowError) as exc:
             raise ConfigurationError(f"{where}: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A parameter's name, then steps into its value: each an attribute or an item."""
+
+    text: str
+    name: str
+    steps: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def compile(cls, text: str, signature: Signature) -> _Field:
+        """Read the *text* between two braces.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` if it is no field or names no parameter.
+        """
+        match = _FIELD.fullmatch(text)
+        if match is None:
+            hint = "write a parameter's name, as in {order_id}, {order.id} or {order[id]}"
+            raise ConfigurationError(f"{{{text}}} is no field; {hint}")
+        name, steps = match.groups()
+        known = signature.parameters
+        open_ended = any(p.kind is Parameter.VAR_KEYWORD for p in known.values())
+        if name not in known and not open_ended:
+            hint = did_you_mean(name, known)
+            raise ConfigurationError(f"the task has no parameter {name!r}; {hint}")
+        return cls(text, name, tuple((m[1] or "", m[2] or "") for m in _STEP.finditer(steps)))
+
+    def value(self, call: BoundArguments) -> object:
+        """What a call, with its defaults applied, has there. Raises :exc:`ValueError`."""
+        arguments = call.arguments if self.name in call.arguments else call.kwargs
+        if self.name not in arguments:
+            raise ValueError("the call has no such argument")
+        value: object = arguments[self.name]
+        for attribute, item in self.steps:
+            try:
+                value = getattr(value, attribute) if attribute else _item(value, item)
+            except (AttributeError, LookupError, TypeError) as exc:
+                step = f".{attribute}" if attribute else f"[{item}]"
+                raise ValueError(f"{type(value).__name__} has no {step}") from exc
+        return value
+
+
+def _item(value: Any, item: str) -> object:
+    index = int(item) if item.isdecimal() else item
+    if isinstance(value, dict) and index not in value:
+        return value[item]  # JSON has made text of a key that was a number
+    return value[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +197,7 @@ def _compile(entry: object, signature: Signature) -> _Text | _Function:
 def _compile_text(text: str, signature: Signature) -> _Text:
     if not text:
         raise ConfigurationError("a lock key must not be empty")
-    pieces: list[str | Field] = []
+    pieces: list[str | _Field] = []
     try:
         for literal, field, spec, conversion in string.Formatter().parse(text):
             pieces.append(escape(literal))
@@ -155,10 +210,10 @@ def _compile_text(text: str, signature: Signature) -> _Text:
     return _Text(text, tuple(pieces))
 
 
-def _compile_field(field: str, extra: str | None, signature: Signature) -> Field:
+def _compile_field(field: str, extra: str | None, signature: Signature) -> _Field:
     if extra:
         raise ConfigurationError(f"{{{field}}} takes no !conversion and no :format")
-    return Field.compile(field, signature)
+    return _Field.compile(field, signature)
 
 
 def _check_callable(label: str, function: Callable[..., Any], signature: Signature) -> None:

@@ -55,9 +55,20 @@ class Term:
 
     ``token`` is 0 for readers. ``resource`` is what a fenced write names: the key, and for the
     second and later slots of ``limit=N`` the slot, so that the name outlives a change of the limit.
+    ``leaves`` says that the store may have been told that it is released.
     """
 
-    __slots__ = ("_reason", "claim", "monotonic", "since", "slot", "token", "trusted_until")
+    __slots__ = (
+        "_reason",
+        "_untold",
+        "claim",
+        "leaves",
+        "monotonic",
+        "since",
+        "slot",
+        "token",
+        "trusted_until",
+    )
 
     def __init__(
         self,
@@ -72,7 +83,9 @@ class Term:
         self.token = token
         self.since = sent_at
         self.monotonic = monotonic
+        self.leaves = False
         self._reason: str | None = None
+        self._untold = ["that it is lost"]
         self.trusted_until = sent_at
         self.renewed(sent_at)
 
@@ -91,9 +104,29 @@ class Term:
     @property
     def lost(self) -> str | None:
         """Why the lock can no longer be trusted, or ``None`` while it can."""
+        self.notice()
+        return self._reason
+
+    @property
+    def noticed(self) -> str | None:
+        """Why it was lost, if that has been noticed: whatever the time is by now."""
+        return self._reason
+
+    def notice(self) -> None:
+        """Look at the clock."""
         if self._reason is None and self.monotonic() >= self.trusted_until:
             self._reason = "it was not renewed in time"
-        return self._reason
+
+    def first_to_tell(self) -> bool:
+        """Whether its loss is still to be told; from now on it is not.
+
+        The keeper's side and the one that leaves may both come with it, at the same time.
+        """
+        try:
+            self._untold.pop()  # in one step, so one of two threads has it
+        except IndexError:
+            return False
+        return True
 
     def renewed(self, sent_at: float, ttl: float | None = None) -> None:
         """The store extended the lease on a request sent at *sent_at* (monotonic seconds).

@@ -1,11 +1,11 @@
 """The rules of a lock and its wait queue, as pure functions.
 
 A key's whole condition is one small value, the :class:`~celery_dlock.core.state.KeyState`: who
-holds it, who waits, whose turn has been called, what is finished. Four things can happen to it::
+holds it, who waits, whose turn has come, what is finished. Four things can happen to it::
 
     enter (state, claim, now) -> Run | Park | Busy | Same | End | Drop    a task asks for the key
-    leave (state, claim, outcome, now) -> Left | Lost                     it is through with it
-    renew (state, claim, now) -> Renewed | Lost                           it goes on
+    leave (state, claim, outcome, now) -> Left | NotHeld                  it is through with it
+    renew (state, claim, now) -> Renewed | NotHeld                        it goes on
     reap  (state, now)                                                    time has passed
 
 Each returns a ``Step``: the next state, the verdict, and the waiting tasks whose messages must
@@ -16,13 +16,13 @@ What a store loads is bounded. ``waiting`` is a window: the first ``WINDOW`` liv
 asking task's own; ``done`` and ``lost`` speak of the asking task and of the holders only. An
 operation therefore costs the same with ten waiting or with a million.
 
-Who waits in which way (``Wait``):
+Who waits in which way (``WaitMode``):
 
-* a *parked* task left its message with the store and is called when its turn comes, and again
-  whenever it does not answer; it is also called, for its result to say so, when it has waited for
+* a *parked* task left its message with the store and is woken when its turn comes, and again
+  whenever it does not answer; it is also woken, for its result to say so, when it has waited for
   too long or had to make room;
 * a *place* belongs to a task that comes back by itself. It keeps the task's rank against parked
-  ones, so that a busy queue cannot starve it, and lapses a little after the next attempt is due.
+  ones, so that a busy queue cannot starve it, and expires a little after the next attempt is due.
   Among places alone nobody reserves anything: the first to come back takes a free key.
 """
 
@@ -32,7 +32,6 @@ from dataclasses import replace
 
 from celery_dlock.core.edits import (
     backlog,
-    bury,
     carried,
     count_lost,
     drop_entry,
@@ -48,7 +47,9 @@ from celery_dlock.core.edits import (
     replace_grant,
     reserve,
     runs_lost,
+    to_dead_letter,
     to_grant,
+    to_head,
 )
 from celery_dlock.core.state import (
     Busy,
@@ -63,8 +64,8 @@ from celery_dlock.core.state import (
     KeyState,
     LeaveVerdict,
     Left,
-    Lost,
     Mode,
+    NotHeld,
     Outcome,
     Park,
     Reason,
@@ -72,13 +73,14 @@ from celery_dlock.core.state import (
     RenewVerdict,
     Run,
     Same,
-    Wait,
+    Step,
     Waiting,
+    WaitMode,
 )
-from celery_dlock.core.step import Step
-from celery_dlock.core.turns import expire, settle
+from celery_dlock.core.turns import drop_expired, expire, note_pause, settle
 
-#: So many runs of a task may be lost before its message is put aside: it may be what kills.
+#: So many runs of a task may be lost before its message becomes a dead letter, or, where no store
+#: has it, the task fails: it may be what kills.
 MAX_LOST_RUNS = 10
 
 
@@ -90,28 +92,36 @@ def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[Enter
 
 
 def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[LeaveVerdict]:
-    """*claim* gives back its key, if it still has it. Saying it twice changes nothing."""
+    """*claim* releases its key, if it still has it. Saying it twice changes nothing.
+
+    Who asks *again* is answered as the first time, as far as that can be known: whoever was woken
+    a moment ago is woken once more, for the wake may have been in the answer that was lost.
+    """
+    state = note_pause(state, now)
     mine = holder_of(state, claim)
+    left = mine is not None or (claim.again and _may_have_left(state, claim, outcome))
     if mine is not None:
         state = replace(state, holders=tuple(h for h in state.holders if h is not mine))
-    state = _conclude(expire(state, now), claim, outcome, held=mine is not None, now=now)
+    state = _conclude(drop_expired(state, now), claim, outcome, held=mine is not None, now=now)
     if mine is not None and claim.successor:
         state = reserve(state, claim, now)
     others_carry = carried(state, claim.task)
     state, wakes = settle(state, now)
-    return Step(state, Lost(others_carry) if mine is None else Left(others_carry), wakes)
+    if claim.again:
+        wakes += tuple(g for g in state.grants if _just_woken(g) and g not in wakes)
+    return Step(state, Left(others_carry) if left else NotHeld(others_carry), wakes)
 
 
 def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
-    """Push the end of *claim*'s lease to *now* + ttl; a lease that has ended stays ended."""
+    """Push the end of *claim*'s lease to *now* + ttl; an expired lease stays expired."""
     mine = holder_of(state, claim)
     if mine is None or mine.expires <= now:
-        return Step(state, Lost())
+        return Step(state, NotHeld())
     return Step(_extend(state, mine, claim, now), Renewed(max(mine.expires, now + claim.ttl)))
 
 
 def reap(state: KeyState, now: int) -> Step[None]:
-    """Time has passed: drop what has ended, call who is next and, again, who did not answer."""
+    """Time has passed: drop what has expired, wake the next and, again, who did not answer."""
     state, wakes = settle(expire(state, now), now)
     return Step(state, None, wakes)
 
@@ -131,17 +141,17 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     ends = grant is not None and grant.ending is not None
     if not ends and running is None and _lost_too_often(state, claim):
         task, mode, limit = claim.task, claim.mode, claim.limit
-        return bury(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
-    asks_twice = grant is not None and grant.parked and claim.wait is Wait.ENQUEUE
+        return to_dead_letter(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
+    asks_twice = grant is not None and grant.parked and claim.wait is WaitMode.ENQUEUE
     if asks_twice or (entry is not None and entry.parked):
         return state, Drop(Reason.WAITING)
     if grant is not None:
         return _take_turn(state, claim, grant, now, token)
     if running is None:
         return _start_or_wait(state, claim, entry, now, token)
-    if claim.wait not in (Wait.QUEUE, Wait.ENQUEUE):
+    if claim.wait not in (WaitMode.QUEUE, WaitMode.ENQUEUE):
         return state, Same(running, max(0, running.expires - now))
-    # A shadow: this delivery may be the only copy that survives the first one's death.
+    # A shadow: this delivery may be the only one that survives the first one's death.
     return insert(state, claim, now, state.first - 1, None), Park()
 
 
@@ -154,11 +164,14 @@ def _take_turn(
         taken = replace(grant, taker=claim.nonce, due=now + claim.ttl)
         return replace_grant(state, taken), End(grant.ending)
     state = drop_grant(state, claim.task)
-    enqueues = claim.wait is Wait.ENQUEUE  # the slot is reserved for it, and it is to be called
+    enqueues = claim.wait is WaitMode.ENQUEUE  # the slot is reserved for it, and it is to be woken
     if free(state, claim.mode, claim.limit) and not enqueues:
         return hold(state, claim, now, token)
-    # The limit or the mode has changed since the turn was called: back to the head.
-    if grant.parked or enqueues:
+    # The limit or the mode has changed since the task was woken, or it came too late for it: back
+    # to the head.
+    if grant.parked:
+        return to_head(state, claim, grant, now), Park()
+    if enqueues:
         return insert(state, claim, now, state.first - 1, None), Park()
     state = insert(state, claim, now, state.first - 1, grant.due)
     return _start_or_wait(state, claim, state.waiting[0], now, token)
@@ -168,15 +181,15 @@ def _start_or_wait(
     state: KeyState, claim: Claim, entry: Waiting | None, now: int, token: int
 ) -> tuple[KeyState, EnterVerdict]:
     started = runs_lost(state, claim.task) > 0
-    if claim.wait is not Wait.ENQUEUE and _may_start(state, claim, entry, started):
+    if claim.wait is not WaitMode.ENQUEUE and _may_start(state, claim, entry, started):
         return hold(drop_entry(state, claim.task), claim, now, token)
-    if claim.wait in (Wait.NOT, Wait.LOOK):
+    if claim.wait in (WaitMode.NOT, WaitMode.LOOK):
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
     state = drop_entry(state, claim.task)
-    if claim.wait is Wait.PLACE:
+    if claim.wait is WaitMode.PLACE:
         return insert(state, claim, now, rank, now + claim.patience), _busy(state, now)
-    # Whoever is called as this operation ends has made room.
+    # Whoever is woken as this operation ends has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not started and _full(later, claim):
         oldest = next(iter(messages(later)), None) if claim.drop_oldest else None
@@ -193,7 +206,7 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             state = forget(state, task)
             return replace(state, done=state.done | {task}) if claim.done_ttl else state
         case Outcome.OVER:
-            # A copy that ends takes nothing from the one that runs: what waits may be its message.
+            # A duplicate that ends takes nothing from the one that runs: its message may wait here.
             runs = not held and any(h.task == task for h in state.holders)
             return state if runs else forget(state, task)
         case Outcome.REPEAT:
@@ -202,15 +215,26 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
             state = count_lost(state, task) if held else state  # or it would run again for ever
             if kept(state, task):
                 return state
-            # Also while a copy runs: on some brokers this acknowledgement takes its message away.
+            # Also while a duplicate runs: on some brokers this acknowledgement removes its message.
             state = leave_queue(state, task)  # another delivery may have a place, or its turn
             return insert(state, claim, now, state.first - 1, None)
         case Outcome.ABANDONED:
             return count_lost(state, task) if held else state
         case Outcome.UNUSED:
             # It is known to have started. More is not counted: a store whose answers come too late
-            # for a while must not put aside what never ran.
+            # for a while must not dead-letter what never ran.
             return count_lost(state, task) if held and not runs_lost(state, task) else state
+
+
+def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:
+    """Whether *claim*, which is not here, may have left before: a task that was done is known."""
+    remembered = outcome is Outcome.DONE and claim.done_ttl > 0
+    return not remembered or claim.task in state.done
+
+
+def _just_woken(grant: Grant) -> bool:
+    """Whether it was woken for the first time, and has not answered."""
+    return grant.parked and grant.calls == 1 and not grant.taker
 
 
 def _lost_too_often(state: KeyState, claim: Claim) -> bool:
@@ -222,7 +246,7 @@ def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bo
         return False
     if started:  # its turn had come before its worker died
         return True
-    if backlog(state):  # a message waits longer; its turn is called as this operation ends
+    if backlog(state):  # a message waits longer; its turn comes as this operation ends
         return False
     rank = entry.rank if entry else state.last + 1
     writer_ahead = any(w.mode is Mode.EXCLUSIVE and w.rank < rank for w in state.waiting)

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 #: How many live waiting entries a store hands to an operation.
 WINDOW = 32
+
+#: A turn reserves nothing any more after so many unanswered wakes, which take ten minutes: a broker
+#: may well have a backlog of minutes, but hardly a worker for it after that.
+WAKES_RESERVED = 7
+
+#: Nor does one that was handed back for so long: every worker sweeps within seconds, so there is
+#: none of its broker.
+STRANGER_RESERVED = 45_000_000
 
 
 class Mode(StrEnum):
@@ -19,7 +28,7 @@ class Mode(StrEnum):
     SHARED = "shared"
 
 
-class Wait(StrEnum):
+class WaitMode(StrEnum):
     """What a claim leaves behind when the key is taken.
 
     ``LOOK`` is for a delivery that says that it is going to wait before it does: ``NOT``, and next
@@ -37,8 +46,8 @@ class Wait(StrEnum):
 class Outcome(StrEnum):
     """How a delivery ended, which decides what becomes of its task.
 
-    ``DONE``: a final result; a copy that comes later is dropped. ``OVER``: this delivery ends and
-    the task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
+    ``DONE``: a final result; a later duplicate is dropped. ``OVER``: this delivery ends and the
+    task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
     run again, and the caller asks whether anybody still has its message. ``ABANDONED``: the body
     ended without a word (killed, shut down), which counts as a lost run. ``UNUSED``: no body began,
     because nobody heard whether the key was given, or it hands its message back to the broker; what
@@ -53,7 +62,7 @@ class Outcome(StrEnum):
 
 
 class Ending(StrEnum):
-    """Why a parked task is called although it is not its turn: so that it ends, visibly."""
+    """Why a parked task is woken although it is not its turn: so that it ends, visibly."""
 
     TIMED_OUT = "timed out"
     DROPPED = "dropped"
@@ -70,17 +79,18 @@ class Claim:
     """One delivery of one task asks for one key.
 
     ``task`` identifies what waits or finishes (``task_id:retries:nesting``); ``nonce`` is new for
-    each delivery, so a redelivered copy is never taken for the owner. ``patience`` is how long a
-    place is kept, ``lock_delay`` how long a lapsed lease keeps the next holder out, ``done_ttl``
+    each delivery, so a duplicate is never taken for the owner. ``patience`` is how long a
+    place is kept, ``lock_delay`` how long an expired lease keeps the next holder out, ``done_ttl``
     how long a finished task is remembered (0: not at all).
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
     of them makes room when it is full, or this one has to go, and ``keep`` whether the store has
-    the message also while the task runs.
+    the message also while the task runs. ``ordered`` is whether the order was promised to whoever
+    published it: then nobody overtakes it, however long it takes.
 
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
-    as its ``patience``.
+    as its ``patience``; ``again`` says that it may have left before, and did not hear the answer.
     """
 
     key: str
@@ -89,7 +99,7 @@ class Claim:
     ttl: int
     mode: Mode = Mode.EXCLUSIVE
     limit: int = 1
-    wait: Wait = Wait.NOT
+    wait: WaitMode = WaitMode.NOT
     patience: int = 0
     lock_delay: int = 0
     done_ttl: int = 0
@@ -97,7 +107,9 @@ class Claim:
     max_waiting: int = 0
     drop_oldest: bool = False
     keep: bool = False
+    ordered: bool = False
     successor: str = ""
+    again: bool = False
 
     @property
     def owner(self) -> str:
@@ -106,7 +118,7 @@ class Claim:
     @property
     def has_message(self) -> bool:
         """Whether its message may wait here; without one a task is a matter of its broker."""
-        return self.wait in (Wait.QUEUE, Wait.LOOK)
+        return self.wait in (WaitMode.QUEUE, WaitMode.LOOK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +143,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A turn that has been called. It reserves the slot until taken, unless it is an ending.
+    """A turn that has come. It reserves the slot until taken, if it :attr:`reserves`.
 
-    A parked task is called again whenever ``due`` has passed, for ever: a broker outage must not
-    kill it. A place is not called at all; its grant is dropped when ``due`` has passed. *taker* is
-    the delivery that is bringing an ending about, so that no second one does.
+    A parked task is woken again whenever ``due`` has passed, for ever: a broker outage must not
+    kill it; from ``gives_up`` on, to its end. ``calls`` are the wakes that nobody answered, and
+    ``handed_back`` is since when it is only found by workers of another broker. A place is not
+    woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that is
+    bringing an ending about, so that no second one does.
     """
 
     task: str
@@ -146,13 +160,31 @@ class Grant:
     due: int
     ending: Ending | None = None
     taker: str = ""
+    gives_up: int | None = None
+    handed_back: int | None = None
+    ordered: bool = False
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether it was woken for so long that nobody seems to be there who could take it."""
+        strange_for = 0 if self.handed_back is None else self.due - self.handed_back
+        return self.calls > WAKES_RESERVED or strange_for > STRANGER_RESERVED
+
+    @property
+    def reserves(self) -> bool:
+        """Whether the slot is kept for it: not for an ending, nor for ever for who does not come.
+
+        Unless the order was promised: then it is kept until the turn is taken or has to end.
+        """
+        return self.ending is None and (self.ordered or not self.unanswered)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry of the queue; ``lapses`` is ``None`` for a parked task, which never lapses.
+    """An entry of the queue; ``lapses`` is ``None`` for a parked task, which never expires.
 
-    ``gives_up`` is when a parked task has waited for long enough, if there is such an end.
+    ``gives_up`` is when a parked task has waited for long enough, if there is such an end; later by
+    what the key was ``paused``.
     """
 
     task: str
@@ -162,6 +194,7 @@ class Waiting:
     arrived: int
     lapses: int | None
     gives_up: int | None = None
+    ordered: bool = False
 
     @property
     def parked(self) -> bool:
@@ -175,6 +208,7 @@ class Cause(StrEnum):
     UNREADABLE = "unreadable"
     UNKNOWN_TASK = "unknown task"
     UNPUBLISHABLE = "unpublishable"
+    OTHER_BROKER = "of another broker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +227,9 @@ class KeyState:
     """A key's condition, as far as one operation needs it.
 
     ``parked`` counts the parked entries of the *whole* queue; ``first`` and ``last`` are the
-    smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the messages that
-    this operation buried.
+    smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the dead letters of
+    this operation; before a replay, the one that is to wait again. ``paused`` is for how long
+    nobody served those who wait.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -206,6 +241,7 @@ class KeyState:
     done: frozenset[str] = frozenset()
     lost: tuple[tuple[str, int], ...] = ()
     dead: tuple[Dead, ...] = ()
+    paused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +287,7 @@ class End:
 
 
 class Reason(StrEnum):
-    """Why a copy is dropped."""
+    """Why a duplicate is dropped."""
 
     DONE = "done"
     WAITING = "waiting"
@@ -267,13 +303,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Freed. ``carried``: the task is done, or somebody else has its message."""
+    """Released. ``carried``: the task is done, or somebody else has its message."""
 
     carried: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NotHeld:
     """The claim was gone already; nothing that is held was touched."""
 
     carried: bool = False
@@ -292,5 +328,16 @@ class Unknown:
 
 
 EnterVerdict = Run | Park | Busy | Same | End | Drop
-LeaveVerdict = Left | Lost
-RenewVerdict = Renewed | Lost | Unknown
+LeaveVerdict = Left | NotHeld
+RenewVerdict = Renewed | NotHeld | Unknown
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[V_co]):
+    """What one rule comes to: the next state, the verdict, and whose messages to publish now."""
+
+    state: KeyState
+    verdict: V_co
+    wakes: tuple[Grant, ...] = ()

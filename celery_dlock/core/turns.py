@@ -1,6 +1,6 @@
 """Time passes, and whose turn it is: the part of the rules that every operation ends with.
 
-A key with messages is never left with a free slot and nobody called: whoever changes its state
+A key with messages is never left with a free slot and nobody woken: whoever changes its state
 settles it, and publishes the messages of those whose turn has come.
 """
 
@@ -11,19 +11,35 @@ from dataclasses import replace
 from celery_dlock.core.edits import backlog, count_lost, drop_entry, free, to_grant
 from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
 
-#: An unanswered call is repeated after this long; each repetition doubles it, up to the last.
-CALL_AGAIN_FIRST = 5_000_000
-CALL_AGAIN_LAST = 600_000_000
+#: An unanswered wake is repeated after this long; each repetition doubles it, up to the last.
+WAKE_AGAIN_FIRST = 5_000_000
+WAKE_AGAIN_LAST = 600_000_000
+
+#: A key that nobody has looked at for so long after it was due had nobody to serve it: any worker
+#: sweeps within seconds, and a restart takes less than this.
+UNATTENDED = 30_000_000
 
 
 def expire(state: KeyState, now: int) -> KeyState:
-    """Drop ended leases, reservations of places that never came back, and lapsed places."""
+    """What every operation begins with: the time that has passed since the one before."""
+    return drop_expired(note_pause(state, now), now)
+
+
+def note_pause(state: KeyState, now: int) -> KeyState:
+    """Nobody has waited for too long only because nobody was there who could have woken it.
+
+    What came before the key was due is not known to be a pause, so there is a little more time.
+    """
+    state = _drop_expired_places(state, now)  # which others do not see any more
+    late = now - min(_instants(state), default=now)
+    return replace(state, paused=state.paused + late + UNATTENDED) if late > UNATTENDED else state
+
+
+def drop_expired(state: KeyState, now: int) -> KeyState:
+    """Drop expired leases, and reservations of places that never came back."""
     for holder in state.holders:
         if holder.frees <= now:
             state = count_lost(state, holder.task)
-    lapsed = [w.task for w in state.waiting if w.lapses is not None and w.lapses <= now]
-    for task in lapsed:
-        state = drop_entry(state, task)
     return replace(
         state,
         holders=tuple(h for h in state.holders if h.frees > now),
@@ -31,24 +47,30 @@ def expire(state: KeyState, now: int) -> KeyState:
     )
 
 
+def _drop_expired_places(state: KeyState, now: int) -> KeyState:
+    for task in [w.task for w in state.waiting if w.lapses is not None and w.lapses <= now]:
+        state = drop_entry(state, task)
+    return state
+
+
 def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
-    """End who waited too long, call who is next or overdue."""
+    """End who waited too long, wake who is next or overdue."""
     running = {h.task for h in state.holders}
     window = state.waiting[:WINDOW]  # beyond it there may be others that were not loaded
-    late = [w for w in window if _waited_enough(w, now)]
+    late = [w for w in window if _waited_enough(state, w, now)]
     for entry in late:
         state = to_grant(state, entry, now, Ending.TIMED_OUT)
+    state, again = _wake_due(state, now)  # some of which reserve nothing from now on
     for entry in window:
         if backlog(state) == 0:
             break  # places alone reserve nothing
         if entry in late or entry.task in running:
-            continue  # ended, or a shadow: its turn comes when the running copy is gone
+            continue  # ended, or a shadow: its turn comes when the running one is gone
         if not free(state, entry.mode, entry.limit):
             break
         state = to_grant(state, entry, now)
-    called = {g.task: _call(g, now) for g in state.grants if g.parked and g.due <= now}
-    state = replace(state, grants=tuple(called.get(g.task, g) for g in state.grants))
-    return state, tuple(called.values())
+    state, first = _wake_due(state, now)
+    return state if _has_messages(state) else replace(state, paused=0), (*again, *first)
 
 
 def due(state: KeyState) -> int | None:
@@ -56,19 +78,42 @@ def due(state: KeyState) -> int | None:
 
     Only keys with messages are ever due: all else expires by being looked at.
     """
-    if not state.parked and not any(g.parked for g in state.grants):
-        return None
+    return min(_instants(state), default=0) if _has_messages(state) else None
+
+
+def _has_messages(state: KeyState) -> bool:
+    return state.parked > 0 or any(g.parked for g in state.grants)
+
+
+def _instants(state: KeyState) -> list[int]:
+    """When something is to be done; nothing ever is for places alone."""
+    if not _has_messages(state):
+        return []
     instants = [g.due for g in state.grants]
     if state.parked:
+        window = state.waiting[:WINDOW]
         instants += [h.frees for h in state.holders]
-        instants += [w.gives_up for w in state.waiting[:WINDOW] if w.gives_up is not None]
-    return min(instants, default=0)
+        instants += [w.gives_up + state.paused for w in window if w.gives_up is not None]
+    return instants
 
 
-def _waited_enough(entry: Waiting, now: int) -> bool:
-    return entry.gives_up is not None and entry.gives_up <= now
+def _waited_enough(state: KeyState, entry: Waiting | Grant, now: int) -> bool:
+    return entry.gives_up is not None and entry.gives_up + state.paused <= now
 
 
-def _call(grant: Grant, now: int) -> Grant:
-    wait = min(CALL_AGAIN_FIRST << min(grant.calls, 16), CALL_AGAIN_LAST)
-    return replace(grant, calls=grant.calls + 1, due=now + wait, taker="")
+def _wake_due(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
+    woken = {g.task: _wake(state, g, now) for g in state.grants if g.parked and g.due <= now}
+    state = replace(state, grants=tuple(woken.get(g.task, g) for g in state.grants))
+    return state, tuple(woken.values())
+
+
+def _wake(state: KeyState, grant: Grant, now: int) -> Grant:
+    """Once more, and to its end if it was woken in vain and has waited for too long by now."""
+    ending = grant.ending
+    in_vain = grant.calls > 0 or grant.handed_back is not None
+    if in_vain and ending is None and _waited_enough(state, grant, now):
+        ending = Ending.TIMED_OUT
+    again = now + min(WAKE_AGAIN_FIRST << min(grant.calls, 16), WAKE_AGAIN_LAST)
+    if grant.gives_up is not None and ending is None:  # that wake is not to come too late
+        again = min(again, max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
+    return replace(grant, calls=grant.calls + 1, due=again, ending=ending, taker="")

@@ -10,32 +10,17 @@ passes, so :func:`once` notes the effect in the same transaction. Together: it h
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, overload
 
-from celery_dlock.core.current import current_lease
 from celery_dlock.core.lease import Lease
+from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
-from celery_dlock.fencing.alchemy import SQLAlchemyGuard
-from celery_dlock.fencing.django import DjangoGuard
-from celery_dlock.fencing.guard import Guard, is_a
-from celery_dlock.fencing.mysql import PyMySQLGuard
-from celery_dlock.fencing.passes import Pass, require_own_name, require_text, shown
-from celery_dlock.fencing.postgresql import PsycopgGuard
-from celery_dlock.fencing.sqlite import SQLiteGuard
+from celery_dlock.fencing.guard import guard_for
+from celery_dlock.fencing.statements import LONGEST_NAME
+from celery_dlock.locks.current import current_lease
 
-GUARDS: tuple[type[Guard], ...] = (
-    SQLiteGuard,
-    PsycopgGuard,
-    PyMySQLGuard,
-    SQLAlchemyGuard,
-    DjangoGuard,
-)
-
-ASYNC_OF_SQLALCHEMY = (
-    "sqlalchemy.ext.asyncio.session.AsyncSession",
-    "sqlalchemy.ext.asyncio.scoping.async_scoped_session",
-    "sqlalchemy.ext.asyncio.engine.AsyncConnection",
-)
+LARGEST_TOKEN = 2**63 - 1
 
 
 @overload
@@ -65,7 +50,7 @@ def admit(
     Martin Kleppmann, "How to do distributed locking", 2016.
     """
     passes = shown(lease, resource, fencing_token, owner)
-    guard = _guard(connection)
+    guard = guard_for(connection)
     guard.require_transaction()
     for mine in passes:
         seen = guard.raise_to(mine.resource, mine.token, mine.owner)
@@ -83,7 +68,7 @@ def once(connection: Any, effect_id: str) -> bool:
     Raises :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does.
     """
     require_text("effect_id", effect_id)
-    guard = _guard(connection)
+    guard = guard_for(connection)
     guard.require_transaction()
     return guard.claim(effect_id)
 
@@ -104,7 +89,7 @@ def mint(connection: Any, resource: str, lease: Lease | None = None) -> int:
     """
     lease = current_lease() if lease is None else lease
     require_own_name(resource, lease)
-    guard = _guard(connection)
+    guard = guard_for(connection)
     guard.require_transaction()
     token = guard.mint(resource, lease.owner)
     lease.check()
@@ -117,21 +102,72 @@ def create_table(connection: Any) -> None:
     For migrations, and for those without. It commits nothing by itself; MySQL does, before and
     after every such statement.
     """
-    _guard(connection).create_tables()
+    guard_for(connection).create_tables()
 
 
-def _guard(connection: Any) -> Guard:
-    for guard in GUARDS:
-        if guard.accepts(connection):
-            return guard(connection)
-    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    if is_a(connection, *ASYNC_OF_SQLALCHEMY):
-        raise ConfigurationError(
-            f"cannot fence a {kind} from outside its event loop: await session.run_sync("
-            "fencing.admit), which passes the session that it has inside"
-        )
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a writer shows at the fence. Raises :exc:`ConfigurationError` when it is malformed."""
+
+    resource: str
+    token: int
+    owner: str
+
+    def __post_init__(self) -> None:
+        require_text("resource", self.resource)
+        require_text("owner", self.owner)
+        token: object = self.token
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise ConfigurationError(f"a fencing token is an int, not {token!r}")
+        if not 1 <= token <= LARGEST_TOKEN:
+            raise ConfigurationError(f"a fencing token is between 1 and 2**63 - 1, not {token}")
+
+
+def shown(
+    lease: Lease | None, resource: str | None, fencing_token: int | None, owner: str | None
+) -> tuple[Pass, ...]:
+    """Those of *lease*, by default the innermost current one, or the one that the rest makes."""
+    given = (resource, fencing_token, owner)
+    if given == (None, None, None):
+        return _passes_of(current_lease() if lease is None else lease)
+    if lease is None and resource is not None and fencing_token is not None and owner is not None:
+        return (Pass(resource, fencing_token, owner),)
     raise ConfigurationError(
-        f"cannot fence a {kind}: pass the open connection that writes, not a cursor or an engine: "
-        "sqlite3's, psycopg's or PyMySQL's Connection, SQLAlchemy's Connection or Session, or "
-        "Django's connections[alias]"
+        "the fence is shown a lease, or all of resource, fencing_token and owner"
     )
+
+
+def _passes_of(lease: Lease) -> tuple[Pass, ...]:
+    """One for every key that *lease* holds exclusively."""
+    held = [term for term in lease.own if term.claim.mode is Mode.EXCLUSIVE]
+    if not held:
+        raise ConfigurationError(
+            f"a read lock has no fencing token: {', '.join(lease.keys)} cannot be fenced"
+        )
+    return tuple(Pass(term.resource, term.token, term.claim.owner) for term in held)
+
+
+def require_own_name(resource: str, lease: Lease) -> None:
+    """Raise :exc:`ConfigurationError` if *resource* has tokens already, which are the store's."""
+    require_text("resource", resource)
+    if resource in (mine.resource for mine in _passes_of(lease)):
+        raise ConfigurationError(
+            f"{resource!r} is fenced with the tokens of its lock, which are other numbers: mint "
+            f"under a name of its own, such as 'minted:{resource}'"
+        )
+
+
+def require_text(name: str, value: object) -> None:
+    """Raise :exc:`ConfigurationError` for what no store of a fence could keep."""
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name} is a text that is not empty, not {value!r}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"{name} is a text that UTF-8 can express, not {value!r}"
+        ) from None
+    if size > LONGEST_NAME or "\0" in value:
+        raise ConfigurationError(
+            f"{name} has up to {LONGEST_NAME} bytes, none of them zero: {value[:40]!r}… has {size}"
+        )

@@ -24,10 +24,10 @@ from redis.client import Pipeline
 from redis.cluster import RedisCluster
 from redis.exceptions import AskError, MovedError, TryAgainError
 
-from celery_dlock.core.current import current_lease
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
-from celery_dlock.fencing.passes import Pass, require_own_name, require_text, shown
+from celery_dlock.fencing.fence import Pass, require_own_name, require_text, shown
+from celery_dlock.locks.current import current_lease
 
 __all__ = ["KEPT", "mint", "transaction"]
 

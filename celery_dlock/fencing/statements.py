@@ -31,7 +31,7 @@ FENCE_TABLE = "dlock_fence"
 ONCE_TABLE = "dlock_once"
 
 #: Bytes of UTF-8 that a name may have: what each of the databases has room for in an index.
-LONGEST = 1024
+LONGEST_NAME = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ POSTGRESQL = Dialect(
 MYSQL = Dialect(
     schema=(
         f"CREATE TABLE IF NOT EXISTS {FENCE_TABLE} ("
-        f"resource VARBINARY({LONGEST}) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, "
-        f"owner VARBINARY({LONGEST}) NOT NULL) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+        f"resource VARBINARY({LONGEST_NAME}) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, "
+        f"owner VARBINARY({LONGEST_NAME}) NOT NULL) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
         f"CREATE TABLE IF NOT EXISTS {ONCE_TABLE} ("
-        f"effect_id VARBINARY({LONGEST}) NOT NULL PRIMARY KEY, "
+        f"effect_id VARBINARY({LONGEST_NAME}) NOT NULL PRIMARY KEY, "
         "claimed_at DATETIME NOT NULL DEFAULT (UTC_TIMESTAMP)) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
     ),
     raise_=f"""

@@ -15,18 +15,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.registry import load_sink
+from celery_dlock.registry import load
 from celery_dlock.settings import Settings
 
 if TYPE_CHECKING:
-    from celery_dlock.monitoring.history_queries import Queries, Row
+    from celery_dlock.monitoring.history import Queries, Row
 
-_QUERIES = "celery_dlock.monitoring.history_queries:Queries"
+_QUERIES = "celery_dlock.monitoring.history:Queries"
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One event of one key, or of none; ``details`` is what the kind of event has besides.
 
     The texts are what somebody sent: anything may be in them.
@@ -59,14 +59,14 @@ class TaskTally:
     dropped: int
     lost: int
     stale: int
-    buried: int
+    dead_lettered: int
     took: float | None
     held: float | None
     ttl: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class TaskTallies:
     """The tasks by name, counted from *since* on, which is later than asked if there was much."""
 
     since: datetime
@@ -93,30 +93,30 @@ class HistoryReader:
         if options is None:
             what = "dlock_history is not set, so no events are kept"
             raise ConfigurationError(f"{what}: sqlite:///locks-history.db serves a single machine")
-        return cls(load_sink(_QUERIES, "history", "dlock_history").of(options))
+        return cls(load(_QUERIES, "history", "dlock_history").of(options))
 
     def of_key(
         self, key: str, limit: int = 100, before: datetime | None = None
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[HistoryEntry, ...]:
         """The events of *key*, the latest *limit* of them, of those *before* an instant."""
         return _entries(self._queries.of_key(key, limit, _microseconds(before)))
 
-    def of_task(self, task_id: str, limit: int = 100) -> tuple[Entry, ...]:
+    def of_task(self, task_id: str, limit: int = 100) -> tuple[HistoryEntry, ...]:
         """The latest events of a task; one that concerns several keys comes once for each."""
         return _entries(self._queries.of_task(task_id, limit))
 
-    def recent(self, limit: int = 100, since: datetime | None = None) -> tuple[Entry, ...]:
+    def recent(self, limit: int = 100, since: datetime | None = None) -> tuple[HistoryEntry, ...]:
         """The latest events of all; with *since* only those that came after it."""
         return _entries(self._queries.recent(limit, _microseconds(since)))
 
-    def by_task(self, since: datetime) -> Tally:
+    def by_task(self, since: datetime) -> TaskTallies:
         """What happened to the tasks from *since* on, by their names.
 
         Bounded: where more was written than can be counted at once, the latest are counted.
         """
         first, counts, samples = self._queries.by_task(_microseconds(since) or 0)
         started = since if first is None else _instant(first)
-        return Tally(started, tuple(_tallies(counts, samples)))
+        return TaskTallies(started, tuple(_tallies(counts, samples)))
 
     def close(self) -> None:
         """Give back connections."""
@@ -144,7 +144,7 @@ def _tallies(
             dropped=count["Dropped"],
             lost=count["Lost"],
             stale=count["StaleRejected"],
-            buried=count["Buried"],
+            dead_lettered=count["DeadLettered"],
             took=p99(seconds[name, "took"]),
             held=p99(seconds[name, "held"]),
             ttl=min(seconds[name, "ttl"], default=None),
@@ -156,9 +156,9 @@ def p99(values: Sequence[float]) -> float | None:
     return sorted(values)[math.ceil(0.99 * len(values)) - 1] if values else None
 
 
-def _entries(found: Iterable[Row]) -> tuple[Entry, ...]:
+def _entries(found: Iterable[Row]) -> tuple[HistoryEntry, ...]:
     return tuple(
-        Entry(_instant(at), event, key, task_id, name, label, token, json.loads(details))
+        HistoryEntry(_instant(at), event, key, task_id, name, label, token, json.loads(details))
         for at, event, key, task_id, name, label, token, details in found
     )
 

@@ -19,10 +19,11 @@ from typing import assert_never
 
 from celery_dlock.core.events import (
     Acquired,
-    Buried,
     Contended,
+    DeadLettered,
     Dropped,
     Event,
+    LeftToOthers,
     Lost,
     Parked,
     Released,
@@ -40,7 +41,7 @@ from celery_dlock.core.events import (
 )
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How the values of a measure add up."""
 
     COUNTER = "counter"
@@ -52,7 +53,7 @@ class Kind(StrEnum):
 class Measure:
     """One metric. Histograms are in seconds, as are their ``buckets``."""
 
-    kind: Kind
+    kind: MetricKind
     name: str
     about: str
     buckets: tuple[float, ...] = ()
@@ -64,70 +65,79 @@ _STORE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15,
 _BODY = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 24, 60, 120, 300, 1200, 3600)
 
 ACQUISITION = Measure(
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "lock_acquisition_time",
     "Seconds for which a delivery asked for its lock until it had it",
     _STORE,
 )
 HOLD = Measure(
-    Kind.HISTOGRAM, "lock_hold_duration", "Seconds for which a lock was held until released", _BODY
+    MetricKind.HISTOGRAM,
+    "lock_hold_duration",
+    "Seconds for which a lock was held until released",
+    _BODY,
 )
-TTL = Measure(Kind.GAUGE, "lock_ttl_seconds", "Length of the lease that was taken last, in seconds")
+TTL = Measure(
+    MetricKind.GAUGE, "lock_ttl_seconds", "Length of the lease that was taken last, in seconds"
+)
 WAIT = Measure(
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "dlock_wait_seconds",
     "Seconds from the first refusal, or the place taken, until the lock or until giving up",
     _BODY,
 )
 HAND_OVER = Measure(
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "dlock_hand_over_seconds",
-    "Seconds from the call out of the queue until the lock",
+    "Seconds from being woken until the lock",
     _STORE,
 )
-REFUSED = Measure(Kind.COUNTER, "dlock_refused", "Asks for a lock that another one held")
-TIMED_OUT = Measure(Kind.COUNTER, "dlock_timed_out", "Tasks that waited too long and gave up")
-STALE = Measure(Kind.COUNTER, "dlock_stale_rejected", "Late writes that the fence refused")
-LOST = Measure(Kind.COUNTER, "dlock_lost", "Locks that were lost while their body ran")
-UNAVAILABLE = Measure(Kind.COUNTER, "dlock_unavailable", "Times that the lock store did not answer")
-RESCHEDULED = Measure(Kind.COUNTER, "dlock_rescheduled", "Messages that were published again")
-PARKED = Measure(Kind.COUNTER, "dlock_parked", "Messages that went to wait in the lock store")
-WOKEN = Measure(Kind.COUNTER, "dlock_woken", "Messages that were called out of the lock store")
-SKIPPED = Measure(Kind.COUNTER, "dlock_skipped", "Tasks that did not run, as their lock was held")
-DROPPED = Measure(Kind.COUNTER, "dlock_dropped", "Duplicates of messages that were dropped")
-REVOKED = Measure(Kind.COUNTER, "dlock_revoked", "Tasks that were revoked while they waited")
-BURIED = Measure(Kind.COUNTER, "dlock_buried", "Messages that were put aside as dead")
-TOO_LARGE = Measure(Kind.COUNTER, "dlock_too_large", "Messages too large to wait in the lock store")
-TICKS_SENT = Measure(Kind.COUNTER, "dlock_beat_sent", "Ticks that beat has sent")
-TICKS_REPEATED = Measure(Kind.COUNTER, "dlock_beat_repeated", "Ticks that may have been sent twice")
-TICKS_MISSED = Measure(Kind.COUNTER, "dlock_beat_missed", "Times that overdue ticks were left out")
+REFUSED = Measure(MetricKind.COUNTER, "dlock_refused", "Asks for a lock that another one held")
+TIMED_OUT = Measure(MetricKind.COUNTER, "dlock_timed_out", "Tasks that waited too long and gave up")
+STALE = Measure(MetricKind.COUNTER, "dlock_stale_rejected", "Late writes that the fence refused")
+LOST = Measure(MetricKind.COUNTER, "dlock_lost", "Locks that were lost while their body ran")
+UNAVAILABLE = Measure(
+    MetricKind.COUNTER, "dlock_unavailable", "Times that the lock store did not answer"
+)
+RESCHEDULED = Measure(MetricKind.COUNTER, "dlock_rescheduled", "Messages that were published again")
+PARKED = Measure(MetricKind.COUNTER, "dlock_parked", "Messages that went to wait in the lock store")
+WOKEN = Measure(MetricKind.COUNTER, "dlock_woken", "Messages that were woken from the lock store")
+LEFT_TO_OTHERS = Measure(
+    MetricKind.COUNTER,
+    "dlock_left_to_others",
+    "Messages of another broker, left in the lock store for its workers",
+)
+SKIPPED = Measure(
+    MetricKind.COUNTER, "dlock_skipped", "Tasks that did not run, as their lock was held"
+)
+DROPPED = Measure(MetricKind.COUNTER, "dlock_dropped", "Duplicates of messages that were dropped")
+REVOKED = Measure(MetricKind.COUNTER, "dlock_revoked", "Tasks that were revoked while they waited")
+DEAD_LETTERED = Measure(
+    MetricKind.COUNTER, "dlock_dead_lettered", "Messages that became dead letters"
+)
+TOO_LARGE = Measure(
+    MetricKind.COUNTER, "dlock_too_large", "Messages too large to wait in the lock store"
+)
+TICKS_SENT = Measure(MetricKind.COUNTER, "dlock_beat_sent", "Ticks that beat has sent")
+TICKS_REPEATED = Measure(
+    MetricKind.COUNTER, "dlock_beat_repeated", "Ticks that may have been sent twice"
+)
+TICKS_MISSED = Measure(
+    MetricKind.COUNTER, "dlock_beat_missed", "Times that overdue ticks were left out"
+)
 
 #: Of every lock; those of beat are of its entries.
 OF_LOCKS = (
     *(ACQUISITION, HOLD, TTL, WAIT, HAND_OVER, REFUSED, TIMED_OUT, STALE, LOST, UNAVAILABLE),
-    *(RESCHEDULED, PARKED, WOKEN, SKIPPED, DROPPED, REVOKED, BURIED, TOO_LARGE),
+    *(RESCHEDULED, PARKED, WOKEN, LEFT_TO_OTHERS, SKIPPED, DROPPED, REVOKED, DEAD_LETTERED),
+    TOO_LARGE,
 )
 OF_BEAT = (TICKS_SENT, TICKS_REPEATED, TICKS_MISSED)
 MEASURES = (*OF_LOCKS, *OF_BEAT)
 
 Measurement = tuple[Measure, float]
 
-_Once = (
-    Contended
-    | Rescheduled
-    | Woken
-    | TooLarge
-    | Revoked
-    | Buried
-    | Skipped
-    | Dropped
-    | Lost
-    | StaleRejected
-    | Unavailable
-)
 
-
-def measurements(event: Event) -> Sequence[Measurement]:
+def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long as the list of events)
     """What *event* adds to which measure; a gauge is set to it."""
     match event:
         case Acquired():
@@ -138,10 +148,38 @@ def measurements(event: Event) -> Sequence[Measurement]:
             return ((PARKED, 1), (REFUSED, 1)) if event.refused else ((PARKED, 1),)
         case TimedOut():
             return ((TIMED_OUT, 1), (WAIT, event.waited))
-        case TickSent() | TickRepeated() | TicksMissed():
-            return ((_tick(event), 1),)
+        case Contended():
+            return ((REFUSED, 1),)
+        case Rescheduled():
+            return ((RESCHEDULED, 1),)
+        case Woken():
+            return ((WOKEN, 1),)
+        case LeftToOthers():
+            return ((LEFT_TO_OTHERS, 1),)
+        case TooLarge():
+            return ((TOO_LARGE, 1),)
+        case Revoked():
+            return ((REVOKED, 1),)
+        case DeadLettered():
+            return ((DEAD_LETTERED, 1),)
+        case Skipped():
+            return ((SKIPPED, 1),)
+        case Dropped():
+            return ((DROPPED, 1),)
+        case Lost():
+            return ((LOST, 1),)
+        case StaleRejected():
+            return ((STALE, 1),)
+        case Unavailable():
+            return ((UNAVAILABLE, 1),)
+        case TickSent():
+            return ((TICKS_SENT, 1),)
+        case TickRepeated():
+            return ((TICKS_REPEATED, 1),)
+        case TicksMissed():
+            return ((TICKS_MISSED, 1),)
         case _:
-            return ((_counted(event), 1),)
+            assert_never(event)
 
 
 def _acquired(event: Acquired) -> list[Measurement]:
@@ -151,43 +189,3 @@ def _acquired(event: Acquired) -> list[Measurement]:
     if event.handed_over is not None:
         found.append((HAND_OVER, event.handed_over))
     return found
-
-
-def _tick(event: TickSent | TickRepeated | TicksMissed) -> Measure:
-    match event:
-        case TickSent():
-            return TICKS_SENT
-        case TickRepeated():
-            return TICKS_REPEATED
-        case TicksMissed():
-            return TICKS_MISSED
-        case _:
-            assert_never(event)
-
-
-def _counted(event: _Once) -> Measure:  # noqa: C901 (as long as the list of events)
-    match event:
-        case Contended():
-            return REFUSED
-        case Rescheduled():
-            return RESCHEDULED
-        case Woken():
-            return WOKEN
-        case TooLarge():
-            return TOO_LARGE
-        case Revoked():
-            return REVOKED
-        case Buried():
-            return BURIED
-        case Skipped():
-            return SKIPPED
-        case Dropped():
-            return DROPPED
-        case Lost():
-            return LOST
-        case StaleRejected():
-            return STALE
-        case Unavailable():
-            return UNAVAILABLE
-        case _:
-            assert_never(event)

@@ -2,17 +2,235 @@
 
 Only the API is needed. A prefork worker sets up its provider in each child (on Celery's signal
 ``worker_process_init``), as OpenTelemetry's own instrumentation of Celery wants it.
+
+Spans for the waiting for a lock and for its holding are made when they are over. Each is a child of
+the span that is current where the lock is taken, as Celery's instrumentation makes one for every
+run. A wait goes over several runs, in several processes: the message carries the context (W3C
+``traceparent``) of the span that sent it away, and the wait is linked to that.
+
+Where no span is current, the first ask that is refused makes one, ``dlock ask``. The message
+carries its context, and all that follows becomes its children: one trace for one task. A trace id
+made from the task's id would need no message to carry it, but its root would never exist, and
+no sampler would be asked: each trace would be kept, or none. A lock that is taken at once is a
+trace of one span.
+
+Spans, unlike metrics, name the key.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Self
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from celery_dlock.core.events import Event, Subject
-from celery_dlock.monitoring.measures import MEASURES, Kind, Measure, measurements
-from celery_dlock.monitoring.spans import Spans
+from celery_dlock.core.events import (
+    Acquired,
+    Contended,
+    DeadLettered,
+    Event,
+    Lost,
+    Parked,
+    Released,
+    Rescheduled,
+    Revoked,
+    Skipped,
+    StaleRejected,
+    Subject,
+    TimedOut,
+    Unavailable,
+)
+from celery_dlock.monitoring.measures import MEASURES, Measure, MetricKind, measurements
+
+WAIT, HOLD, ASK = "dlock wait", "dlock hold", "dlock ask"
+
+#: What a message carries beside the trace context: how often it was sent away, and since when.
+ATTEMPT, SINCE = "dlock.attempt", "dlock.since"
+
+_wire = TraceContextTextMapPropagator()
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lock that is held now; ``context`` is that of the parent."""
+
+    since: int
+    context: Context
+    links: tuple[Link, ...]
+    attributes: dict[str, Any]
+    status: Status | None = None
+
+
+@dataclass(slots=True)
+class _Asking:
+    """What this thread's delivery has said so far: its first refusal, in ns, and its own span."""
+
+    subject: Subject
+    refused: int | None = None
+    span: Span | None = None
+
+
+@dataclass(slots=True)
+class Spans:
+    """Makes them of the events of one process."""
+
+    tracer: Tracer
+    _held: dict[Subject, _Held] = field(default_factory=dict[Subject, _Held])
+    _thread: threading.local = field(default_factory=threading.local)
+
+    def tell(self, event: Event) -> None:
+        """Most events are no part of a span."""
+        match event:
+            case Contended():
+                asking = self._asking(event.subject)
+                if asking.refused is None:
+                    asking.refused = time.time_ns()
+            case Parked() | Rescheduled():
+                self._sent_away(event.subject)
+            case Acquired():
+                self._acquired(event)
+            case Released() | Lost() | Unavailable():
+                self._held_no_more(event)
+            case StaleRejected():
+                if held := self._held.get(event.subject):
+                    held.status = Status(StatusCode.ERROR, f"stale write of {event.resource}")
+            case TimedOut() | Skipped() | Revoked() | DeadLettered():
+                self._waits_no_more(event)
+            case _:
+                pass
+
+    def carry(self, subject: Subject) -> dict[str, str]:
+        """What its message tells those who get it next. It may not be sent after all."""
+        known = subject.carried
+        carried = {
+            ATTEMPT: str(_attempt(subject) + 1),
+            SINCE: known.get(SINCE) or str(time.time_ns()),
+        }
+        current = trace.get_current_span()
+        if current.get_span_context().is_valid:
+            _wire.inject(carried)
+        elif "traceparent" not in known:
+            asking = self._asking(subject)
+            if asking.span is None:
+                attributes = _attributes(subject)
+                asking.span = self.tracer.start_span(ASK, Context(), attributes=attributes)
+            _wire.inject(carried, trace.set_span_in_context(asking.span, Context()))
+        return carried
+
+    def _asking(self, subject: Subject) -> _Asking:
+        found: _Asking | None = getattr(self._thread, "asking", None)
+        if found is None or found.subject is not subject:
+            found = self._thread.asking = _Asking(subject)
+        return found
+
+    def _sent_away(self, subject: Subject) -> None:
+        """Its message is on its way; a span that is never ended is never seen."""
+        span = self._asking(subject).span
+        self._thread.asking = None
+        if span is not None:
+            span.end()
+
+    def _acquired(self, event: Acquired) -> None:
+        now, subject = time.time_ns(), event.subject
+        since = self._asking(subject).refused
+        self._thread.asking = None
+        if event.waited:
+            since = now - int(event.waited * 1e9)
+        context, links = _parent(subject)
+        attributes = {
+            **_attributes(subject, event.keys),
+            "dlock.fencing_tokens": event.tokens,
+        }
+        if since is not None:
+            span = self.tracer.start_span(
+                WAIT, context, attributes=attributes, links=links, start_time=since
+            )
+            span.end(now)
+            links = ()
+            if not trace.get_current_span(context).get_span_context().is_valid:
+                context = trace.set_span_in_context(span, context)
+        self._held[subject] = _Held(now, context, links, attributes)
+
+    def _held_no_more(self, event: Released | Lost | Unavailable) -> None:
+        self._sent_away(event.subject)
+        held = self._held.pop(event.subject, None)
+        if held is None:
+            return
+        span = self.tracer.start_span(
+            HOLD,
+            held.context,
+            attributes=held.attributes,
+            links=held.links,
+            start_time=held.since,
+        )
+        match event:
+            case Lost():
+                span.set_status(Status(StatusCode.ERROR, event.reason))
+            case Unavailable():
+                span.set_status(Status(StatusCode.ERROR, event.error))
+            case Released():
+                span.set_attribute("dlock.outcome", str(event.outcome))
+        if held.status is not None:
+            span.set_status(held.status)
+        span.end()
+
+    def _waits_no_more(self, event: TimedOut | Skipped | Revoked | DeadLettered) -> None:
+        subject, now = event.subject, time.time_ns()
+        self._thread.asking = None
+        waited = event.waited if isinstance(event, TimedOut) else 0.0
+        since = now - int(waited * 1e9) if waited else _since(subject)
+        if since is None:
+            return
+        context, links = _parent(subject)
+        attributes = {
+            **_attributes(subject, (event.key,)),
+            "dlock.end": type(event).__name__,
+        }
+        span = self.tracer.start_span(
+            WAIT, context, attributes=attributes, links=links, start_time=since
+        )
+        if isinstance(event, TimedOut | DeadLettered):
+            span.set_status(Status(StatusCode.ERROR, type(event).__name__))
+        span.end(now)
+
+
+def _parent(subject: Subject) -> tuple[Context, tuple[Link, ...]]:
+    """The context to make a span in, and what it is linked to besides."""
+    carried = trace.get_current_span(
+        _wire.extract(dict(subject.carried), Context())
+    ).get_span_context()
+    current = trace.get_current_span()
+    if not current.get_span_context().is_valid:
+        return trace.set_span_in_context(trace.NonRecordingSpan(carried), Context()), ()
+    links = (Link(carried),) if carried.is_valid else ()
+    return trace.set_span_in_context(current, Context()), links
+
+
+def _attributes(subject: Subject, keys: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "celery.task_name": subject.task_name,
+        "messaging.message.id": subject.task_id,
+        "dlock.template": subject.label,
+        "dlock.attempt": _attempt(subject),
+        **({"dlock.keys": keys} if keys else {}),
+    }
+
+
+def _attempt(subject: Subject) -> int:
+    given = subject.carried.get(ATTEMPT, "")
+    return int(given) if given.isdecimal() else 0
+
+
+def _since(subject: Subject) -> int | None:
+    given = subject.carried.get(SINCE, "")
+    return int(given) if given.isdecimal() else None
+
 
 SCOPE = "celery_dlock"
 
@@ -23,7 +241,6 @@ class OpenTelemetrySink:
     def __init__(self) -> None:
         meter = metrics.get_meter(SCOPE)
         self._record = {measure: _recorder(meter, measure) for measure in MEASURES}
-        self._attributes: dict[tuple[str, str], dict[str, str]] = {}
         self._spans = Spans(trace.get_tracer(SCOPE))
         self.carry = self._spans.carry
 
@@ -33,27 +250,25 @@ class OpenTelemetrySink:
         return cls()
 
     def __call__(self, event: Event) -> None:
-        attributes = self._attributes_of(event.subject)
+        attributes = _labels(event.subject.task_name, event.subject.label)
         for measure, value in measurements(event):
             self._record[measure](value, attributes)
         self._spans.tell(event)
 
-    def _attributes_of(self, subject: Subject) -> dict[str, str]:
-        labels = (subject.task_name, subject.label)
-        found = self._attributes.get(labels)
-        if found is None:
-            found = self._attributes[labels] = {"task": labels[0], "template": labels[1]}
-        return found
+
+@cache
+def _labels(task: str, template: str) -> dict[str, str]:
+    return {"task": task, "template": template}
 
 
 def _recorder(meter: metrics.Meter, measure: Measure) -> Any:
     name, about = measure.name, measure.about
     match measure.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return meter.create_counter(name, description=about).add
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return meter.create_gauge(name, unit="s", description=about).set
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return meter.create_histogram(
                 name,
                 unit="s",

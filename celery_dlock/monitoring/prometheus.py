@@ -3,39 +3,302 @@
 A prefork worker counts in its children, so ``PROMETHEUS_MULTIPROC_DIR`` has to name a folder that
 they share, as ``prometheus_client`` wants it; each process then counts in files of its own there,
 and :func:`registry_of` adds them up, in whatever process it is asked.
+
+By default each process starts a file named by its pid, and the sum must keep the files of all that
+have ended: a worker that replaces its children (``max_tasks_per_child``) would leave thousands, and
+each scrape would read them all. Here a process takes the first number that nobody has, by a lock on
+a file that the kernel frees with the process, however that ends, and counts on in its files
+(:class:`Slot`).
+
+Every task has two events, that its lock was taken and that it was released. They are kept for half
+a second and counted together: counted alone, between all that a task does, they cost it twice as
+much. All others are counted at once. What is kept is lost with a process that is killed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from celery_dlock.core.events import Event
-from celery_dlock.monitoring.counting import METRICS, tally
-from celery_dlock.monitoring.slots import check, folder
+from celery_dlock import forking
+from celery_dlock.core.events import Acquired, Event, Released
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.monitoring.batching import Batcher
+from celery_dlock.monitoring.measures import (
+    ACQUISITION,
+    HOLD,
+    MEASURES,
+    OF_BEAT,
+    OF_LOCKS,
+    Measure,
+    MetricKind,
+    measurements,
+)
 
 logger = logging.getLogger("celery_dlock")
 
+#: What is used here of the library and not promised by it: it has no other way to tell single
+#: metrics where they are to count.
+INSIDES = ("ValueClass", "MultiProcessValue", "MutexValue")
+
+VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def folder() -> Path | None:
+    """Where the processes of this host count, if they do so together.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for one that cannot be written to.
+    """
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return None
+    if not os.access(name, os.W_OK | os.X_OK) or not Path(name).is_dir():
+        raise ConfigurationError(
+            f"{VARIABLE} must name a folder that this process may write to: create it, "
+            "empty, before the first worker of the host starts"
+        )
+    return Path(name)
+
+
+class Slot:
+    """The number of this process among those that count in the folder."""
+
+    def __init__(self) -> None:
+        self._held = -1
+        self._name = ""
+        forking.tell(self)
+
+    def __call__(self) -> str:
+        """Part of the names of its files, which has no underscore. Asked at each step."""
+        return self._name or self._take()
+
+    def after_fork_in_child(self) -> None:
+        """The parent keeps it."""
+        if self._held >= 0:
+            os.close(self._held)
+        self._held, self._name = -1, ""
+
+    def _take(self) -> str:
+        where = folder()
+        assert where is not None
+        for number in count():
+            held = os.open(where / f"dlock-{number}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(held)
+            else:
+                self._held, self._name = held, f"dlock-{number}"
+                return self._name
+        raise AssertionError  # there is always one more
+
+
+def check() -> None:
+    """Warn where each process is going to start files of its own."""
+    if folder() is not None and _values() is None:
+        logger.warning(
+            "this prometheus_client is built otherwise than celery_dlock knows it: counts are "
+            "right, but each process that starts adds files to %s",
+            VARIABLE,
+        )
+
+
+@cache
+def _values() -> Any:
+    """The module with the library's class of values; ``None`` if that is not there any more.
+
+    Then the library counts as it does by default: right, in ever more files.
+    """
+    try:
+        found = import_module("prometheus_client.values")
+    except ImportError:
+        return None
+    known = hasattr(Counter, "_metric_init") and all(hasattr(found, name) for name in INSIDES)
+    return found if known else None
+
+
+@cache
+def _value_in_slot() -> Any:
+    return _values().MultiProcessValue(Slot())
+
+
+class InSlot:
+    """Put before one of the library's metrics, it has its values in the slot's files.
+
+    The class of values is the library's one global, which a metric reads as it is made. Which one
+    it is, of one process or of several, was decided when the library was imported.
+    """
+
+    def _metric_init(self) -> None:
+        library = _values()
+        if library is None or library.ValueClass is library.MutexValue:
+            super()._metric_init()  # type: ignore[misc]
+            return
+        usual = library.ValueClass
+        library.ValueClass = _value_in_slot()
+        try:
+            super()._metric_init()  # type: ignore[misc]
+        finally:
+            library.ValueClass = usual
+
+
 #: What only the lock store knows, by the names that :func:`registry_of` is given.
-STANDING: Mapping[str, tuple[str, str]] = {
+STORE_GAUGES: Mapping[str, tuple[str, str]] = {
     "store_up": ("dlock_store_up", "Whether the lock store answered, for the gauges below"),
     "held_keys": ("dlock_held_keys", "Keys that are held"),
     "waiting_keys": ("dlock_waiting_keys", "Keys with messages that wait"),
     "waiting_messages": ("dlock_waiting_messages", "Messages that wait in the lock store"),
     "oldest_wait": ("dlock_oldest_wait_seconds", "Seconds for which the oldest of them has waited"),
+    "unanswered_messages": (
+        "dlock_unanswered_messages",
+        "Messages that are woken in vain: is there a worker for their queue?",
+    ),
     "dead_messages": ("dlock_dead_messages", "Messages that are dead, and kept"),
 }
 
 #: How often files are read that come and go, before those that cannot be read are left out.
 _READINGS = 5
 _UNREADABLE = (OSError, ValueError, RuntimeError, struct.error)
+
+_LABELS = ("task", "template")
+
+
+class _Counter(InSlot, Counter):
+    pass
+
+
+class _Gauge(InSlot, Gauge):
+    pass
+
+
+class _Histogram(InSlot, Histogram):
+    pass
+
+
+def _metric(measure: Measure) -> _Counter | _Gauge | _Histogram:
+    match measure.kind:
+        case MetricKind.COUNTER:
+            return _Counter(measure.name, measure.about, _LABELS)
+        case MetricKind.GAUGE:
+            return _Gauge(measure.name, measure.about, _LABELS, multiprocess_mode="mostrecent")
+        case MetricKind.HISTOGRAM:
+            return _Histogram(measure.name, measure.about, _LABELS, buckets=measure.buckets)
+
+
+_METRICS = {measure: _metric(measure) for measure in MEASURES}
+
+
+class _Series(dict[Measure, Callable[[float], None]]):
+    """What is counted for one task and template.
+
+    All counters start at zero together: Prometheus would not see the first step of one that
+    appears with it.
+    """
+
+    def __init__(self, group: Iterable[Measure], labels: tuple[str, ...]) -> None:
+        super().__init__()
+        self._labels = labels
+        for measure in group:
+            if measure.kind is MetricKind.COUNTER or measure in (ACQUISITION, HOLD):
+                self.__missing__(measure)
+
+    def __missing__(self, measure: Measure) -> Callable[[float], None]:
+        self[measure] = add = _adder(_METRICS[measure].labels(*self._labels))
+        return add
+
+
+def _adder(child: _Counter | _Gauge | _Histogram) -> Callable[[float], None]:
+    if isinstance(child, Counter):
+        return child.inc
+    if isinstance(child, Histogram):
+        return child.observe
+    return _SetIfOther(child)
+
+
+class _SetIfOther:
+    """A gauge that is hardly ever another one."""
+
+    def __init__(self, gauge: _Gauge) -> None:
+        self._gauge = gauge
+        self._is: float | None = None
+
+    def __call__(self, value: float) -> None:
+        if value != self._is:
+            self._gauge.set(value)
+            self._is = value
+
+
+class Tally(Batcher[Event]):
+    """Counts events, also those of a signal's handler that interrupts it.
+
+    Whoever forks waits for those who count: a lock of the library that is held as a process is
+    forked would be held in the child for ever.
+    """
+
+    name = "the metrics"
+    batch = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._series: dict[tuple[str, str, bool], _Series] = {}
+        self._gate = threading.RLock()
+        os.register_at_fork(
+            before=self._gate.acquire,
+            after_in_parent=self._gate.release,
+            after_in_child=self._gate.release,
+        )
+
+    def __call__(self, event: Event) -> None:
+        with self._gate:
+            if not isinstance(event, Acquired | Released):
+                self._count(event)
+                return
+            self.put(event)
+            if len(self._queue) >= self.batch:
+                self.at_exit()
+
+    def at_exit(self) -> None:
+        """Count what is kept, here and now."""
+        self._write_all()
+
+    def write(self, batch: Sequence[Event], missing: int) -> None:
+        """Count *batch*. What fails would fail again, and half of it be counted twice."""
+        try:
+            for event in batch:
+                self._count(event)
+        except Exception:
+            logger.exception("events of locks could not be counted")
+
+    def _write_all(self) -> bool:
+        with self._gate:
+            return super()._write_all()
+
+    def _count(self, event: Event) -> None:
+        found, subject = measurements(event), event.subject
+        is_beat = found[0][0] in OF_BEAT
+        labels = (subject.task_name, subject.label, is_beat)
+        series = self._series.get(labels)
+        if series is None:
+            series = _Series(OF_BEAT if is_beat else OF_LOCKS, labels[:2])
+            self._series[labels] = series
+        for measure, value in found:
+            series[measure](value)
+
+
+tally = Tally()
 
 
 class PrometheusSink:
@@ -51,27 +314,27 @@ class PrometheusSink:
         tally(event)
 
 
-def registry_of(standing: Callable[[], Mapping[str, float]]) -> CollectorRegistry:
+def registry_of(store_gauges: Callable[[], Mapping[str, float]]) -> CollectorRegistry:
     """The metrics of all processes of this host that count together, to be written or served.
 
-    *standing* looks up gauges of the lock store, by the names of :data:`STANDING`. Where
+    *store_gauges* looks up gauges of the lock store, by the names of :data:`STORE_GAUGES`. Where
     ``PROMETHEUS_MULTIPROC_DIR`` is not set the metrics are those of this process alone.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for a folder that cannot be used.
     """
     registry = CollectorRegistry()
     where = folder()
-    registry.register(_Own() if where is None else _Files(where))
-    registry.register(_Standing(standing))
+    registry.register(_ProcessCollector() if where is None else _Files(where))
+    registry.register(_StoreGauges(store_gauges))
     return registry
 
 
-class _Own:
+class _ProcessCollector:
     """What this process has counted."""
 
     def collect(self) -> Iterable[Metric]:
-        tally.at_end()
-        for metric in METRICS.values():
+        tally.at_exit()
+        for metric in _METRICS.values():
             yield from metric.collect()
 
 
@@ -82,7 +345,7 @@ class _Files:
         self._where = where
 
     def collect(self) -> Iterable[Metric]:
-        tally.at_end()
+        tally.at_exit()
         for _ in range(_READINGS):
             try:
                 return _sum(self._files())
@@ -108,7 +371,7 @@ def _is_readable(file: str) -> bool:
     return True
 
 
-class _Standing:
+class _StoreGauges:
     """Gauges that are looked up whenever somebody asks."""
 
     def __init__(self, look_up: Callable[[], Mapping[str, float]]) -> None:
@@ -116,5 +379,5 @@ class _Standing:
 
     def collect(self) -> Iterable[Metric]:
         for name, value in self._look_up().items():
-            metric, about = STANDING[name]
+            metric, about = STORE_GAUGES[name]
             yield GaugeMetricFamily(metric, about, value=value)

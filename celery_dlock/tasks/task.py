@@ -1,37 +1,46 @@
-"""A Celery task that takes its lock before the body runs."""
+"""A Celery task that takes its lock before the body runs, and ``@locked_task``, which makes one."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from importlib import import_module
+from typing import Any, ClassVar, cast, overload
 
-from celery import Celery, Task, signals
+from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore
 
-from celery_dlock.contention import Complete, Policy
-from celery_dlock.core.current import current_lease, held_term
+from celery_dlock.contention import Policy
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
+from celery_dlock.delivery.abort import Abort, handing_on, shielded
+from celery_dlock.delivery.carry_out import carry_out
+from celery_dlock.delivery.execution import EXECUTION, Execution
+from celery_dlock.delivery.leaving import leave_after_result, leave_before_the_body
+from celery_dlock.delivery.plan import lost
+from celery_dlock.delivery.publish import message_of_next, retrying, without_reject
+from celery_dlock.delivery.result_state import RetryStored
+from celery_dlock.delivery.taking import take
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
-from celery_dlock.tasks.abort import Abort, handing_on, shielded
-from celery_dlock.tasks.children import WatchChildren
-from celery_dlock.tasks.definition import Definition, OnLost, refuse_misspelt
-from celery_dlock.tasks.execution import EXECUTION, Execution
-from celery_dlock.tasks.hold import hold
-from celery_dlock.tasks.leaving import leave_after_result, leave_before_the_body
-from celery_dlock.tasks.ordered import Outbox, ordered_here
-from celery_dlock.tasks.publish import run_again
-from celery_dlock.tasks.revoking import EndRevoked
-from celery_dlock.tasks.runtime import runtime
-from celery_dlock.tasks.sweeper import Sweeper
-from celery_dlock.tasks.taking import take
-from celery_dlock.tasks.telling import RetryTold
-from celery_dlock.tasks.useless import BuryUndecodable, bury_rejected, bury_unknown
-from celery_dlock.tasks.worker import CheckAtStart
+from celery_dlock.locks.current import current_lease, held_term
+from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
+from celery_dlock.messages.countdown import lead_back
+from celery_dlock.publishing.ordered import Outbox, goes_on, ordered_here
+from celery_dlock.runtime import runtime
+from celery_dlock.tasks.block import locked_block
 
 #: What the options of a lock begin with where they are those of a task.
 LOCK = "lock_"
+
+#: What a worker's main process needs, by name: who only publishes loads nothing of it.
+REQUEST = "celery_dlock.worker.request:LockedRequest"
+WORKER_STEPS = (
+    "celery_dlock.worker.children:WatchChildren",
+    "celery_dlock.worker.periodic:EndRevoked",
+    "celery_dlock.worker.periodic:Sweeper",
+    "celery_dlock.worker.startup:CheckAtStart",
+)
+CONSUMER_STEPS = ("celery_dlock.worker.request:DeadLetterUndecodable",)
 
 
 class _WhenAsked:
@@ -50,7 +59,7 @@ class LockedTask(Task):  # type: ignore[misc]
     """
 
     abstract = True
-    Request = "celery_dlock.tasks.request:LockedRequest"
+    Request = REQUEST
 
     lock_key: ClassVar[Key | Sequence[Key] | None] = None
     lock_ttl: ClassVar[float | None] = None
@@ -66,8 +75,8 @@ class LockedTask(Task):  # type: ignore[misc]
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        app.steps["worker"].update({CheckAtStart, EndRevoked, Sweeper, WatchChildren})
-        app.steps["consumer"].add(BuryUndecodable)
+        app.steps["worker"].update(WORKER_STEPS)
+        app.steps["consumer"].update(CONSUMER_STEPS)
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:
@@ -106,7 +115,7 @@ class LockedTask(Task):  # type: ignore[misc]
     @property
     def backend(self) -> Any:
         """Celery's result backend of this task."""
-        return RetryTold.or_not(super().backend, self.request)
+        return RetryStored.if_stored(super().backend, self.request)
 
     @backend.setter
     def backend(self, backend: Any) -> None:
@@ -132,11 +141,17 @@ class LockedTask(Task):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
+        execution = None if producer else retrying(self, task_id, options)
+        if execution is not None:
+            publish = super().apply_async
+            again = message_of_next(execution, args or (), kwargs or {}, options)
+            again.send(lambda p: publish(args, kwargs, task_id, p, *more, **options))
+            return self.AsyncResult(task_id)
         asks = ordered_here(self)
         if asks is None:
             return super().apply_async(args, kwargs, task_id, producer, *more, **options)
         with self.app.producer_or_acquire(producer) as acquired:
-            outbox = Outbox(self, asks, acquired)
+            outbox = Outbox(self, asks, acquired, goes_on=goes_on(self.app, options))
             return super().apply_async(args, kwargs, task_id, outbox, *more, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
@@ -152,7 +167,12 @@ class LockedTask(Task):  # type: ignore[misc]
     ) -> Any:
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
-        return handing_on(super().retry, args, kwargs, exc, *more, **options)
+        return handing_on(without_reject, super().retry, args, kwargs, exc, *more, **options)
+
+    def signature_from_request(self, *args: Any, **options: Any) -> Any:
+        signature = super().signature_from_request(*args, **options)
+        lead_back(self.app, signature.options)
+        return signature
 
     def replace(self, *args: Any, **options: Any) -> Any:
         try:
@@ -160,7 +180,7 @@ class LockedTask(Task):  # type: ignore[misc]
         except Ignore:  # the other one is published, under the same id; of this one all is done
             execution = vars(self.request).get(EXECUTION)
             if isinstance(execution, Execution):
-                execution.final = True
+                execution.mark_final()
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -172,18 +192,18 @@ class LockedTask(Task):  # type: ignore[misc]
             return self._call_here(args, kwargs)
         execution = Execution.begin(self, args, kwargs)
         taken = take(execution)
-        if isinstance(taken, Complete):
-            return dict(taken.result)
+        if not isinstance(taken, Lease):
+            return taken
         try:
             return execution.run(self.lock_body, taken)
         except (LockLost, StaleFencingToken) as exc:
-            run_again(execution, exc)
+            return carry_out(execution, lost(execution.known(), exc))
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
-        with hold(
+        with locked_block(
             self.app,
             definition.keys(args, kwargs),
             name=self.name,
@@ -192,7 +212,7 @@ class LockedTask(Task):  # type: ignore[misc]
             ttl=definition.ttl,
             max_hold=definition.max_hold,
             timeout=0,
-            abort=abort,
+            strike=None if abort is None else abort.strike,
         ) as lease:
             kwargs = definition.injected(kwargs, lease)
             if abort is None:
@@ -222,7 +242,111 @@ def _is_meant_for_the_lock(name: str) -> bool:
     return name.startswith(LOCK) and name not in vars(LockedTask)
 
 
+Body = Callable[..., Any]
+
+#: What ``Celery(task_cls=…)`` is when nobody has set it.
+DEFAULT_TASK = Celery.task_cls
+
+
+@overload
+def locked_task(body: Body, /) -> LockedTask: ...
+@overload
+def locked_task(
+    key: Key | Sequence[Key] | None = None,
+    *,
+    app: Any = None,
+    ttl: float | None = None,
+    on_contention: str | Policy | None = None,
+    limit: int = 1,
+    shared: bool = False,
+    max_hold: float | None = None,
+    parents: Key | Sequence[Key] = (),
+    on_lost: OnLost = "flag",
+    **task_options: Any,
+) -> Callable[[Body], LockedTask]: ...
+def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], LockedTask]:
+    """Make a task that takes a lock before its body runs.
+
+    *key* is a template over the task's parameters (``"order:{order_id}"``), a callable with the
+    task's signature (as ``key=…``: a named function alone is taken for the body of a bare
+    ``@locked_task``), or a list of either; without it the task locks on its own name. *ttl* is the
+    length of the lease in seconds, renewed while the body runs; *max_hold* bounds that, in
+    seconds. *on_contention* is a policy or the name of one. *limit* lets that many hold the key at
+    once; *shared* makes it a read lock. *parents* are keys, written like *key*, that the task holds
+    for reading: whoever takes one of them exclusively waits for the task and holds it off. With
+    *on_lost* ``"abort"`` a body whose lease is lost gets :exc:`~celery_dlock.LockLost` raised in
+    it; with ``"flag"`` it goes on, and may ask. Without *app* it is a ``shared_task``. All other
+    options are Celery's own.
+
+    A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` here and now when something does not fit.
+    """
+    if len(bare) == 1 and not options and _is_body(bare[0]):
+        return _make(bare[0])
+    return lambda body: _make(body, *bare, **options)
+
+
+def _is_body(function: object) -> bool:
+    return inspect.isfunction(function) and function.__name__ != "<lambda>"
+
+
+def _make(
+    body: Body,
+    key: Key | Sequence[Key] | None = None,
+    *,
+    app: Any = None,
+    ttl: float | None = None,
+    on_contention: str | Policy | None = None,
+    limit: int = 1,
+    shared: bool = False,
+    max_hold: float | None = None,
+    parents: Key | Sequence[Key] = (),
+    on_lost: OnLost = "flag",
+    **task_options: Any,
+) -> LockedTask:
+    options: dict[str, Any] = {
+        "ttl": ttl,
+        "on_contention": on_contention,
+        "limit": limit,
+        "shared": shared,
+        "max_hold": max_hold,
+        "parents": parents,
+        "on_lost": on_lost,
+    }
+    bound = bool(task_options.get("bind"))
+    name = task_options.get("name") or body.__qualname__
+    Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
+    # The application's own task class has what its tasks rely on: Flask's context, Django's hooks.
+    usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
+    base = task_options.pop("base", None) or usual
+    if base is LockedTask and inspect.iscoroutinefunction(body):
+        raise ConfigurationError(
+            f"task {name}: Celery awaits nothing, so the body would not run; let it be a plain "
+            "function that calls asyncio.run()"
+        )
+    known = (LockedTask, base)
+    refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
+    if not issubclass(base, LockedTask):
+        base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
+    create = shared_task if app is None else app.task
+    task: LockedTask = create(
+        base=base,
+        lock_key=key,
+        **{f"lock_{option}": value for option, value in options.items()},
+        **task_options,
+    )(body)
+    return task
+
+
 signals.task_prerun.connect(leave_before_the_body)
 signals.task_postrun.connect(leave_after_result)
-signals.task_unknown.connect(bury_unknown)
-signals.task_rejected.connect(bury_rejected)
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def load_request(**_: Any) -> None:
+    """What listens in a worker's main process listens there also where no task has a lock any more.
+
+    A message of one that had may still come.
+    """
+    import_module(REQUEST.partition(":")[0])

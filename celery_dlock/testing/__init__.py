@@ -4,14 +4,22 @@ import pytest
 
 pytest.register_assert_rewrite("celery_dlock.testing.contract")
 
-from celery_dlock.testing.clock import ManualClock  # noqa: E402
-from celery_dlock.testing.contract import LockBackendContract, SharedStoreContract  # noqa: E402
-from celery_dlock.testing.places import in_memory  # noqa: E402
-from celery_dlock.testing.stale import StaleHolder, stale_holder  # noqa: E402
+from celery_dlock.testing.contract import (  # noqa: E402
+    LockBackendContract,
+    NoteStoreContract,
+    SharedStoreContract,
+)
+from celery_dlock.testing.project import (  # noqa: E402
+    ManualClock,
+    StaleHolder,
+    in_memory,
+    stale_holder,
+)
 
 __all__ = [
     "LockBackendContract",
     "ManualClock",
+    "NoteStoreContract",
     "SharedStoreContract",
     "StaleHolder",
     "in_memory",

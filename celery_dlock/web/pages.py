@@ -1,27 +1,57 @@
-"""What is held, what is waited for, what is dead, and one key with its past."""
+"""The pages: what is held, waited for and dead, one key with its past, why a task did not run; and
+what a person may do there.
+
+A page reads a bounded part of the store, however much there is. What costs more, such as the list
+of queues, of which all have to be looked at to find the oldest wait, is read once for all visitors,
+and again when it is two seconds old.
+
+An action has two steps: what is going to happen is said before it does. The address of a form names
+what its page showed, down to the claim of the holder; what has changed meanwhile is left alone.
+Afterwards one is led back to the page, which says what was done. Who did what is a line in the log,
+whatever came of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Generic, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from celery_dlock.beat import leader
 from celery_dlock.core.canonical import escape
-from celery_dlock.inspection import overview
-from celery_dlock.web.past import Bar
-from celery_dlock.web.reading import ROWS
-from celery_dlock.web.rendering import show
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.ops import actions, overview
+from celery_dlock.ops.event_text import Clock, describe
+from celery_dlock.ops.explain import explain
+from celery_dlock.ops.overview import Held, KeyDetails, Line
+from celery_dlock.web.auth import cookie
+from celery_dlock.web.history_view import COUNTED, Bar, Danger
+from celery_dlock.web.rendering import link, show, span
+
+T = TypeVar("T")
+
+#: Keys on a page, queues in the list of queues, and dead messages.
+ROWS = 50
+
+#: Seconds for which the list of queues is good.
+FRESH = 2.0
 
 #: What was done, by the word for it in the address of the page after it.
 DONE: Mapping[str, str] = {
     "released": "The key was taken from its holder.",
     "not-held": "Nothing was done: that holder has the key no more.",
-    "cancelled": "The task is called, to end as revoked.",
+    "cancelled": "The task is woken, to end as revoked.",
     "not-waiting": "Nothing was done: that message waits no more.",
     "replayed": "The message waits for its key again.",
+    "expired": "Nothing was done: that message has expired, and a worker would discard it.",
     "not-dead": "Nothing was done: that message is not dead any more.",
 }
 
@@ -52,7 +82,7 @@ def one_key(request: Request) -> Response:
         past = request.app.state.past.of_key(key, until)
     except (ValueError, OverflowError) as exc:
         raise HTTPException(400, "that is no instant") from exc
-    found = overview.Near.of(request.app.state.celery, key)
+    found = overview.KeyDetails.of(request.app.state.celery, key)
     return show(
         request,
         "key.html",
@@ -69,13 +99,13 @@ def one_key(request: Request) -> Response:
 
 def dead(request: Request) -> Response:
     """Messages that wait for a person, those first that are dead longest."""
-    graves = request.app.state.dead.get()
+    letters = request.app.state.dead.get()
     return show(
         request,
         "dead.html",
-        now=graves.now,
-        graves=graves.found,
-        more=graves.more,
+        now=letters.now,
+        letters=letters.found,
+        more=letters.more,
         show_args=request.app.state.show_args,
         done=_done(request),
     )
@@ -91,3 +121,189 @@ def wanted(request: Request, name: str) -> str:
 
 def _done(request: Request) -> str:
     return DONE.get(request.query_params.get("done", ""), "")
+
+
+def one_task(request: Request) -> Response:
+    """What has become of the task ``id``; it is asked once, because that costs more than a look."""
+    task_id = request.query_params.get("id", "").strip()
+    app = request.app.state.celery
+    answer = explain(app, task_id) if task_id else None
+    clock = Clock.of(app)
+    events = [(entry, describe(entry, clock)) for entry in answer.entries] if answer else []
+    return show(request, "task.html", task_id=task_id, answer=answer, events_of_it=events)
+
+
+def contention(request: Request) -> Response:
+    """The tasks by name, those first that have crossed danger lines."""
+    tally = request.app.state.tally.get()
+    if isinstance(tally, str):
+        return show(request, "contention.html", gap=tally, since=None, over="", found=())
+    found = Danger.of_all(tally.tasks, ROWS)
+    counted = (datetime.now(UTC) - tally.since).total_seconds()
+    over = "hour" if counted >= COUNTED else span(counted)
+    return show(request, "contention.html", gap="", since=tally.since, over=over, found=found)
+
+
+class Shared(Generic[T]):
+    """What *read* found, for as long as it is fresh. One reads it anew while others get the old.
+
+    That the store did not answer is good for as long, or all would wait for it one after another.
+    """
+
+    def __init__(self, read: Callable[[], T], fresh: float = FRESH) -> None:
+        self._read = read
+        self._fresh = fresh
+        self._reading = threading.Lock()
+        self._until = 0.0
+        self._found: T | BackendUnavailable | None = None
+
+    def get(self) -> T:
+        """Raises :exc:`~celery_dlock.BackendUnavailable` as reading did."""
+        old = self._found
+        if time.monotonic() >= self._until:
+            nothing = old is None or isinstance(old, BackendUnavailable)
+            if self._reading.acquire(blocking=nothing):
+                try:
+                    self._read_anew()
+                finally:
+                    self._reading.release()
+        found = self._found
+        if isinstance(found, BackendUnavailable):
+            raise BackendUnavailable(str(found))
+        assert found is not None
+        return found
+
+    def _read_anew(self) -> None:
+        if time.monotonic() < self._until:
+            return  # another one has, while this one waited
+        try:
+            self._found = self._read()
+        except BackendUnavailable as exc:
+            self._found = exc
+        self._until = time.monotonic() + self._fresh
+
+
+logger = logging.getLogger("celery_dlock")
+
+
+def ask_release(request: Request) -> Response:
+    """Who is shown is who is going to lose the key."""
+    key, owner = wanted(request, "key"), wanted(request, "owner")
+    holder = _holder(request, key, owner)
+    if holder is None:
+        return _back(request, "key", "not-held", key=key)
+    return show(
+        request,
+        "release.html",
+        key=key,
+        holder=holder,
+        consequences=actions.CONSEQUENCES,
+        secret=_secret(request),
+    )
+
+
+def release(request: Request) -> Response:
+    """Release the key from the holder that was shown, and from no other."""
+    key, owner = wanted(request, "key"), wanted(request, "owner")
+    holder = _holder(request, key, owner)
+
+    def act() -> bool:
+        return holder is not None and actions.release(request.app.state.celery, key, holder)
+
+    done = _audited(request, act, "release %r from %r", key, owner)
+    return _back(request, "key", "released" if done else "not-held", key=key)
+
+
+def ask_cancel(request: Request) -> Response:
+    """The message of one task in one queue."""
+    return _ask(request, "cancel.html")
+
+
+def cancel(request: Request) -> Response:
+    """Have it end as revoked."""
+    message = _message(request)
+    done = _acted(request, actions.cancel, message, "cancel %r, which waits for %r")
+    return _back(request, "key", "cancelled" if done else "not-waiting", key=message.key)
+
+
+def ask_replay(request: Request) -> Response:
+    """A dead message."""
+    return _ask(request, "replay.html")
+
+
+def replay(request: Request) -> Response:
+    """Have it wait for its key again."""
+    message = _message(request)
+    expired = actions.expired(request.app.state.celery, [message])
+
+    def act(app: Any, dead: actions.Message) -> bool:
+        return not expired and actions.replay(app, dead)
+
+    done = _acted(request, act, message, "replay %r for %r")
+    return _back(request, "dead", "replayed" if done else "expired" if expired else "not-dead")
+
+
+def _ask(request: Request, page: str) -> Response:
+    return show(request, page, message=_message(request), secret=_secret(request))
+
+
+def _acted(
+    request: Request,
+    act: Callable[[Any, actions.Message], bool],
+    message: actions.Message,
+    what: str,
+) -> bool:
+    app = request.app.state.celery
+    _read(request, message.key)
+    return _audited(request, lambda: act(app, message), what, message.task_id, message.key)
+
+
+def _message(request: Request) -> actions.Message:
+    return actions.Message(wanted(request, "key"), wanted(request, "task"))
+
+
+def _holder(request: Request, key: str, owner: str) -> Held | None:
+    if key.startswith(leader.KEYS):
+        raise HTTPException(403, "a beat leads by this key: use `dlock beat --step-down`")
+    found = _read(request, key)
+    return next((held for held in found.holders if held.owner == owner), None)
+
+
+def _read(request: Request, key: str) -> Line:
+    """What the store says of *key*; of one that it cannot read it is said that nothing was done."""
+    found = KeyDetails.of(request.app.state.celery, key).line
+    if found.unreadable:
+        raise HTTPException(409, f"the lock store cannot read this key: {found.unreadable}")
+    return found
+
+
+def _back(request: Request, page: str, done: str, **query: object) -> Response:
+    assert done in DONE
+    return RedirectResponse(link(request, page, **query, done=done), 303)
+
+
+def _secret(request: Request) -> str:
+    return str(request.state.dlock_secret)
+
+
+def _audited(request: Request, act: Callable[[], bool], what: str, *about: object) -> bool:
+    """What *act* returns, which says whether it did *what*, with *about* in its places.
+
+    It is a warning, so that it is seen where nobody has set up logging.
+    """
+    came_of_it = "nobody knows whether it was done"
+    try:
+        did = act()
+        came_of_it = "done" if did else "there was nothing to do"
+        return did
+    finally:
+        logger.warning(f"%s asked the page to {what}: %s", _who(request), *about, came_of_it)
+
+
+def _who(request: Request) -> str:
+    """As the surrounding site says, or by the session, of which no line tells the secret."""
+    host = request.client.host if request.client else "an unknown host"
+    user = request.scope.get("user")
+    name = str(getattr(user, "display_name", user) or "")
+    session = sha256(request.cookies.get(cookie(request), "").encode()).hexdigest()[:8]
+    return f"{name!r} at {host!r}" if name else f"session {session} at {host!r}"

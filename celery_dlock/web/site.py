@@ -1,7 +1,8 @@
 """The page as an ASGI application: on its own for ``celery dlock web``, or inside another site.
 
 Each request asks the store a bounded amount, in a thread. Pages are rendered here and stay true by
-asking for themselves again; no script knows what a lock is.
+asking for themselves again; no script knows what a lock is. Where there is no page to show, a
+visitor is told why; never a traceback, which the log has.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.inspection.graves import Graves
-from celery_dlock.inspection.overview import foremost
-from celery_dlock.tasks.runtime import runtime
-from celery_dlock.web import acts, pages, tasks, trouble
-from celery_dlock.web.headers import SecurityHeaders
-from celery_dlock.web.past import GOOD_FOR, Past
-from celery_dlock.web.reading import ROWS, Shared
-from celery_dlock.web.rendering import FOLDER
-from celery_dlock.web.sessions import SignIn
-from celery_dlock.web.signing_in import sign_in_routes
-from celery_dlock.web.visitors import Allowed, Visitors
+from celery_dlock.ops.actions import DeadLetterList
+from celery_dlock.ops.overview import most_urgent
+from celery_dlock.runtime import runtime
+from celery_dlock.web import pages
+from celery_dlock.web.auth import Allowed, SecurityHeaders, SignIn, Visitors, sign_in_routes
+from celery_dlock.web.history_view import GOOD_FOR, HistoryView
+from celery_dlock.web.pages import ROWS, Shared
+from celery_dlock.web.rendering import FOLDER, show
+
+#: After so many seconds a browser asks again for a page that it did not get.
+ASK_AGAIN = "5"
+
+_TITLES = {
+    400: "This address makes no sense",
+    401: "Sign in",
+    403: "Not allowed",
+    404: "There is no such page",
+    405: "This page takes no orders",
+    409: "Nothing was done",
+}
 
 
 def site(
@@ -64,25 +76,25 @@ def site(
             Route("/", visitors.page(pages.held), name="held"),
             Route("/queues", visitors.page(pages.queues), name="queues"),
             Route("/key", visitors.page(pages.one_key), name="key"),
-            Route("/task", visitors.page(tasks.one_task), name="task"),
-            Route("/contention", visitors.page(tasks.contention), name="contention"),
+            Route("/task", visitors.page(pages.one_task), name="task"),
+            Route("/contention", visitors.page(pages.contention), name="contention"),
             Route("/dead", visitors.page(pages.dead), name="dead"),
             *_acts(visitors),
             Mount("/static", StaticFiles(directory=FOLDER / "static"), name="static"),
         ],
         exception_handlers={
-            HTTPException: trouble.told,
-            BackendUnavailable: trouble.store_is_away,
-            Exception: trouble.unexpected,
+            HTTPException: _http_error,
+            BackendUnavailable: _store_unavailable,
+            Exception: _unexpected,
         },
     )
-    past = Past(app)
+    past = HistoryView(app)
     made.state.celery = app
     made.state.zone = app.timezone
     made.state.show_args = show_args
     made.state.past = past
-    made.state.queues = Shared(partial(foremost, app, ROWS, waiting=True))
-    made.state.dead = Shared(partial(Graves.of, app, ROWS))
+    made.state.queues = Shared(partial(most_urgent, app, ROWS, waiting=True))
+    made.state.dead = Shared(partial(DeadLetterList.of, app, ROWS))
     made.state.tally = Shared(past.of_the_last_hour, GOOD_FOR)
     return SecurityHeaders(made)
 
@@ -91,9 +103,9 @@ def _acts(visitors: Visitors) -> list[Route]:
     """Each has a page that asks, and an address that a form on it is sent to."""
     found: list[Route] = []
     for name, ask, act in (
-        ("release", acts.ask_release, acts.release),
-        ("cancel", acts.ask_cancel, acts.cancel),
-        ("replay", acts.ask_replay, acts.replay),
+        ("release", pages.ask_release, pages.release),
+        ("cancel", pages.ask_cancel, pages.cancel),
+        ("replay", pages.ask_replay, pages.replay),
     ):
         found += [
             Route(f"/{name}", visitors.confirmation(ask), name=f"ask_{name}"),
@@ -104,3 +116,28 @@ def _acts(visitors: Visitors) -> list[Route]:
 
 def _nobody(_request: object) -> bool:
     return False
+
+
+def _http_error(request: Request, exc: Exception) -> Response:
+    """What the site itself says, and its router."""
+    status = exc.status_code if isinstance(exc, HTTPException) else 500
+    detail = exc.detail if isinstance(exc, HTTPException) else ""
+    page = "sign_in.html" if status == 401 else "trouble.html"
+    return show(request, page, status, title=_TITLES.get(status, "Refused"), detail=detail)
+
+
+def _store_unavailable(request: Request, exc: Exception) -> Response:
+    """What is shown already stays, and is old; a page that was asked for now is asked for again."""
+    is_order = request.method == "POST"
+    unsure = ". Whether it was done is not known: look before you repeat it"
+    title, detail = "The lock store does not answer", f"{exc}{unsure if is_order else ''}"
+    response = show(request, "trouble.html", 503, title=title, detail=detail)
+    if not is_order:
+        response.headers["refresh"] = ASK_AGAIN
+    return response
+
+
+def _unexpected(request: Request, _exc: Exception) -> Response:
+    """A defect; the server writes it to its log."""
+    title = "This page has failed"
+    return show(request, "trouble.html", 500, title=title, detail="The log of the page says why.")

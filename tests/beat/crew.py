@@ -95,12 +95,17 @@ class Crew:
         until("each entry has run", all_ran, PATIENCE)
         self.since = self.clock.now()
 
+    def _databases(self) -> list[Path]:
+        """Without the schedules, which Debian's Python keeps in files of another kind."""
+        files = self._folder.glob("*.db")
+        return [file for file in files if not file.name.endswith(".schedule.db")]
+
     def pause(self, beat: Beat) -> float:
         """SIGSTOP where it locks no file, which nobody would take from it; when that was."""
 
         def stands_well() -> bool:
             beat.pause()
-            if all(can_be_written(file) for file in self._folder.glob("*.db")):
+            if all(map(can_be_written, self._databases())):
                 return True
             beat.resume()
             return False

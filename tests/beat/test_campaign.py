@@ -15,7 +15,8 @@ from tests.services.require import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.server("redis")]
 
-SEEDS = range(6)
+#: Between them they draw each kind of fault, most of them several times.
+SEEDS = (1, 4, 7)
 
 
 def test_every_tick_is_run_once_whatever_is_struck(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from celery_dlock.beat import leader
-from celery_dlock.beat.status import Status
+from celery_dlock.beat.leader import Status
 from celery_dlock.cli.main import dlock
 from tests.beat.inside import at, dies
 from tests.services.beats import Beats, beats
@@ -32,7 +32,7 @@ def three(
 
     The others stand by for minutes, however long the test takes.
     """
-    monkeypatch.setattr(leader, "PATIENCE", 600.0)
+    monkeypatch.setattr(leader, "STANDBY_SECONDS", 600.0)
     settings = {
         **store.settings(request, tmp_path),
         "dlock_ttl": 60.0,

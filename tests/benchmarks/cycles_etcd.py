@@ -7,7 +7,7 @@ import uuid
 from contextlib import closing
 from typing import Any
 
-from celery_dlock.backends.etcd_protobuf import import_etcdrpc
+from celery_dlock.stores.etcd.protobuf import import_etcdrpc
 from tests.benchmarks.cycles import Cycle, compare, ours, store
 from tests.benchmarks.measure import Measured
 from tests.services.etcd import EtcdServer
@@ -17,7 +17,7 @@ etcd3: Any = importlib.import_module("etcd3")
 
 
 def transactions(client: Any) -> Cycle:
-    """A guard and a holder put on condition that there is no guard; both deleted again."""
+    """A version row and a holder put on condition that there is none; both deleted again."""
     stub = rpc.KVStub(client.channel)
 
     def put(key: bytes) -> Any:

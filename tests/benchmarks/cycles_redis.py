@@ -11,10 +11,10 @@ from pottery import Redlock as PotteryLock
 from redis import Redis
 from redlock import Redlock as RedlockPy
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.redlock import RedlockBackend
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.redlock.store import RedlockBackend
 from tests.benchmarks.cycles import Cycle, compare, ours, store
-from tests.benchmarks.fan_out import FanOut
+from tests.benchmarks.fan_out import BareFanOut
 from tests.benchmarks.measure import Measured
 from tests.services.redis_nodes import redlock_url, running_nodes
 
@@ -102,7 +102,7 @@ def redlock_cycles(times: int = 500, rounds: int = 5) -> list[Measured]:
         contestants: dict[str, Cycle] = {
             "celery_dlock, redis:// on one": ours(one),
             "the same requests on bare sockets, five": stack.enter_context(
-                closing(FanOut(ports, prefix))
+                closing(BareFanOut(ports, prefix))
             ),
             "celery_dlock, redlock:// on five": ours(five),
             "redlock-py on five": redlock_py(clients),

@@ -1,4 +1,4 @@
-"""ZooKeeper: against two bare multi-operations, the least that writes a guard and a holder."""
+"""ZooKeeper: against two bare multi-operations, the least for a version row and a holder."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def connected(server: ZooKeeperServer) -> Iterator[Any]:
 
 
 def multi(client: Any) -> Cycle:
-    """One multi-operation in, one out: a guard, and a holder that goes with its session."""
+    """One multi-operation in, one out: a version row, and a holder that goes with its session."""
 
     def cycle() -> None:
         holder = f"/floor/{uuid.uuid4().hex}"
         enter = client.transaction()
-        enter.create("/floor/guard", b"guard")
+        enter.create("/floor/guard", b"version")
         enter.create(holder, b"", ephemeral=True)
         leave = client.transaction()
         leave.delete("/floor/guard")

@@ -12,23 +12,23 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from celery_dlock.backends.redlock_votes import majority_of
-from celery_dlock.backends.redlock_wire import Wire
 from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.stores.redlock.votes import majority_of
+from celery_dlock.stores.redlock.wire import Wire
 from tests.benchmarks.cycles import TTL
 
 
-class FanOut:
+class BareFanOut:
     """A cycle over nodes that are raised for *prefix*; the first of *ports* has the queue."""
 
     def __init__(self, ports: Sequence[int], prefix: str) -> None:
-        self._lines = [socket.create_connection(("127.0.0.1", port)) for port in ports]
-        self._owing = {line.fileno(): 0 for line in self._lines}
-        self._by_number = {line.fileno(): line for line in self._lines}
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+        self._owing = {sock.fileno(): 0 for sock in self._sockets}
+        self._by_number = {sock.fileno(): sock for sock in self._sockets}
         self._poll = select.poll()
-        for line in self._lines:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._poll.register(line, select.POLLIN)
+        for sock in self._sockets:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poll.register(sock, select.POLLIN)
         wire, claim = Wire(prefix, None), Claim("order:1", "task:0:0", uuid.uuid4().hex, TTL)
         self._first = self._token = time.time_ns() // 1000
         self._enter = wire.enter(claim, None).packed
@@ -40,16 +40,16 @@ class FanOut:
         self._token += 1  # a node refuses one that it knows
         take = self._take.replace(b"%d" % self._first, b"%d" % self._token)
         self._fly([self._enter])
-        self._fly([take] * len(self._lines))
-        self._fly([self._leave, *[self._free] * (len(self._lines) - 1)], queue=1)
+        self._fly([take] * len(self._sockets))
+        self._fly([self._leave, *[self._free] * (len(self._sockets) - 1)], queue=1)
 
     def close(self) -> None:
-        for line in self._lines:
-            line.close()
+        for sock in self._sockets:
+            sock.close()
 
     def _fly(self, requests: Sequence[bytes], queue: int = 0) -> None:
         """One to each node, until a majority has answered; *queue*: replies more of the first."""
-        flying = [line.fileno() for line in self._lines[: len(requests)]]
+        flying = [sock.fileno() for sock in self._sockets[: len(requests)]]
         for number, request in zip(flying, requests, strict=True):
             self._by_number[number].sendall(request)
             self._owing[number] += 1

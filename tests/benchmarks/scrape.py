@@ -24,7 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from celery_dlock.monitoring.counting import KEPT_FOR
+from celery_dlock.monitoring.prometheus import tally
 from tests.benchmarks.measure import percentile, take_turns
 from tests.benchmarks.stage import Stage, rate, staged
 from tests.benchmarks.weighed import seconds
@@ -102,13 +102,13 @@ def _worked(stage: Stage) -> tuple[float, float, float]:
     with stage.worker("prefork", concurrency=2) as worker:
         _send(stage, FIRST)
         stage.notes.wait_for(FIRST)
-        time.sleep(2 * KEPT_FOR)
+        time.sleep(2 * tally.gather)
         worker.pause()
         _send(stage, TASKS)
         before, of_sink = _seconds(worker), seconds(stage.folder)
         worker.resume()
         spans = stage.notes.wait_for(FIRST + TASKS)[FIRST:]
-        time.sleep(2 * KEPT_FOR)
+        time.sleep(2 * tally.gather)
         cpu, sink = _seconds(worker) - before, seconds(stage.folder) - of_sink
         return cpu / TASKS, rate(spans), sink / TASKS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis import Redis
 
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
 from tests.benchmarks.notes import Notes, Span
 from tests.services.lab import Lab
 from tests.services.until import until

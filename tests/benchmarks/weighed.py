@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from celery_dlock.core.events import Event
-from celery_dlock.monitoring.counting import Tally, tally
-from celery_dlock.monitoring.prometheus import PrometheusSink
+from celery_dlock.monitoring.prometheus import PrometheusSink, Tally, tally
 
 FILE = "sink-seconds"
 
@@ -22,7 +22,7 @@ class Weighed(PrometheusSink):
     def __init__(self, file: Path) -> None:
         self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._spent = 0.0
-        tally._count_kept = self._count_kept  # type: ignore[method-assign]
+        tally.write = self._write  # type: ignore[method-assign]
 
     @classmethod
     def from_app(cls, app: Any) -> Weighed:
@@ -33,9 +33,9 @@ class Weighed(PrometheusSink):
         super().__call__(event)
         self._spent += time.thread_time() - began
 
-    def _count_kept(self) -> None:
+    def _write(self, batch: Sequence[Event], missing: int) -> None:
         began = time.thread_time()
-        Tally._count_kept(tally)
+        Tally.write(tally, batch, missing)
         spent, self._spent = self._spent, 0.0
         spent += time.thread_time() - began
         os.write(self._file, f"{spent}\n".encode())

@@ -22,10 +22,10 @@ from tests.chaos.round import Figures, play
 from tests.chaos.stage import STORES, TTL, Setting, kinds_of
 from tests.services.campaign import campaign, in_a_folder, spell_out
 
-#: Seconds of faults in a round, and what working off may take after them.
+#: Seconds of faults in a round, and for how long nothing may be done as it is worked off.
 ROUND = 30.0
 PATIENCE = 90.0
-#: What a round takes at most, when all waiting in it is in vain.
+#: What a round takes at most, when all waiting in it is in vain and the machine is not slow.
 LONGEST = ROUND + PATIENCE + 60.0
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, Self
 from tests.chaos.stores import DURABLE
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redis import RedisServer
+from tests.services.until import until
 
 #: Seconds after which Redis delivers again; a task's body takes a fraction of one.
 VISIBILITY = 6.0
@@ -66,4 +67,22 @@ class RabbitMQ(RabbitMQServer):
         return {"broker_url": self.url, "broker_transport_options": {"confirm_publish": True}}
 
 
-BROKERS: Mapping[str, Callable[[], Broker]] = {"redis": Redis, "rabbitmq": RabbitMQ}
+class QuorumQueues(RabbitMQ):
+    """Countdowns are waited for in queues of their own, which come back with the others."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        kind = {"exchange_type": "topic", "queue_arguments": {"x-queue-type": "quorum"}}
+        return {**super().settings, "task_queues": {"celery": {"exchange": "celery", **kind}}}
+
+    def kill(self) -> None:
+        """SIGKILL, once the queue would be found again."""
+        until("the queue is on disk", lambda: self.will_find("celery"))
+        super().kill()
+
+
+BROKERS: Mapping[str, Callable[[], Broker]] = {
+    "redis": Redis,
+    "rabbitmq": RabbitMQ,
+    "rabbitmq-quorum": QuorumQueues,
+}

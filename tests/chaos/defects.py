@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from celery_dlock.backends.base import BackendOptions, Reply, Swept, Wake
-from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.backends.sqlite_key import KeyRows, next_token, spend_token
-from celery_dlock.core import machine
+from celery_dlock.core.operations import Enter
 from celery_dlock.core.state import Claim, EnterVerdict, LeaveVerdict, Outcome, Run
 from celery_dlock.registry import GROUP
+from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 
 
 class Copy(SqliteBackend):
@@ -45,17 +44,18 @@ class LetsNewcomersOvertake(Copy):
     """Who comes while the key is free has it, whoever was called or waits."""
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
-        with self._file.transaction() as db:
-            rows = KeyRows(db, self._prefix, claim.key, self._now())
-            before, token = rows.load(claim.task), next_token(db)
+        operation = Enter(claim, message)
+        with self.transaction([claim.key]) as (db, now):
+            rows = self._rows(db, claim.key, now)
+            before, token = rows.load(operation), rows._next_token(operation)
             waits = any(entry.task == claim.task for entry in before.waiting)
             called = any(grant.task == claim.task for grant in before.grants)
             if not (before.holders or waits or called):
                 before = replace(before, grants=(), waiting=(), parked=0)
-            step = machine.enter(before, claim, rows.now, token)
+            step = operation.apply(before, now, token)
             if isinstance(step.verdict, Run) and step.verdict.token == token:
-                spend_token(db)
-            return Reply(step.verdict, rows.save(claim, before, step, message))
+                db.execute("UPDATE token SET next = next + 1")
+            return Reply(step.verdict, rows.save(operation, before, step))
 
 
 class WakesNobody(Copy):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from celery_dlock import LockContended, lock
+from celery_dlock import BackendUnavailable, LockContended, lock
 from celery_dlock.core.state import KeyState
 from tests.chaos.plan import KEYS, Key
 from tests.chaos.sender import Sender
@@ -66,10 +66,14 @@ def left(stage: Stage) -> Iterator[str]:
 def locked(stage: Stage) -> list[str]:
     """The keys that nobody can take although every lease must have ended by now."""
 
-    def refusal(key: Key) -> str | None:
+    def refusal(key: Key, tries: int = 3) -> str | None:
         try:
             with lock(key.name, app=stage.app, limit=key.limit, timeout=2 * TTL):
                 return None
+        except BackendUnavailable:  # the connection of this very process may be lost, too
+            if tries == 1:
+                raise
+            return refusal(key, tries - 1)
         except LockContended as exc:
             return str(exc)
 

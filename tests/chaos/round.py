@@ -81,11 +81,17 @@ class Play:
                 self._tick()
 
     def work_off(self, patience: float) -> bool:
-        """Whether nothing is left to wait for within *patience* seconds."""
-        deadline = time.monotonic() + patience
+        """Whether nothing is left to wait for, when nothing was done for *patience* seconds.
+
+        A slow machine does one after the other, and is as good as a fast one.
+        """
+        deadline, done = time.monotonic() + patience, 0
         since: dict[str, float] = {}
         while time.monotonic() < deadline:
             self._tick()
+            effects = len(self._stage.resource.effects())
+            if effects > done:
+                deadline, done = time.monotonic() + patience, effects
             with suppress(BackendUnavailable):  # of the replies to lose some may be left
                 if ending.drained(self._stage, self.sender, since):
                     return True

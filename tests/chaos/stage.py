@@ -17,8 +17,8 @@ from typing import Any
 
 from celery import Celery
 
-from celery_dlock.backends.base import LockBackend
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
 from tests.chaos.app import make_app
 from tests.chaos.brokers import BROKERS, Broker
 from tests.chaos.members import MEMBERS

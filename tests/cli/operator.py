@@ -15,14 +15,14 @@ from celery import Celery
 from click.testing import CliRunner, Result
 from kombu.transport import memory
 
-from celery_dlock.cli import ask
+from celery_dlock.cli import actions
 from celery_dlock.cli.main import dlock
 from celery_dlock.core.events import Event, Woken
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Claim, Drop, Outcome, Park, Reason, Run, Wait
-from celery_dlock.tasks.entry import Entry
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.core.state import Claim, Drop, Outcome, Park, Reason, Run, WaitMode
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.runtime import forget, runtime
 
 #: Every command that looks into the store, but for ``beat`` and ``doctor``.
 COMMANDS = [
@@ -69,14 +69,14 @@ class Operator:
     def park(self, key: str, *tasks: str) -> None:
         """Have the messages of *tasks* wait for *key*, in this order."""
         for task in tasks:
-            claim = self._claim(key, task, wait=Wait.QUEUE)
+            claim = self._claim(key, task, wait=WaitMode.QUEUE)
             assert isinstance(self.backend.enter(claim, self.message(task)).verdict, Park)
 
-    def bury(self, key: str, task: str, message: bytes | None = None) -> None:
+    def dead_letter(self, key: str, task: str, message: bytes | None = None) -> None:
         """Have the message of *task* be dead: its runs were lost."""
         for _ in range(MAX_LOST_RUNS):
             self.backend.leave(self.hold(key, task), Outcome.ABANDONED)
-        claim = self._claim(key, task, wait=Wait.QUEUE)
+        claim = self._claim(key, task, wait=WaitMode.QUEUE)
         verdict = self.backend.enter(claim, message or self.message(task)).verdict
         assert verdict == Drop(Reason.DEAD)
 
@@ -84,7 +84,7 @@ class Operator:
         """As it would wait in the store."""
         return self.entry(task, **fields).encode({})
 
-    def entry(self, task: str, **fields: Any) -> Entry:
+    def entry(self, task: str, **fields: Any) -> ParkedMessage:
         given = {
             "broker": runtime(self.app).wake.broker,
             "key": "",
@@ -97,7 +97,7 @@ class Operator:
             "properties": {},
             "body": b'[[42], {"note": "secret"}, {}]',
         }
-        return Entry(**{**given, **fields})
+        return ParkedMessage(**{**given, **fields})
 
     def woken(self) -> list[tuple[str, str | None]]:
         """Which tasks were called by hand, and to which end."""
@@ -139,6 +139,6 @@ def answers(monkeypatch: pytest.MonkeyPatch, answer: bool, meanwhile: Any = None
         return answer
 
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(ask, "sys", terminal)
+    monkeypatch.setattr(actions, "sys", terminal)
     monkeypatch.setattr(click, "confirm", confirm)
     return asked

@@ -9,11 +9,11 @@ import uuid
 import pytest
 import redis
 
-from celery_dlock.backends.base import BackendOptions
 from celery_dlock.core.lease import SECOND
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.inspection.overview import time_of
+from celery_dlock.ops.overview import time_of
 from celery_dlock.registry import open_backend
+from celery_dlock.stores.base import BackendOptions
 from celery_dlock.testing import ManualClock
 from tests.cli.operator import Operator
 from tests.services.redis import RedisServer
@@ -24,7 +24,7 @@ def desk(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> Operator:
     """At a store whose clock is years away from this host's, and has gone on by seven seconds."""
     clock = ManualClock()
     monkeypatch.setattr(desk.backend, "_now", clock)
-    desk.bury("order:43", "lost")
+    desk.dead_letter("order:43", "lost")
     desk.hold("order:42")
     desk.park("order:42", "waits")
     clock.advance(7)
@@ -52,13 +52,13 @@ def test_how_long_something_lasts_is_told_by_the_stores_clock(
 
     assert said.exit_code == 0, said.output
     assert re.search(says, said.stdout), said.stdout
-    assert not re.search(r"lapsed|lease ended| \d+ d ", said.stdout)
+    assert not re.search(r"expired|lease ended| \d+ d ", said.stdout)
 
 
 def test_programs_are_told_by_it_whether_a_lease_has_lapsed(desk: Operator) -> None:
     (line,) = desk.read("ls")["keys"]
 
-    assert [holder["lapsed"] for holder in line["holders"]] == [False]
+    assert [holder["expired"] for holder in line["holders"]] == [False]
 
 
 def test_while_it_cannot_be_asked_the_time_is_that_of_this_host(

@@ -123,7 +123,7 @@ def test_metrics_are_served_while_the_store_is_away(
     ids=" ".join,
 )
 def test_without_a_terminal_a_question_is_an_error(desk: Operator, command: list[str]) -> None:
-    desk.bury("order:43", "lost")
+    desk.dead_letter("order:43", "lost")
     desk.hold("order:42")
     desk.park("order:42", "waits")
     before = desk.read("ls"), desk.read("dead")
@@ -211,7 +211,7 @@ def test_the_lead_of_a_beat_is_not_taken_by_hand(desk: Operator) -> None:
     result = desk.run("release", "dlock:beat:shop", "--yes")
 
     assert result.exit_code == 1
-    assert "dlock beat --hand-over" in result.output
+    assert "dlock beat --step-down" in result.output
     assert desk.holders("dlock:beat:shop") == ["beat@host"]
 
 

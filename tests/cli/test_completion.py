@@ -9,14 +9,14 @@ from typing import Any
 import click
 import pytest
 
-from celery_dlock.cli import complete
+from celery_dlock.cli import command
 from tests.cli.operator import Operator
 
 
 def offered(app: Any, typed: str = "") -> list[str]:
     root = click.Context(click.Command("celery"))
     root.params["app"] = app
-    return complete.keys(
+    return command.keys(
         click.Context(click.Command("show"), parent=root), click.Argument(["what"]), typed
     )
 
@@ -28,8 +28,8 @@ def test_a_shell_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.Monkey
         answers.wait()
         yield "late"
 
-    monkeypatch.setattr(complete, "_keys", hangs)
-    monkeypatch.setattr(complete, "PATIENCE", 0.01)
+    monkeypatch.setattr(command, "_keys", hangs)
+    monkeypatch.setattr(command, "COMPLETION_TIMEOUT", 0.01)
 
     try:
         assert offered(None) == []
@@ -38,7 +38,7 @@ def test_a_shell_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.Monkey
 
 
 def test_of_many_keys_some_are_offered(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complete, "OFFERED", 3)
+    monkeypatch.setattr(command, "OFFERED", 3)
     for number in range(5):
         desk.hold(f"order:{number}")
 
@@ -54,7 +54,7 @@ def test_an_application_that_says_something_as_it_is_asked_is_not_heard(
         yield "order:42"
         raise SystemExit("and out")
 
-    monkeypatch.setattr(complete, "_keys", talks)
+    monkeypatch.setattr(command, "_keys", talks)
 
     offered(desk.app)
     assert capsys.readouterr() == ("", "")

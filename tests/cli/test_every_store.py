@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.state import Mode, Outcome
-from celery_dlock.inspection.gauges import Gauges
+from celery_dlock.ops.overview import Gauges
 from tests.cli.operator import Operator, answers, operator
 from tests.services.stores import SHARED, Store
 
@@ -41,7 +41,7 @@ def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
     (second, first, stock) = found["keys"]
     assert (second["waiting"], first["waiting"], first["oldest"]) == (2, 0, None)
     (holder,) = second["holders"]
-    assert (holder["task_id"], holder["mode"], holder["lapsed"]) == ("second", "exclusive", False)
+    assert (holder["task_id"], holder["mode"], holder["expired"]) == ("second", "exclusive", False)
     assert holder["token"] > 0
     assert holder["since"] < holder["expires"]
     assert stock["holders"][0]["token"] is None
@@ -73,10 +73,10 @@ def test_a_key_is_freed_and_the_next_one_is_called(desk: Operator) -> None:
     assert "order:42 is taken from stuck (token" in result.output
     assert desk.woken() == [("next", None)]
     (line,) = desk.read("ls")["keys"]
-    assert (line["holders"], line["called"], line["waiting"]) == ([], ["next"], 1)
+    assert (line["holders"], line["woken"], line["waiting"]) == ([], ["next"], 1)
     # And who had it learns that with its next renewal
     (renewed,) = desk.backend.renew([held])
-    assert type(renewed).__name__ == "Lost"
+    assert type(renewed).__name__ == "NotHeld"
 
 
 def test_a_key_that_changed_hands_before_the_answer_is_left_alone(
@@ -93,7 +93,7 @@ def test_a_key_that_changed_hands_before_the_answer_is_left_alone(
 
     assert asked == ["Take order:42 from task shown?"]
     assert result.exit_code == 1
-    assert "Nothing was freed: shown" in result.output
+    assert "Nothing was released: shown" in result.output
     assert "held by other (token" in result.output
     assert desk.holders("order:42") == ["other"]
 
@@ -149,8 +149,8 @@ def test_a_message_that_waits_is_called_to_end_as_revoked(desk: Operator) -> Non
 
 
 def test_a_dead_message_is_listed_and_runs_again_when_somebody_says_so(desk: Operator) -> None:
-    desk.bury("order:42", "unlucky")
-    desk.bury("order:43", "unlucky-too")
+    desk.dead_letter("order:42", "unlucky")
+    desk.dead_letter("order:43", "unlucky-too")
 
     first, second = desk.read("dead")["dead"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_dlock.cli.safe import as_json, one_line, shown
+from celery_dlock.cli.output import as_json, one_line, shown
 from tests.cli.operator import Operator, answers
 
 #: Colours, a title, a bell; a line of its own; markup of rich; turned around; nothing to be seen.
@@ -36,7 +36,7 @@ def is_harmless(output: str) -> bool:
 def test_no_command_prints_it(desk: Operator, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a key, tasks, a name and arguments of such a text
     headers = {"id": "id", "task": text, "argsrepr": text}
-    desk.bury(text, f"{text}-dead", desk.message(f"{text}-dead", headers=headers))
+    desk.dead_letter(text, f"{text}-dead", desk.message(f"{text}-dead", headers=headers))
     desk.hold(text, f"{text}-runs")
     desk.park(text, f"{text}-waits", f"{text}-too")
     asked = answers(monkeypatch, False)
@@ -120,3 +120,12 @@ def test_what_is_quoted_can_be_pasted_into_a_shell(text: str) -> None:
 def test_a_key_that_can_do_no_harm_is_shown_as_it_is() -> None:
     for text in ("order:42", "größe:ü", "订单:42", r"C:\orders", "it's", "a b", "[red]"):
         assert shown(text) == text
+
+
+@pytest.mark.parametrize("command", ["show", "waiting", "release", "cancel", "replay", "ls"])
+def test_what_is_no_text_is_answered_in_words(desk: Operator, command: str) -> None:
+    desk.hold("order:42")
+    result = desk.run(command, *(["--match", "\ud800"] if command == "ls" else ["\ud800"]))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert is_harmless(result.output)
+    assert "order:42" not in result.output

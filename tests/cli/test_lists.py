@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from celery_dlock.inspection import overview
+from celery_dlock.ops import overview
 from tests.cli.operator import Operator, operator
 from tests.services.until import until
 
@@ -76,7 +76,9 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     _, broken, sound = desk.run("ls").stdout.splitlines()
 
     assert broken == "order:2  cannot be read"
-    assert "the rows of 'order:2' cannot be read" in desk.run("show", "order:2", "--key").stdout
+    assert (
+        "what is stored of 'order:2' cannot be read" in desk.run("show", "order:2", "--key").stdout
+    )
     assert sound.split()[:2] == ["order:1", "first"]
     assert [bool(key["unreadable"]) for key in desk.read("ls")["keys"]] == [True, False]
 
@@ -96,9 +98,9 @@ def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
 def test_a_lease_that_has_lapsed_is_said_to_be(desk: Operator) -> None:
     desk.hold("order:42", ttl=1)
 
-    assert "lapsed" in desk.run("ls").output
+    assert "expired" in desk.run("ls").output
     (line,) = desk.read("ls")["keys"]
-    assert line["holders"][0]["lapsed"] is True
+    assert line["holders"][0]["expired"] is True
 
 
 def test_a_key_that_is_the_id_of_a_task_as_well_is_said_to_be(desk: Operator) -> None:
@@ -125,7 +127,7 @@ def test_what_is_not_known_may_be_a_key_that_is_free(desk: Operator) -> None:
 def test_what_has_happened_to_a_key_is_told_in_order(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     from celery_dlock import lock
-    from celery_dlock.monitoring import endings
+    from celery_dlock.monitoring import batching
 
     config = {"dlock_history": f"sqlite:///{tmp_path / 'history.db'}"}
     with operator(dlock_url=f"sqlite:///{tmp_path / 'locks.db'}", **config) as desk:
@@ -133,7 +135,7 @@ def test_what_has_happened_to_a_key_is_told_in_order(tmp_path: Path) -> None:
             pass
 
         def written() -> Any:
-            endings.end()
+            batching.end()
             told = desk.read("show", "order:42")
             return told if len(told["events"]) == 2 else None
 
@@ -143,16 +145,16 @@ def test_what_has_happened_to_a_key_is_told_in_order(tmp_path: Path) -> None:
     assert [event["event"] for event in told["events"]] == ["Acquired", "Released"]
     assert told["events"][0]["token"] > 0
     assert "WHAT HAPPENED" in shown
-    assert shown.index("took 'order:42'") < shown.index("gave 'order:42' back")
+    assert shown.index("took 'order:42'") < shown.index("released 'order:42'")
 
 
 def test_arguments_are_shown_when_asked_for_and_as_their_publisher_wants(desk: Operator) -> None:
     hidden = {"id": "b", "task": "charge", "argsrepr": "(***)", "kwargsrepr": "{}"}
     pickled = {"content_type": "application/x-python-serialize", "body": b"\x80cos\nsystem\n"}
-    desk.bury("order:1", "a", desk.message("a"))
-    desk.bury("order:2", "b", desk.message("b", headers=hidden))
-    desk.bury("order:3", "c", desk.message("c", **pickled))
-    desk.bury("order:4", "d", b"no message at all")
+    desk.dead_letter("order:1", "a", desk.message("a"))
+    desk.dead_letter("order:2", "b", desk.message("b", headers=hidden))
+    desk.dead_letter("order:3", "c", desk.message("c", **pickled))
+    desk.dead_letter("order:4", "d", b"no message at all")
 
     assert "secret" not in desk.run("dead").output
     assert all("arguments" not in each for each in desk.read("dead")["dead"])
@@ -169,3 +171,16 @@ def test_json_is_one_document_also_where_something_is_left_out(desk: Operator) -
         desk.hold(f"order:{number}")
 
     assert len(json.loads(desk.run("ls", "--json", "--limit", "1").output)["keys"]) == 1
+
+
+def test_an_end_that_no_calendar_has_is_shown_as_its_last_day(desk: Operator) -> None:
+    desk.hold("order:42", ttl=9 * 10**18)  # as somebody else may have written it
+    desk.hold("order:43")
+
+    for command in (["ls"], ["top"], ["show", "order:42"], ["show", "holder"]):
+        done = desk.run(*command)
+        assert done.exit_code == 0, done.output
+        assert "order:42" in done.output
+    held = {line["key"]: line["holders"][0] for line in desk.read("ls")["keys"]}
+    assert held["order:42"]["expires"] == "9999-12-30T00:00:00+00:00"
+    assert set(held) == {"order:42", "order:43"}

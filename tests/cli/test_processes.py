@@ -107,7 +107,7 @@ def test_a_key_that_changed_hands_while_somebody_read_the_question(
         terminal.type("y\n")
         assert terminal.end() == 1
 
-    assert "Nothing was freed" in terminal.said
+    assert "Nothing was released" in terminal.said
     assert desk.holders("order:42") == ["other"]
 
 
@@ -122,7 +122,7 @@ def test_a_broker_that_is_away_is_told_of_in_a_line_and_the_key_is_free(
 
     assert done.returncode == 0, done.stderr
     assert "order:42 is taken from stuck" in done.stdout
-    assert "next:0:0 could not be woken; it is called again" in done.stderr
+    assert "next:0:0 could not be woken; it is woken again" in done.stderr
     assert done.stderr.count("\n") == 1
     assert desk.holders("order:42") == []
 
@@ -192,7 +192,7 @@ def test_celery_loads_no_command_that_was_not_asked_for() -> None:
     code = (
         "import sys, celery_dlock.cli.main; "
         "print(sorted({'rich', 'redis', 'kazoo', 'grpc', 'sqlalchemy', 'prometheus_client', "
-        "'starlette', 'celery_dlock.inspection'} & set(sys.modules)))"
+        "'starlette', 'celery_dlock.ops'} & set(sys.modules)))"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -221,7 +221,7 @@ def offered(folder: Path, words: str) -> list[str]:
 
 
 def test_a_shell_offers_commands_keys_and_tasks(desk: Operator, tmp_path: Path) -> None:
-    desk.bury("order:1", "dead-one")
+    desk.dead_letter("order:1", "dead-one")
     desk.hold("order:42")
     desk.hold("other")
     desk.hold("order:\x1b[31m")

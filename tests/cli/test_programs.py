@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock.core.state import Mode, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.inspection import hands
+from celery_dlock.ops import actions
 from tests.cli.operator import Operator, answers
 
 
@@ -39,18 +39,18 @@ def test_a_holder_that_has_gone_was_not_released(
     desk: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = desk.hold("order:42", "shown")
-    release = hands.release
+    release = actions.release
 
     def late(app: Any, key: str, holder: Any) -> bool:
         desk.backend.leave(held, Outcome.DONE)
         return release(app, key, holder)
 
-    monkeypatch.setattr(hands, "release", late)
+    monkeypatch.setattr(actions, "release", late)
     result = desk.run("release", "order:42", "--yes", "--json")
 
     (holder,) = json.loads(result.stdout)["holders"]
     assert (result.exit_code, holder["task_id"], holder["released"]) == (1, "shown", False)
-    assert "Nothing was freed" in result.stderr
+    assert "Nothing was released" in result.stderr
 
 
 def test_of_a_cancellation_each_message_is_told(desk: Operator) -> None:
@@ -65,8 +65,8 @@ def test_of_a_cancellation_each_message_is_told(desk: Operator) -> None:
 
 
 def test_of_a_replay_each_message_is_told(desk: Operator) -> None:
-    desk.bury("order:42", "unlucky")
-    desk.bury("order:43", "unlucky-too")
+    desk.dead_letter("order:42", "unlucky")
+    desk.dead_letter("order:43", "unlucky-too")
 
     told = desk.read("replay", "--all", "--yes")["messages"]
 
@@ -75,6 +75,34 @@ def test_of_a_replay_each_message_is_told(desk: Operator) -> None:
         ("order:43", "unlucky-too", True),
     ]
     assert [each["task"] for each in told] == ["unlucky:0:0", "unlucky-too:0:0"]
+
+
+@pytest.mark.parametrize(
+    ("expires", "expired"),
+    [
+        ("2001-02-03T04:05:06+00:00", True),
+        ("2001-02-03T04:05:06", True),
+        ("2999-02-03T04:05:06+00:00", False),
+        ("when it likes", False),
+        (7, False),
+        (None, False),
+    ],
+)
+def test_what_has_expired_stays_dead_and_is_told(
+    desk: Operator, expires: Any, expired: bool
+) -> None:
+    # Given a dead message that a worker would discard, and another
+    headers = {"id": "late", "task": "charge", "expires": expires}
+    desk.dead_letter("order:42", "late", desk.message("late", headers=headers))
+    desk.dead_letter("order:43", "other")
+
+    result = desk.run("replay", "--all", "--yes", "--json")
+
+    told = [(each["task_id"], each["replayed"]) for each in json.loads(result.stdout)["messages"]]
+    assert told == [("late", not expired), ("other", True)]
+    assert ("late has expired" in result.stderr) is expired
+    assert result.exit_code == int(expired)
+    assert [letter.key for letter in desk.backend.dead()] == ["order:42"] * expired
 
 
 @pytest.mark.parametrize(
@@ -102,16 +130,16 @@ def test_where_nothing_was_there_to_do_the_list_is_empty(
 def test_what_was_done_before_the_store_went_away_is_told(
     desk: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.bury("order:42", "unlucky")
-    desk.bury("order:43", "unlucky-too")
-    replay = hands.replay
+    desk.dead_letter("order:42", "unlucky")
+    desk.dead_letter("order:43", "unlucky-too")
+    replay = actions.replay
 
-    def once(app: Any, message: hands.Message) -> bool:
+    def once(app: Any, message: actions.Message) -> bool:
         if message.key != "order:42":
             raise BackendUnavailable("away")
         return replay(app, message)
 
-    monkeypatch.setattr(hands, "replay", once)
+    monkeypatch.setattr(actions, "replay", once)
     result = desk.run("replay", "--all", "--yes", "--json")
 
     assert [each["task_id"] for each in json.loads(result.stdout)["messages"]] == ["unlucky"]
@@ -122,7 +150,7 @@ def test_what_was_done_before_the_store_went_away_is_told(
 def test_a_program_is_not_asked_a_question(
     desk: Operator, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.bury("order:43", "lost")
+    desk.dead_letter("order:43", "lost")
     desk.hold("order:42")
     desk.park("order:42", "waits")
     asked = answers(monkeypatch, True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import LockBackend
 from celery_dlock.core.events import Acquired, Subject
 from celery_dlock.monitoring.history import HistorySink
+from celery_dlock.stores.base import LockBackend
 from tests.cli.operator import COMMANDS, Operator, operator
 from tests.services.redis import RedisServer
 from tests.services.require import require
@@ -75,8 +75,8 @@ def test_a_command_asks_it_once(
 @pytest.mark.parametrize(
     ("scheme", "module", "patience"),
     [
-        ("etcd", "celery_dlock.backends.etcd_connection", "CONNECT_TIMEOUT"),
-        ("zookeeper", "celery_dlock.backends.zookeeper_session", "ANSWER_TIMEOUT"),
+        ("etcd", "celery_dlock.stores.etcd.client", "CONNECT_TIMEOUT"),
+        ("zookeeper", "celery_dlock.stores.zookeeper.client", "ANSWER_TIMEOUT"),
     ],
 )
 @pytest.mark.parametrize("command", [["show", "order:42"], ["release", "order:42", "--yes"]])

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_dlock.backends.base import BackendOptions, Reply
-from celery_dlock.backends.memory import MemoryBackend, _Key
 from celery_dlock.core.state import (
     Claim,
     EnterVerdict,
     Holder,
     LeaveVerdict,
-    Lost,
     Mode,
+    NotHeld,
     Outcome,
     Renewed,
     RenewVerdict,
     Run,
 )
+from celery_dlock.core.state import Left as HasLeft
+from celery_dlock.stores.base import BackendOptions, Reply
+from celery_dlock.stores.memory import MemoryBackend, _Key
 
 Entered = Reply[EnterVerdict]
 Left = Reply[LeaveVerdict]
@@ -53,7 +54,7 @@ class Broken(MemoryBackend):
 
 
 class FreesWhoeverHolds(Broken):
-    noticed_by = "test_a_reader_that_leaves_frees_nothing_of_another"
+    noticed_by = "test_a_reader_that_leaves_releases_nothing_of_another"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         return super().leave(self.as_holder(claim), outcome, message)
@@ -74,13 +75,13 @@ class FreesTheSuccessorOnALateLeave(Broken):
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         reply = super().leave(claim, outcome, message)
-        if isinstance(reply.verdict, Lost) and (claim.key, claim.owner) in self.ran:
+        if isinstance(reply.verdict, NotHeld) and (claim.key, claim.owner) in self.ran:
             super().leave(self.as_holder(claim), outcome, message)
         return reply
 
 
 class FreesAnotherDeliveryOfTheTask(Broken):
-    noticed_by = "test_a_task_to_be_repeated_is_carried_when_another_copy_runs"
+    noticed_by = "test_a_task_to_be_repeated_is_carried_when_another_duplicate_runs"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         same = [h for h in self.holders(claim.key) if h.task == claim.task]
@@ -170,7 +171,7 @@ class HoldsWithoutAnEnd(Broken):
 
 
 class RenewsInWordsOnly(Broken):
-    noticed_by = "test_a_kept_message_is_not_called_as_long_as_the_lease_is_renewed"
+    noticed_by = "test_a_kept_message_is_not_woken_as_long_as_the_lease_is_renewed"
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         before = {claim.key: self._keys.get(claim.key) for claim in claims}
@@ -194,3 +195,26 @@ class RenewsTheFirstOnly(Broken):
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         first = super().renew(claims[:1])
         return first + [Renewed(self._now() + claim.ttl) for claim in claims[1:]]
+
+
+class KnowsNobodyWhoAsksAgain(Broken):
+    noticed_by = "test_a_release_asked_again_is_answered_as_the_first_time"
+
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, again=False)
+
+
+class CallsOnceWhoeverAsksAgain(Broken):
+    noticed_by = "test_a_release_asked_again_is_answered_as_the_first_time"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        reply = super().leave(claim, outcome, message)
+        return replace(reply, wakes=()) if claim.again else reply
+
+
+class TakesWhoeverAsksAgainAtHisWord(Broken):
+    noticed_by = "test_a_finished_task_whose_lock_is_another_s_is_told_so_although_it_asks_again"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        reply = super().leave(claim, outcome, message)
+        return replace(reply, verdict=HasLeft(reply.verdict.carried)) if claim.again else reply

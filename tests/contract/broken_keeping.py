@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_dlock.backends.base import Reply, Swept
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -15,13 +14,14 @@ from celery_dlock.core.state import (
     Renewed,
     RenewVerdict,
     Run,
-    Wait,
+    WaitMode,
 )
+from celery_dlock.stores.base import Reply, Swept
 from tests.contract.broken import Broken, Entered, Left
 
 
 class ForgetsTheMessageAtRun(Broken):
-    noticed_by = "test_a_kept_message_is_called_first_when_its_run_was_abandoned"
+    noticed_by = "test_a_kept_message_is_woken_first_when_its_run_was_abandoned"
 
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, keep=False)
@@ -30,7 +30,7 @@ class ForgetsTheMessageAtRun(Broken):
 class ForgetsTheMessageOfWhoWasCalled(Broken):
     """Keeps what came with the delivery, and not what it had already."""
 
-    noticed_by = "test_the_copy_of_the_broker_may_answer_the_call"
+    noticed_by = "test_the_duplicate_of_the_broker_may_answer_the_wake"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
@@ -50,9 +50,9 @@ class KeepsTheMessageOfWhatIsDone(Broken):
 
 
 class CountsWhatNeverRanAsLost(Broken):
-    """As it was: ten answers in a row that came too late, and a message was put aside."""
+    """As it was: ten answers in a row that came too late, and a message was dead-lettered."""
 
-    noticed_by = "test_nobody_is_put_aside_because_answers_were_lost"
+    noticed_by = "test_nobody_is_dead_lettered_because_answers_were_lost"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         unused = outcome is Outcome.UNUSED
@@ -92,7 +92,7 @@ class CountsTheMessageOfWhoRuns(Broken):
 
 
 class KeepsNewcomersOutForAKeptMessage(Broken):
-    noticed_by = "test_a_free_slot_calls_one_parked_task_and_two_call_two"
+    noticed_by = "test_a_free_slot_wakes_one_parked_task_and_two_wake_two"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         found = self._keys.get(claim.key)
@@ -108,7 +108,7 @@ class KeepsNewcomersOutForAKeptMessage(Broken):
 class IsImpatientWithWhoRan(Broken):
     """As it was: the kept message has the patience of one that waits."""
 
-    noticed_by = "test_a_run_that_lasted_longer_than_its_patience_is_called_to_run_again"
+    noticed_by = "test_a_run_that_lasted_longer_than_its_patience_is_woken_to_run_again"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
@@ -126,7 +126,7 @@ class IsImpatientWithWhoRan(Broken):
 class DoesNotSweepForWhoRuns(Broken):
     """Its index of due keys knows of waiting messages only."""
 
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         running = {
@@ -144,7 +144,7 @@ class DoesNotSweepForWhoRuns(Broken):
 class SweepsByTheFirstLease(Broken):
     """Calls a kept message when the lease ends that was first given, whatever was renewed."""
 
-    noticed_by = "test_a_kept_message_is_not_called_as_long_as_the_lease_is_renewed"
+    noticed_by = "test_a_kept_message_is_not_woken_as_long_as_the_lease_is_renewed"
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         before = {c.key: self._keys[c.key].state for c in claims if c.key in self._keys}
@@ -157,10 +157,10 @@ class SweepsByTheFirstLease(Broken):
 
 
 class RunsWhatIsPublished(Broken):
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def altered(self, claim: Claim) -> Claim:
-        return replace(claim, wait=Wait.QUEUE) if claim.wait is Wait.ENQUEUE else claim
+        return replace(claim, wait=WaitMode.QUEUE) if claim.wait is WaitMode.ENQUEUE else claim
 
 
 class NeverCallsWhatIsPublished(Broken):
@@ -168,7 +168,7 @@ class NeverCallsWhatIsPublished(Broken):
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
-        return replace(reply, wakes=()) if claim.wait is Wait.ENQUEUE else reply
+        return replace(reply, wakes=()) if claim.wait is WaitMode.ENQUEUE else reply
 
 
 class CallsEverythingThatIsPublished(Broken):
@@ -177,7 +177,7 @@ class CallsEverythingThatIsPublished(Broken):
     noticed_by = "test_a_full_queue_takes_no_published_message"
 
     def altered(self, claim: Claim) -> Claim:
-        return replace(claim, limit=1_000) if claim.wait is Wait.ENQUEUE else claim
+        return replace(claim, limit=1_000) if claim.wait is WaitMode.ENQUEUE else claim
 
 
 class TakesAReservedPlaceForAMessage(Broken):
@@ -186,7 +186,7 @@ class TakesAReservedPlaceForAMessage(Broken):
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         found = self._keys.get(claim.key)
         turns = [g.task for g in found.state.grants] if found else []
-        if claim.wait is Wait.ENQUEUE and claim.task in turns:
+        if claim.wait is WaitMode.ENQUEUE and claim.task in turns:
             return Reply(Drop(Reason.WAITING))
         return super().enter(claim, message)
 
@@ -199,7 +199,7 @@ class ReservesNothing(Broken):
 
 
 class ReservesForEver(Broken):
-    noticed_by = "test_a_reservation_lapses_and_a_sweep_calls_the_next"
+    noticed_by = "test_a_reservation_expires_and_a_sweep_wakes_the_next"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         longer = replace(claim, patience=claim.patience * 1_000) if claim.successor else claim
@@ -223,7 +223,7 @@ class ReservesForWhoHasLostItsLock(Broken):
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         reply = super().leave(claim, outcome, message)
         if claim.successor and not reply.verdict.carried:
-            again = replace(claim, task=claim.successor, wait=Wait.PLACE)
+            again = replace(claim, task=claim.successor, wait=WaitMode.PLACE)
             mine = super().enter(replace(again, successor=""))
             if isinstance(mine.verdict, Run):
                 super().leave(replace(again, successor=claim.successor), Outcome.OVER)
@@ -233,7 +233,7 @@ class ReservesForWhoHasLostItsLock(Broken):
 class ReservesBesideAMessageThatWaits(Broken):
     """As it was: the retry had been faster, and nobody called it."""
 
-    noticed_by = "test_a_retry_that_was_faster_and_waits_is_called"
+    noticed_by = "test_a_retry_that_was_faster_and_waits_is_woken"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         reply = super().leave(claim, outcome, message)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_dlock.backends.base import KeyPage
-from celery_dlock.backends.memory import _Key
 from celery_dlock.core.state import WINDOW, KeyState
+from celery_dlock.stores.base import KeyPage
+from celery_dlock.stores.memory import _Key
 from tests.contract.broken import Broken
 
 
@@ -57,7 +57,7 @@ class TellsAllOnOnePage(Broken):
 
 
 class TellsOnlyWhatIsHeld(Broken):
-    noticed_by = "test_keys_are_told_that_are_held_called_or_waited_for"
+    noticed_by = "test_keys_are_told_that_are_held_woken_or_waited_for"
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         page = super().keys(cursor, limit, waiting=waiting)
@@ -74,7 +74,7 @@ class OverlooksPlaces(Broken):
 
 
 class TakesPlacesForMessages(Broken):
-    noticed_by = "test_keys_are_told_that_are_held_called_or_waited_for"
+    noticed_by = "test_keys_are_told_that_are_held_woken_or_waited_for"
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         page = super().keys(cursor, limit)
@@ -83,7 +83,7 @@ class TakesPlacesForMessages(Broken):
 
 
 class TellsKeysThatAreOnlyRemembered(Broken):
-    noticed_by = "test_a_key_that_is_given_back_is_not_told"
+    noticed_by = "test_a_key_that_is_released_is_not_listed"
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         return KeyPage(tuple(self._keys), None)
@@ -144,14 +144,14 @@ class CountsTheHeadOnly(Broken):
 
 
 class OverlooksWhoWasCalled(Broken):
-    noticed_by = "test_holders_and_who_was_called_are_seen_as_the_whole_key_has_them"
+    noticed_by = "test_holders_and_who_was_woken_are_seen_as_the_whole_key_has_them"
 
     def look(self, keys: Sequence[str]) -> list[KeyState]:
         return [replace(state, grants=()) for state in super().look(keys)]
 
 
 class ShowsPlacesThatHaveLapsed(Broken):
-    noticed_by = "test_a_place_that_has_lapsed_is_not_seen"
+    noticed_by = "test_a_place_that_has_expired_is_not_seen"
 
     def look(self, keys: Sequence[str]) -> list[KeyState]:
         return [

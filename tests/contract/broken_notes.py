@@ -6,11 +6,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from celery_dlock.backends.base import BackendOptions, Swept
-from celery_dlock.backends.memory import _Notes
-from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.testing.contract.crowd import DEADLINE
+from celery_dlock.stores.base import BackendOptions, Swept
+from celery_dlock.stores.memory import _Notes
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing.contract.noting import TURNS, WRITERS
+from celery_dlock.testing.contract.words import DEADLINE
 from tests.contract.broken import Broken
 
 Texts = Mapping[str, bytes | None]

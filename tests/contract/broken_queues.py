@@ -6,9 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from celery_dlock.backends.base import BackendOptions, Reply, Wake
-from celery_dlock.backends.memory import _Key
-from celery_dlock.core import machine
+from celery_dlock.core.operations import Enter, Operation
 from celery_dlock.core.state import (
     Claim,
     Drop,
@@ -18,13 +16,15 @@ from celery_dlock.core.state import (
     Reason,
     Run,
     Same,
-    Wait,
+    WaitMode,
 )
+from celery_dlock.stores.base import BackendOptions, Reply, Wake
+from celery_dlock.stores.memory import _Key
 from tests.contract.broken import Broken, Entered, Left
 
 
 class ForgetsWhatIsDone(Broken):
-    noticed_by = "test_a_copy_of_a_finished_task_is_dropped"
+    noticed_by = "test_a_duplicate_of_a_finished_task_is_dropped"
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
         outcome = Outcome.OVER if outcome is Outcome.DONE else outcome
@@ -41,8 +41,8 @@ class NeverForgetsWhatIsDone(Broken):
 class ForgetsLostRuns(Broken):
     noticed_by = "test_a_replayed_task_starts_with_no_lost_runs"
 
-    def _load(self, claim: Claim, now: int) -> KeyState:
-        return replace(super()._load(claim, now), lost=())
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        return replace(super()._load(operation, now), lost=())
 
 
 class GrantsOneTooMany(Broken):
@@ -65,9 +65,9 @@ class GivesAllTheSameSlot(Broken):
 class LetsReadersJoinAWriter(Broken):
     noticed_by = "test_a_reader_does_not_join_a_writer"
 
-    def _load(self, claim: Claim, now: int) -> KeyState:
-        state = super()._load(claim, now)
-        if claim.mode is Mode.SHARED:
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        if operation.claim.mode is Mode.SHARED:
             return replace(state, holders=tuple(h for h in state.holders if h.mode is Mode.SHARED))
         return state
 
@@ -75,9 +75,11 @@ class LetsReadersJoinAWriter(Broken):
 class LetsNewcomersOvertakeACall(Broken):
     noticed_by = "test_a_newcomer_does_not_overtake_those_beyond_the_window"
 
-    def _load(self, claim: Claim, now: int) -> KeyState:
-        state = super()._load(claim, now)
-        return replace(state, grants=tuple(g for g in state.grants if g.task == claim.task))
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        return replace(
+            state, grants=tuple(g for g in state.grants if g.task == operation.claim.task)
+        )
 
 
 class WakesNobody(Broken):
@@ -137,7 +139,7 @@ class ForgetsPlaces(Broken):
     noticed_by = "test_a_place_is_kept_before_messages_that_came_later"
 
     def altered(self, claim: Claim) -> Claim:
-        return replace(claim, wait=Wait.NOT) if claim.wait is Wait.PLACE else claim
+        return replace(claim, wait=WaitMode.NOT) if claim.wait is WaitMode.PLACE else claim
 
 
 class LosesTheMessage(Broken):
@@ -148,7 +150,7 @@ class LosesTheMessage(Broken):
 
 
 class TakesTheMessageForText(Broken):
-    noticed_by = "test_a_kept_message_is_given_back_byte_by_byte"
+    noticed_by = "test_a_kept_message_is_returned_byte_by_byte"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         text = (message or b"").decode(errors="replace")
@@ -190,11 +192,11 @@ class ReadsBeforeItLocks(Broken):
     noticed_by = "test_forty_threads_lose_no_update_of_an_unlocked_counter"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        operation = Enter(claim, message)
         with self._mutex:
-            now, state = self._now(), self._load(claim, self._now())
+            now, state = self._now(), self._load(operation, self._now())
             self._token += 1
             token = self._token
         time.sleep(0.001)  # as long as a round trip takes
         with self._mutex:
-            step = machine.enter(state, claim, now, token)
-            return self._commit(claim, state, step, message, now)
+            return self._commit(operation, state, operation.apply(state, now, token), now)

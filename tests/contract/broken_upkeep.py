@@ -1,4 +1,4 @@
-"""Stores with one known defect each in how they revoke, put aside and replay."""
+"""Stores with one known defect each in how they revoke, dead-lettered and replay."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from celery_dlock.backends.base import BackendOptions, Burial, Reply
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Operation
 from celery_dlock.core.state import Cause, Claim, Drop, KeyState, Outcome, Reason, task_id_of
-from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
+from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
+from celery_dlock.stores.base import BackendOptions, DeadMessage, Reply
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from tests.contract.broken import Broken, Entered
 
 
 class DeletesWhatIsRevoked(Broken):
     """Takes the message out of the queue, so that its result is waited for in vain."""
 
-    noticed_by = "test_a_revoked_task_is_called_again_until_somebody_ends_it"
+    noticed_by = "test_a_revoked_task_is_woken_again_until_somebody_ends_it"
 
     def cancel(self, key: str, task: str) -> Reply[bool]:
         reply = super().cancel(key, task)
@@ -53,7 +54,7 @@ class RevokesTheMessageOfWhoRuns(Broken):
 
 
 class DoesNotRevokeWhoWasCalled(Broken):
-    noticed_by = "test_revoking_twice_calls_once"
+    noticed_by = "test_revoking_twice_wakes_once"
 
     def cancel(self, key: str, task: str) -> Reply[bool]:
         found = self._keys.get(key)
@@ -106,7 +107,7 @@ class FindsPlacesToo(Broken):
 
 
 class DoesNotFindWhoWasCalled(Broken):
-    noticed_by = "test_a_message_is_found_until_somebody_has_answered_its_call"
+    noticed_by = "test_a_message_is_found_until_somebody_has_answered_its_wake"
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return [
@@ -116,37 +117,46 @@ class DoesNotFindWhoWasCalled(Broken):
         ]
 
 
-class PutsAsideAtTheFirstCall(Broken):
-    noticed_by = "test_a_message_is_put_aside_after_so_many_calls_and_the_next_is_called"
+class TellsMessagesOfThoseWhoWaitOnly(Broken):
+    noticed_by = "test_the_message_of_who_waits_or_was_woken_is_told_and_of_nobody_else"
 
-    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+    def message(self, key: str, task: str) -> bytes | None:
+        found = self._keys.get(key)
+        waits = found and task in [entry.task for entry in found.state.waiting]
+        return super().message(key, task) if waits else None
+
+
+class PutsAsideAtTheFirstCall(Broken):
+    noticed_by = "test_a_message_is_dead_lettered_after_so_many_wakes_and_the_next_is_woken"
+
+    def dead_letter(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         if found := self._keys.get(key):
             hopeless = tuple(
-                replace(g, calls=CALLS_BEFORE_DEAD) if g.task == task else g
+                replace(g, calls=WAKES_BEFORE_DEAD) if g.task == task else g
                 for g in found.state.grants
             )
             found.state = replace(found.state, grants=hopeless)
-        return super().bury(key, task, cause)
+        return super().dead_letter(key, task, cause)
 
 
 class PutsAsideWithoutTheMessage(Broken):
-    noticed_by = "test_a_task_that_never_left_its_message_is_put_aside_with_the_delivered_one"
+    noticed_by = "test_a_task_that_never_left_its_message_is_dead_lettered_with_the_delivered_one"
 
-    def dead(self, limit: int = 100) -> list[Burial]:
-        return [replace(burial, message=b"") for burial in super().dead(limit)]
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
+        return [replace(letter, message=b"") for letter in super().dead(limit)]
 
 
 class PutsNothingAside(Broken):
     noticed_by = "test_a_dead_message_whose_task_waits_again_is_forgotten"
 
-    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+    def dead_letter(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         return Reply(False)
 
 
 class ForgetsTheDeadAfterADay(Broken):
     noticed_by = "test_the_dead_stay"
 
-    def dead(self, limit: int = 100) -> list[Burial]:
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
         day = 86_400_000_000
         return [b for b in super().dead(limit) if b.dead.at + day > self._now()]
 
@@ -154,9 +164,9 @@ class ForgetsTheDeadAfterADay(Broken):
 class ForgetsTheDeadWhenTheirTaskIsLost(Broken):
     """Drops a message whose runs were lost too often, and tells nobody."""
 
-    noticed_by = "test_a_task_that_never_left_its_message_is_put_aside_with_the_delivered_one"
+    noticed_by = "test_a_task_that_never_left_its_message_is_dead_lettered_with_the_delivered_one"
 
-    def dead(self, limit: int = 100) -> list[Burial]:
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
         return [b for b in super().dead(limit) if b.dead.cause is not Cause.RUNS_LOST]
 
 
@@ -165,8 +175,8 @@ class RunsWhatKills(Broken):
 
     noticed_by = "test_a_replayed_task_starts_with_no_lost_runs"
 
-    def _load(self, claim: Claim, now: int) -> KeyState:
-        state = super()._load(claim, now)
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
         return replace(
             state, lost=tuple((task, min(count, MAX_LOST_RUNS - 1)) for task, count in state.lost)
         )
@@ -188,7 +198,7 @@ class PutsAsideWhatSurvived(Broken):
 
 
 class ForgetsTheMessageAtReplay(Broken):
-    noticed_by = "test_a_replayed_message_is_called_as_it_was"
+    noticed_by = "test_a_replayed_message_is_woken_as_it_was"
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         if was := self._dead.get((key, task)):
@@ -197,7 +207,7 @@ class ForgetsTheMessageAtReplay(Broken):
 
 
 class ReplaysWithoutACall(Broken):
-    noticed_by = "test_a_replayed_message_is_called_as_it_was"
+    noticed_by = "test_a_replayed_message_is_woken_as_it_was"
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         return replace(super().replay(key, task), wakes=())
@@ -241,12 +251,12 @@ class RemembersWhatIsReplayed(Broken):
 class TellsTheDeadInAnyOrder(Broken):
     noticed_by = "test_the_dead_tell_the_name_of_any_key_and_task"
 
-    def dead(self, limit: int = 100) -> list[Burial]:
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
         return super().dead(10_000)[::-1][:limit]
 
 
 class KeepsItsDeadToItself(SqliteBackend):
-    """Knows of those only that were put aside through this very object."""
+    """Knows of those only that were dead-lettered through this very object."""
 
     noticed_by = "test_kept_published_and_dead_messages_survive_the_object_that_left_them"
 
@@ -260,9 +270,9 @@ class KeepsItsDeadToItself(SqliteBackend):
             self._known.add((claim.key, claim.task))
         return reply
 
-    def bury(self, key: str, task: str, cause: Cause) -> Reply[bool]:
+    def dead_letter(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         self._known.add((key, task))
-        return super().bury(key, task, cause)
+        return super().dead_letter(key, task, cause)
 
-    def dead(self, limit: int = 100) -> list[Burial]:
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
         return [b for b in super().dead(limit) if (b.key, b.dead.task) in self._known]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_dlock.backends.base import BackendOptions, Reply, Swept
 from celery_dlock.core.state import Claim, End, Ending, RenewVerdict
+from celery_dlock.stores.base import BackendOptions, Reply, Swept
 from tests.contract.broken import Broken, Entered
 
 
@@ -58,7 +58,7 @@ class EndsTwice(Broken):
 
 
 class LosesAnEndingThatWasTaken(Broken):
-    noticed_by = "test_an_ending_that_its_taker_does_not_bring_about_is_called_again"
+    noticed_by = "test_an_ending_that_its_taker_does_not_bring_about_is_woken_again"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
@@ -70,21 +70,21 @@ class LosesAnEndingThatWasTaken(Broken):
 
 
 class SweepsNothing(Broken):
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         return Swept((), super().sweep(0).next_in)
 
 
 class ForgetsWhatItSwept(Broken):
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         return replace(super().sweep(limit), wakes=())
 
 
 class SweepsTooEarly(Broken):
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         real, self._now = self._now, lambda: real() + 1
@@ -97,7 +97,7 @@ class SweepsTooEarly(Broken):
 class SweepsEverything(Broken):
     """As it is with a list of keys in place of an index: it calls whoever has not answered yet."""
 
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         for found in self._keys.values():
@@ -109,7 +109,7 @@ class SweepsEverything(Broken):
 class SweepsTwiceAtOnce(Broken):
     """Reads what is due, and calls it without a look at whether another has done so."""
 
-    noticed_by = "test_a_call_that_nobody_answers_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_that_nobody_answers_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         with self._mutex:
@@ -121,7 +121,7 @@ class SweepsTwiceAtOnce(Broken):
 
 
 class KnowsNoNextInstant(Broken):
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def sweep(self, limit: int = 100) -> Swept:
         return replace(super().sweep(limit), next_in=None)
@@ -163,7 +163,7 @@ class IsDueWhenTheFirstLeaseWouldHaveEnded(Broken):
 class CountsKeysOnlyWhereSomebodyHolds(Broken):
     """A call that nobody answers stands in no index."""
 
-    noticed_by = "test_a_call_of_a_published_message_is_repeated_by_a_sweep"
+    noticed_by = "test_a_wake_of_a_published_message_is_repeated_by_a_sweep"
 
     def _dues(self) -> list[tuple[int, str]]:
         return [(at, key) for at, key in super()._dues() if self.holders(key)]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery_dlock.backends.etcd_address import address_of
-from celery_dlock.backends.etcd_rows import EtcdRows
+from celery_dlock.stores.etcd.address import address_of
+from celery_dlock.stores.etcd.store import EtcdRows
 from tests.services.etcd import EtcdServer
 
 

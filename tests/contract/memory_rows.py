@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from celery_dlock.backends.base import BackendOptions, Guarantee, Trait
-from celery_dlock.backends.guarded import GuardedBackend
-from celery_dlock.backends.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.stores.base import BackendOptions, Guarantee, Trait
+from celery_dlock.stores.consensus.optimistic import OptimisticBackend
+from celery_dlock.stores.consensus.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
 
 
 @dataclass
@@ -81,15 +81,15 @@ class MemoryRows(Rows):
             rows[name] = Row(value, str(shelf.number), shelf.number)
         for name in commit.delete:
             del rows[name]
-        guard = None
-        if commit.guard is None:
+        version_row = None
+        if commit.version_row is None:
             rows.pop(commit.name, None)
         elif not commit.changes:
-            guard = commit.was
+            version_row = commit.was
         else:
             born = shelf.number if commit.was is None else commit.was.born
-            guard = rows[commit.name] = Row(commit.guard, str(shelf.number), born)
-        return Committed(shelf.number, guard)
+            version_row = rows[commit.name] = Row(commit.version_row, str(shelf.number), born)
+        return Committed(shelf.number, version_row)
 
     def alive(self, holders: Sequence[Name], lease: int) -> list[bool]:
         self.flights += 1
@@ -106,7 +106,7 @@ class MemoryRows(Rows):
         return [name for name in found if part is None or len(name.key) % PARTS == part]
 
     def keys(self, after: str | None, limit: int) -> list[str]:
-        keys = sorted(name.key for name in self.names(Kind.GUARD))
+        keys = sorted(name.key for name in self.names(Kind.VERSION_ROW))
         return [key for key in keys if after is None or key > after][:limit]
 
     def due(self, limit: int) -> list[Name]:
@@ -122,7 +122,7 @@ class MemoryRows(Rows):
         """What is on the shelf stays there."""
 
 
-class RowsBackend(GuardedBackend):
+class RowsBackend(OptimisticBackend):
     """``rows://``, for the one process that tests it; stores of one prefix share their rows."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset(

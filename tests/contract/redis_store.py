@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import redis.connection
 
-from celery_dlock.backends.base import BackendOptions, Clock
-from celery_dlock.backends.copies import Copies
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redis_wire import base_name, names
+from celery_dlock.stores.base import BackendOptions, Clock, Copies
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.redis.wire import base_name, names
 from tests.services.redis import RedisServer
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -85,6 +88,14 @@ def store_on(
     finally:
         store.backend.close()
         store.client.close()
+
+
+def let_in(server: RedisServer, *names: str) -> None:
+    """The user ``locks``, with the rules that the page of the store has, and more *names*."""
+    page = (ROOT / "docs/reference/stores/redis.rst").read_text()
+    (rules,) = re.findall(r"^ +ACL SETUSER (locks .*)$", page, re.MULTILINE)
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", *rules.split(), *names)
 
 
 @contextmanager

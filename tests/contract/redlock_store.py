@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from celery_dlock.backends import redlock_wire
-from celery_dlock.backends.base import BackendOptions, Clock, Reply
-from celery_dlock.backends.redis_wire import base_name
-from celery_dlock.backends.redlock import RedlockBackend
 from celery_dlock.core.state import Claim, EnterVerdict, Outcome, Run
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.base import BackendOptions, Clock, Reply
+from celery_dlock.stores.redis.wire import base_name
+from celery_dlock.stores.redlock import wire as redlock_wire
+from celery_dlock.stores.redlock.store import RedlockBackend
 from celery_dlock.testing.contract.words import claim
 from tests.services.redis import RedisServer
 from tests.services.redis_nodes import redlock_url

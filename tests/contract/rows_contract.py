@@ -1,4 +1,4 @@
-"""What :class:`~celery_dlock.backends.rows.Rows` promises, as tests for each store of that kind.
+"""What :class:`~celery_dlock.stores.consensus.rows.Rows` promises, as tests for each such store.
 
 Subclass it, name the subclass ``Test…`` and give it two fixtures: ``rows`` and ``others``, two
 instances with sessions of their own on one prefix that no other test has.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from celery_dlock.backends.rows import Commit, Kind, Name, Row, Rows
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Row, Rows
 from tests.contract.rows_words import (
-    GUARD,
+    VERSION_ROW,
     happens,
     in_threads,
     value_of,
@@ -24,9 +24,9 @@ class Crowd:
                 start.wait()
                 for _ in range(20):
                     while True:
-                        (row,) = by.read([GUARD])
+                        (row,) = by.read([VERSION_ROW])
                         value = b"%d" % (1 + int(row.value if row else 0))
-                        committed = by.commit(Commit(GUARD, row, value))
+                        committed = by.commit(Commit(VERSION_ROW, row, value))
                         if committed is not None:
                             numbers.append(committed.number)
                             break
@@ -41,16 +41,16 @@ class Crowd:
             thread.join()
 
         assert not failures
-        assert value_of(rows, GUARD) == b"120"
+        assert value_of(rows, VERSION_ROW) == b"120"
         assert len(set(numbers)) == 120
 
     def test_a_free_key_is_taken_by_one(self, rows: Rows, others: Rows) -> None:
         won: list[str] = []
 
         def take(by: Rows, me: str, barrier: threading.Barrier, key: str) -> None:
-            guard, row = Name(Kind.GUARD, key), Name(Kind.HOLDER, key, me)
+            version_row, row = Name(Kind.VERSION_ROW, key), Name(Kind.HOLDER, key, me)
             barrier.wait()
-            if by.commit(Commit(guard, None, me.encode(), held=(row, b""))) is not None:
+            if by.commit(Commit(version_row, None, me.encode(), held=(row, b""))) is not None:
                 won.append(key)
 
         for turn in range(10):
@@ -68,11 +68,11 @@ class Crowd:
 
     def test_threads_share_it(self, rows: Rows) -> None:
         def work(number: int) -> None:
-            name = Name(Kind.GUARD, f"key {number}")
-            guard: Row | None = None
+            name = Name(Kind.VERSION_ROW, f"key {number}")
+            version_row: Row | None = None
             for turn in range(10):
-                guard = happens(rows, Commit(name, guard, b"%d" % turn)).guard
-            happens(rows, Commit(name, guard, None))
+                version_row = happens(rows, Commit(name, version_row, b"%d" % turn)).version_row
+            happens(rows, Commit(name, version_row, None))
 
         in_threads(10, work)
-        assert rows.names(Kind.GUARD) == []
+        assert rows.names(Kind.VERSION_ROW) == []

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 
-from celery_dlock.backends.rows import Commit, Kind, Name, Rows
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Rows
 from tests.contract.rows_words import (
     DONE,
-    GUARD,
     HOLDER,
     MESSAGE,
     SECOND,
-    guard_of,
+    VERSION_ROW,
     happens,
     made,
     tidy,
     value_after_tidying,
     value_of,
+    version_row_of,
 )
 from tests.services.until import until
 
@@ -26,14 +26,14 @@ class Lives:
         self, rows: Rows, others: Rows
     ) -> None:
         lease = rows.lease_of(10 * SECOND)
-        committed = happens(rows, Commit(GUARD, None, b"", held=(HOLDER, b"me"), lease=lease))
+        committed = happens(rows, Commit(VERSION_ROW, None, b"", held=(HOLDER, b"me"), lease=lease))
 
         assert value_of(others, HOLDER) == b"me"
         assert rows.alive([HOLDER, Name(Kind.HOLDER, "key", "x")], lease) == [True, False]
         others.drop(HOLDER)
         assert rows.alive([HOLDER], lease) == [False]
         others.drop(HOLDER)
-        assert guard_of(rows) == committed.guard
+        assert version_row_of(rows) == committed.version_row
 
     def test_nobody_is_alive_of_nobody(self, rows: Rows) -> None:
         assert rows.alive([], SECOND) == []
@@ -43,70 +43,76 @@ class Lives:
     def test_a_held_row_is_made_once_and_deleted_by_a_commit(
         self, rows: Rows, others: Rows
     ) -> None:
-        guard = happens(
-            rows, Commit(GUARD, None, b"", held=(HOLDER, b""), lease=rows.lease_of(SECOND))
-        ).guard
+        version_row = happens(
+            rows, Commit(VERSION_ROW, None, b"", held=(HOLDER, b""), lease=rows.lease_of(SECOND))
+        ).version_row
 
         assert (
             others.commit(
-                Commit(GUARD, guard, b"2", held=(HOLDER, b""), lease=rows.lease_of(SECOND))
+                Commit(
+                    VERSION_ROW, version_row, b"2", held=(HOLDER, b""), lease=rows.lease_of(SECOND)
+                )
             )
             is None
         )
-        happens(others, Commit(GUARD, guard, None, delete={HOLDER}))
+        happens(others, Commit(VERSION_ROW, version_row, None, delete={HOLDER}))
         assert rows.alive([HOLDER], SECOND) == [False]
 
     def test_who_is_alive_is_never_answered_from_stale_rows(self, rows: Rows, others: Rows) -> None:
         for number in range(30):
             holder = Name(Kind.HOLDER, "key", str(number))
-            guard = happens(
-                rows, Commit(GUARD, None, b"", held=(holder, b""), lease=rows.lease_of(SECOND))
-            ).guard
-            happens(others, Commit(GUARD, guard, None, delete={holder}))
+            version_row = happens(
+                rows,
+                Commit(VERSION_ROW, None, b"", held=(holder, b""), lease=rows.lease_of(SECOND)),
+            ).version_row
+            happens(others, Commit(VERSION_ROW, version_row, None, delete={holder}))
             assert rows.alive([holder], SECOND) == [False]
 
     def test_a_held_row_is_gone_with_the_process_and_all_else_stays(
         self, rows: Rows, others: Rows
     ) -> None:
         theirs = Name(Kind.HOLDER, "key", "theirs")
-        guard = happens(
-            others, Commit(GUARD, None, b"", held=(theirs, b""), lease=rows.lease_of(SECOND))
-        ).guard
+        version_row = happens(
+            others, Commit(VERSION_ROW, None, b"", held=(theirs, b""), lease=rows.lease_of(SECOND))
+        ).version_row
         commit = Commit(
-            GUARD,
-            guard,
+            VERSION_ROW,
+            version_row,
             b"2",
             {DONE},
             {MESSAGE: b""},
             held=(HOLDER, b""),
             lease=others.lease_of(SECOND),
         )
-        guard = happens(rows, commit).guard
+        version_row = happens(rows, commit).version_row
 
         rows.close()
 
         until("the held row is gone", lambda: others.read([HOLDER]) == [None])
         assert others.alive([theirs], SECOND) == [True]
-        assert guard_of(others) == guard
+        assert version_row_of(others) == version_row
         assert value_of(others, MESSAGE) == b""
 
     def test_it_may_be_used_again_after_it_was_closed(self, rows: Rows) -> None:
         rows.close()
-        guard = made(rows)
+        version_row = made(rows)
         rows.close()
         rows.close()
 
-        assert guard_of(rows) == guard
-        happens(rows, Commit(GUARD, guard, b"2", held=(HOLDER, b""), lease=rows.lease_of(SECOND)))
+        assert version_row_of(rows) == version_row
+        happens(
+            rows,
+            Commit(VERSION_ROW, version_row, b"2", held=(HOLDER, b""), lease=rows.lease_of(SECOND)),
+        )
         assert rows.alive([HOLDER], SECOND) == [True]
 
     def test_what_is_remembered_stays_for_its_time_and_no_less(
         self, rows: Rows, others: Rows
     ) -> None:
         began = time.monotonic()
-        happens(rows, Commit(GUARD, None, None, remember={DONE: (b"1", 2 * SECOND)}))
+        happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"1", 2 * SECOND)}))
         long = Name(Kind.DONE, "key", "long")
-        happens(rows, Commit(GUARD, None, None, remember={long: (b"2", 3600 * SECOND)}))
+        happens(rows, Commit(VERSION_ROW, None, None, remember={long: (b"2", 3600 * SECOND)}))
 
         assert value_of(others, DONE) == b"1"
         until("it is forgotten", lambda: value_after_tidying(others, DONE) is None)
@@ -114,9 +120,9 @@ class Lives:
         assert value_of(others, long) == b"2"
 
     def test_what_is_remembered_anew_stays_for_its_new_time(self, rows: Rows) -> None:
-        happens(rows, Commit(GUARD, None, None, remember={DONE: (b"1", SECOND)}))
-        happens(rows, Commit(GUARD, None, None, delete={DONE}))
-        happens(rows, Commit(GUARD, None, None, remember={DONE: (b"2", 3600 * SECOND)}))
+        happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"1", SECOND)}))
+        happens(rows, Commit(VERSION_ROW, None, None, delete={DONE}))
+        happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"2", 3600 * SECOND)}))
 
         over = time.monotonic() + 2.5
         until("the first time is over", lambda: time.monotonic() > over)
@@ -125,7 +131,7 @@ class Lives:
 
     def test_its_clock_is_that_of_all(self, rows: Rows, others: Rows) -> None:
         made(rows)
-        made(others, Name(Kind.GUARD, "other"))
+        made(others, Name(Kind.VERSION_ROW, "other"))
 
         here = time.time_ns() // 1000
         assert abs(rows.now() - here) < SECOND

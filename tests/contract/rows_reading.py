@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.backends.rows import PARTS, Commit, Kind, Name, Rows
+from celery_dlock.stores.consensus.rows import PARTS, Commit, Kind, Name, Rows
 from tests.contract.rows_words import (
-    GUARD,
     MESSAGE,
     NAMES,
-    guard_of,
+    VERSION_ROW,
     happens,
     made,
     value_of,
+    version_row_of,
 )
 
 
 class Reading:
     def test_what_is_not_there_is_none(self, rows: Rows) -> None:
         assert rows.read([]) == []
-        assert rows.read([GUARD, MESSAGE]) == [None, None]
+        assert rows.read([VERSION_ROW, MESSAGE]) == [None, None]
 
     @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256)) * 10, b"x" * 400_000])
     def test_a_row_reads_as_it_was_written(self, rows: Rows, others: Rows, value: bytes) -> None:
-        commit = Commit(GUARD, None, b"", create={MESSAGE: value})
-        guard = happens(rows, commit).guard
-        assert guard is not None
-        happens(rows, Commit(GUARD, guard, value))
+        commit = Commit(VERSION_ROW, None, b"", create={MESSAGE: value})
+        version_row = happens(rows, commit).version_row
+        assert version_row is not None
+        happens(rows, Commit(VERSION_ROW, version_row, value))
 
         for each in (rows, others):
-            assert value_of(each, GUARD) == value
+            assert value_of(each, VERSION_ROW) == value
             assert value_of(each, MESSAGE) == value
 
     def test_rows_are_read_in_the_order_in_which_they_are_named(self, rows: Rows) -> None:
         names = [Name(Kind.PAGE, "key", str(n)) for n in range(40)]
-        happens(rows, Commit(GUARD, None, b"", create={n: n.part.encode() for n in names[::2]}))
-        guard_of(rows)
+        happens(
+            rows, Commit(VERSION_ROW, None, b"", create={n: n.part.encode() for n in names[::2]})
+        )
+        version_row_of(rows)
 
         read = rows.read(names)
 
@@ -45,21 +47,25 @@ class Reading:
     def test_names_of_odd_characters_do_not_meet(self, rows: Rows) -> None:
         for number, key in enumerate(NAMES):
             part = NAMES[-1 - number]
-            guard, message = Name(Kind.GUARD, key), Name(Kind.MESSAGE, key, part)
+            version_row, message = Name(Kind.VERSION_ROW, key), Name(Kind.MESSAGE, key, part)
             create = {message: str(number).encode(), Name(Kind.DUE, key, "1"): b""}
-            happens(rows, Commit(guard, None, b"", create=create))
+            happens(rows, Commit(version_row, None, b"", create=create))
 
         for number, key in enumerate(NAMES):
             assert value_of(rows, Name(Kind.MESSAGE, key, NAMES[-1 - number])) == b"%d" % number
-        assert sorted(rows.names(Kind.GUARD)) == sorted(Name(Kind.GUARD, key) for key in NAMES)
+        assert sorted(rows.names(Kind.VERSION_ROW)) == sorted(
+            Name(Kind.VERSION_ROW, key) for key in NAMES
+        )
         assert sorted(n.part for n in rows.names(Kind.MESSAGE)) == sorted(NAMES)
         assert sorted(n.key for n in rows.due(1000)) == sorted(NAMES)
 
     def test_kinds_never_share_a_name(self, rows: Rows) -> None:
-        create = {Name(kind, "key", "1"): kind.encode() for kind in Kind if kind != Kind.GUARD}
-        happens(rows, Commit(GUARD, None, b"guard", create=create))
+        create = {
+            Name(kind, "key", "1"): kind.encode() for kind in Kind if kind != Kind.VERSION_ROW
+        }
+        happens(rows, Commit(VERSION_ROW, None, b"version row", create=create))
 
-        guard_of(rows)
+        version_row_of(rows)
         for name, value in create.items():
             assert rows.read([name])[0] is not None
             assert value_of(rows, name) == value
@@ -68,27 +74,29 @@ class Reading:
     def test_a_key_and_a_part_that_join_to_the_same_text_are_told_apart(self, rows: Rows) -> None:
         for number, (key, part) in enumerate([("a", "b,c"), ("a,b", "c"), ("a/b", "c")]):
             name = Name(Kind.MESSAGE, key, part)
-            happens(rows, Commit(Name(Kind.GUARD, key), None, b"", create={name: b"%d" % number}))
+            happens(
+                rows, Commit(Name(Kind.VERSION_ROW, key), None, b"", create={name: b"%d" % number})
+            )
 
         assert value_of(rows, Name(Kind.MESSAGE, "a", "b,c")) == b"0"
         assert value_of(rows, Name(Kind.MESSAGE, "a,b", "c")) == b"1"
 
     def test_names_are_listed_in_parts_that_together_are_all(self, rows: Rows) -> None:
-        names = {Name(Kind.GUARD, f"key {n}") for n in range(300)}
+        names = {Name(Kind.VERSION_ROW, f"key {n}") for n in range(300)}
         for name in names:
             made(rows, name)
 
-        parts = [rows.names(Kind.GUARD, part) for part in range(PARTS)]
+        parts = [rows.names(Kind.VERSION_ROW, part) for part in range(PARTS)]
 
         assert sorted(name for part in parts for name in part) == sorted(names)
         assert max(map(len, parts)) < 50
-        assert set(rows.names(Kind.GUARD)) == names
+        assert set(rows.names(Kind.VERSION_ROW)) == names
         assert rows.names(Kind.DEAD) == []
 
     def test_keys_are_listed_page_by_page_whatever_their_names(self, rows: Rows) -> None:
         names = {*NAMES, *(f"key {n}" for n in range(100))}
         for name in names:
-            made(rows, Name(Kind.GUARD, name))
+            made(rows, Name(Kind.VERSION_ROW, name))
 
         for limit in (1, 7, 1_000):
             found: list[str] = []
@@ -99,10 +107,10 @@ class Reading:
 
     def test_a_page_begins_behind_a_key_that_is_gone(self, rows: Rows) -> None:
         for number in range(20):
-            made(rows, Name(Kind.GUARD, f"key {number}"))
+            made(rows, Name(Kind.VERSION_ROW, f"key {number}"))
         order = rows.keys(None, 1_000)
         for last, expected in ((order[4], order[5:]), (order[19], [])):
-            gone = Name(Kind.GUARD, last)
+            gone = Name(Kind.VERSION_ROW, last)
             happens(rows, Commit(gone, rows.read([gone])[0], None))
 
             assert rows.keys(last, 1_000) == expected
@@ -110,7 +118,7 @@ class Reading:
     def test_what_is_due_is_listed_in_order(self, rows: Rows) -> None:
         names = [Name(Kind.DUE, f"key {n}", f"{n * 7919 % 1000:016d}") for n in range(50)]
         for name in names:
-            happens(rows, Commit(Name(Kind.GUARD, name.key), None, b"", create={name: b""}))
+            happens(rows, Commit(Name(Kind.VERSION_ROW, name.key), None, b"", create={name: b""}))
 
         expected = sorted(names, key=lambda name: name.part)
         assert rows.due(1000) == expected

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.rows import Kind
 from celery_dlock.core.lease import SECOND
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.consensus.rows import Kind
 from tests.contract.memory_rows import RowsBackend
 
 

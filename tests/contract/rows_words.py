@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from celery_dlock.backends.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
-from celery_dlock.testing.contract.keys import ODD
+from celery_dlock.stores.consensus.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
+from celery_dlock.testing.contract.listing import ODD
 
 SECOND = 1_000_000
-GUARD = Name(Kind.GUARD, "key")
+VERSION_ROW = Name(Kind.VERSION_ROW, "key")
 MESSAGE = Name(Kind.MESSAGE, "key", "task")
 HOLDER = Name(Kind.HOLDER, "key", "task|1")
 DONE = Name(Kind.DONE, "key", "task")
@@ -18,8 +18,8 @@ DONE = Name(Kind.DONE, "key", "task")
 NAMES = [*ODD, "", ".", "..", ",", "a,b", "\udce9", "k" * 5_000, "\u9396" * 2_000]
 
 
-def guard_of(rows: Rows, name: Name = GUARD) -> Row | None:
-    """The guard as it stands, asked until a commit confirms it: a read may be stale."""
+def version_row_of(rows: Rows, name: Name = VERSION_ROW) -> Row | None:
+    """The version row as it stands, asked until a commit confirms it: a read may be stale."""
     while True:
         (row,) = rows.read([name])
         if rows.commit(Commit(name, row, None if row is None else row.value)) is not None:
@@ -28,7 +28,7 @@ def guard_of(rows: Rows, name: Name = GUARD) -> Row | None:
 
 def value_of(rows: Rows, name: Name) -> bytes | None:
     """What the row *name* says, once *rows* sees all that has happened before."""
-    guard_of(rows, Name(Kind.GUARD, name.key))
+    version_row_of(rows, Name(Kind.VERSION_ROW, name.key))
     (row,) = rows.read([name])
     return None if row is None else row.value
 
@@ -40,11 +40,11 @@ def happens(rows: Rows, commit: Commit) -> Committed:
     return committed
 
 
-def made(rows: Rows, name: Name = GUARD, value: bytes = b"guard") -> Row:
-    """A guard that was not there."""
-    guard = happens(rows, Commit(name, None, value)).guard
-    assert guard is not None
-    return guard
+def made(rows: Rows, name: Name = VERSION_ROW, value: bytes = b"version row") -> Row:
+    """A version row that was not there."""
+    version_row = happens(rows, Commit(name, None, value)).version_row
+    assert version_row is not None
+    return version_row
 
 
 def tidy(rows: Rows) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from celery_dlock.backends.etcd import EtcdBackend
-from celery_dlock.testing import SharedStoreContract
+from celery_dlock.stores.etcd.store import EtcdBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from tests.services.etcd import EtcdServer
 
 pytestmark = pytest.mark.server("etcd")
 
 
-class TestEtcd(SharedStoreContract):
+@pytest.fixture(scope="module")
+def guarded_server() -> Iterator[EtcdServer]:
+    with EtcdServer() as server:
+        server.lets_in("secret", "contract-")
+        yield server
+
+
+class TestEtcd(SharedStoreContract, NoteStoreContract):
     backend_class = EtcdBackend
 
     @pytest.fixture
-    def url(self, etcd_server: EtcdServer) -> str:
-        return etcd_server.url
+    def url(self, guarded_server: EtcdServer) -> str:
+        """As a user of the role that the page of the store describes, and no more."""
+        return guarded_server.url.replace("://", "://worker:secret@")

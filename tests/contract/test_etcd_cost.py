@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.etcd import EtcdBackend
 from celery_dlock.core.state import WINDOW, Outcome, Park, Renewed
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.etcd.store import EtcdBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.contract.etcd_store import counted
 from tests.services.etcd import EtcdServer

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CYCLE = """
 import sys
 import google.protobuf, grpc
-from celery_dlock.backends.base import BackendOptions
+from celery_dlock.stores.base import BackendOptions
 from celery_dlock.core.state import Claim, Left, Outcome, Run
 from celery_dlock.registry import open_backend
 
@@ -36,6 +36,10 @@ print(google.protobuf.__version__, grpc.__version__)
 """
 
 
+#: It puts things into other environments, too: those need none of their own.
+PIP = (sys.executable, "-m", "pip")
+
+
 def interpreter(version: str) -> str:
     """A Python of that version; skips where there is none."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
@@ -49,8 +53,10 @@ def interpreter(version: str) -> str:
     pytest.skip(f"no Python {version} here")
 
 
-def sources(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is under test, to be installed from; also where it is an installed wheel itself."""
+    folder = tmp_path_factory.mktemp("wheel")
     package = Path(celery_dlock.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(package, folder / "celery_dlock", ignore=ignored)
@@ -58,7 +64,8 @@ def sources(folder: Path) -> Path:
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder)
     (folder / "LICENSE").touch()
-    return folder
+    subprocess.run([*PIP, "wheel", "-q", "--no-deps", "."], check=True, cwd=folder)
+    return next(folder.glob("*.whl"))
 
 
 @pytest.mark.parametrize(
@@ -72,15 +79,15 @@ def sources(folder: Path) -> Path:
     ids=["3.11", "3.12", "3.13", "3.11-oldest"],
 )
 def test_a_lock_is_taken_with_what_the_extra_installs(
-    tmp_path: Path, etcd_server: EtcdServer, version: str, pinned: tuple[str, ...]
+    tmp_path: Path, wheel: Path, etcd_server: EtcdServer, version: str, pinned: tuple[str, ...]
 ) -> None:
     python = str(tmp_path / "env" / "bin" / "python")
     env = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
-    subprocess.run([interpreter(version), "-m", "venv", tmp_path / "env"], check=True, env=env)
+    empty = [interpreter(version), "-m", "venv", "--without-pip", str(tmp_path / "env")]
+    subprocess.run(empty, check=True, env=env)
 
-    source = f"{sources(tmp_path / 'source')}[etcd]"
-    install = [python, "-m", "pip", "install", "-q", "--no-compile", source, *pinned]
-    subprocess.run(install, check=True, env=env, cwd=tmp_path)
+    install = ["--python", python, "install", "-q", "--no-compile", f"{wheel}[etcd]", *pinned]
+    subprocess.run([*PIP, *install], check=True, env=env, cwd=tmp_path)
     cycle = [python, "-W", "error", "-c", CYCLE, etcd_server.url]
     done = subprocess.run(
         cycle, check=True, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path

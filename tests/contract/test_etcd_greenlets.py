@@ -15,8 +15,8 @@ monkey.patch_all()
 
 import sys, time
 import gevent
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.etcd import EtcdBackend
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.etcd.store import EtcdBackend
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.testing.contract.words import claim, running
@@ -55,7 +55,7 @@ EVENTLET = """
 import eventlet
 eventlet.monkey_patch()
 
-from celery_dlock.backends.base import BackendOptions
+from celery_dlock.stores.base import BackendOptions
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import open_backend
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.etcd_rows import EtcdRows
-from celery_dlock.backends.rows import Commit, Kind, Name
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name
+from celery_dlock.stores.etcd.store import EtcdRows
 from tests.contract.etcd_store import counted, rows_at
 from tests.services.etcd import EtcdServer
 from tests.services.until import until
@@ -24,13 +24,14 @@ SECOND = 1_000_000
 @pytest.fixture
 def rows(own_etcd_server: EtcdServer) -> Iterator[EtcdRows]:
     with rows_at(own_etcd_server.url) as rows:
-        rows.read([Name(Kind.GUARD, "warm")])
+        rows.read([Name(Kind.VERSION_ROW, "warm")])
         yield rows
 
 
 def hold(rows: EtcdRows, key: str, lease: int) -> Name:
     holder = Name(Kind.HOLDER, key, "task|nonce")
-    assert rows.commit(Commit(Name(Kind.GUARD, key), None, b"", held=(holder, b""), lease=lease))
+    commit = Commit(Name(Kind.VERSION_ROW, key), None, b"", held=(holder, b"mine"), lease=lease)
+    assert rows.commit(commit)
     return holder
 
 
@@ -107,13 +108,15 @@ def test_a_lease_that_the_server_has_lost_is_replaced_within_a_commit(
 ) -> None:
     old = hold(rows, "a", 30 * SECOND)
     done = Name(Kind.DONE, "a", "task")
-    other = Name(Kind.GUARD, "other")
+    other = Name(Kind.VERSION_ROW, "other")
     rows.commit(Commit(other, None, None, remember={done: (b"", 60 * SECOND)}))
     for lease in own_etcd_server.ask("lease/leases")["leases"]:
         own_etcd_server.ask("lease/revoke", ID=lease["ID"])
 
     holder = Name(Kind.HOLDER, "b", "task|nonce")
-    commit = Commit(Name(Kind.GUARD, "b"), None, b"", held=(holder, b"new"), lease=30 * SECOND)
+    commit = Commit(
+        Name(Kind.VERSION_ROW, "b"), None, b"", held=(holder, b"new"), lease=30 * SECOND
+    )
     commit.remember = {done: (b"new", 60 * SECOND)}
     assert rows.commit(commit) is not None
 
@@ -187,14 +190,14 @@ def test_a_row_is_kept_for_as_long_as_its_holder_needs_it_now(
 
 def test_a_row_that_is_changed_keeps_its_lease(rows: EtcdRows) -> None:
     holder = hold(rows, "a", SECOND)
-    name = Name(Kind.GUARD, "a")
-    (guard,) = rows.read([name])
-    committed = rows.commit(Commit(name, guard, b"2", update={holder: b"changed"}))
+    name = Name(Kind.VERSION_ROW, "a")
+    (version_row,) = rows.read([name])
+    committed = rows.commit(Commit(name, version_row, b"2", update={holder: b"changed"}))
     assert committed is not None
 
     until("the changed row is gone", lambda: rows.read([holder]) == [None])
     # And what has ended meanwhile is not made again.
-    assert rows.commit(Commit(name, committed.guard, b"3", update={holder: b"again"})) is None
+    assert rows.commit(Commit(name, committed.version_row, b"3", update={holder: b"again"})) is None
     assert rows.read([holder]) == [None]
 
 
@@ -205,7 +208,7 @@ def test_memories_share_a_lease_that_nobody_prolongs(
         for number in range(20):
             key = f"key {number}"
             memory = {Name(Kind.DONE, key, "task"): (b"", 7200 * SECOND)}
-            assert rows.commit(Commit(Name(Kind.GUARD, key), None, None, remember=memory))
+            assert rows.commit(Commit(Name(Kind.VERSION_ROW, key), None, None, remember=memory))
 
     assert cost == {"LeaseGrant": 1, "Txn": 20}
     assert [granted for granted, _ in seconds_left(own_etcd_server)] == [7500]
@@ -215,7 +218,9 @@ def test_memories_outlive_the_process(own_etcd_server: EtcdServer) -> None:
     done = Name(Kind.DONE, "key", "task")
     with rows_at(own_etcd_server.url, "prefix") as rows:
         holder = hold(rows, "a", 30 * SECOND)
-        rows.commit(Commit(Name(Kind.GUARD, "key"), None, None, remember={done: (b"", SECOND)}))
+        rows.commit(
+            Commit(Name(Kind.VERSION_ROW, "key"), None, None, remember={done: (b"", SECOND)})
+        )
 
     with rows_at(own_etcd_server.url, "prefix") as others:
         assert [row is None for row in others.read([done, holder])] == [False, True]

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_dlock.backends import etcd_rows
-from celery_dlock.backends.etcd import EtcdBackend
-from celery_dlock.backends.etcd_rows import EtcdRows
-from celery_dlock.backends.rows import Commit, Kind, Name
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name
+from celery_dlock.stores.etcd import store as etcd_store
+from celery_dlock.stores.etcd.store import EtcdBackend, EtcdRows
 from tests.contract.etcd_store import counted, rows_at
 from tests.services.etcd import EtcdServer
 
 pytestmark = pytest.mark.server("etcd")
 
-GUARD = Name(Kind.GUARD, "key")
+VERSION_ROW = Name(Kind.VERSION_ROW, "key")
 
 
 @pytest.fixture
@@ -30,28 +29,28 @@ def messages(count: int) -> dict[Name, bytes]:
 
 
 def test_a_commit_of_128_changes_is_taken_and_one_more_is_told(rows: EtcdRows) -> None:
-    assert rows.commit(Commit(GUARD, None, b"", create=messages(127)))
-    (guard,) = rows.read([GUARD])
+    assert rows.commit(Commit(VERSION_ROW, None, b"", create=messages(127)))
+    (version_row,) = rows.read([VERSION_ROW])
 
     with pytest.raises(ValueError, match="etcd takes 128"):
-        rows.commit(Commit(GUARD, guard, b"", delete=set(messages(128))))
+        rows.commit(Commit(VERSION_ROW, version_row, b"", delete=set(messages(128))))
     with pytest.raises(ValueError, match="etcd takes 128"):
-        rows.commit(Commit(GUARD, guard, None, create=messages(128)))
+        rows.commit(Commit(VERSION_ROW, version_row, None, create=messages(128)))
 
-    assert rows.commit(Commit(GUARD, guard, None, delete=set(messages(127))))
+    assert rows.commit(Commit(VERSION_ROW, version_row, None, delete=set(messages(127))))
     assert rows.names(Kind.MESSAGE) == []
 
 
 def test_names_are_listed_page_by_page(
     rows: EtcdRows, own_etcd_server: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(etcd_rows, "PAGE", 10)
+    monkeypatch.setattr(etcd_store, "PAGE", 10)
     for number in range(35):
-        name = Name(Kind.GUARD, "\xff" * number)
+        name = Name(Kind.VERSION_ROW, "\xff" * number)
         assert rows.commit(Commit(name, None, b"x" * 1000))
 
     with counted(own_etcd_server) as cost:
-        assert len(set(rows.names(Kind.GUARD))) == 35
+        assert len(set(rows.names(Kind.VERSION_ROW))) == 35
 
     assert cost == {"Range": 4}
 
@@ -59,7 +58,7 @@ def test_names_are_listed_page_by_page(
 def test_more_is_read_at_once_than_one_request_takes(
     rows: EtcdRows, own_etcd_server: EtcdServer
 ) -> None:
-    assert rows.commit(Commit(GUARD, None, None, create=messages(100)))
+    assert rows.commit(Commit(VERSION_ROW, None, None, create=messages(100)))
     names = [Name(Kind.MESSAGE, "key", str(number)) for number in range(300)]
 
     with counted(own_etcd_server) as cost:
@@ -73,7 +72,7 @@ def test_an_answer_may_be_larger_than_grpc_takes_by_itself(rows: EtcdRows) -> No
     names = [Name(Kind.MESSAGE, f"key {number}", "task") for number in range(9)]
     for name in names:
         create = {name: b"x" * EtcdBackend.largest_message}
-        assert rows.commit(Commit(Name(Kind.GUARD, name.key), None, None, create=create))
+        assert rows.commit(Commit(Name(Kind.VERSION_ROW, name.key), None, None, create=create))
 
     assert [row and len(row.value) for row in rows.read(names)] == [2**20] * 9
 
@@ -82,8 +81,8 @@ def test_what_is_too_large_for_a_request_is_refused_and_the_next_is_taken(rows: 
     for size in (2 * 2**20, 8 * 2**20):  # told by the server, and by its gRPC
         huge = {Name(Kind.MESSAGE, "key", "task"): b"x" * size}
         with pytest.raises(BackendUnavailable, match="larg"):
-            rows.commit(Commit(GUARD, None, b"", create=huge))
-        assert rows.read([GUARD, *huge]) == [None, None]
+            rows.commit(Commit(VERSION_ROW, None, b"", create=huge))
+        assert rows.read([VERSION_ROW, *huge]) == [None, None]
 
 
 def test_a_drop_that_comes_late_does_not_take_the_next_row_of_its_name(
@@ -92,8 +91,10 @@ def test_a_drop_that_comes_late_does_not_take_the_next_row_of_its_name(
     holder = Name(Kind.HOLDER, "key", "task|nonce")
 
     def made() -> None:
-        (guard,) = rows.read([GUARD])
-        assert rows.commit(Commit(GUARD, guard, b"", held=(holder, b""), lease=30_000_000))
+        (version_row,) = rows.read([VERSION_ROW])
+        assert rows.commit(
+            Commit(VERSION_ROW, version_row, b"", held=(holder, b""), lease=30_000_000)
+        )
 
     made()
     found = rows._look([holder], keys_only=True)

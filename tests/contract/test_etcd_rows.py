@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_dlock.backends.etcd_address import address_of
-from celery_dlock.backends.etcd_rows import EtcdRows
+from celery_dlock.stores.etcd.address import address_of
+from celery_dlock.stores.etcd.store import EtcdRows
 from tests.contract.rows_contract import RowsContract
 from tests.services.etcd import EtcdServer
 

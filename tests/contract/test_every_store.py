@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import LockBackend, Trait
-from celery_dlock.registry import BACKENDS
-from celery_dlock.testing import LockBackendContract, SharedStoreContract
+from celery_dlock.registry import BACKENDS, backend_class
+from celery_dlock.stores.base import LockBackend, NoteStore, Trait
+from celery_dlock.testing import LockBackendContract, NoteStoreContract, SharedStoreContract
 from tests.services.programs import PROGRAMS
 from tests.services.stores import EVERY, SHARED, STORES, Store
 
@@ -30,9 +29,7 @@ AT_THE_DESK = (
 
 
 def store_of(scheme: str) -> type[LockBackend]:
-    path, _extra = BACKENDS[scheme]
-    found: type[LockBackend] = EntryPoint(scheme, path, "celery_dlock.backends").load()
-    return found
+    return backend_class(f"{scheme}://")
 
 
 def suites() -> dict[type[LockBackend], list[type[LockBackendContract]]]:
@@ -49,7 +46,7 @@ def suites() -> dict[type[LockBackend], list[type[LockBackendContract]]]:
     return found
 
 
-def proofs_of(suite: type[LockBackendContract]) -> dict[str, object]:
+def proofs_of(suite: type[LockBackendContract | NoteStoreContract]) -> dict[str, object]:
     return {name: value for name, value in inspect.getmembers(suite) if name.startswith("test_")}
 
 
@@ -69,10 +66,12 @@ def test_every_registered_store_has_the_whole_contract_run_on_it(scheme: str) ->
     assert store in suites(), f"add a test class for {store} in {HERE}"
     shared = Trait.MULTI_PROCESS in store.traits
     contract = proofs_of(SharedStoreContract if shared else LockBackendContract)
+    if issubclass(store, NoteStore):
+        contract |= proofs_of(NoteStoreContract)
 
     for suite in suites()[store]:
         mine = proofs_of(suite)
-        missing = {name for name, test in contract.items() if mine[name] is not test}
+        missing = {name for name, test in contract.items() if mine.get(name) is not test}
         assert not missing, f"{suite.__name__} has its own, or none: {sorted(missing)}"
         assert not left_out(suite), f"{suite.__name__} is not run everywhere"
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.change import REMEMBER_LOST
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.testing import LockBackendContract, ManualClock
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.change import REMEMBER_LOST
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.testing import LockBackendContract, ManualClock, NoteStoreContract
 from celery_dlock.testing.contract.words import claim
 
 
-class TestMemory(LockBackendContract):
+class TestMemory(LockBackendContract, NoteStoreContract):
     backend_class = MemoryBackend
 
     @pytest.fixture

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, Swept
-from celery_dlock.backends.redis_cluster import RedisClusterBackend
-from celery_dlock.backends.redis_wire import base_name
 from celery_dlock.core.state import Outcome, Renewed, Unknown
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.testing import SharedStoreContract
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.stores.base import BackendOptions, Swept
+from celery_dlock.stores.redis.cluster import RedisClusterBackend
+from celery_dlock.stores.redis.wire import base_name
+from celery_dlock.testing import ManualClock, NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import requests_sent
 from tests.services.garbage import answering
@@ -26,7 +25,7 @@ from tests.services.redis_cluster import RedisCluster, tell
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedisCluster(SharedStoreContract):
+class TestRedisCluster(SharedStoreContract, NoteStoreContract):
     backend_class = RedisClusterBackend
 
     @pytest.fixture
@@ -155,7 +154,7 @@ def test_servers_that_forgot_their_scripts_get_them_again(redis_cluster: RedisCl
 def test_the_url_names_some_of_the_servers() -> None:
     driver = {"password": "p", "address_remap": print}
     url = "redis+cluster://u@h1,h2:7?socket_timeout=1"
-    session: Any = RedisClusterBackend.from_url(url, BackendOptions(driver=driver))._session
+    session: Any = RedisClusterBackend.from_url(url, BackendOptions(driver=driver))._asked()
     assert session._servers.addresses == (("h1", 6379), ("h2", 7))
     expected = {"username": "u", "password": "p", "socket_timeout": 1.0, "address_remap": print}
     assert {name: session._options[name] for name in expected} == expected

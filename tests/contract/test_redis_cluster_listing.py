@@ -9,10 +9,9 @@ from itertools import islice
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.redis_cluster import RedisClusterBackend
-from celery_dlock.backends.redis_cluster_listing import Position
-from celery_dlock.backends.redis_wire import shard_of
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.redis.cluster import Position, RedisClusterBackend
+from celery_dlock.stores.redis.wire import shard_of
 from celery_dlock.testing.contract.words import claim, running
 from tests.contract.redis_store import requests_sent
 from tests.services.redis import RedisServer

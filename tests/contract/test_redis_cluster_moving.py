@@ -7,14 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, Swept, Wake
-from celery_dlock.backends.redis_cluster import RedisClusterBackend
-from celery_dlock.backends.redis_wire import base_name, shard_of
 from celery_dlock.core.state import KeyState, Outcome, Renewed
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.inspection.looking import MOST, look
-from celery_dlock.testing.clock import ManualClock
-from celery_dlock.testing.contract.burying import die, names
+from celery_dlock.ops.overview import MOST_UNREADABLE, look
+from celery_dlock.stores.base import BackendOptions, Swept, Wake
+from celery_dlock.stores.redis.cluster import RedisClusterBackend
+from celery_dlock.stores.redis.wire import base_name, shard_of
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.dead_letters import die, names
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.services.redis_cluster import RedisCluster
 from tests.services.slots import Move
@@ -107,7 +107,7 @@ def test_lists_go_on_and_name_the_keys_of_the_slot_that_is_moved(
 ) -> None:
     die(store, clock, "dead")
     keys = [*MOVED, ELSEWHERE]
-    assert len(MOVED) > MOST
+    assert len(MOVED) > MOST_UNREADABLE
     for key in keys:
         wait_for(store, key)
 

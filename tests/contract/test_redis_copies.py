@@ -7,14 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from celery_dlock.backends import redis_client
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.copies import Copies
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redis_wire import notes_of
-from celery_dlock.core.manager import Keeping, LockManager
 from celery_dlock.core.state import Renewed, RenewVerdict
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.stores.base import BackendOptions, Copies
+from celery_dlock.stores.redis import client as redis_client
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.redis.wire import notes_of
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import StoreOnRedis, requests_sent
 from tests.services.redis import RedisServer

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends import redis_wire
-from celery_dlock.backends.redis_scripts import RULES, text_of
 from celery_dlock.core.state import WINDOW, Cause, Outcome, Park, Renewed
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.stores.redis import wire as redis_wire
+from celery_dlock.stores.redis.scripts import RULES, text_of
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
 from tests.services.redis import RedisServer
@@ -157,7 +157,7 @@ def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
         lambda: running(backend.enter(mine, b"message")),
         lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
         lambda: woken(backend.leave(mine, Outcome.OVER)),
-        *[lambda: backend.bury("key", "b", Cause.UNREADABLE)] * 2,
+        *[lambda: backend.dead_letter("key", "b", Cause.UNREADABLE)] * 2,
         lambda: backend.parked(["b"]),
         lambda: backend.cancel("key", "b"),
         lambda: backend.replay("key", "b"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends import redis_listing as listing
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing.contract.listing import told
+from celery_dlock.stores.redis import listing
+from celery_dlock.testing.contract.listing import listed_keys
 from celery_dlock.testing.contract.words import claim, park, running
 from tests.contract.redis_store import requests_sent, store_on
 from tests.services.redis import RedisServer
@@ -31,7 +31,7 @@ def test_for_a_page_ten_thousand_names_are_looked_at_and_no_more() -> None:
 
 def test_where_keys_are_few_among_many_names_a_page_is_not_much_too_long() -> None:
     def step(at: int, count: int) -> tuple[int, list[bytes]]:
-        names = [f"dlock:1:{{1}}:{{{n}}}:state" for n in range(at, at + count) if n % 10 == 0]
+        names = [f"dlock:2:{{1}}:{{{n}}}:state" for n in range(at, at + count) if n % 10 == 0]
         return at + count, [name.encode() for name in names]
 
     keys, at = listing.walk(step, "dlock", 0, 100)
@@ -70,7 +70,7 @@ def test_a_name_that_looks_like_a_key_and_is_none_is_not_told(redis_server: Redi
         for name in ("{5}:{\xff}:state", "{x}:{key}:state", "{5x}:{key}:state", "{5}:{k}:queue"):
             store.client.set(ours.encode() + name.encode("latin-1"), "value")
 
-        assert told(store.backend) == []
+        assert listed_keys(store.backend) == []
 
 
 @pytest.mark.server("redis")
@@ -82,7 +82,7 @@ def test_a_key_that_cannot_be_read_is_told_and_fails_a_look_that_asks_for_it(
             running(store.backend.enter(claim("a", key=key)))
         store.client.set(store.names("bad")[0], "garbage")
 
-        assert told(store.backend) == ["bad", "good"]
+        assert listed_keys(store.backend) == ["bad", "good"]
         assert store.backend.look(["good"])[0].holders
         with pytest.raises(BackendUnavailable):
             store.backend.look(["good", "bad"])

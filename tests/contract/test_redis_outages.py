@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 from redis.connection import Connection
 
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.core.state import Drop, Outcome, Park, Reason
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.base import BackendOptions, LockBackend
+from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import store_on
 from tests.services.garbage import answering

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import WINDOW, Outcome
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
 from tests.services.redis import RedisServer
@@ -65,6 +66,25 @@ def test_an_answer_is_no_longer_when_more_are_waiting(store: StoreOnRedis) -> No
     )
 
     assert many == pytest.approx(few, abs=len(MESSAGE) / 4)
+
+
+def test_a_list_of_the_dead_is_sent_no_more_bodies_than_it_shows(store: StoreOnRedis) -> None:
+    clock = store.options.clock
+    assert isinstance(clock, ManualClock)
+    for number in range(40):
+        lost = claim(f"d{number}", key=f"order:{number}", wait=QUEUE)
+        for _ in range(MAX_LOST_RUNS):
+            running(store.backend.enter(lost))
+            store.backend.leave(lost, Outcome.ABANDONED)
+        store.backend.enter(lost, 10 * MESSAGE)
+        clock.advance(1)
+    store.backend.dead(2)  # the script is loaded
+
+    sent = bytes_sent(store, lambda: store.backend.dead(2))
+
+    assert sent < 2 * 10 * len(MESSAGE) + bytes_sent(store, lambda: None) + 5000
+    assert [letter.dead.task for letter in store.backend.dead(2)] == ["d0", "d1"]
+    assert len(store.backend.dead(100)) == 40
 
 
 def inside(store: StoreOnRedis, operation: Callable[[], object]) -> list[list[str]]:

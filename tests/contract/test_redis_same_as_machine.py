@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import WINDOW
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from tests.contract import twin_examples as examples
 from tests.contract.twins import Clock, Crowd, Twin, assert_alike, crowded, crowds, operations
 from tests.services.redis import RedisServer

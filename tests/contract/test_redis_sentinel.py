@@ -9,10 +9,10 @@ from contextlib import closing
 import pytest
 from redis.connection import SSLConnection
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.redis_sentinel import RedisSentinelBackend
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.testing import SharedStoreContract
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.redis.sentinel import RedisSentinelBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import claim, running
 from tests.services.garbage import answering
 from tests.services.redis_sentinel import RedisSentinel
@@ -20,7 +20,7 @@ from tests.services.redis_sentinel import RedisSentinel
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedisSentinel(SharedStoreContract):
+class TestRedisSentinel(SharedStoreContract, NoteStoreContract):
     backend_class = RedisSentinelBackend
 
     @pytest.fixture
@@ -48,7 +48,7 @@ def test_an_answer_that_is_late_is_not_taken_for_that_of_the_next_command(
 @pytest.mark.parametrize("ssl", [False, True])
 def test_the_url_names_the_sentinels_the_master_and_the_database(ssl: bool) -> None:
     url, options = "redis+sentinel://u:p%40ss@h1,h2:7/shop/3", BackendOptions(driver={"ssl": ssl})
-    pool = RedisSentinelBackend.from_url(url, options)._session.client.connection_pool
+    pool = RedisSentinelBackend.from_url(url, options)._asked().client.connection_pool
     assert pool.service_name == "shop"
     kwargs = [
         sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels
@@ -62,7 +62,7 @@ def test_the_url_names_the_sentinels_the_master_and_the_database(ssl: bool) -> N
 def test_sentinels_have_a_user_and_timeouts_of_their_own() -> None:
     driver = {"sentinel_kwargs": {"username": "s", "password": "hunter2"}, "password": "p"}
     store = RedisSentinelBackend.from_url("redis+sentinel://h/shop", BackendOptions(driver=driver))
-    (sentinel,) = store._session.client.connection_pool.sentinel_manager.sentinels
+    (sentinel,) = store._asked().client.connection_pool.sentinel_manager.sentinels
     kwargs = sentinel.connection_pool.connection_kwargs
     expected = {"username": "s", "password": "hunter2", "socket_timeout": 1.0}
     assert {name: kwargs[name] for name in expected} == expected

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends import redis_scripts
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redis_scripts import Script
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Claim, Mode, Outcome, Run, Wait
+from celery_dlock.core.state import Claim, Mode, Outcome, Run, WaitMode
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.redis import scripts as redis_scripts
+from celery_dlock.stores.redis.scripts import Script
+from celery_dlock.stores.redis.store import RedisBackend
 from tests.contract.redis_store import store_on
 from tests.contract.twins import KEY, SECOND, Clock, Twin, assert_alike
 from tests.services.redis import RedisServer
@@ -27,7 +27,7 @@ Operations = list[tuple[Any, ...]]
 _numbers = itertools.count()
 
 
-def _claim(task: str, nonce: str = "1", wait: Wait = Wait.NOT, **others: Any) -> Claim:
+def _claim(task: str, nonce: str = "1", wait: WaitMode = WaitMode.NOT, **others: Any) -> Claim:
     return Claim(KEY, task, nonce, 4 * SECOND, wait=wait, patience=60 * SECOND, **others)
 
 
@@ -41,7 +41,7 @@ def _leave(claim: Claim, outcome: Outcome = Outcome.OVER) -> tuple[Any, ...]:
 
 A, B, C = _claim("a"), _claim("b"), _claim("c")
 TWO_A, TWO_B = replace(A, limit=2), replace(B, limit=2)
-QUEUED, KEPT = _claim("a", wait=Wait.QUEUE), _claim("a", wait=Wait.QUEUE, keep=True)
+QUEUED, KEPT = _claim("a", wait=WaitMode.QUEUE), _claim("a", wait=WaitMode.QUEUE, keep=True)
 DONE = _claim("a", done_ttl=3 * SECOND)
 
 #: Each ends where a way that is taken too often leads elsewhere than the rules.
@@ -50,7 +50,7 @@ FREE: dict[str, tuple[str, str, Operations]] = {
     "a turn is asked for": (
         " or claim.wait == 'enqueue'",
         "",
-        [_enter(_claim("a", wait=Wait.ENQUEUE))],
+        [_enter(_claim("a", wait=WaitMode.ENQUEUE))],
     ),
     "somebody holds": ("STATE, DONE) > 0", "DONE) > 0", [_enter(A), _enter(B)]),
     "it is done": (
@@ -86,7 +86,11 @@ ALONE: dict[str, tuple[str, str, Operations]] = {
         "",
         [_enter(TWO_A), _enter(TWO_B), _leave(replace(TWO_B, successor="c")), _leave(TWO_A)],
     ),
-    "others wait": ("or queued", "", [_enter(A), _enter(_claim("b", wait=Wait.QUEUE)), _leave(A)]),
+    "others wait": (
+        "or queued",
+        "",
+        [_enter(A), _enter(_claim("b", wait=WaitMode.QUEUE)), _leave(A)],
+    ),
     "another task holds": ("task == claim.task and", "", [_enter(A), _leave(B)]),
     "another delivery holds": (
         "nonce == claim.nonce and",
@@ -141,26 +145,24 @@ def _caught_when_too_wide(
     assert condition in text
     mutant = Script.with_text(text.replace(condition, wider, 1))
     monkeypatch.setattr(redis_scripts, script, mutant)
-    monkeypatch.setitem(redis_scripts._TEXTS, mutant.digest, mutant.text)
     with pytest.raises(AssertionError):
         _compare(server, ops)
 
 
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("wait", [Wait.NOT, Wait.PLACE, Wait.LOOK, Wait.QUEUE])
+@pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE])
 @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.OVER])
 def test_they_are_taken_in_the_common_case(
     redis_server: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
     mode: Mode,
-    wait: Wait,
+    wait: WaitMode,
     outcome: Outcome,
 ) -> None:
     mine = replace(DONE, mode=mode, wait=wait)
     for script in ("ENTER", "LEAVE"):
         mutant = _without_rules(getattr(redis_scripts, script))
         monkeypatch.setattr(redis_scripts, script, mutant)
-        monkeypatch.setitem(redis_scripts._TEXTS, mutant.digest, mutant.text)
     with store_on(redis_server) as store:
         for _ in range(2 if outcome is Outcome.OVER else 1):
             assert isinstance(store.backend.enter(mine, b"message").verdict, Run)

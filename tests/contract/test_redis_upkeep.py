@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, Swept
-from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.core.state import WINDOW, Busy, Mode, Outcome
-from celery_dlock.testing.clock import ManualClock
-from celery_dlock.testing.contract.burying import die
+from celery_dlock.stores.base import BackendOptions, Swept
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.dead_letters import die
 from celery_dlock.testing.contract.words import DAY, PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
 from tests.services.redis import RedisServer

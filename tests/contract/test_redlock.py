@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.backends.redlock import RedlockBackend
-from celery_dlock.testing import SharedStoreContract
+from celery_dlock.stores.redlock.store import RedlockBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from tests.services.redis_nodes import RedisNodes, redlock_url
 
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedlock(SharedStoreContract):
+class TestRedlock(SharedStoreContract, NoteStoreContract):
     backend_class = RedlockBackend
 
     @pytest.fixture
@@ -20,7 +20,7 @@ class TestRedlock(SharedStoreContract):
 
 
 @pytest.mark.slow
-class TestRedlockOfFive(SharedStoreContract):
+class TestRedlockOfFive(SharedStoreContract, NoteStoreContract):
     backend_class = RedlockBackend
 
     @pytest.fixture

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from celery_dlock.backends import redlock_node
-from celery_dlock.backends.redlock import RedlockBackend
-from celery_dlock.core.state import Claim, Lost, Mode, Outcome, Renewed, Run
+from celery_dlock.core.state import Claim, Mode, NotHeld, Outcome, Renewed, Run
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.stores.redlock import node as redlock_node
+from celery_dlock.stores.redlock.store import RedlockBackend
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import SECOND, claim
 from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
 from tests.services.proxy import Proxy, proxy_to
@@ -107,7 +107,7 @@ class Campaign:
                 case [Renewed()]:
                     assert held.until > self.clock.now, "a lease came back"
                     held.until = self.clock.now + 10 * SECOND
-                case [Lost()]:
+                case [NotHeld()]:
                     self.held.remove(held)
 
     def wait(self, number: int) -> None:

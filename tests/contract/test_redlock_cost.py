@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.redlock_lane import Lane, Replies
 from celery_dlock.core.state import Mode, Outcome, Park, Renewed
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.stores.redlock.quorum import FanOut, Replies
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
 from tests.services.redis_nodes import RedisNodes
@@ -44,13 +44,13 @@ class Flights:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = 0
-        fly = Lane.fly
+        fly = FanOut.fly
 
         def counted(*args: Any) -> Replies:
             self.number += 1
             return fly(*args)
 
-        monkeypatch.setattr(Lane, "fly", counted)
+        monkeypatch.setattr(FanOut, "fly", counted)
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redlock import RedlockBackend
 from celery_dlock.core.state import Outcome
+from celery_dlock.stores.base import BackendOptions, LockBackend
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.redlock.store import RedlockBackend
 from celery_dlock.testing.contract.words import claim, running
 from tests.services.redis_nodes import RedisNodes, redlock_url
 

@@ -8,8 +8,8 @@ import pytest
 
 from celery_dlock.core.state import KeyState, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing.clock import ManualClock
-from celery_dlock.testing.contract.listing import all_told, told
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.listing import listed_keys, pages_of
 from celery_dlock.testing.contract.words import claim, park, running
 from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
 from tests.services.redis_nodes import RedisNodes
@@ -33,8 +33,8 @@ def test_what_the_queue_has_forgotten_is_told_and_seen_as_the_nodes_know_it(
     running(store.backend.enter(claim("b", key="known")))
     park(store.backend, "c", key="known")
 
-    assert told(store.backend, 1) == ["known", "missed"]
-    assert all_told(store.backend, 100).count("known") == 1
+    assert listed_keys(store.backend, 1) == ["known", "missed"]
+    assert pages_of(store.backend, 100).count("known") == 1
     missed, known, nobodys = store.backend.look(["missed", "known", "nobody's"])
 
     assert [(holder.task, holder.token) for holder in missed.holders] == [("a", token)]
@@ -50,7 +50,7 @@ def test_a_key_that_was_given_back_is_not_told_although_nodes_remember_its_token
     running(store.backend.enter(claim("a")))
     store.backend.leave(claim("a"), Outcome.DONE)
 
-    assert told(store.backend) == []
+    assert listed_keys(store.backend) == []
     assert store.backend.look(["key"]) == [KeyState()]
 
 
@@ -71,7 +71,7 @@ def test_without_a_minority_of_the_nodes_all_is_told(store: StoreOnNodes) -> Non
         node.kill()
 
     # Those that are left may be slow to answer, and are tried again.
-    until("the key is told", lambda: told(store.backend) == ["missed"])
+    until("the key is told", lambda: listed_keys(store.backend) == ["missed"])
     until("its holder is seen", lambda: [h.task for h in seen(store, "missed").holders] == ["a"])
 
 
@@ -81,7 +81,7 @@ def test_while_the_queue_is_away_nothing_is_told_as_if_it_were_all(store: StoreO
 
     for waiting in (False, True):
         with pytest.raises(BackendUnavailable):
-            told(store.backend, waiting=waiting)
+            listed_keys(store.backend, waiting=waiting)
     with pytest.raises(BackendUnavailable):
         store.backend.look(["key"])
 
@@ -96,6 +96,6 @@ def seen(store: StoreOnNodes, key: str) -> KeyState:
 
 def told_again(store: StoreOnNodes) -> list[str] | None:
     try:
-        return told(store.backend)
+        return listed_keys(store.backend)
     except BackendUnavailable:
         return None

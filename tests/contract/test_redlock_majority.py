@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from celery_dlock.core.state import Busy, Left, Lost, Outcome, Renewed, Same, Unknown
+from celery_dlock.core.state import Busy, Left, NotHeld, Outcome, Renewed, Same, Unknown
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim, running
 from tests.contract.redlock_store import (
     ANSWER,
@@ -123,8 +123,8 @@ def test_a_lease_that_a_majority_does_not_have_any_more_is_lost(store: StoreOnNo
     for node in (1, 2):
         store.forget(node)
 
-    assert store.backend.renew([claim("a")]) == [Lost()]
-    assert store.backend.leave(claim("a"), Outcome.OVER).verdict == Lost(carried=False)
+    assert store.backend.renew([claim("a")]) == [NotHeld()]
+    assert store.backend.leave(claim("a"), Outcome.OVER).verdict == NotHeld(carried=False)
 
 
 @THREE
@@ -169,7 +169,7 @@ def test_a_late_leave_frees_nobody_else_on_any_node(
     clock.advance(11)
     token = running(store.another().enter(claim("b"))).token
 
-    assert isinstance(store.backend.leave(claim("a"), Outcome.DONE).verdict, Lost)
+    assert isinstance(store.backend.leave(claim("a"), Outcome.DONE).verdict, NotHeld)
 
     assert all(store.holders(node) == ["b"] for node in range(4))
     assert running(store.backend.enter(claim("b"))).token == token

@@ -15,7 +15,7 @@ import pytest
 from celery_dlock.core.state import Busy, Outcome
 from celery_dlock.errors import BackendUnavailable, StaleFencingToken
 from celery_dlock.fencing import admit, create_table
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import DAY, SHARED, claim, running
 from tests.contract.redlock_store import (
     Harm,
@@ -120,8 +120,8 @@ def test_a_node_is_not_raised_by_what_somebody_knew_of_it_before_it_forgot_again
     late = store.backend._calls.raised(store.look(1), 0, 0, 0)
     store.forget(1)
 
-    with store.backend._council() as council:
-        assert council.tell({1: [late]}) == {1: [-1]}
+    with store.backend._quorum() as quorum:
+        assert quorum.tell({1: [late]}) == {1: [-1]}
 
     assert not store.look(1).raised
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_dlock.core.state import Claim, Mode, Outcome, Same
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import ENQUEUE, claim, running
 from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
 from tests.services.redis_nodes import RedisNodes

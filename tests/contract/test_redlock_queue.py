@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_dlock.core.state import Busy, Left, Mode, Outcome, Park, Run, Same, Wait
+from celery_dlock.core.state import Busy, Left, Mode, Outcome, Park, Run, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import (
     ENQUEUE,
     PLACE,
@@ -53,9 +53,9 @@ def store(own_redis_nodes: RedisNodes, clock: ManualClock) -> Iterator[StoreOnNo
 
 
 @HARMS
-@pytest.mark.parametrize("wait", [Wait.NOT, Wait.PLACE, Wait.LOOK, Wait.QUEUE])
+@pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE])
 def test_contention_is_rescheduled_while_the_queue_is_away(
-    store: StoreOnNodes, harm: Harm, wait: Wait
+    store: StoreOnNodes, harm: Harm, wait: WaitMode
 ) -> None:
     harm(store.nodes[0])
 
@@ -176,8 +176,10 @@ def forgotten(store: StoreOnNodes) -> StoreOnNodes:
     return store
 
 
-@pytest.mark.parametrize("wait", [Wait.NOT, Wait.PLACE, Wait.LOOK])
-def test_the_majority_refuses_whom_the_queue_lets_in(forgotten: StoreOnNodes, wait: Wait) -> None:
+@pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK])
+def test_the_majority_refuses_whom_the_queue_lets_in(
+    forgotten: StoreOnNodes, wait: WaitMode
+) -> None:
     verdict = forgotten.backend.enter(claim("b", wait=wait), b"message").verdict
 
     assert isinstance(verdict, Busy)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.backends.sqlite import SqliteBackend
-from celery_dlock.testing import SharedStoreContract
+from celery_dlock.stores.sql.sqlite import SqliteBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 
 
-class TestSqlite(SharedStoreContract):
+class TestSqlite(SharedStoreContract, NoteStoreContract):
     backend_class = SqliteBackend
 
     @pytest.fixture

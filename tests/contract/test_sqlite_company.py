@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import Busy, Left, Outcome
-from celery_dlock.errors import BackendUnavailable
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.forking import notice
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing.contract.processes import FORK, answer, child
 from celery_dlock.testing.contract.words import QUEUE, claim, running
+from tests.services.forked import alone, fork_unheard, in_a_forked_child
 
 
 @pytest.fixture
@@ -145,6 +147,27 @@ def test_nothing_of_the_connection_is_carried_over_a_fork(path: Path) -> None:
     with child(FORK, tell_connection, backend) as pipe:
         assert answer(pipe) is None
 
+    assert isinstance(backend.enter(claim("b")).verdict, Busy)
+    backend.close()
+
+
+def test_a_file_that_was_open_over_a_fork_is_refused_in_the_child(path: Path) -> None:
+    alone(_is_refused_after_a_fork, path)
+
+
+def _is_refused_after_a_fork(path: Path) -> None:
+    backend, closed = store(path), store(path.with_name("closed.db"))
+    backend.enter(claim("a"))
+
+    def child() -> None:
+        notice()
+        for again in (backend, store(path)):
+            with pytest.raises(ConfigurationError, match="locks only after the fork"):
+                again.enter(claim("b"))
+        running(closed.enter(claim("b")))
+        closed.close()
+
+    in_a_forked_child(child, fork_unheard)
     assert isinstance(backend.enter(claim("b")).verdict, Busy)
     backend.close()
 

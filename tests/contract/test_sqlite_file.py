@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, Swept
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.stores.base import BackendOptions, Swept
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park, running
 
@@ -51,6 +52,29 @@ def test_who_looks_is_told_that_the_file_is_missing_until_somebody_makes_it(path
     backend.enter(claim("a"))
     assert backend.missing() == ""
     backend.close()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_made_is_for_its_owner_alone_whatever_the_umask(path: Path, linked: bool) -> None:
+    if linked:
+        path.symlink_to(path.with_name("elsewhere.db"))
+    before = os.umask(0)
+    try:
+        backend = store(path)
+        running(backend.enter(claim("holds")))
+        made = list(path.parent.iterdir())
+    finally:
+        os.umask(before)
+    assert len(made) == 3 + linked, "the file, its log, and the index of that"
+    assert {oct(file.stat().st_mode & 0o777) for file in made} == {"0o600"}
+
+
+def test_a_file_that_exists_keeps_its_mode(path: Path) -> None:
+    path.touch()
+    path.chmod(0o640)
+    running(store(path).enter(claim("holds")))
+
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_three_slashes_are_relative_to_the_working_directory(
@@ -138,10 +162,10 @@ def test_a_file_of_a_newer_release_is_refused(path: Path) -> None:
     backend.enter(claim("a"))
     backend.close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version=2")
+    connection.execute("PRAGMA user_version=3")
     connection.close()
 
-    with pytest.raises(ConfigurationError, match="schema version 2"):
+    with pytest.raises(ConfigurationError, match="schema version 3"):
         store(path).enter(claim("a"))
 
 

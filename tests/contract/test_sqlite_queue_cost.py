@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.core.state import Cause, Outcome
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 
@@ -44,7 +44,7 @@ def test_an_operation_costs_the_same_with_no_dead_and_with_ten_thousand(
             lambda: backend.enter(mine, b"message"),
             lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
             lambda: backend.leave(mine, Outcome.OVER),
-            lambda: backend.bury("key", "b", Cause.UNREADABLE),
+            lambda: backend.dead_letter("key", "b", Cause.UNREADABLE),
             lambda: backend.cancel("key", "b"),
             lambda: backend.replay("key", "b"),
             backend.sweep,
@@ -135,10 +135,11 @@ def fill(backend: SqliteBackend, key: str, waiting: int) -> None:
     """Put tasks into the queue, past the store's own slower way."""
     tasks = [f"task {number}" for number in range(waiting)]
     entries = [
-        ("dlock", key, task, "exclusive", 1, rank, 0, None, None) for rank, task in enumerate(tasks)
+        ("dlock", key, task, "exclusive", 1, rank, 0, None, None, 0)
+        for rank, task in enumerate(tasks)
     ]
     with backend._file.transaction() as db:
-        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
+        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
         messages = [("dlock", key, task, b"message") for task in tasks]
         db.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", messages)
         db.execute("UPDATE guard SET parked=? WHERE key=?", (waiting, key))

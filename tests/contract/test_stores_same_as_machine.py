@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from celery_dlock.backends import zookeeper_session
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.registry import open_backend
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.zookeeper import client as zookeeper_client
 from tests.contract.twins import Clock, Twin, assert_alike, operations
 from tests.services.stores import STORES, Store
 
@@ -43,7 +43,7 @@ def test_a_store_answers_as_the_machine_does(
 ) -> None:
     # All there is is listed after each operation, which takes a busy machine longer than a worker
     # would wait.
-    monkeypatch.setattr(zookeeper_session, "ANSWER_TIMEOUT", 60.0)
+    monkeypatch.setattr(zookeeper_client, "ANSWER_TIMEOUT", 60.0)
     url, clock = store.url(request.getfixturevalue, tmp_path), Clock()
     options = BackendOptions(prefix=f"alike-{uuid.uuid4().hex}", clock=clock)
     machine = Twin(MemoryBackend(options))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.backends.zookeeper import ZooKeeperBackend
-from celery_dlock.testing import SharedStoreContract
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from tests.services.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.server("zookeeper")
 
 
-class TestZooKeeper(SharedStoreContract):
+class TestZooKeeper(SharedStoreContract, NoteStoreContract):
     backend_class = ZooKeeperBackend
 
     @pytest.fixture
     def url(self, zookeeper_server: ZooKeeperServer) -> str:
-        return zookeeper_server.url
+        """As a user to whom alone all that it makes is open."""
+        return zookeeper_server.url.replace("://", "://locks:secret@")

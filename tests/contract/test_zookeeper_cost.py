@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.rows import Kind
-from celery_dlock.backends.zookeeper import ZooKeeperBackend
-from celery_dlock.backends.zookeeper_rows import ZooKeeperRows
-from celery_dlock.backends.zookeeper_session import Send
 from celery_dlock.core.state import WINDOW, Outcome, Park, Renewed
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.consensus.rows import Kind
+from celery_dlock.stores.zookeeper.client import Send
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend, ZooKeeperRows
 from celery_dlock.testing.contract.words import ENQUEUE, QUEUE, claim, park, running, woken
 from tests.contract.zookeeper_store import plain_client, session_of
 from tests.services.zookeeper import ZooKeeperServer
@@ -87,7 +86,7 @@ def test_an_uncontended_task_takes_two_commits_and_nothing_else(backend: ZooKeep
     for cost in (entering, leaving):
         assert cost.flights == 1
         assert cost.requests == Counter(Transaction=1)
-    # Guard, generation and holder; that it is not done already takes a node and its removal.
+    # Version row, generation and holder; that it is not done already takes a node and its removal.
     assert entering.operations == Counter(Create=4, SetData=1, Delete=1)
     assert leaving.operations == Counter(Delete=3, Create=1)
 

@@ -23,14 +23,14 @@ else:
     import eventlet
     eventlet.monkey_patch()
 import threading, time
-from celery_dlock.backends import zookeeper_session
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.zookeeper import ZooKeeperBackend
+from celery_dlock.stores.zookeeper import client as zookeeper_client
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
 from celery_dlock.core.state import Outcome, Run
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.testing.contract.words import claim
 
-zookeeper_session.ANSWER_TIMEOUT = 1.0
+zookeeper_client.ANSWER_TIMEOUT = 1.0
 options = BackendOptions(prefix=prefix, ttl=5.0)
 backend = ZooKeeperBackend.from_url(url, options)
 ticks = []

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.rows import Commit, Kind, Name
-from celery_dlock.backends.zookeeper_session import ANSWER_TIMEOUT
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name
+from celery_dlock.stores.zookeeper.client import ANSWER_TIMEOUT
 from tests.contract.zookeeper_store import (
     HELD,
     SECOND,
@@ -27,7 +27,7 @@ from tests.services.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.server("zookeeper")
 
-GUARD = Name(Kind.GUARD, "key")
+VERSION_ROW = Name(Kind.VERSION_ROW, "key")
 
 
 @pytest.mark.slow
@@ -96,24 +96,24 @@ def test_a_commit_whose_reply_is_lost_is_unknown_and_has_happened_once(
         proxy_to(zookeeper_server.port) as proxy,
         rows_at(f"zookeeper://127.0.0.1:{proxy.port}") as rows,
     ):
-        rows.commit(Commit(GUARD, None, b"1"))
-        (guard,) = rows.read([GUARD])
+        rows.commit(Commit(VERSION_ROW, None, b"1"))
+        (version_row,) = rows.read([VERSION_ROW])
         proxy.lose_replies(1, lambda request: b"marked" in request)
 
         with pytest.raises(BackendUnavailable):
-            rows.commit(Commit(GUARD, guard, b"marked"))
+            rows.commit(Commit(VERSION_ROW, version_row, b"marked"))
 
         until("it answers again", lambda: _answers(rows))
-        (after,) = rows.read([GUARD])
+        (after,) = rows.read([VERSION_ROW])
         assert after is not None
         assert after.value == b"marked"
-        assert rows.commit(Commit(GUARD, guard, b"marked")) is None
+        assert rows.commit(Commit(VERSION_ROW, version_row, b"marked")) is None
 
 
 def test_where_nobody_listens_it_is_unavailable_and_holds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("celery_dlock.backends.zookeeper_session.ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 0.5)
     (port,) = free_ports(1)
     with rows_at(f"zookeeper://user:secret@127.0.0.1:{port}") as rows:
         assert rows.certain(0)
@@ -128,7 +128,7 @@ def test_where_nobody_listens_it_is_unavailable_and_holds_nothing(
 def test_a_server_that_answers_nonsense_is_unavailable(
     reply: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_dlock.backends.zookeeper_session.ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 0.5)
     with (
         answering(reply) as port,
         rows_at(f"zookeeper://127.0.0.1:{port}", ttl=1) as rows,

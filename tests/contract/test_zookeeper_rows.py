@@ -11,14 +11,22 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends import zookeeper_memory
-from celery_dlock.backends.rows import Commit, Committed, Kind, Name
-from celery_dlock.backends.zookeeper_commit import LARGEST, Plan
-from celery_dlock.backends.zookeeper_names import name_of, part_of
-from celery_dlock.backends.zookeeper_rows import ZooKeeperRows
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.consensus.rows import Commit, Committed, Kind, Name
+from celery_dlock.stores.zookeeper import forgetting as zookeeper_memory
+from celery_dlock.stores.zookeeper.rows import LARGEST_REQUEST, MultiOperation, name_of, part_of
+from celery_dlock.stores.zookeeper.store import ZooKeeperRows
 from tests.contract.rows_contract import RowsContract
-from tests.contract.rows_words import DONE, GUARD, MESSAGE, guard_of, happens, made, tidy, value_of
+from tests.contract.rows_words import (
+    DONE,
+    MESSAGE,
+    VERSION_ROW,
+    happens,
+    made,
+    tidy,
+    value_of,
+    version_row_of,
+)
 from tests.contract.zookeeper_store import SECOND, open_rows, plain_client, session_of
 from tests.services.until import until
 from tests.services.zookeeper import ZooKeeperServer
@@ -58,47 +66,47 @@ class TestZooKeeperRows(RowsContract):
 
 
 @pytest.mark.parametrize("writes", [0, 1, 5])
-def test_a_guard_made_anew_is_told_apart_though_its_version_is_the_same(
+def test_a_version_row_made_anew_is_told_apart_though_its_version_is_the_same(
     rows: ZooKeeperRows, others: ZooKeeperRows, writes: int
 ) -> None:
     def made_and_written(by: ZooKeeperRows) -> str:
-        guard = made(by)
+        version_row = made(by)
         for number in range(writes):
-            committed = happens(by, Commit(GUARD, guard, b"%d" % number)).guard
+            committed = happens(by, Commit(VERSION_ROW, version_row, b"%d" % number)).version_row
             assert committed is not None
-            guard = committed
-        return guard.stamp
+            version_row = committed
+        return version_row.stamp
 
     old = made_and_written(rows)
-    stale = guard_of(rows)
-    happens(others, Commit(GUARD, guard_of(others), None))
+    stale = version_row_of(rows)
+    happens(others, Commit(VERSION_ROW, version_row_of(others), None))
     new = made_and_written(others)
 
     assert old.split(".")[0] == new.split(".")[0]
     assert stale is not None
     assert stale.stamp == old
-    for guard in (b"mine", stale.value, None):
-        assert rows.commit(Commit(GUARD, stale, guard, create={MESSAGE: b""})) is None
+    for version_row in (b"mine", stale.value, None):
+        assert rows.commit(Commit(VERSION_ROW, stale, version_row, create={MESSAGE: b""})) is None
     assert value_of(rows, MESSAGE) is None
 
 
-def test_nothing_of_a_guard_is_left_when_it_is_deleted(
+def test_nothing_of_a_version_row_is_left_when_it_is_deleted(
     rows: ZooKeeperRows, zookeeper_server: ZooKeeperServer
 ) -> None:
-    guard = made(rows)
-    folder = rows._layout.path(GUARD).rpartition("/")[0]
+    version_row = made(rows)
+    folder = rows._layout.path(VERSION_ROW).rpartition("/")[0]
     with plain_client(zookeeper_server.address) as client:
         assert len(client.get_children(folder)) == 1
-        happens(rows, Commit(GUARD, guard, None))
+        happens(rows, Commit(VERSION_ROW, version_row, None))
         assert client.get_children(folder) == []
 
 
 def test_the_first_commit_makes_the_folders_and_happens_once(rows: ZooKeeperRows) -> None:
     first = happens(
-        rows, Commit(GUARD, None, b"1", create={MESSAGE: b""}, remember={DONE: (b"", SECOND)})
+        rows, Commit(VERSION_ROW, None, b"1", create={MESSAGE: b""}, remember={DONE: (b"", SECOND)})
     )
 
-    assert guard_of(rows) == first.guard
+    assert version_row_of(rows) == first.version_row
 
 
 def test_a_commit_that_the_server_would_not_take_is_refused_and_the_session_stays(
@@ -107,22 +115,22 @@ def test_a_commit_that_the_server_would_not_take_is_refused_and_the_session_stay
     """The server would drop the connection, and every lease of the process might go with it."""
     made(rows)
     session = session_of(rows).id
-    too_large = {Name(Kind.MESSAGE, "key", str(n)): b"x" * (LARGEST // 4) for n in range(4)}
+    too_large = {Name(Kind.MESSAGE, "key", str(n)): b"x" * (LARGEST_REQUEST // 4) for n in range(4)}
 
     with pytest.raises(BackendUnavailable, match="bytes"):
-        rows.commit(Commit(GUARD, guard_of(rows), b"", create=too_large))
+        rows.commit(Commit(VERSION_ROW, version_row_of(rows), b"", create=too_large))
 
     assert rows.names(Kind.MESSAGE) == []
     assert session_of(rows).id == session
     too_large.popitem()
-    happens(rows, Commit(GUARD, guard_of(rows), b"", create=too_large))
+    happens(rows, Commit(VERSION_ROW, version_row_of(rows), b"", create=too_large))
 
 
 def test_the_largest_commit_is_taken(rows: ZooKeeperRows) -> None:
-    plan = Plan(rows._layout, Commit(GUARD, None, b"", create={MESSAGE: b""}), 0)
-    room = LARGEST - plan.size
+    plan = MultiOperation(rows._layout, Commit(VERSION_ROW, None, b"", create={MESSAGE: b""}), 0)
+    room = LARGEST_REQUEST - plan.size
 
-    happens(rows, Commit(GUARD, None, b"", create={MESSAGE: b"x" * room}))
+    happens(rows, Commit(VERSION_ROW, None, b"", create={MESSAGE: b"x" * room}))
 
     assert len(value_of(rows, MESSAGE) or b"") == room
 
@@ -142,7 +150,7 @@ def test_somebody_elses_node_under_our_name_is_refused_and_left_alone(
 
 
 def test_a_name_is_told_from_its_node(rows: ZooKeeperRows) -> None:
-    for name in [DONE, Name(Kind.DUE, "a,/b", "0001"), Name(Kind.PAGE, "", ".."), GUARD]:
+    for name in [DONE, Name(Kind.DUE, "a,/b", "0001"), Name(Kind.PAGE, "", ".."), VERSION_ROW]:
         file = rows._layout.path(name).rpartition("/")[2]
         assert name_of(name.kind, file) == name
 
@@ -153,11 +161,11 @@ def test_a_process_forgets_a_hundred_at_a_time_by_itself(
     monkeypatch.setattr(zookeeper_memory, "SLACK", 0)
     names = [Name(Kind.DONE, "key", str(n)) for n in range(zookeeper_memory.BATCH)]
     for name in names:
-        happens(rows, Commit(GUARD, None, None, remember={name: (b"", 1)}))
+        happens(rows, Commit(VERSION_ROW, None, None, remember={name: (b"", 1)}))
     assert len(rows.names(Kind.DONE)) == len(names)
     time_passes(rows)
 
-    happens(rows, Commit(GUARD, None, None, remember={DONE: (b"", 3600 * SECOND)}))
+    happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"", 3600 * SECOND)}))
 
     assert rows.names(Kind.DONE) == [DONE]
 
@@ -167,7 +175,7 @@ def test_what_is_done_again_is_not_forgotten_by_who_is_slow(
 ) -> None:
     """Between the look at a row that is overdue and its deletion, it is deleted and made anew."""
     monkeypatch.setattr(zookeeper_memory, "SLACK", 0)
-    happens(rows, Commit(GUARD, None, None, remember={DONE: (b"old", 1)}))
+    happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"old", 1)}))
     time_passes(rows)
     session, part = session_of(rows), part_of(DONE)
     flight, again = session.flight, list[Committed]()
@@ -175,8 +183,10 @@ def test_what_is_done_again_is_not_forgotten_by_who_is_slow(
     def slow(sends: Any) -> list[Any]:
         found = flight(sends)
         if isinstance(found[0], tuple) and isinstance(found[0][0], bytes) and not again:  # the row
-            again.append(happens(others, Commit(GUARD, None, None, delete={DONE})))
-            happens(others, Commit(GUARD, None, None, remember={DONE: (b"new", 3600 * SECOND)}))
+            again.append(happens(others, Commit(VERSION_ROW, None, None, delete={DONE})))
+            happens(
+                others, Commit(VERSION_ROW, None, None, remember={DONE: (b"new", 3600 * SECOND)})
+            )
         return found
 
     monkeypatch.setattr(session, "flight", slow)
@@ -222,7 +232,7 @@ def test_a_clock_that_steps_changes_nothing(
 def test_whose_clock_is_ahead_forgets_nothing_early(
     rows: ZooKeeperRows, others: ZooKeeperRows
 ) -> None:
-    happens(rows, Commit(GUARD, None, None, remember={DONE: (b"", HOUR)}))
+    happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"", HOUR)}))
     others._clock._offset += 2 * HOUR
 
     tidy(others)
@@ -233,9 +243,9 @@ def test_whose_clock_is_ahead_forgets_nothing_early(
 def test_whose_clock_is_behind_is_remembered_as_long(
     rows: ZooKeeperRows, others: ZooKeeperRows
 ) -> None:
-    made(others, Name(Kind.GUARD, "so that there are folders"))
+    made(others, Name(Kind.VERSION_ROW, "so that there are folders"))
     rows._clock._offset -= 2 * HOUR
-    happens(rows, Commit(GUARD, None, None, remember={DONE: (b"", HOUR)}))
+    happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"", HOUR)}))
 
     tidy(others)
 
@@ -246,7 +256,7 @@ def test_a_session_that_is_granted_anew_for_less_time_is_trusted_for_no_more(
     rows: ZooKeeperRows,
 ) -> None:
     lease, holder = rows.lease_of(0), Name(Kind.HOLDER, "key", "a")
-    happens(rows, Commit(GUARD, None, b"", held=(holder, b""), lease=lease))
+    happens(rows, Commit(VERSION_ROW, None, b"", held=(holder, b""), lease=lease))
     assert rows.alive([holder], lease) == [True]
     session = session_of(rows)
     assert session.timeout is not None
@@ -255,10 +265,12 @@ def test_a_session_that_is_granted_anew_for_less_time_is_trusted_for_no_more(
     assert rows.alive([holder], lease) == [False]
 
 
-def test_the_same_stamp_with_another_value_is_still_the_same_guard(rows: ZooKeeperRows) -> None:
+def test_the_same_stamp_with_another_value_is_still_the_same_version_row(
+    rows: ZooKeeperRows,
+) -> None:
     """A guess at a value does no harm: the stamp alone decides."""
-    happens(rows, Commit(GUARD, replace(made(rows), value=b"guessed"), b"2"))
-    assert value_of(rows, GUARD) == b"2"
+    happens(rows, Commit(VERSION_ROW, replace(made(rows), value=b"guessed"), b"2"))
+    assert value_of(rows, VERSION_ROW) == b"2"
 
 
 def test_those_who_wait_for_folders_at_once_all_get_through(opened: Open) -> None:
@@ -268,7 +280,7 @@ def test_those_who_wait_for_folders_at_once_all_get_through(opened: Open) -> Non
     def work(number: int, by: ZooKeeperRows) -> None:
         barrier.wait()
         try:
-            made(by, Name(Kind.GUARD, f"key {number}"))
+            made(by, Name(Kind.VERSION_ROW, f"key {number}"))
         except BaseException as exc:
             failures.append(exc)
 
@@ -278,4 +290,4 @@ def test_those_who_wait_for_folders_at_once_all_get_through(opened: Open) -> Non
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(opened().names(Kind.GUARD)) == 6
+    assert len(opened().names(Kind.VERSION_ROW)) == 6

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gc
-import ipaddress
+import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from kazoo.security import make_digest_acl
 
 from celery_dlock.errors import BackendUnavailable
-from tests.contract.zookeeper_store import HELD, SECOND, hold, rows_at
+from celery_dlock.stores.consensus.rows import Kind, Name
+from tests.contract.zookeeper_store import HELD, SECOND, hold, plain_client, rows_at
+from tests.services.certificates import HERE, Authority
 from tests.services.ports import free_ports
 from tests.services.zookeeper import ZooKeeperServer
 
@@ -30,71 +28,41 @@ pytestmark = [
 ]
 
 
-def write_certificate(path: Path, host: str) -> None:
-    """One that signs itself, with its key, for *host* or an address."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    now = datetime.now(UTC)
-    try:
-        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        alternative = x509.DNSName(host)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    public = certificate.public_bytes(serialization.Encoding.PEM)
-    path.write_bytes(private + public)
-    path.with_name(f"public-{path.name}").write_bytes(public)
-
-
-def serving(folder: Path, host: str) -> tuple[ZooKeeperServer, str]:
+def serving(folder: Path, authority: Authority, host: str) -> tuple[ZooKeeperServer, str]:
     """A server with a certificate for *host*, and the address at which it speaks TLS."""
     (port,) = free_ports(1)
-    write_certificate(folder / "server.pem", host)
+    signed, store = authority.signs("server", host), folder / "store.pem"
+    store.write_bytes(signed.key.read_bytes() + signed.certificate.read_bytes())
     options: dict[str, Any] = {
         "secureClientPort": port,
-        "secureClientPortAddress": "127.0.0.1",
+        "secureClientPortAddress": HERE,
         "ssl.clientAuth": "none",
-        "ssl.keyStore.location": folder / "server.pem",
-        "ssl.trustStore.location": folder / "public-server.pem",
+        "ssl.keyStore.location": store,
+        "ssl.trustStore.location": authority.file,
     }
     server = ZooKeeperServer(**options)
     server.properties = {
         "zookeeper.serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory"
     }
-    return server, f"zookeeper://127.0.0.1:{port}"
+    return server, f"zookeeper://{HERE}:{port}"
 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Do not wait long for a connection that is refused, and leave nothing to other tests."""
-    monkeypatch.setattr("celery_dlock.backends.zookeeper_session.ANSWER_TIMEOUT", 2.0)
+    monkeypatch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 2.0)
     yield
     gc.collect()
 
 
 def test_it_speaks_tls_and_checks_who_answers(tmp_path: Path, refused: None) -> None:
-    server, url = serving(tmp_path, "127.0.0.1")
-    write_certificate(tmp_path / "other.pem", "127.0.0.1")
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    server, url = serving(tmp_path, authority, HERE)
     with server:
-        with rows_at(url, use_ssl=True, ca=str(tmp_path / "public-server.pem")) as rows:
+        with rows_at(url, use_ssl=True, ca=str(authority.file)) as rows:
             hold(rows)
             assert rows.alive([HELD], SECOND) == [True]
-        wrong: tuple[dict[str, Any], ...] = ({"ca": str(tmp_path / "public-other.pem")}, {})
+        wrong: tuple[dict[str, Any], ...] = ({"ca": str(stranger.file)}, {})
         for driver in wrong:
             with (
                 rows_at(url, use_ssl=True, **driver) as rows,
@@ -106,13 +74,33 @@ def test_it_speaks_tls_and_checks_who_answers(tmp_path: Path, refused: None) -> 
 def test_a_certificate_for_another_host_is_refused_unless_names_are_not_checked(
     tmp_path: Path, refused: None
 ) -> None:
-    server, url = serving(tmp_path, "elsewhere.example")
-    tls: dict[str, Any] = {"use_ssl": True, "ca": str(tmp_path / "public-server.pem")}
+    authority = Authority(tmp_path)
+    server, url = serving(tmp_path, authority, "elsewhere.example")
+    tls: dict[str, Any] = {"use_ssl": True, "ca": str(authority.file)}
     with server:
         with rows_at(url, **tls) as rows, pytest.raises(BackendUnavailable):
             rows.read([HELD])
         with rows_at(url, check_hostname=False, **tls) as rows:
             assert rows.read([HELD]) == [None]
+
+
+def test_a_user_needs_to_read_and_to_create_in_the_folder_and_nothing_else(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    folder = f"/shop-{uuid.uuid4().hex}"
+    allowed = make_digest_acl("locks", "secret", read=True, create=True)
+    with plain_client(zookeeper_server.address) as admin:
+        admin.create(folder, acl=[allowed])
+    url = f"zookeeper://locks:secret@{zookeeper_server.address}{folder}"
+
+    with rows_at(url, prefix="shop") as rows:
+        hold(rows)
+        assert rows.alive([HELD], SECOND) == [True]
+        rows.drop(HELD)
+        assert rows.read([HELD]) == [None]
+    for others in (url.replace("locks:secret@", ""), url.replace("secret", "wrong")):
+        with rows_at(others, prefix="shop") as rows, pytest.raises(BackendUnavailable):
+            rows.read([Name(Kind.VERSION_ROW, HELD.key)])
 
 
 JAAS = """

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.rows import Commit, Kind, Name, Rows
-from celery_dlock.backends.zookeeper import ZooKeeperBackend
-from celery_dlock.core.state import Lost, Outcome
+from celery_dlock.core.state import NotHeld, Outcome
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Rows
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
 from celery_dlock.testing.contract.processes import (
     FORK,
-    SPAWN,
+    FORKSERVER,
     Recipe,
     answer,
     child,
@@ -42,7 +42,7 @@ from tests.services.zookeeper import TICK, ZooKeeperServer
 
 pytestmark = pytest.mark.server("zookeeper")
 
-GUARD = Name(Kind.GUARD, "key")
+VERSION_ROW = Name(Kind.VERSION_ROW, "key")
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(30, 20 * TICK), (3, 3000), (0.1, 2 * TICK)])
@@ -73,7 +73,7 @@ def test_a_row_that_an_earlier_session_has_left_is_nobodys_lease(
 ) -> None:
     """Until the server ends that session the row is there, and nobody can prolong it."""
     with rows_at(zookeeper_server.url) as rows, plain_client(zookeeper_server.address) as earlier:
-        rows.commit(Commit(GUARD, None, b""))
+        rows.commit(Commit(VERSION_ROW, None, b""))
         path = rows._layout.path(HELD)
         earlier.create(path, b"\0" * 8, ephemeral=True, makepath=True, acl=OPEN_ACL_UNSAFE)
 
@@ -103,7 +103,7 @@ def test_the_row_of_a_paused_process_outlives_its_lease_and_then_is_gone(
     prefix = f"test-{uuid.uuid4().hex}"
     with (
         rows_at(zookeeper_server.url, prefix=prefix) as others,
-        child(SPAWN, _hold_and_tell, zookeeper_server.url, prefix) as pipe,
+        child(FORKSERVER, _hold_and_tell, zookeeper_server.url, prefix) as pipe,
     ):
         lease = answer(pipe)
         (process,) = multiprocessing.active_children()
@@ -125,7 +125,7 @@ def test_a_killed_process_frees_its_key_with_its_session_and_not_before(
     prefix = f"test-{uuid.uuid4().hex}"
     options = BackendOptions(prefix=prefix, ttl=1.0)
     recipe = Recipe(ZooKeeperBackend, zookeeper_server.url, options)
-    with child(SPAWN, enter_and_die, recipe, claim("a", ttl=0.5)) as pipe:
+    with child(FORKSERVER, enter_and_die, recipe, claim("a", ttl=0.5)) as pipe:
         dead = answer(pipe)
     backend = recipe.build()
     park(backend, "b", ttl=0.5)
@@ -134,7 +134,7 @@ def test_a_killed_process_frees_its_key_with_its_session_and_not_before(
 
     assert [wake.task for wake in wakes] == ["b"]
     assert running(backend.enter(claim("b", wait=QUEUE, ttl=0.5))).token > dead.token
-    assert isinstance(backend.leave(claim("a"), Outcome.DONE).verdict, Lost)
+    assert isinstance(backend.leave(claim("a"), Outcome.DONE).verdict, NotHeld)
     backend.close()
 
 
@@ -161,10 +161,10 @@ def test_below_a_folder_nothing_meets_and_what_is_missing_is_made(
         plain_client(zookeeper_server.address) as client,
     ):
         hold(one)
-        assert other.read([HELD, GUARD]) == [None, None]
+        assert other.read([HELD, VERSION_ROW]) == [None, None]
         hold(other)
         assert client.get_children(f"/{top}/other") == ["same,1"]
-        assert other.names(Kind.GUARD) == [GUARD]
+        assert other.names(Kind.VERSION_ROW) == [VERSION_ROW]
 
 
 def test_what_a_user_has_made_is_open_to_that_user_alone(zookeeper_server: ZooKeeperServer) -> None:
@@ -178,7 +178,7 @@ def test_what_a_user_has_made_is_open_to_that_user_alone(zookeeper_server: ZooKe
                 with pytest.raises(BackendUnavailable, match="NoAuth") as caught:
                     others.read([HELD])
                 with pytest.raises(BackendUnavailable, match="NoAuth"):
-                    others.commit(Commit(Name(Kind.GUARD, "new"), None, b""))
+                    others.commit(Commit(Name(Kind.VERSION_ROW, "new"), None, b""))
                 assert "wrong" not in "".join(traceback.format_exception(caught.value))
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, Wait
-from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
+from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, WaitMode
+from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from tests.contract.twins import KEY, SECOND
 
 Operations = list[tuple[Any, ...]]
 
-QUEUE, ENQUEUE, PLACE, LOOK = Wait.QUEUE, Wait.ENQUEUE, Wait.PLACE, Wait.LOOK
+QUEUE, ENQUEUE, PLACE, LOOK = WaitMode.QUEUE, WaitMode.ENQUEUE, WaitMode.PLACE, WaitMode.LOOK
 REAP = ("reap", KEY)
 SWEEP = ("sweep", 100)
 
 
-def _claim(task: str, wait: Wait = Wait.NOT, nonce: str = "1", **others: Any) -> Claim:
+def _claim(task: str, wait: WaitMode = WaitMode.NOT, nonce: str = "1", **others: Any) -> Claim:
     return Claim(KEY, task, nonce, ttl=4 * SECOND, wait=wait, patience=60 * SECOND, **others)
 
 
@@ -53,7 +53,7 @@ def _never_answered() -> Operations:
 
 
 def _dies_again_and_again() -> Operations:
-    """A task whose runs are lost is put aside with its message, and may be replayed."""
+    """A task whose runs are lost is dead-lettered with its message, and may be replayed."""
     mine = _claim("a", QUEUE, keep=True)
     dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
     again = [("replay", KEY, "a"), ("replay", KEY, "a"), _enter(mine)]
@@ -77,7 +77,7 @@ def _nobody_hears_that_it_runs() -> Operations:
 
 
 def _dies_before_it_waits() -> Operations:
-    """It is put aside with what is delivered, also when it only looks; its count is forgotten."""
+    """It is dead-lettered with what is delivered, also if it only looks; its count is forgotten."""
     mine, looks = _claim("a", QUEUE), _claim("a", LOOK)
     dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
     dead = [_enter(looks, "delivered"), _enter(mine, "again"), ("replay", KEY, "a")]
@@ -86,19 +86,19 @@ def _dies_before_it_waits() -> Operations:
 
 
 def _nobody_reads_it() -> Operations:
-    """A message that is called in vain is put aside, and the next one is called."""
+    """A message that is called in vain is dead-lettered, and the next one is called."""
     holder = _claim("a")
-    in_vain = [("bury", KEY, "b", Cause.UNREADABLE), _pass(700), REAP]
+    in_vain = [("dead_letter", KEY, "b", Cause.UNREADABLE), _pass(700), REAP]
     queue = [_enter(holder), _enter(_claim("b", QUEUE)), _enter(_claim("c", QUEUE))]
     queue.append(_leave(holder, Outcome.DONE))
-    return [*queue, *in_vain * (CALLS_BEFORE_DEAD + 1), ("replay", KEY, "b")]
+    return [*queue, *in_vain * (WAKES_BEFORE_DEAD + 1), ("replay", KEY, "b")]
 
 
 def _dead_and_about() -> Operations:
     """A dead reader's message waits again, or its task has a place or a message meanwhile."""
     holder, reader = _claim("a"), _claim("b", QUEUE, mode=Mode.SHARED, limit=7)
     dies = [_enter(holder), _enter(reader, ";,\x00}{"), _leave(holder), *[_pass(700), REAP] * 4]
-    dies.append(("bury", KEY, "b", Cause.UNKNOWN_TASK))
+    dies.append(("dead_letter", KEY, "b", Cause.UNKNOWN_TASK))
     replay = [("replay", KEY, "b"), _leave(holder), _enter(reader), _leave(reader)]
     operations = [*dies, *replay]
     for wait in (PLACE, QUEUE):
@@ -135,7 +135,7 @@ def _kept_counts_as_nothing() -> Operations:
     """Neither for those who start beside it, nor for those who wait, nor as the oldest."""
     first, second = (_claim(task, QUEUE, keep=True, limit=2) for task in "ab")
     few: dict[str, Any] = {"limit": 2, "max_waiting": 1}
-    waits = [_enter(_claim("c", wait, **few)) for wait in (LOOK, Wait.NOT, PLACE, QUEUE)]
+    waits = [_enter(_claim("c", wait, **few)) for wait in (LOOK, WaitMode.NOT, PLACE, QUEUE)]
     full = [
         _enter(_claim("d", QUEUE, **few)),
         _enter(_claim("d", ENQUEUE, drop_oldest=True, **few)),
@@ -192,7 +192,7 @@ def _reserved() -> Operations:
     """A retry finds its key reserved, whatever it does when it is taken; or it comes too late."""
     mine = _claim("a", QUEUE, successor="c", limit=2)
     operations: Operations = []
-    for retry in (QUEUE, ENQUEUE, LOOK, PLACE, Wait.NOT):
+    for retry in (QUEUE, ENQUEUE, LOOK, PLACE, WaitMode.NOT):
         taken = [_enter(mine), _enter(_claim("h", limit=2)), _enter(_claim("b", QUEUE, limit=2))]
         left = [_leave(mine), ("cancel", KEY, "c"), _enter(_claim("c", retry, limit=2)), REAP]
         gone = [_leave(_claim(task)) for task in "bch"]
@@ -234,7 +234,7 @@ ALL: dict[str, Operations] = {
     "a writer ahead": _writer_ahead(),
     "never answered": _never_answered(),
     "dies again and again": _dies_again_and_again(),
-    "dies and is not put aside": _dies_and_is_not_put_aside(),
+    "dies and is not dead-lettered": _dies_and_is_not_put_aside(),
     "nobody hears that it runs": _nobody_hears_that_it_runs(),
     "dies before it waits": _dies_before_it_waits(),
     "nobody reads it": _nobody_reads_it(),
@@ -254,7 +254,7 @@ ALL: dict[str, Operations] = {
 
 #: With every slot free at once, and the first to come the one who stands last: its operation
 #: sees its own entry, and may not call it before those in between.
-CROWD = [(Mode.EXCLUSIVE, Wait.QUEUE, 0)] * (WINDOW + 8)
+CROWD = [(Mode.EXCLUSIVE, WaitMode.QUEUE, 0)] * (WINDOW + 8)
 ALL_FREE_AT_ONCE: Operations = [("pass", 5 * SECOND)]
 
 #: Those who stand farthest back are revoked, and called because their forerunner has left.

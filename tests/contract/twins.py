@@ -11,7 +11,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from celery_dlock.backends.base import LockBackend, Swept
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
@@ -23,8 +22,9 @@ from celery_dlock.core.state import (
     Outcome,
     Run,
     Same,
-    Wait,
+    WaitMode,
 )
+from celery_dlock.stores.base import LockBackend, Swept
 
 KEY = "order:42"
 SECOND = 1_000_000
@@ -44,7 +44,7 @@ claims = st.builds(
     ttl=st.integers(1, 4).map(lambda n: n * SECOND),
     mode=st.sampled_from([Mode.EXCLUSIVE] * 3 + [Mode.SHARED]),
     limit=st.sampled_from([1, 1, 1, 2, 3]),
-    wait=st.sampled_from([Wait.QUEUE, Wait.QUEUE, *Wait]),
+    wait=st.sampled_from([WaitMode.QUEUE, WaitMode.QUEUE, *WaitMode]),
     patience=_seconds,
     lock_delay=st.sampled_from([0, 0, 0, 2 * SECOND]),
     done_ttl=st.sampled_from([0, 3 * SECOND]),
@@ -52,7 +52,9 @@ claims = st.builds(
     max_waiting=st.sampled_from([0, 0, 0, 1, 2]),
     drop_oldest=st.booleans(),
     keep=st.sampled_from([False, False, True]),
+    ordered=st.sampled_from([False, False, True]),
     successor=st.sampled_from(["", "", "", "c", "d"]),
+    again=st.booleans(),
 )
 
 _messages = st.none() | st.binary(min_size=1, max_size=8)
@@ -61,20 +63,20 @@ _leave = st.tuples(st.just("leave"), claims, st.sampled_from(list(Outcome)), _me
 _renew = st.tuples(st.just("renew"), st.lists(claims, max_size=3))
 _cancel = st.tuples(st.sampled_from(["cancel", "hand_back"]), st.just(KEY), _tasks)
 _replay = st.tuples(st.just("replay"), st.just(KEY), _tasks)
-_bury = st.tuples(st.just("bury"), st.just(KEY), _tasks, st.sampled_from(list(Cause)))
+_dead_letter = st.tuples(st.just("dead_letter"), st.just(KEY), _tasks, st.sampled_from(list(Cause)))
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
     st.just("pass"),
-    st.sampled_from([SECOND, 1, SECOND - 1, SECOND, 2 * SECOND, 5 * SECOND, 700 * SECOND, DAY]),
+    st.sampled_from([SECOND, 1, SECOND - 1, SECOND, *(n * SECOND for n in (2, 5, 31, 700)), DAY]),
 )
 
 #: Operations of one commit, which is there even when nothing changes. A replay is left out: that a
 #: task is forgotten to be done moves nothing else, so who overlaps with it may have come before it.
-single = st.one_of(_enter, _enter, _leave, _cancel, _bury)
+single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter)
 
 operations = st.one_of(
-    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _bury)
+    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _dead_letter)
 )
 
 
@@ -89,14 +91,14 @@ class Clock:
 
 
 #: Who waits behind a holder: in which mode and way, and for how long a place is kept.
-Crowd = list[tuple[Mode, Wait, int]]
+Crowd = list[tuple[Mode, WaitMode, int]]
 
 
 def crowds(most: int) -> st.SearchStrategy[Crowd]:
     """About as many as an operation loads, or more, up to *most*."""
     one = st.tuples(
         st.sampled_from([Mode.SHARED, Mode.SHARED, Mode.EXCLUSIVE]),
-        st.sampled_from([Wait.QUEUE, Wait.PLACE]),
+        st.sampled_from([WaitMode.QUEUE, WaitMode.PLACE]),
         st.sampled_from([2 * SECOND, 60 * SECOND]),
     )
     return st.lists(one, min_size=WINDOW - 2, max_size=most)
@@ -130,7 +132,8 @@ class Twin:
         live = [e for e in state.waiting if e.lapses is None or e.lapses > now]
         waiting = tuple(replace(entry, rank=n) for n, entry in enumerate(live))
         holders = tuple(map(self._holder, state.holders))
-        return KeyState(holders, state.grants, waiting, state.parked), self.store.dead()
+        key_state = KeyState(holders, state.grants, waiting, state.parked, paused=state.paused)
+        return key_state, self.store.dead()
 
     def is_seen_as_it_is(self, now: int) -> bool:
         """Whether a look tells what the whole key says, as far as it tells anything."""
@@ -138,7 +141,7 @@ class Twin:
         live = [e for e in state.waiting if e.lapses is None or e.lapses > now]
         head = tuple(live[: len(seen.waiting)])
         enough = min(WINDOW, len(live)) if len(state.waiting) <= WINDOW else 0
-        known = KeyState(state.holders, state.grants, head, state.parked)
+        known = KeyState(state.holders, state.grants, head, state.parked, paused=state.paused)
         return seen == replace(known, first=seen.first, last=seen.last, lost=seen.lost) and (
             len(seen.waiting) >= enough
         )
@@ -147,15 +150,15 @@ class Twin:
         if isinstance(reply, list):
             return reply
         if isinstance(reply, Swept):  # a renewal may leave the next instant where it was
-            return reply.wakes, reply.next_in is None
+            return reply.wakes, calls(reply), reply.next_in is None
         match reply.verdict:
             case Run(slot, token):
-                return replace(reply, verdict=Run(slot, self._number(token)))
+                reply = replace(reply, verdict=Run(slot, self._number(token)))
             case Same(holder, left):
-                return replace(reply, verdict=Same(self._holder(holder), left))
+                reply = replace(reply, verdict=Same(self._holder(holder), left))
             case Busy(Holder() as holder):
-                return replace(reply, verdict=replace(reply.verdict, holder=self._holder(holder)))
-        return reply
+                reply = replace(reply, verdict=replace(reply.verdict, holder=self._holder(holder)))
+        return reply, calls(reply)
 
     def _holder(self, holder: Holder) -> Holder:
         return replace(holder, token=self._number(holder.token))
@@ -167,6 +170,11 @@ class Twin:
             assert token > max(self.tokens, default=0), "a later token must be larger"
             self.tokens.append(token)
         return self.tokens.index(token) + 1
+
+
+def calls(reply: Any) -> list[int]:
+    """How often each of the wakes was called: two wakes are equal without that."""
+    return [wake.calls for wake in reply.wakes]
 
 
 def assert_alike(one: Twin, other: Twin, clock: Clock, ops: list[tuple[Any, ...]]) -> None:

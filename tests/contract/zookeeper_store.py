@@ -9,11 +9,10 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.rows import Commit, Kind, Name
-from celery_dlock.backends.zookeeper_rows import ZooKeeperRows
-from celery_dlock.backends.zookeeper_session import Session
-from celery_dlock.backends.zookeeper_url import place_of
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name
+from celery_dlock.stores.zookeeper.client import Session, address_of
+from celery_dlock.stores.zookeeper.store import ZooKeeperRows
 
 SECOND = 1_000_000
 HELD = Name(Kind.HOLDER, "key", "task|1")
@@ -23,7 +22,7 @@ def open_rows(url: str, ttl: float = 5.0, prefix: str = "", **driver: Any) -> Zo
     """Rows below a prefix of their own, unless one is given."""
     prefix = prefix or f"test-{uuid.uuid4().hex}"
     options = BackendOptions(prefix=prefix, ttl=ttl, driver=driver)
-    return ZooKeeperRows(place_of(url, options), options)
+    return ZooKeeperRows(address_of(url, options), options)
 
 
 @contextmanager
@@ -60,10 +59,12 @@ def expire(rows: ZooKeeperRows, address: str) -> None:
 
 
 def hold(rows: ZooKeeperRows, name: Name = HELD) -> None:
-    """Take a key as an operation does, whatever its guard is."""
-    guard = Name(Kind.GUARD, name.key)
-    (row,) = rows.read([guard])
+    """Take a key as an operation does, whatever its version row is."""
+    version_row = Name(Kind.VERSION_ROW, name.key)
+    (row,) = rows.read([version_row])
     assert (
-        rows.commit(Commit(guard, row, b"guard", held=(name, b""), lease=rows.lease_of(0)))
+        rows.commit(
+            Commit(version_row, row, b"version row", held=(name, b""), lease=rows.lease_of(0))
+        )
         is not None
     )

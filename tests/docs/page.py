@@ -25,13 +25,20 @@ DIRECTIVE = re.compile(
 KNOWN = {"python", "console", "text"}
 
 
+def languages(page: Path) -> set[str]:
+    """Of its blocks, all of which are known."""
+    blocks = FENCED if page.suffix == ".md" else DIRECTIVE
+    found = {language.strip() for language in blocks.findall(page.read_text())}
+    for language in found - KNOWN:
+        what = f"blocks of {language}" if language else "a block that names no language"
+        raise SystemExit(f"{page}: no way to run {what}")
+    return found
+
+
 def run(page: Path) -> int:
     """Run every block; how many there were."""
-    blocks, syntax = (FENCED, markdown) if page.suffix == ".md" else (DIRECTIVE, rest)
-    for language in blocks.findall(page.read_text()):
-        if language.strip() not in KNOWN:
-            what = f"blocks of {language.strip()}" if language else "a block that names no language"
-            raise SystemExit(f"{page}: no way to run {what}")
+    languages(page)
+    syntax = markdown if page.suffix == ".md" else rest
     run_python = PythonEvaluator()
 
     def python(example: Example) -> None:

@@ -1,4 +1,4 @@
-"""Each failure window that is documented has its test, by the name that stands beside it."""
+"""Each promise and each failure window that is documented has its test, named beside it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,35 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from celery_dlock import testing
 
 TESTS = Path(__file__).parent.parent
-PAGE = TESTS.parent / "docs" / "explanation" / "failure-windows.rst"
+PAGES = TESTS.parent / "docs" / "explanation"
 
 
-def test_every_window_has_a_test_that_exists() -> None:
-    rows = re.split(r"^   \* - ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[2:]
+@pytest.mark.parametrize("page", ["promises", "failure-windows"])
+def test_every_row_has_a_test_that_exists(page: str) -> None:
+    rows = _rows(page)
+
+    named = [re.findall(r"^     - ``(test_\w+)``$", row, flags=re.MULTILINE) for row in rows]
+    assert [row for row, names in zip(rows, named, strict=True) if len(names) != 1] == []
+    assert {names[0] for names in named} - set(_tests()) == set()
+
+
+def test_windows_are_numbered() -> None:
+    rows = _rows("failure-windows")
 
     assert [row.splitlines()[0] for row in rows] == [str(n) for n in range(1, len(rows) + 1)]
-    named = [re.findall(r"^     - ``(test_\w+)``$", row, flags=re.MULTILINE) for row in rows]
-    assert all(len(names) == 1 for names in named)
-    assert {names[0] for names in named} - set(_tests()) == set()
+
+
+def _rows(page: str) -> list[str]:
+    """The rows of a page's tables, without their heads."""
+    text = (PAGES / f"{page}.rst").read_text(encoding="utf-8")
+    _, *rows = re.split(r"^   \* - ", text, flags=re.MULTILINE)
+    assert len(rows) > 50
+    return [row for row in rows if not row.startswith("#")]
 
 
 def _tests() -> Iterator[str]:

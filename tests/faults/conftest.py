@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from kombu import pools
 
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer

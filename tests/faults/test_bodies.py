@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
 from tests.services.lab import Lab

@@ -14,18 +14,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.etcd import EtcdBackend
 from celery_dlock.core.state import (
     Claim,
     KeyState,
-    Lost,
+    NotHeld,
     Outcome,
     Renewed,
     RenewVerdict,
     Run,
 )
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.etcd.store import EtcdBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.services.etcd import EtcdServer
 from tests.services.etcd_cluster import EtcdCluster
@@ -158,7 +158,7 @@ def test_a_renewal_by_a_leader_that_was_replaced_counts_for_nothing(cluster: Etc
             while time.monotonic() < began + TTL - 0.1:
                 assert there.peek("key").holders
         else:
-            assert verdict in (Lost(), None)
+            assert verdict in (NotHeld(), None)
 
 
 def keep(backend: EtcdBackend, mine: Claim, stop: threading.Event, trust: list[float]) -> None:

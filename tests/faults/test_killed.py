@@ -20,9 +20,9 @@ from tests.services.until import until
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
 BODY = "tests.services.effects:Effects.pay"
-RUN = "celery_dlock.tasks.execution:Execution.run"
-ENTER = "celery_dlock.backends.redis:RedisBackend.enter"
-LEAVE = "celery_dlock.backends.redis:RedisBackend.leave"
+RUN = "celery_dlock.delivery.execution:Execution.run"
+ENTER = "celery_dlock.stores.redis.store:RedisBackend.enter"
+LEAVE = "celery_dlock.stores.redis.store:RedisBackend.leave"
 RESULT = "celery.backends.base:Backend.mark_as_done"
 COUNTED = "celery.backends.redis:RedisBackend.on_chord_part_return"
 ACKNOWLEDGE = "celery.worker.request:Request.acknowledge"

@@ -13,7 +13,7 @@ import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
 
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services.lab import Lab
 from tests.services.redelivery import not_finished

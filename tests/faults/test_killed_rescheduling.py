@@ -13,7 +13,7 @@ from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
-PUBLISH = "celery_dlock.tasks.publish:_publish"
+PUBLISH = "celery_dlock.delivery.carry_out:publish_again"
 
 
 @pytest.mark.parametrize(("when", "messages"), [("before", 1), ("after", 2)])

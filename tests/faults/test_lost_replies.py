@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
 from tests.services.proxy import proxy_to
@@ -76,3 +77,33 @@ def test_the_reply_to_leaving_is_lost(
         assert len(lab.journal.read("start")) == 2
         assert len(effects.payments()) == 2
         assert result.state == "SUCCESS"
+        # And nobody is told that a lock was lost
+        assert lab.journal.read("lost") == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_who_was_called_in_a_reply_that_was_lost_is_called(
+    make_lab: MakeLab, redis_server: RedisServer, times: int
+) -> None:
+    with proxy_to(redis_server.port) as proxy:
+        # Given workers of whom none sweeps: only who leaves calls the next one
+        lab = make_lab(
+            celery={"dlock_url": f"redis://127.0.0.1:{proxy.port}/13"},
+            lock={"ttl": TTL, "policy": "queue"},
+            sweeps=False,
+        )
+        pay = lab.app.tasks["pay"]
+        with lab.worker(concurrency=2):
+            # And a task that waits in the store behind another one
+            first = pay.delay("42", 1, hold="body")
+            lab.journal.wait_for("start")
+            second = pay.delay("42", 2)
+            until("it waits", lambda: runtime(lab.app).backend.peek("order:42").parked == 1)
+            # When the reply to leaving, which calls it, does not come
+            proxy.lose_replies(times, is_leave)
+            lab.go("body")
+            # Then it runs all the same
+            assert [first.get(timeout=30), second.get(timeout=30)] == [1, 2]
+            all_have_left(lab, "42")
+        assert len(proxy.lost) == times
+        assert lab.journal.read("lost") == []

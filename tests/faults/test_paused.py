@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services.effects import Effects
 from tests.services.lab import Lab

@@ -7,11 +7,12 @@ import signal
 import uuid
 
 import pytest
+from celery import chain
 from kombu.exceptions import OperationalError
 
 from celery_dlock import BackendUnavailable
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.faults.conftest import LOCKS, MakeLab, all_have_left
 from tests.services.faults import kill, struck
 from tests.services.lab import Lab
@@ -87,6 +88,29 @@ def test_after_a_lost_reply_it_can_be_published_again_under_its_id(
     assert [entry["number"] for entry in lab.journal.read("start")] == [1, 2, 3]
 
 
+def test_a_chain_goes_on_while_the_store_is_away(
+    make_lab: MakeLab, own_redis_server: RedisServer
+) -> None:
+    lab = make_lab(celery={"dlock_url": own_redis_server.url}, lock=LOCK)
+    apply = lab.app.tasks["apply"]
+    with lab.worker(concurrency=1) as worker:
+        # Given a task that runs, with another to follow
+        second = chain(apply.si("41", 1, hold="a"), apply.si("42", 2)).apply_async()
+        lab.journal.wait_for("start", order="41")
+        # When the store is away as it ends
+        own_redis_server.kill()
+        lab.go("a")
+        until("it goes by the broker", lambda: "goes by the broker" in worker.log)
+        # Then it has succeeded, And the other runs when the store is there
+        until("it is done", second.parent.ready)
+        assert second.parent.state == "SUCCESS"
+        assert not second.ready()
+        own_redis_server.start()
+        assert second.get(timeout=60) == 2
+        all_have_left(lab, "42")
+    assert len(lab.journal.read("start", order="42")) == 1
+
+
 def test_a_publisher_that_cannot_reach_the_broker_gets_an_error_and_leaves_nothing(
     make_lab: MakeLab, own_redis_server: RedisServer
 ) -> None:
@@ -131,7 +155,7 @@ def test_a_publisher_is_killed_between_taking_its_place_and_calling(
 ) -> None:
     lab = make_lab(lock=LOCK)
     celery, tasks = lab.config["celery"], [("42", 1), ("42", 2)]
-    fault = kill(when, "celery_dlock.tasks.waking:Waker.__call__")
+    fault = kill(when, "celery_dlock.messages.waking:Waker.__call__")
     with publishing(lab.folder, "web", celery, tasks, faults=[fault]) as process:
         lab.go("publish")
         assert process.wait(60) == -signal.SIGKILL
@@ -150,7 +174,7 @@ def test_a_publisher_is_killed_between_taking_its_place_and_calling(
 
 def test_killed_before_the_store_has_heard_of_it_nothing_is_half_done(make_lab: MakeLab) -> None:
     lab = make_lab(lock=LOCK)
-    fault = kill("before", "celery_dlock.backends.redis:RedisBackend.enter")
+    fault = kill("before", "celery_dlock.stores.redis.store:RedisBackend.enter")
     celery = lab.config["celery"]
     with publishing(lab.folder, "web", celery, [("42", 1)], faults=[fault]) as process:
         lab.go("publish")

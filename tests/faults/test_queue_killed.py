@@ -11,7 +11,7 @@ import pytest
 from celery.result import AsyncResult
 
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services import faults
 from tests.services.effects import Effects
@@ -22,10 +22,10 @@ from tests.services.worker import Worker
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
-ENTER = "celery_dlock.core.manager:LockManager.acquire"
-WAKE = "celery_dlock.tasks.waking:Waker.__call__"
-LEAVE = "celery_dlock.backends.redis:RedisBackend.leave"
-SWEEP = "celery_dlock.backends.redis:RedisBackend.sweep"
+ENTER = "celery_dlock.locks.manager:LockManager.acquire"
+WAKE = "celery_dlock.messages.waking:Waker.__call__"
+LEAVE = "celery_dlock.stores.redis.store:RedisBackend.leave"
+SWEEP = "celery_dlock.stores.redis.store:RedisBackend.sweep"
 ACKNOWLEDGE = "celery.worker.request:Request.acknowledge"
 
 KEY = "order:42"
@@ -176,7 +176,7 @@ def test_a_store_that_forgets_everything_loses_who_waits_and_lets_nobody_pay_twi
     with lab.worker("prefork", concurrency=2):
         first, second = one_runs_and_one_waits(lab)
         # When the store loses its data, And a third task takes the key
-        runtime(lab.app).backend._session.client.flushdb()  # type: ignore[attr-defined]
+        runtime(lab.app).backend._asked().client.flushdb()  # type: ignore[attr-defined]
         third = lab.app.tasks["pay"].delay("42", 3)
         assert third.get(timeout=60) == 3
         lab.go("first")
@@ -196,7 +196,7 @@ def _lapsed(lab: Lab) -> Callable[[], bool]:
     store = runtime(lab.app).backend
 
     def lapsed() -> bool:
-        seconds, micros = store._session.client.time()  # type: ignore[attr-defined]
+        seconds, micros = store._asked().client.time()  # type: ignore[attr-defined]
         now = seconds * 1_000_000 + micros
         return all(holder.frees <= now for holder in queue_of(lab).holders)
 

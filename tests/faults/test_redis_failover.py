@@ -11,11 +11,10 @@ import pytest
 import redis
 
 from celery_dlock import BackendUnavailable, Lease, StaleFencingToken
-from celery_dlock.backends.base import LockBackend
-from celery_dlock.backends.copies import Copies
 from celery_dlock.core.lease import Term
-from celery_dlock.core.manager import Keeping, LockManager, Refused
 from celery_dlock.core.state import Busy, Outcome
+from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.stores.base import Copies, LockBackend
 from celery_dlock.testing.contract.words import claim
 from tests.services.effects import Effects
 from tests.services.failovers import DRIVER, Failover, cluster, out_of_touch, sentinel

@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 #: Far longer than the test: a key that stays locked shows.
 TTL = 120.0
 
-ENTER = "celery_dlock.backends.redis:RedisBackend.enter"
-LEAVE = "celery_dlock.backends.redis:RedisBackend.leave"
-ACQUIRE = "celery_dlock.core.manager:LockManager.acquire"
-RELEASE = "celery_dlock.core.manager:LockManager.release"
+ENTER = "celery_dlock.stores.redis.store:RedisBackend.enter"
+LEAVE = "celery_dlock.stores.redis.store:RedisBackend.leave"
+ACQUIRE = "celery_dlock.locks.manager:LockManager.acquire"
+RELEASE = "celery_dlock.locks.manager:LockManager.release"
 TAKE = "celery_dlock.tasks.task:take"
 
 

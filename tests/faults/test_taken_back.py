@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.backends.base import Reply
 from celery_dlock.core.state import Claim, EnterVerdict, LeaveVerdict, Outcome
+from celery_dlock.delivery.publish import publish_again
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks import publish
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import Reply
 from tests.services.desk import open_desk
 
 
@@ -23,7 +23,7 @@ def test_nothing_is_taken_back_after_the_message_was_published_again(
         def charge(order: str) -> None: ...
 
         backend = runtime(desk.app).backend
-        enter, leave, send = backend.enter, backend.leave, publish._publish
+        enter, leave, send = backend.enter, backend.leave, publish_again
 
         def entered(claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
             enter(claim, message)
@@ -40,7 +40,7 @@ def test_nothing_is_taken_back_after_the_message_was_published_again(
 
         monkeypatch.setattr(backend, "enter", entered)
         monkeypatch.setattr(backend, "leave", left)
-        monkeypatch.setattr(publish, "_publish", published)
+        monkeypatch.setattr("celery_dlock.delivery.carry_out.publish_again", published)
         # When a task is put back because of that
         charge.apply_async(("42",))
         desk.deliver()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_dlock.backends.zookeeper import ZooKeeperBackend
-from celery_dlock.core.state import Claim, KeyState, Lost, Outcome, Renewed, Run
+from celery_dlock.core.state import Claim, KeyState, NotHeld, Outcome, Renewed, Run
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.services.require import require
 from tests.services.until import until
@@ -132,7 +132,7 @@ def keep(
             (verdict,) = backend.renew([mine])
         except BackendUnavailable:
             continue
-        if verdict == Lost():
+        if verdict == NotHeld():
             return
         assert isinstance(verdict, Renewed)
         if sent < trust[0]:

@@ -15,8 +15,8 @@ from django.db import connections, transaction
 from django.test import TestCase
 
 from celery_dlock import ConfigurationError, Lease, StaleFencingToken, fencing
-from celery_dlock.tasks import strikes
-from celery_dlock.tasks.abort import Abort
+from celery_dlock.delivery import abort as abort_module
+from celery_dlock.delivery.abort import Abort
 from tests.fencing.clients import Client, configure_django, open_client
 from tests.fencing.conftest import Database
 from tests.services.instants import Instant, every_instant, outcome
@@ -70,7 +70,7 @@ def test_what_is_no_connection_of_django(default: Client) -> None:
 def test_an_abort_at_any_instant_leaves_no_transaction_open(
     default: Client, name: str, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    monkeypatch.setattr(strikes, "AGAIN", 0.001)
+    monkeypatch.setattr(abort_module, "ABORT_RETRY_INTERVAL", 0.001)
     through: list[bool] = []
 
     def body() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_dlock import ConfigurationError, StaleFencingToken, fencing
-from celery_dlock.fencing.statements import LONGEST
+from celery_dlock.fencing.statements import LONGEST_NAME
 from tests.fencing.clients import Client
 from tests.fencing.conftest import Database, Open
 from tests.fencing.faces import faces
@@ -186,7 +186,7 @@ NAMES = [
 
 def test_names_are_the_same_only_if_they_are_equal(client: Client, name: str) -> None:
     short = [(f"{name}/{n} {one}", f"{name}/{n} {other}") for n, (one, other) in enumerate(NAMES)]
-    room = "x" * (LONGEST - len(name) - 2)
+    room = "x" * (LONGEST_NAME - len(name) - 2)
     for one, other in (*short, (f"{name}{room}é", f"{name}{room}è")):
         with client.transaction():
             for resource in (one, other):

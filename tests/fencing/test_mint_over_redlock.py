@@ -11,7 +11,7 @@ import pytest
 from celery_dlock import Lease, StaleFencingToken, fencing
 from celery_dlock.core.lease import Term, unsleeping
 from celery_dlock.core.state import Claim, Run
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim, running
 from tests.contract.redlock_store import gets_it, store_on_nodes, warm
 from tests.services.redis_nodes import RedisNodes

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
-from celery_dlock.core.current import holding
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import StaleFencingToken
 from celery_dlock.fencing import redis as fence
+from celery_dlock.locks.current import holding
 from tests.contract.redis_store import requests_sent
 from tests.fencing.redis_orders import Connect, lease, ours, paid, paying, paying_blindly, term
 

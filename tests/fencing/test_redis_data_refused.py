@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from celery_dlock.core.current import holding
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.fencing import redis as fence
+from celery_dlock.locks.current import holding
 from tests.fencing.redis_orders import lease, ours, paying
 
 pytestmark = pytest.mark.server("redis")

@@ -12,10 +12,9 @@ from celery import Celery
 from celery._state import _on_app_finalizers
 
 from celery_dlock import LockedTask, Queue
-from celery_dlock.inspection.doctor.clock import Clock
-from celery_dlock.inspection.doctor.examine import examine
-from celery_dlock.inspection.doctor.finding import Finding
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.finding import Clock, Finding
+from celery_dlock.runtime import forget
 from example_project.broker import transport_options
 from tests.services.until import until
 

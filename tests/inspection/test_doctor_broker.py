@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.redis_url import session_of
-from celery_dlock.inspection.doctor.broker_redis import database, for_redis_py
-from celery_dlock.inspection.doctor.examine import examine
-from celery_dlock.inspection.doctor.place import broker_url
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, WaitMode
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.finding import broker_url
+from celery_dlock.ops.doctor.redis import database, for_redis_py
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.stores.redis.client import session_of
 from tests.inspection.patients import found, in_memory, over, patient
+from tests.services.certificates import Authority
 from tests.services.ports import free_ports
-from tests.services.redis import RedisServer
+from tests.services.redis import RedisServer, speaking_tls
 from tests.services.require import require
-from tests.services.self_signed import self_signed
 
 RESCHEDULED = {"lock_on_contention": "reschedule"}
 RETRIES = {"autoretry_for": (OSError,), "retry_backoff_max": 4000}
@@ -94,19 +99,9 @@ def test_locks_in_the_database_of_the_broker_are_found(
 
 @pytest.mark.server("redis")
 def test_a_redis_that_speaks_tls_is_examined(tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
-    (port,) = free_ports(1)
-    files = (
-        "--tls-cert-file",
-        certificate,
-        "--tls-key-file",
-        key,
-        "--tls-ca-cert-file",
-        certificate,
-    )
-    tls = ("--tls-port", str(port), "--tls-auth-clients", "no", *map(str, files))
-    trusts = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(certificate)}
-    with RedisServer(*tls, "--tls-ca-cert-file", str(certificate)):
+    authority = Authority(tmp_path)
+    trusts = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(authority.file)}
+    with speaking_tls(authority, authority.signs("server")) as (_, port):
         broker = over(f"rediss://127.0.0.1:{port}/0")
         names = found(tmp_path, **in_memory(), **broker, broker_use_ssl=trusts)
 
@@ -139,6 +134,9 @@ def test_two_urls_may_name_one_database(broker: str, store: str, same: bool) -> 
     assert (database(broker) == database(store)) is same
 
 
+RAISED = {"broker_transport_options": {"visibility_timeout": 40_000}}
+
+
 @pytest.mark.server("redis")
 @pytest.mark.parametrize(
     ("task", "conf", "finding"),
@@ -154,6 +152,8 @@ def test_two_urls_may_name_one_database(broker: str, store: str, same: bool) -> 
         (RETRIES, {}, {}),
         ({}, {"dlock_done_ttl": 600}, {"broker-done-ttl": "broken"}),
         ({}, {"dlock_done_ttl": 7200}, {}),
+        ({}, RAISED, {}),
+        ({}, {**RAISED, "dlock_done_ttl": 7200}, {"broker-done-ttl": "broken"}),
     ],
 )
 def test_what_is_delivered_again_too_early_is_found(
@@ -178,7 +178,7 @@ def test_a_visibility_timeout_that_was_shortened_is_found(
     task = {**RESCHEDULED, "time_limit": 400}
 
     assert found(tmp_path, task=task, **short) == {"broker-visibility-timeout": "weak"}
-    assert found(tmp_path, task=task, **longer) == {"broker-done-ttl": "broken"}
+    assert found(tmp_path, task=task, **longer) == {}
 
 
 def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
@@ -223,3 +223,37 @@ def test_of_several_brokers_the_first_is_examined(given: Any, first: str) -> Non
     app.conf.broker_url = given
 
     assert broker_url(app.conf) == first
+
+
+def test_a_message_of_another_broker_that_comes_next_is_found(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    stored: dict[str, Any] = {"dlock_url": url, "worker_pool": "threads"}
+    with patient(tmp_path, **stored) as app:
+        before = {finding.check for finding in examine(app)}
+        here = runtime(app)
+        for task, broker in (("ours", here.wake.broker), ("theirs", "redis://elsewhere:6379/0")):
+            park(here.backend, task, broker)
+        findings = examine(app)
+
+    (finding,) = [each for each in findings if each.check not in before]
+    assert (finding.check, finding.severity) == ("broker-another", "weak")
+    assert finding.found.startswith("theirs in the lock store, for redis://elsewhere:6379/0;")
+    assert "dlock_broker = 'redis://elsewhere:6379/0'" in finding.fix
+
+
+def park(backend: LockBackend, task: str, broker: str) -> None:
+    """Have a message of *task* be called for a key of its own."""
+    mine = Claim(f"key of {task}", f"{task}:0:0", "1", ttl=SECOND, wait=WaitMode.ENQUEUE)
+    message = ParkedMessage(
+        broker=broker,
+        key="",
+        task=mine.task,
+        exchange="",
+        routing_key="celery",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={},
+        properties={},
+        body=b"[]",
+    )
+    backend.enter(mine, message.encode({}))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.inspection.doctor.examine import examine
+from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import bad, comes_to, found, patient
 from tests.services.ports import free_ports
 from tests.services.redis import RedisServer
@@ -88,7 +88,7 @@ def test_a_sentinel_that_does_not_answer_is_found(
 ) -> None:
     (gone,) = free_ports(1)
     url = redis_sentinel.url.replace(f"/{NAME}", f",127.0.0.1:{gone}/{NAME}")
-    away = {"sentinel-away": "weak"}
+    away = {"sentinel-unavailable": "weak"}
     with configured(*redis_sentinel.servers, **SOUND):
         names = comes_to(away, lambda: found(tmp_path, dlock_url=url, **WAITS))
 
@@ -115,7 +115,7 @@ def test_nobody_at_all_is_found(tmp_path: Path) -> None:
     with patient(tmp_path, dlock_url=url) as app:
         findings = examine(app)
 
-    assert bad(findings) == {"sentinel-away": "broken", "no-answer": "unknown"}
+    assert bad(findings) == {"sentinel-unavailable": "broken", "no-answer": "unknown"}
     assert "hunter2" not in str(findings)
 
 

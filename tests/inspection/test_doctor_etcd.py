@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.inspection.doctor import etcd, etcd_http
-from celery_dlock.inspection.doctor.examine import examine
+from celery_dlock.ops.doctor import etcd
+from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import bad, comes_to, found, patient
 from tests.services.etcd import EtcdServer
 from tests.services.etcd_cluster import EtcdCluster
@@ -30,8 +30,8 @@ def _no_matter_which_version(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that is installed may be old. One that is there may be slow."""
-    monkeypatch.setattr(etcd, "PATIENCE", 60.0)
-    monkeypatch.setattr(etcd_http, "PATIENCE", 60.0)
+    monkeypatch.setattr(etcd, "MEMBER_TIMEOUT", 60.0)
+    monkeypatch.setattr(etcd, "MEMBER_TIMEOUT", 60.0)
     if "version" not in request.node.name:
         monkeypatch.setattr(etcd, "version", lambda *_: iter(()))
 
@@ -81,7 +81,7 @@ def test_nothing_is_found_in_three_until_one_is_gone(
     assert comes_to(nothing, seen) == nothing
     gone = own_etcd_cluster.followers()[0]
     gone.kill()
-    away = [("etcd-away", "weak", f"no answer from {gone.address}")]
+    away = [("etcd-unavailable", "weak", f"no answer from {gone.address}")]
     assert comes_to(away, seen) == away
 
 
@@ -91,7 +91,7 @@ def test_nobody_at_all_is_found(tmp_path: Path) -> None:
     with patient(tmp_path, dlock_url=f"etcd://root:hunter2@127.0.0.1:{gone}") as app:
         findings = examine(app)
 
-    assert bad(findings) == {"etcd-away": "broken"}
+    assert bad(findings) == {"etcd-unavailable": "broken"}
     assert "hunter2" not in str(findings)
 
 
@@ -172,21 +172,16 @@ def test_a_version_whose_leader_ends_leases_by_mistake_is_found(
     assert all(finding.check == "etcd-version" for finding in findings)
 
 
-def test_whoever_may_use_the_prefix_only_is_shown_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("prefix", "written"), [("dlock", "dlock/"), ("a/b", "a!2fb/")])
+def test_whoever_may_use_the_prefix_only_is_shown_the_rest(
+    tmp_path: Path, prefix: str, written: str
+) -> None:
     """A user of the store need not be root for the doctor to see what there is."""
     with EtcdServer() as server:
-        server.ask("auth/user/add", name="root", password="hunter2")
-        server.ask("auth/role/add", name="locks")
-        first, end = (base64.b64encode(key).decode() for key in (b"dlock/", b"dlock0"))
-        permission = {"permType": "READWRITE", "key": first, "range_end": end}
-        server.ask("auth/role/grant", name="locks", perm=permission)
-        server.ask("auth/user/add", name="worker", password="hunter2")
-        server.ask("auth/user/grant", user="root", role="root")
-        server.ask("auth/user/grant", user="worker", role="locks")
-        server.ask("auth/enable")
+        server.lets_in("hunter2", written)
 
         url = f"etcd://worker:hunter2@{server.address}"
-        as_worker = found(tmp_path, dlock_url=url)
+        as_worker = found(tmp_path, dlock_url=url, dlock_key_prefix=prefix)
         with patient(tmp_path, dlock_url=url, dlock_key_prefix="another") as app:
             elsewhere = examine(app)
 

@@ -5,17 +5,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
-from celery_dlock.inspection.doctor import broker, rabbitmq
-from celery_dlock.inspection.doctor.case import Case
-from celery_dlock.inspection.doctor.examine import examine
-from celery_dlock.inspection.doctor.locked import Locked
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.ops.doctor import broker
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.finding import Case
+from celery_dlock.ops.doctor.tasks import Locked
+from celery_dlock.runtime import runtime
 from tests.inspection.patients import bad, found, in_memory, over, patient
 from tests.services.rabbitmq import RabbitMQServer
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.server("rabbitmq")
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is there may be slow."""
-    monkeypatch.setattr(broker, "PATIENCE", 60)
+    monkeypatch.setattr(broker, "BROKER_TIMEOUT", 60)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,81 @@ def test_a_rabbitmq_that_may_lose_or_repeat_messages_is_found(
     assert {n: how for n, how in names.items() if n != "memory-one-process"} == finding
 
 
+QUORUM = {"x-queue-type": "quorum"}
+
+
+def quorum(kind: str = "topic", **more: Any) -> Queue:
+    return Queue("q", Exchange("q", kind), "q", queue_arguments={**QUORUM, **more})
+
+
+@pytest.fixture
+def seen(rabbitmq_server: RabbitMQServer, tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """``seen(task, task_queues=…)``: what is found in a RabbitMQ that was made for countdowns."""
+    with Connection(rabbitmq_server.url) as connection:
+        Exchange("celery_delayed_27", "topic", channel=connection.default_channel).declare()
+
+    def look(task: dict[str, Any] | None = None, **conf: Any) -> dict[str, str]:
+        conf |= {**over(rabbitmq_server.url, confirm_publish=True), **in_memory()}
+        names = found(tmp_path, task=task, **conf)
+        return {n: how for n, how in names.items() if n.startswith("rabbitmq-")}
+
+    return look
+
+
+def test_a_countdown_that_waits_in_a_worker_over_quorum_queues_is_found(
+    seen: Callable[..., dict[str, str]],
+) -> None:
+    long = {"default_retry_delay": 7200}
+
+    assert seen(long, task_queues=[quorum()]) == {}
+    assert seen(task_queues=[quorum("direct")]) == {"rabbitmq-direct": "weak"}
+    assert seen(long, task_queues=[quorum(), Queue("other", Exchange("other"), "other")]) == {
+        "rabbitmq-direct": "weak",
+        "rabbitmq-consumer-timeout": "unknown",
+    }
+
+
+def test_countdowns_that_may_be_lost_on_their_way_are_found(
+    seen: Callable[..., dict[str, str]],
+) -> None:
+    classic = {"broker_native_delayed_delivery_queue_type": "classic"}
+
+    assert seen(task_queues=[quorum()], **classic) == {"rabbitmq-delay-queues": "weak"}
+    assert seen(task_queues=[Queue("q", Exchange("q"))], **classic) == {}
+
+
+def test_countdowns_that_nobody_would_take_are_found(
+    seen: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "DELAYS", "an exchange that nobody has declared")
+
+    assert seen(task_queues=[quorum()]) == {"rabbitmq-no-delay": "weak"}
+    assert seen(task_queues=[quorum("direct")]) == {"rabbitmq-direct": "weak"}
+    assert seen(task_queues=[Queue("q", Exchange("q"))]) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "found"),
+    [
+        ("3.13.7", {}, ""),
+        ("3.10.8", {"x-delivery-limit": 5}, "q: 5 deliveries"),
+        ("4.0.1", {}, "q: 20 deliveries"),
+        ("4.0.1", {"x-delivery-limit": -1}, ""),
+        ("4.0.1", {"x-dead-letter-exchange": "dead"}, ""),
+        ("", {}, ""),
+    ],
+)
+def test_a_queue_that_gives_messages_up_is_found(
+    version: str, arguments: dict[str, Any], found: str
+) -> None:
+    queues = [quorum(**arguments), Queue("classic", Exchange("classic"))]
+
+    findings = list(broker.delivered(queues, version, "broker"))
+
+    expected = [("rabbitmq-delivery-limit", found)] if found else []
+    assert [(finding.check, finding.found.split(",")[0]) for finding in findings] == expected
+
+
 def test_how_long_a_rabbitmq_waits_is_said(rabbitmq_server: RabbitMQServer, tmp_path: Path) -> None:
     conf = over(rabbitmq_server.url, confirm_publish=True)
     with patient(tmp_path, {"time_limit": 7200}, **in_memory(), **conf) as app:
@@ -127,7 +204,7 @@ def test_a_queue_of_its_own_patience_counts_where_the_server_heeds_it(
     with patient(tmp_path, {"time_limit": 7200}, **in_memory()) as app:
         here = runtime(app)
         tasks = Locked.all_of(Case(app, here.settings, time.time), here.policy)
-        findings = list(rabbitmq.patient(tasks, queues, version, "broker"))
+        findings = list(broker.patient(tasks, queues, version, "broker"))
 
     assert [finding.severity for finding in findings] == ([severity] if severity else [])
     assert all(words in finding.found for finding in findings)

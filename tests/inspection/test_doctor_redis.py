@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.inspection.doctor.examine import examine
-from celery_dlock.inspection.doctor.redis_server import Server, new_enough
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.redis import Server, new_enough
 from tests.inspection.patients import bad, found, patient
 from tests.services.ports import free_ports
 from tests.services.redis import RedisServer
@@ -104,7 +104,7 @@ def test_a_cache_beside_the_locks_is_named(server: RedisServer, tmp_path: Path) 
 
     assert alone.found == "maxmemory-policy allkeys-lru, maxmemory 52428800"
     assert beside.found.endswith("it has data in db0, db3")
-    assert "a server of its own" in beside.mend
+    assert "a server of its own" in beside.fix
 
 
 @pytest.mark.parametrize(

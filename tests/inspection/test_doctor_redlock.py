@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.inspection.doctor.examine import examine
+from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import bad, found, patient
 from tests.services.ports import free_ports
 from tests.services.redis_nodes import RedisNodes, redlock_url, running_nodes
@@ -61,16 +61,19 @@ def test_nodes_that_do_not_answer_are_found(nodes: RedisNodes, tmp_path: Path) -
     with patient(tmp_path, dlock_url=redlock_url([*here[:2], *gone])) as app:
         (most_gone,) = examine(app)
 
-    assert bad([one_gone]) == {"redlock-away": "weak"}
+    assert bad([one_gone]) == {"redlock-unavailable": "weak"}
     assert one_gone.promise.startswith("Fewer other nodes")
-    assert bad([most_gone]) == {"redlock-away": "broken"}
+    assert bad([most_gone]) == {"redlock-unavailable": "broken"}
     assert most_gone.promise == "No majority answers, and no lock is taken."
 
 
 def test_an_even_number_is_found(nodes: RedisNodes, tmp_path: Path) -> None:
     four = redlock_url([*(node.port for node in nodes), *free_ports(1)])
 
-    assert found(tmp_path, dlock_url=four) == {"redlock-even": "weak", "redlock-away": "weak"}
+    assert found(tmp_path, dlock_url=four) == {
+        "redlock-even": "weak",
+        "redlock-unavailable": "weak",
+    }
 
 
 def test_only_the_queues_node_has_to_keep_a_log(nodes: RedisNodes, tmp_path: Path) -> None:

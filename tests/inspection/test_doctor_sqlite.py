@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from celery_dlock import lock
-from celery_dlock.inspection.doctor.case import Case
-from celery_dlock.inspection.doctor.examine import examine
-from celery_dlock.inspection.doctor.mounts import MOUNTS, file_system
-from celery_dlock.inspection.doctor.sqlite import examine_sqlite, file_system_of
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.finding import Case
+from celery_dlock.ops.doctor.local import MOUNTS, examine_sqlite, file_system, file_system_of
 from celery_dlock.settings import Settings
 from tests.inspection.patients import bad, found, lies_in_memory, patient
 
@@ -87,16 +86,22 @@ def test_a_path_that_depends_on_where_a_worker_is_started_is_found(
         (finding,) = examine(app)
 
     assert (finding.check, finding.severity) == ("sqlite-relative", "weak")
-    assert finding.mend == f"dlock_url = 'sqlite:///{tmp_path}/locks.db'"
+    assert finding.fix == f"dlock_url = 'sqlite:///{tmp_path}/locks.db'"
 
 
 def test_what_anybody_may_write_is_found(tmp_path: Path) -> None:
     file, folder = tmp_path / "locks.db", tmp_path / "open"
     folder.mkdir()
+    tmp_path.chmod(0o755)
     with patient(tmp_path, dlock_url=url(file)) as app, lock("order:1", app=app):
-        file.chmod(0o666)
+        file.chmod(0o602)
         assert bad(examine(app)) == {"sqlite-world-writable": "weak"}
         file.chmod(0o644)
+        assert bad(examine(app)) == {"sqlite-world-readable": "weak"}
+        tmp_path.chmod(0o700)
+        assert examine(app) == []
+        tmp_path.chmod(0o755)
+        file.chmod(0o600)
         assert examine(app) == []
     folder.chmod(0o777)
     assert found(tmp_path, dlock_url=url(folder / "locks.db")) == {"sqlite-world-writable": "weak"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_dlock import Queue, Replace
-from celery_dlock.inspection.doctor.examine import examine
+from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import found, patient
 
 
@@ -50,8 +50,8 @@ def test_the_task_s_own_options_count_and_it_is_named(tmp_path: Path) -> None:
         (finding,) = (each for each in examine(app) if each.check.startswith("tasks"))
 
     assert (finding.check, finding.where) == ("tasks-acks-late", "task charge")
-    assert "task_acks_late = True" in finding.mend
-    assert "task_reject_on_worker_lost = True" in finding.mend
+    assert "task_acks_late = True" in finding.fix
+    assert "task_reject_on_worker_lost = True" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.inspection.doctor import zookeeper
-from celery_dlock.inspection.doctor.examine import examine
+from celery_dlock.ops.doctor import zookeeper
+from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import bad, comes_to, found, patient
 from tests.services.ports import free_ports
 from tests.services.zookeeper import TICK, ZooKeeperServer
@@ -25,7 +25,7 @@ LONGEST = 20 * TICK / 1000
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is there may be slow."""
-    monkeypatch.setattr(zookeeper, "PATIENCE", 60.0)
+    monkeypatch.setattr(zookeeper, "SERVERS_TIMEOUT", 60.0)
 
 
 def test_one_server_is_found(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_one_server_is_found(zookeeper_server: ZooKeeperServer, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted", "meaning", "mend"),
+    ("asked", "granted", "meaning", "fix"),
     [
         (30, "10", "a shorter pause", "maxSessionTimeout=30000 in zoo.cfg of every server, or "),
         (0.5, "1", "free later", ""),
@@ -47,7 +47,7 @@ def test_a_session_that_lasts_for_another_time_is_found(
     asked: float,
     granted: str,
     meaning: str,
-    mend: str,
+    fix: str,
 ) -> None:
     with patient(tmp_path, dlock_url=zookeeper_server.url, dlock_ttl=asked) as app:
         session, alone = examine(app)
@@ -55,7 +55,7 @@ def test_a_session_that_lasts_for_another_time_is_found(
     assert (session.check, session.severity) == ("zookeeper-session-timeout", "weak")
     assert f"a session of {granted} s is granted" in session.found
     assert meaning in session.promise
-    assert session.mend == f"{mend}dlock_ttl = {granted}"
+    assert session.fix == f"{fix}dlock_ttl = {granted}"
     assert alone.check == "zookeeper-single"
 
 
@@ -66,10 +66,10 @@ def test_a_server_that_is_gone_is_found(zookeeper_server: ZooKeeperServer, tmp_p
     both = f"{login}{zookeeper_server.address},127.0.0.1:{gone}"
     with patient(tmp_path, dlock_url=both, dlock_ttl=LONGEST) as app:
         findings = examine(app)
-    assert bad(findings) == {"zookeeper-away": "weak", "zookeeper-single": "weak"}
+    assert bad(findings) == {"zookeeper-unavailable": "weak", "zookeeper-single": "weak"}
     assert "hunter2" not in str(findings)
     nobody = found(tmp_path, dlock_url=f"{login}127.0.0.1:{gone}", dlock_ttl=LONGEST)
-    assert nobody == {"zookeeper-away": "broken"}
+    assert nobody == {"zookeeper-unavailable": "broken"}
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_nothing_is_found_in_three_servers_until_one_is_gone(
     nothing: dict[str, str] = {}
     assert comes_to(nothing, lambda: found(tmp_path, **conf)) == nothing
     own_zookeeper_ensemble.followers()[0].kill()
-    away = {"zookeeper-away": "weak"}
+    away = {"zookeeper-unavailable": "weak"}
     assert comes_to(away, lambda: found(tmp_path, **conf)) == away
 
 

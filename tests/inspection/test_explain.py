@@ -19,10 +19,11 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.core.state import WINDOW, Claim, Mode
-from celery_dlock.inspection import hands
-from celery_dlock.inspection.explain import Answer, State, explain, explain_key
-from celery_dlock.monitoring import endings, history
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.monitoring import batching
+from celery_dlock.monitoring.history import HistorySink
+from celery_dlock.ops import actions
+from celery_dlock.ops.explain import Answer, State, explain, explain_key
+from celery_dlock.runtime import forget, runtime
 from tests.services.desk import Desk, open_desk
 from tests.services.redis import RedisServer
 
@@ -34,7 +35,7 @@ Open = Callable[..., Desk]
 @pytest.fixture
 def open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens a desk, with a history unless that is said to be ``None``."""
-    monkeypatch.setattr(history, "LAST_WORDS", 60.0)
+    monkeypatch.setattr(HistorySink, "exit_timeout", 60.0)
     with ExitStack() as stack:
 
         def open_one(**config: Any) -> Desk:
@@ -44,7 +45,7 @@ def open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
             return made
 
         yield open_one
-        endings.end()
+        batching.end()
 
 
 def task(desk: Desk, policy: Any, name: str = "charge", **options: Any) -> LockedTask:
@@ -56,7 +57,7 @@ def task(desk: Desk, policy: Any, name: str = "charge", **options: Any) -> Locke
 
 
 def ask(desk: Desk, task_id: str) -> Answer:
-    endings.end()
+    batching.end()
     return explain(desk.app, task_id)
 
 
@@ -108,7 +109,7 @@ def test_a_store_that_is_away_is_named_and_others_are_asked(
     waits = task(desk, "queue").delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
-        endings.end()
+        batching.end()
         holder = explain_key(desk.app, KEY).entries[0].task_id
 
         # When the store is away
@@ -148,15 +149,15 @@ def test_one_whose_turn_has_come_and_one_that_is_called_to_end(open_one: Open) -
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
         desk.deliver()
-        (message,) = hands.find(desk.app, [second.id])
-        hands.cancel(desk.app, message)
+        (message,) = actions.find(desk.app, [second.id])
+        actions.cancel(desk.app, message)
 
         ends = ask(desk, second.id)
-        assert ends.state is State.CALLED
+        assert ends.state is State.WOKEN
         assert "to end, because it was revoked" in ends.sentences[0]
 
     called = ask(desk, first.id)
-    assert called.state is State.CALLED
+    assert called.state is State.WOKEN
     assert f"its turn for {KEY!r} has come" in called.sentences[0]
     assert "no worker has taken it yet" in called.sentences[0]
 
@@ -208,7 +209,7 @@ def test_a_copy_that_was_dropped_is_told_of_though_no_results_are_kept(open_one:
     answer = ask(desk, first.id)
 
     assert answer.state is State.DONE
-    assert f"gave {KEY!r} back" in answer.sentences[0]
+    assert f"released {KEY!r} after" in answer.sentences[0]
     assert "had a delivery dropped at" in answer.sentences[1]
     assert f"{first.id} is done already" in answer.sentences[1]
 

@@ -10,11 +10,11 @@ import pytest
 
 from celery_dlock.core.events import Lost, Subject
 from celery_dlock.core.state import Claim
-from celery_dlock.inspection import facts
-from celery_dlock.inspection.explain import State, explain, explain_key
-from celery_dlock.inspection.standing import Standing, standing
 from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.ops import facts
+from celery_dlock.ops.explain import State, explain, explain_key
+from celery_dlock.ops.facts import StoreFacts, store_facts
+from celery_dlock.runtime import forget, runtime
 from tests.services.desk import Desk, open_desk
 
 KEY = "order:42"
@@ -36,11 +36,11 @@ def test_one_that_ends_while_it_is_asked_after_is_done(
 
     result = charge.delay("42")
 
-    def ends(*given: Any, **options: Any) -> Standing:
+    def ends(*given: Any, **options: Any) -> StoreFacts:
         desk.deliver()
-        return standing(*given, **options)
+        return store_facts(*given, **options)
 
-    monkeypatch.setattr(facts, "standing", ends)
+    monkeypatch.setattr(facts, "store_facts", ends)
 
     assert explain(desk.app, result.id).state is State.DONE
 
@@ -71,4 +71,4 @@ def test_who_let_the_lease_lapse_is_not_said_to_hold_it(desk: Desk) -> None:
     assert of_key.startswith("gone held it from ")
     assert "until its lease ended at" in of_key
     assert answer.state is State.UNKNOWN
-    assert "did not give it back: its worker is gone, or cut off" in answer.sentences[0]
+    assert "did not release it: its worker is gone, or cut off" in answer.sentences[0]

@@ -10,9 +10,9 @@ import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.inspection import hands
-from celery_dlock.inspection.explain import Answer, State, explain, explain_key
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.ops import actions
+from celery_dlock.ops.explain import Answer, State, explain, explain_key
+from celery_dlock.runtime import forget, runtime
 from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import embedded
@@ -99,21 +99,21 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         # And one that is revoked while it waits
         revoked = send("queues")
         ask(revoked, State.WAITING, "Parked")
-        (message,) = hands.find(lab.app, [revoked.id])
-        assert hands.cancel(lab.app, message)
+        (message,) = actions.find(lab.app, [revoked.id])
+        assert actions.cancel(lab.app, message)
         gone = ask(revoked, State.REVOKED, "Revoked")
         assert f"was revoked while it waited for {KEY!r}" in gone.sentences[0]
 
         # And a copy of one that waits
         send("queues", task_id=first.id)
         copied = ask(first, State.WAITING, "Dropped")
-        assert "had a copy dropped, because it was waiting already" in copied.sentences[1]
+        assert "had a duplicate dropped, because it was waiting already" in copied.sentences[1]
 
         # And the key tells of all of them
         key = explain_key(lab.app, KEY)
         assert key.line is not None
         assert [held.task_id for held in key.line.holders] == [runs.id]
-        waits = [line.task_id for line in key.queue if line.parked and not line.called]
+        waits = [line.task_id for line in key.queue if line.parked and not line.woken]
         assert waits == [first.id, second.id]
         assert f"{runs.id} has held it since" in key.sentences[0]
         assert [e.task_id for e in key.entries if e.event == "Skipped"] == [skips.task_id]
@@ -127,7 +127,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         # And a copy of what is done is dropped
         send("queues", task_id=runs.id)
         again = ask(runs, State.DONE, "Dropped")
-        assert "had a copy dropped, because it was done already" in again.sentences[1]
+        assert "had a duplicate dropped, because it was done already" in again.sentences[1]
 
         # And one that loses run after run is dead
         store = runtime(lab.app).backend
@@ -136,6 +136,6 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
             store.enter(deadly)
             store.leave(deadly, Outcome.ABANDONED)
         lab.app.tasks["queues"].apply_async(("dead",), task_id="deadly")
-        dead = ask(lab.app.AsyncResult("deadly"), State.DEAD, "Buried")
+        dead = ask(lab.app.AsyncResult("deadly"), State.DEAD, "DeadLettered")
         assert f"{MAX_LOST_RUNS} of its runs lost their lock" in dead.sentences[0]
         assert dead.sentences[1] == "`dlock replay deadly` puts it back"

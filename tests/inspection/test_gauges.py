@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.inspection import gauges
-from celery_dlock.inspection.gauges import Gauges, Watch
+from celery_dlock.ops import overview
+from celery_dlock.ops.overview import CachedGauges, Gauges
 from tests.services.until import until
 
-SOME = Gauges(1, 2, 3, 4.0, 5)
+SOME = Gauges(1, 2, 3, 4.0, 5, 6)
 
 
 @pytest.fixture
@@ -38,21 +38,21 @@ def away() -> Gauges:
 
 
 def test_the_store_is_asked_once_in_a_while(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "GOOD_FOR", 3600.0)
+    monkeypatch.setattr(overview, "GOOD_FOR", 3600.0)
     questions = asked(lambda: SOME)
-    watch = Watch(None)
+    cached = CachedGauges(None)
 
-    scrapers = [threading.Thread(target=watch.get) for _ in range(5)]
+    scrapers = [threading.Thread(target=cached.get) for _ in range(5)]
     for scraper in scrapers:
         scraper.start()
     for scraper in scrapers:
         scraper.join()
 
-    assert watch.get() == SOME
+    assert cached.get() == SOME
     assert len(questions) == 1
 
-    monkeypatch.setattr(gauges, "GOOD_FOR", 0.0)
-    fresh = Watch(None)
+    monkeypatch.setattr(overview, "GOOD_FOR", 0.0)
+    fresh = CachedGauges(None)
     assert fresh.get() == fresh.get() == SOME
     assert len(questions) == 3
 
@@ -60,32 +60,32 @@ def test_the_store_is_asked_once_in_a_while(asked: Any, monkeypatch: pytest.Monk
 def test_a_store_that_is_away_is_not_asked_more_often(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gauges, "GOOD_FOR", 3600.0)
+    monkeypatch.setattr(overview, "GOOD_FOR", 3600.0)
     questions = asked(away)
-    watch = Watch(None)
+    cached = CachedGauges(None)
 
-    assert watch.get() is watch.get() is None
+    assert cached.get() is cached.get() is None
     assert len(questions) == 1
 
 
 def test_nothing_old_is_told_when_the_store_goes_away(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gauges, "GOOD_FOR", 0.0)
-    watch = Watch(None)
+    monkeypatch.setattr(overview, "GOOD_FOR", 0.0)
+    cached = CachedGauges(None)
     asked(lambda: SOME)
-    assert watch.get() == SOME
+    assert cached.get() == SOME
 
     asked(away)
 
-    assert watch.get() is None
+    assert cached.get() is None
 
 
 def test_a_store_that_does_not_answer_holds_nobody_up(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gauges, "PATIENCE", 0.01)
-    monkeypatch.setattr(gauges, "GOOD_FOR", 3600.0)
+    monkeypatch.setattr(overview, "READ_TIMEOUT", 0.01)
+    monkeypatch.setattr(overview, "GOOD_FOR", 3600.0)
     answers = threading.Event()
 
     def late() -> Gauges:
@@ -93,13 +93,13 @@ def test_a_store_that_does_not_answer_holds_nobody_up(
         return SOME
 
     questions = asked(late)
-    watch = Watch(None)
+    cached = CachedGauges(None)
 
     try:
         # Nor is it asked again before it has answered
-        assert [watch.get() for _ in range(3)] == [None, None, None]
+        assert [cached.get() for _ in range(3)] == [None, None, None]
         assert len(questions) == 1
     finally:
         answers.set()
-    assert until("it has answered", watch.get) == SOME
+    assert until("it has answered", cached.get) == SOME
     assert len(questions) == 1

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.base import KeyPage, LockBackend
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Outcome, Run, Wait
-from celery_dlock.inspection import overview
-from celery_dlock.inspection.overview import Near, foremost, line, page
-from celery_dlock.tasks.runtime import forget, keep_in_memory, runtime
+from celery_dlock.core.state import Claim, Outcome, Run, WaitMode
+from celery_dlock.ops import overview
+from celery_dlock.ops.overview import KeyDetails, line, most_urgent, page
+from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.stores.base import KeyPage, LockBackend
 from celery_dlock.testing import ManualClock
 
 A_MINUTE = 60 * SECOND
@@ -43,7 +43,7 @@ def hold(store: LockBackend, key: str, task: str = "holder") -> Claim:
 
 
 def park(store: LockBackend, key: str, task: str) -> None:
-    store.enter(Claim(key, f"{task}:0:0", "nonce", ttl=A_MINUTE, wait=Wait.QUEUE), b"message")
+    store.enter(Claim(key, f"{task}:0:0", "nonce", ttl=A_MINUTE, wait=WaitMode.QUEUE), b"message")
 
 
 def test_who_looks_calls_nobody(app: Celery, store: LockBackend, clock: ManualClock) -> None:
@@ -57,10 +57,10 @@ def test_who_looks_calls_nobody(app: Celery, store: LockBackend, clock: ManualCl
     # When anybody looks at the key
     line(app, "order:42")
     page(app)
-    foremost(app)
-    foremost(app, waiting=True)
-    Near.of(app, "order:42")
-    Near.of(app, "order:42", limit=1000)
+    most_urgent(app)
+    most_urgent(app, waiting=True)
+    KeyDetails.of(app, "order:42")
+    KeyDetails.of(app, "order:42", limit=1000)
 
     # Then nothing has changed, and whoever comes first to do something has the call to publish
     assert store.peek("order:42") == before
@@ -78,7 +78,7 @@ def test_those_come_first_that_are_waited_for_longest_and_then_those_held_longes
     clock.advance(1)
     park(store, "waited for late", "two")
 
-    found = foremost(app, limit=3)
+    found = most_urgent(app, limit=3)
 
     assert [each.key for each in found.lines] == [
         "waited for early",
@@ -86,12 +86,12 @@ def test_those_come_first_that_are_waited_for_longest_and_then_those_held_longes
         "held early",
     ]
     assert found.total == 4
-    assert foremost(app, limit=None).lines[:3] == found.lines
-    assert [each.key for each in foremost(app, match="late").lines] == [
+    assert most_urgent(app, limit=None).lines[:3] == found.lines
+    assert [each.key for each in most_urgent(app, match="late").lines] == [
         "waited for late",
         "held late",
     ]
-    assert [each.key for each in foremost(app, waiting=True).lines] == [
+    assert [each.key for each in most_urgent(app, waiting=True).lines] == [
         "waited for early",
         "waited for late",
     ]
@@ -108,7 +108,7 @@ def test_a_key_that_is_told_twice_is_listed_once(
     }
     monkeypatch.setattr(store, "keys", lambda cursor, *_, **__: pages[cursor])
 
-    found = foremost(app)
+    found = most_urgent(app)
 
     assert (found.total, [each.key for each in found.lines]) == (2, ["order:1", "order:2"])
 
@@ -121,7 +121,7 @@ def test_of_a_queue_the_first_are_shown_and_the_others_counted(
         park(store, "order:42", f"task-{number:02}")
 
     for limit in (1, 32, 33, 50, 99):
-        near = Near.of(app, "order:42", limit)
+        near = KeyDetails.of(app, "order:42", limit)
         assert [each.task_id for each in near.queue] == [
             f"task-{number:02}" for number in range(min(limit, 50))
         ]
@@ -130,19 +130,19 @@ def test_of_a_queue_the_first_are_shown_and_the_others_counted(
     # And one that was called has left the queue, and is shown at its head
     store.leave(held, Outcome.DONE)
     for limit in (5, 60):
-        near = Near.of(app, "order:42", limit)
-        assert (near.queue[0].task_id, near.queue[0].called) == ("task-00", True)
+        near = KeyDetails.of(app, "order:42", limit)
+        assert (near.queue[0].task_id, near.queue[0].woken) == ("task-00", True)
         assert len(near.queue) + near.behind == 50
 
 
 def test_the_message_that_is_kept_of_a_task_that_runs_does_not_wait(
     app: Celery, store: LockBackend
 ) -> None:
-    kept = Claim("order:42", "runs:0:0", "n", ttl=A_MINUTE, wait=Wait.QUEUE, keep=True)
+    kept = Claim("order:42", "runs:0:0", "n", ttl=A_MINUTE, wait=WaitMode.QUEUE, keep=True)
     assert isinstance(store.enter(kept, b"message").verdict, Run)
     park(store, "order:42", "waits")
 
     for limit in (10, 100):
-        near = Near.of(app, "order:42", limit)
+        near = KeyDetails.of(app, "order:42", limit)
         assert [each.task_id for each in near.queue] == ["waits"]
         assert (near.behind, near.line.waiting) == (0, 1)

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from celery_dlock import Lease, lock
-from celery_dlock.inspection.explain import explain_key
-from celery_dlock.inspection.told import told
-from celery_dlock.inspection.wording import Clock
-from celery_dlock.monitoring import endings, history
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.monitoring import batching
+from celery_dlock.monitoring.history import HistorySink
+from celery_dlock.ops.event_text import Clock, describe
+from celery_dlock.ops.explain import explain_key
+from celery_dlock.runtime import forget
 from tests.services.desk import open_desk
 
 
 def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "LAST_WORDS", 60.0)
+    monkeypatch.setattr(HistorySink, "exit_timeout", 60.0)
     with open_desk(dlock_history=f"sqlite:///{tmp_path / 'history.db'}") as desk:
         tokens: dict[str, int] = {}
 
@@ -30,7 +30,7 @@ def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
         result = charge.delay("42")
         desk.deliver()
         with lock("order:42", app=desk.app, parents="all") as lease:
-            endings.end()
+            batching.end()
 
             # Then the key's timeline tells of both, with their tokens, in order
             key = explain_key(desk.app, "order:42")
@@ -40,7 +40,7 @@ def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
                 ("Acquired", lease.fencing_token),
             ]
             assert [e.task_id for e in key.entries[:2]] == [result.id, result.id]
-            words = told(key.entries[0], Clock.of(desk.app))
+            words = describe(key.entries[0], Clock.of(desk.app))
             assert words.endswith(f"took 'order:42' with token {tokens['order:42']}")
 
             # And the parent's has none
@@ -48,4 +48,4 @@ def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
             assert stock.token == tokens["stock:42"]
             assert {e.token for e in explain_key(desk.app, "all").entries} == {None}
         forget(desk.app)
-    endings.end()
+    batching.end()

@@ -12,15 +12,14 @@ import pytest
 import redis
 from celery import Celery
 
-from celery_dlock.backends.base import LockBackend
-from celery_dlock.backends.redis_wire import base_name
-from celery_dlock.core.state import Claim, KeyState, Wait
+from celery_dlock.core.state import Claim, KeyState, WaitMode
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.inspection import looking
-from celery_dlock.inspection.explain import State, explain
-from celery_dlock.inspection.gauges import Gauges
-from celery_dlock.inspection.overview import foremost, page
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.ops import overview
+from celery_dlock.ops.explain import State, explain
+from celery_dlock.ops.overview import Gauges, most_urgent, page
+from celery_dlock.runtime import forget, runtime
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.stores.redis.wire import base_name
 from tests.services.redis import RedisServer
 
 A_MINUTE = 60_000_000
@@ -39,7 +38,7 @@ def hold_all(app: Celery) -> None:
     """Each key is held by a task of its own, and one waits for it."""
     for key in KEYS:
         for task in ("holds", "waits"):
-            claim = Claim(key, f"{key}-{task}:0:0", "n", ttl=A_MINUTE, wait=Wait.QUEUE)
+            claim = Claim(key, f"{key}-{task}:0:0", "n", ttl=A_MINUTE, wait=WaitMode.QUEUE)
             runtime(app).backend.enter(claim, b"{}\n")
 
 
@@ -50,11 +49,11 @@ def spoil(folder: Path, *keys: str) -> None:
 
 
 def shows_the_others(app: Celery) -> None:
-    for lines in (foremost(app).lines, page(app).lines, foremost(app, waiting=True).lines):
+    for lines in (most_urgent(app).lines, page(app).lines, most_urgent(app, waiting=True).lines):
         broken = [line.key for line in lines if line.unreadable]
         held = {line.key for line in lines if line.holders}
         assert (broken, held) == (["order:3"], {*KEYS} - {"order:3"})
-    assert foremost(app).lines[0].unreadable  # what is wrong is not on the next page
+    assert most_urgent(app).lines[0].unreadable  # what is wrong is not on the next page
     gauges = Gauges.of(app)
     assert (gauges.held_keys, gauges.waiting_messages) == (7, 7)
     waits = explain(app, "order:5-waits")
@@ -88,14 +87,14 @@ def test_what_somebody_else_has_written_to_redis_is_named(
 def test_a_store_that_can_read_hardly_any_key_does_not_answer(
     app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "MOST", 2)
+    monkeypatch.setattr(overview, "MOST_UNREADABLE", 2)
     hold_all(app)
     spoil(tmp_path, *KEYS[:2])
-    assert sum(bool(line.unreadable) for line in foremost(app).lines) == 2
+    assert sum(bool(line.unreadable) for line in most_urgent(app).lines) == 2
 
     spoil(tmp_path, *KEYS[:3])
     with pytest.raises(BackendUnavailable):
-        foremost(app)
+        most_urgent(app)
 
 
 def test_a_store_that_is_away_is_not_asked_for_each_key(
@@ -110,5 +109,5 @@ def test_a_store_that_is_away_is_not_asked_for_each_key(
 
     monkeypatch.setattr(backend, "look", away)
     with pytest.raises(BackendUnavailable):
-        looking.look(backend, KEYS)
+        overview.look(backend, KEYS)
     assert asked == [8, 1]

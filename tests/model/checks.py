@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from celery_dlock.core.state import (
+    STRANGER_RESERVED,
+    WAKES_RESERVED,
     Busy,
     Claim,
     Drop,
@@ -19,16 +21,16 @@ from celery_dlock.core.state import (
     KeyState,
     LeaveVerdict,
     Left,
-    Lost,
     Mode,
+    NotHeld,
     Outcome,
     Park,
     Run,
     Same,
-    Wait,
+    Step,
     Waiting,
+    WaitMode,
 )
-from celery_dlock.core.step import Step
 
 
 class Violation(Exception):
@@ -106,10 +108,17 @@ def check_state(state: KeyState) -> Facts:
 def _check_reserved(state: KeyState, live: list[Holder]) -> None:
     """Check that no more are called to have the key, or have it, than may."""
     taken: list[Holder | Grant] = [*live]
-    taken += [g for g in state.grants if g.ending is None and (g.parked or g.due > 0)]
+    taken += [g for g in state.grants if reserved(g) and (g.parked or g.due > 0)]
     if all(t.mode is Mode.EXCLUSIVE for t in taken):
         most = max((t.limit for t in taken), default=0)
         require(len(taken) <= most, "Q no more are called than may", state)
+
+
+def reserved(turn: Grant) -> bool:
+    """Whether the slot is to be kept for *turn*."""
+    strange = turn.handed_back is not None and turn.handed_back < -STRANGER_RESERVED
+    stays_away = turn.calls > WAKES_RESERVED or strange
+    return turn.ending is None and (turn.ordered or not stays_away)
 
 
 def due(state: KeyState) -> bool:
@@ -137,10 +146,29 @@ def check_after(state: KeyState) -> None:
     require(not late, "S4 nobody waits who has waited for too long", state)
 
 
+def check_patience(before: KeyState, after: KeyState) -> None:
+    """Check that a turn keeps the patience of its message, and ends with it when it is called."""
+    for waits in before.waiting:
+        called = next((g for g in after.grants if g.task == waits.task and g.parked), None)
+        if called is not None and called.ending is None:
+            require(called.gives_up == waits.gives_up, "P a turn is as patient", (before, after))
+    for turn in before.grants:
+        if not turn.parked or turn.ending is not None or turn.gives_up is None:
+            continue
+        called = next((g for g in after.grants if g.task == turn.task), None)
+        entry = next((w for w in after.waiting if w.task == turn.task and w.parked), None)
+        if called is not None and called.ending is None:
+            require(called.gives_up == turn.gives_up, "P a turn is as patient", (before, after))
+            late = turn.due <= 0 and turn.gives_up <= 0
+            require(not late, "P who was called in vain ends in time", (before, after))
+        if entry is not None and turn.task not in _running(before) | _running(after):
+            require(entry.gives_up == turn.gives_up, "P who waits on is as patient", entry)
+
+
 def fits(state: KeyState, entry: Waiting) -> bool:
     """Whether *entry* could hold the key beside all holders and grants."""
     taken: list[Holder | Grant] = [*state.holders]
-    taken += [g for g in state.grants if g.ending is None]
+    taken += [g for g in state.grants if reserved(g)]
     if entry.mode is Mode.SHARED:
         return all(t.mode is Mode.SHARED for t in taken)
     if any(t.mode is Mode.SHARED for t in taken):
@@ -163,13 +191,13 @@ def check_enter(
     )
     if isinstance(step.verdict, Run):
         require(len(mine) == 1, "R who is told to run holds the key", step)
-        require(claim.wait is not Wait.ENQUEUE, "Q who publishes does not run", step)
+        require(claim.wait is not WaitMode.ENQUEUE, "Q who publishes does not run", step)
         if not asked:
             require(claim.task not in before.done, "S3 no body starts after done", claim)
             behind = claim.task in {w.task for w in step.state.waiting[1:]}
             require(not behind, "S6 what runs is kept at the head", step)
             _check_admitted(claim, before)
-    if claim.wait in (Wait.QUEUE, Wait.ENQUEUE):
+    if claim.wait in (WaitMode.QUEUE, WaitMode.ENQUEUE):
         require(not isinstance(step.verdict, Same), "Q who queues is parked", step)
         full = isinstance(step.verdict, Busy) and step.verdict.full
         require(full or not isinstance(step.verdict, Busy), "Q who queues is parked", step)
@@ -194,9 +222,7 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
     room: list[Holder | Grant] = [h for h in before.holders if h.frees > 0]
     require(all(h.task != claim.task for h in room), "S1 never two copies of one task", before)
     room += [
-        g
-        for g in before.grants
-        if g.task != claim.task and g.ending is None and (g.parked or g.due > 0)
+        g for g in before.grants if g.task != claim.task and reserved(g) and (g.parked or g.due > 0)
     ]
     require(all(t.mode is claim.mode for t in room), "S1 readers and writers apart", before)
     if claim.mode is Mode.EXCLUSIVE:
@@ -252,7 +278,7 @@ def _check_asked_again(
 ) -> None:
     verdict, both = step.verdict, (step, again)
     grant = next((g for g in step.state.grants if g.task == claim.task), None)
-    if claim.wait is Wait.ENQUEUE:
+    if claim.wait is WaitMode.ENQUEUE:
         kept = Drop if isinstance(verdict, Park) else type(verdict)
         require(isinstance(again.verdict, kept), "R asked again, the same verdict", both)
         return
@@ -267,8 +293,11 @@ def _check_asked_again(
         require(taken, "R the grant is taken when asked again", both)
         return
     if isinstance(verdict, Busy) and isinstance(again.verdict, Run):
-        # It was refused for the sake of those who waited; they were called, and there was room.
-        require(before.parked > step.state.parked, "R asked again, the same verdict", both)
+        # It was refused for the sake of those who waited or had their turn. They were called, and
+        # there was room; or whoever does not come has lost the slot as the operation ended.
+        stays_away = sum(map(reserved, before.grants)) > sum(map(reserved, step.state.grants))
+        called = before.parked > step.state.parked
+        require(called or stays_away, "R asked again, the same verdict", both)
         return
     require(same, "R asking again changes nothing", both)
     expected: type = Drop if isinstance(verdict, Park) else type(verdict)
@@ -289,10 +318,10 @@ def check_leave(
     if outcome is Outcome.DONE:
         require(claim.task in step.state.done, "S3 what is done is remembered", step)
     again_is_due = outcome in (Outcome.ABANDONED, Outcome.UNUSED) or (
-        outcome is Outcome.REPEAT and claim.wait in (Wait.QUEUE, Wait.LOOK)
+        outcome is Outcome.REPEAT and claim.wait in (WaitMode.QUEUE, WaitMode.LOOK)
     )
     if again_is_due and isinstance(step.verdict, Left):
         require(claim.task in dict(step.state.lost), "S6 a lost run is remembered", step)
     require(same and not again.wakes, "R leaving twice changes nothing", (step, again))
-    require(isinstance(again.verdict, Lost), "R who left has nothing to leave", again)
+    require(isinstance(again.verdict, NotHeld), "R who left has nothing to leave", again)
     require(again.verdict.carried == step.verdict.carried, "R carried stays", (step, again))

@@ -1,8 +1,9 @@
-"""What must hold of messages that are kept, revoked, buried and replayed."""
+"""What must hold of messages that are kept, revoked, dead-lettered and replayed."""
 
 from __future__ import annotations
 
 from celery_dlock.core import machine, upkeep
+from celery_dlock.core.operations import Cancel, DeadLetter, HandBack, Operation
 from celery_dlock.core.state import (
     Claim,
     Drop,
@@ -10,31 +11,36 @@ from celery_dlock.core.state import (
     EnterVerdict,
     KeyState,
     LeaveVerdict,
+    Left,
     Outcome,
     Reason,
     Run,
-    Wait,
+    Step,
+    WaitMode,
 )
-from celery_dlock.core.step import Step
 from tests.model.checks import require
 
 
-def check_buried(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
-    """Check that whose runs were lost so often is put aside, and nobody else."""
+def check_dead_lettered(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
+    """Check that whose runs were lost so often is dead-lettered, and nobody else."""
     runs = [h for h in before.holders if h.task == claim.task]
     lost = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in runs)
     if step.verdict == Drop(Reason.DEAD):
-        require(lost >= machine.MAX_LOST_RUNS, "B nobody is buried before his runs were lost", step)
-        require(not any(h.frees > 0 for h in runs), "B nobody is buried while he runs", step)
+        require(
+            lost >= machine.MAX_LOST_RUNS,
+            "B nobody is dead-lettered before his runs were lost",
+            step,
+        )
+        require(not any(h.frees > 0 for h in runs), "B nobody is dead while he runs", step)
         ends = any(g.task == claim.task and g.ending is not None for g in before.grants)
-        require(not ends, "B who was called to end is not buried", step)
+        require(not ends, "B who was called to end is not dead-lettered", step)
         listed = [d.task for d in step.state.dead] == [claim.task]
         require(listed, "B who is told to be dead is on the list", step)
         _check_gone(claim.task, step.state)
     else:
         require(not step.state.dead, "B who is on the list is told so", step)
         again = isinstance(step.verdict, Run) and not any(h.nonce == claim.nonce for h in runs)
-        few = lost < machine.MAX_LOST_RUNS or claim.wait not in (Wait.QUEUE, Wait.LOOK)
+        few = lost < machine.MAX_LOST_RUNS or claim.wait not in (WaitMode.QUEUE, WaitMode.LOOK)
         require(few or not again, "B what was lost so often does not run again", step)
 
 
@@ -49,14 +55,15 @@ def check_unused(
         require(few, "B what never ran is not counted as lost", step)
 
 
-def check_upkeep(rule: str, task: str, before: KeyState, step: Step[bool]) -> None:
-    """Check what came of it when people revoked, buried or replayed *task*."""
+def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool]) -> None:
+    """Check what came of it when people revoked, dead-lettered or replayed a task."""
+    task = operation.claim.task
     held = {h.task for h in before.holders if h.frees > 0}
     turn = next((g for g in before.grants if g.task == task and g.parked), None)
     entry = any(w.task == task and w.lapses is None for w in before.waiting)
     after = next((g for g in step.state.grants if g.task == task), None)
-    match rule:
-        case "cancel":
+    match operation:
+        case Cancel():
             waits = turn is not None or (entry and task not in held)
             require(step.verdict == waits, "S9 what waits can be revoked, and only that", step)
             ends = after is not None and after.ending is not None
@@ -65,17 +72,20 @@ def check_upkeep(rule: str, task: str, before: KeyState, step: Step[bool]) -> No
             ending = after.ending if after is not None else None
             due = ending is (earlier or Ending.REVOKED)
             require(due or not step.verdict, "S9 what is revoked ends as revoked", step)
-        case "bury":
-            often = turn is not None and turn.calls >= upkeep.CALLS_BEFORE_DEAD
+        case DeadLetter():
+            often = turn is not None and turn.calls >= upkeep.WAKES_BEFORE_DEAD
             require(step.verdict == often, "B a message is dead after so many calls", step)
             require(bool(step.state.dead) == often, "B a dead message is on the list", step)
             if often:
                 _check_gone(task, step.state)
-        case "hand back":
+        case HandBack():
             require(step.verdict == (turn is not None), "Q who was called is handed back", step)
             if turn is None or after is None:
                 return
             require(after.due > 0, "Q what is handed back is called again", step)
+            since = after.handed_back if turn.handed_back is None else turn.handed_back
+            told = after.handed_back == since is not None or bool(turn.taker)
+            require(told, "P since when it is handed back is known", step)
             if turn.taker:
                 require(
                     after == turn or turn.due <= 0, "S7 one delivery brings an ending about", step
@@ -93,3 +103,14 @@ def check_upkeep(rule: str, task: str, before: KeyState, step: Step[bool]) -> No
 def _check_gone(task: str, state: KeyState) -> None:
     left = {w.task for w in state.waiting} | {g.task for g in state.grants}
     require(task not in left, "B what is dead neither waits nor has a turn", state)
+
+
+def check_left_again(step: Step[LeaveVerdict], again: Step[LeaveVerdict], *, same: bool) -> None:
+    """Check what is answered to who says that it did not hear the first answer."""
+    both = (step, again)
+    require(same, "R asking again changes nothing", both)
+    if isinstance(step.verdict, Left):
+        require(again.verdict == step.verdict, "R asked again, it left as the first time", both)
+    called = {turn.task for turn in step.wakes if turn.calls == 1}
+    told = {turn.task for turn in again.wakes}
+    require(called <= told, "R who was called in a lost answer is called again", both)

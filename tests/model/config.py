@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_dlock.core.state import Mode, Wait
+from celery_dlock.core.state import Mode, WaitMode
 
 #: What can go wrong. Each costs one of a configuration's faults.
 CRASH = "crash"  # a worker is gone; late acknowledgement brings its message back
@@ -32,10 +32,11 @@ class Task:
     refused. ``keep``: the store has its message while it runs. ``ordered``: it takes its place when
     it is published. ``looks``: it asks for the key before it queues for it. ``revocable``: it may
     be revoked at any moment. ``unknown``: there are workers that do not know it.
-    ``foreign``: there are sweepers that cannot publish it.
+    ``foreign``: there are sweepers that cannot publish it. ``unanswered``: it may be called in vain
+    for long, although it comes in the end.
     """
 
-    wait: Wait = Wait.QUEUE
+    wait: WaitMode = WaitMode.QUEUE
     mode: Mode = Mode.EXCLUSIVE
     limit: int = 1
     retries_as: int | None = None
@@ -50,6 +51,7 @@ class Task:
     revocable: bool = False
     unknown: bool = False
     foreign: bool = False
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Config:
     ``early_ack``: a message is acknowledged as it is delivered, and the broker never delivers it
     again. ``shared_ack``: a message that is delivered twice is acknowledged for both by the first
     who does, as on Redis; the worker that still has it is then its last. ``most_lost`` and
-    ``most_calls`` are put in the place of ``MAX_LOST_RUNS`` and ``CALLS_BEFORE_DEAD`` (0: they stay
+    ``most_calls`` are put in the place of ``MAX_LOST_RUNS`` and ``WAKES_BEFORE_DEAD`` (0: they stay
     as they are, out of reach). The rules only ask whether a count is 0 and whether it has come to
     that number, so a lower one leaves out nothing but repetitions.
     """

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from celery_dlock.core.state import Mode, Wait
+from celery_dlock.core.state import Mode, WaitMode
 from tests.model import configs_of_keeping as keeping
 from tests.model.config import Config, Task
 
-QUEUE, PLACE, NOT = Task(), Task(Wait.PLACE), Task(Wait.NOT)
-READ, READ_PLACE = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
-QUEUE_2, PLACE_2, NOT_2 = Task(limit=2), Task(Wait.PLACE, limit=2), Task(Wait.NOT, limit=2)
-SHRINK, SHRINK_PLACE = Task(limit=2, becomes=QUEUE), Task(Wait.PLACE, limit=2, becomes=PLACE)
-UNPARK, PARK = Task(becomes=PLACE), Task(Wait.PLACE, becomes=QUEUE)
+QUEUE, PLACE, NOT = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
+READ, READ_PLACE = Task(mode=Mode.SHARED), Task(WaitMode.PLACE, Mode.SHARED)
+QUEUE_2, PLACE_2, NOT_2 = Task(limit=2), Task(WaitMode.PLACE, limit=2), Task(WaitMode.NOT, limit=2)
+SHRINK, SHRINK_PLACE = Task(limit=2, becomes=QUEUE), Task(WaitMode.PLACE, limit=2, becomes=PLACE)
+UNPARK, PARK = Task(becomes=PLACE), Task(WaitMode.PLACE, becomes=QUEUE)
 WRITES, READS = Task(mode=Mode.SHARED, becomes=QUEUE), Task(becomes=READ)
 IMPATIENT, ONE_WAITS = Task(gives_up=True), Task(max_waiting=1)
 REPLACES = Task(max_waiting=1, replaces=True, gives_up=True)
+REPLACES_ONLY = Task(max_waiting=1, replaces=True)
 
 PAIRS = {
     "queue": (QUEUE, QUEUE),
@@ -46,14 +47,14 @@ TRIPLES = {
     "one gives up, a place": (IMPATIENT, PLACE, QUEUE),
     "the newest replaces": (REPLACES, REPLACES, REPLACES),
     "one may wait": (ONE_WAITS, ONE_WAITS, ONE_WAITS),
-    "a rescheduled retry, and another": (Task(Wait.PLACE, retries_as=2), PLACE, PLACE),
+    "a rescheduled retry, and another": (Task(WaitMode.PLACE, retries_as=2), PLACE, PLACE),
 }
 CHANGES = {
     "a policy that changes": (UNPARK, UNPARK),
     "policies that swap": (UNPARK, PARK),
     "a reader that becomes a writer": (WRITES, READ),
     "a writer that becomes a reader": (READS, QUEUE),
-    "a skip that becomes a queue": (Task(Wait.NOT, becomes=QUEUE), PLACE),
+    "a skip that becomes a queue": (Task(WaitMode.NOT, becomes=QUEUE), PLACE),
 }
 SLOTS = {
     "two slots": (QUEUE_2, QUEUE_2, QUEUE_2),
@@ -66,6 +67,9 @@ SHRINKS = {
     "a limit that shrinks, rescheduled": (SHRINK_PLACE, SHRINK_PLACE, SHRINK_PLACE),
 }
 
+#: With a fault, each of them takes as long as ten others.
+LARGE = ("two give up", "the newest replaces")
+
 QUICK = (
     *(Config(f"{name}; 3 tasks", tasks) for name, tasks in TRIPLES.items()),
     *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SLOTS.items()),
@@ -77,7 +81,12 @@ SLOW = (
         Config(f"{name}; 2 tasks, 2 faults", PAIRS[name], faults=2)
         for name in ("queue", "reschedule", "skip", "queue and reschedule", "reader and writer")
     ),
-    *(Config(f"{name}; 3 tasks, 1 fault", tasks, faults=1) for name, tasks in TRIPLES.items()),
+    *(
+        Config(f"{name}; 3 tasks, 1 fault", tasks, faults=1)
+        for name, tasks in TRIPLES.items()
+        if name not in LARGE
+    ),
+    Config("the newest replaces, none gives up; 3 tasks, 1 fault", (REPLACES_ONLY,) * 3, faults=1),
     *(Config(f"{name}; 2 tasks, 1 fault", tasks, faults=1) for name, tasks in CHANGES.items()),
     *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SHRINKS.items()),
     Config("two slots; 3 tasks, 1 fault", SLOTS["two slots"], faults=1),
@@ -90,6 +99,7 @@ SLOW = (
 )
 FULL = (
     Config("queue; 3 tasks, 2 faults", TRIPLES["queue"], faults=2),
+    *(Config(f"{name}; 3 tasks, 1 fault", TRIPLES[name], faults=1) for name in LARGE),
     Config("queue; one ack for copies, 2 faults", (QUEUE, QUEUE), faults=2, shared_ack=True),
     *(Config(f"{name}; 2 tasks, 2 faults", tasks, faults=2) for name, tasks in CHANGES.items()),
     *(

@@ -1,11 +1,11 @@
-"""The worlds of messages that are kept, published in order, reserved, revoked, buried, replayed."""
+"""The worlds of messages that are kept, published in order, reserved, revoked, dead, replayed."""
 
 from __future__ import annotations
 
-from celery_dlock.core.state import Mode, Wait
+from celery_dlock.core.state import Mode, WaitMode
 from tests.model.config import Config, Task
 
-QUEUE, PLACE = Task(), Task(Wait.PLACE)
+QUEUE, PLACE = Task(), Task(WaitMode.PLACE)
 QUEUE_2 = Task(limit=2)
 KEEP, KEEP_2, KEEP_READ = (
     Task(keep=True),
@@ -26,6 +26,8 @@ REVOKED_ORDERED = Task(revocable=True, ordered=True)
 UNKNOWN, UNKNOWN_KEEP = Task(unknown=True), Task(unknown=True, keep=True)
 FOREIGN, FOREIGN_LATE = Task(foreign=True), Task(foreign=True, gives_up=True)
 UNKNOWN_LATE = Task(unknown=True, revocable=True, gives_up=True)
+IN_VAIN, IN_VAIN_LATE = Task(unanswered=True), Task(unanswered=True, gives_up=True)
+IN_VAIN_ORDERED = Task(unanswered=True, ordered=True, gives_up=True)
 EVERYTHING = Task(ordered=True, keep=True, retries_as=2, reserves=True)
 
 QUICK = (
@@ -41,9 +43,12 @@ QUICK = (
     Config("reserved for a retry; 1 fault", (RESERVES_AT_ONCE, QUEUE), faults=1),
     Config("revoked; 2 tasks", (REVOKED, REVOKED)),
     Config("revoked; 1 fault", (REVOKED, QUEUE), faults=1),
-    Config("buried, 1 lost run; 1 task, 2 faults", (QUEUE,), faults=2, most_lost=1),
+    Config("dead-lettered, 1 lost run; 1 task, 2 faults", (QUEUE,), faults=2, most_lost=1),
     Config("handed back; 1 fault", (QUEUE, FOREIGN), faults=1, most_calls=2),
-    Config("buried, 2 calls; 2 tasks", (UNKNOWN, UNKNOWN), most_calls=2),
+    Config("dead-lettered, 2 calls; 2 tasks", (UNKNOWN, UNKNOWN), most_calls=2),
+    Config("called in vain; 3 tasks", (IN_VAIN, QUEUE, IN_VAIN)),
+    Config("called in vain; 1 fault", (IN_VAIN_LATE, QUEUE), faults=1),
+    Config("called in vain, ordered; 1 fault", (IN_VAIN_ORDERED, ORDERED), faults=1),
 )
 SLOW = (
     Config("handed back, and late; 1 fault", (QUEUE, FOREIGN_LATE), faults=1, most_calls=2),
@@ -79,31 +84,34 @@ SLOW = (
     Config("revoked; 3 tasks", (REVOKED, REVOKED, QUEUE)),
     Config("revoked, kept; early, 1 fault", (REVOKED_KEEP,) * 2, faults=1, early_ack=True),
     Config("revoked, ordered; 1 fault", (REVOKED_ORDERED, ORDERED), faults=1),
-    Config("buried, 1 lost run; 2 faults", (QUEUE, QUEUE), faults=2, most_lost=1),
+    Config("dead-lettered, 1 lost run; 2 faults", (QUEUE, QUEUE), faults=2, most_lost=1),
     Config(
-        "buried, 2 lost runs; early, kept, 2 faults",
+        "dead-lettered, 2 lost runs; early, kept, 2 faults",
         (KEEP,) * 2,
         faults=2,
         early_ack=True,
         most_lost=2,
     ),
-    Config("buried, 2 lost runs; 1 task, 3 faults", (QUEUE,), faults=3, most_lost=2),
+    Config("dead-lettered, 2 lost runs; 1 task, 3 faults", (QUEUE,), faults=3, most_lost=2),
     Config(
-        "buried, 1 lost run; a policy that changes, 2 faults",
+        "dead-lettered, 1 lost run; a policy that changes, 2 faults",
         (Task(becomes=PLACE),),
         faults=2,
         most_lost=1,
     ),
-    Config("buried, 2 calls; 3 tasks", (UNKNOWN, UNKNOWN, QUEUE), most_calls=2),
+    Config("dead-lettered, 2 calls; 3 tasks", (UNKNOWN, UNKNOWN, QUEUE), most_calls=2),
     Config(
-        "buried, 2 calls; early, kept, 1 fault",
+        "dead-lettered, 2 calls; early, kept, 1 fault",
         (UNKNOWN_KEEP, KEEP),
         faults=1,
         early_ack=True,
         most_calls=2,
     ),
     Config(
-        "buried, 2 calls; revoked and late, 1 fault", (UNKNOWN_LATE, KEEP), faults=1, most_calls=2
+        "dead-lettered, 2 calls; revoked and late, 1 fault",
+        (UNKNOWN_LATE, KEEP),
+        faults=1,
+        most_calls=2,
     ),
 )
 FULL = (
@@ -122,17 +130,17 @@ FULL = (
     ),
     Config("revoked and late; 3 tasks, 1 fault", (REVOKED_LATE, REVOKED, QUEUE), faults=1),
     Config("revoked, kept; early, 2 faults", (REVOKED_KEEP,) * 2, faults=2, early_ack=True),
-    Config("buried, 1 lost run; one kept, 2 faults", (KEEP, QUEUE), faults=2, most_lost=1),
+    Config("dead-lettered, 1 lost run; one kept, 2 faults", (KEEP, QUEUE), faults=2, most_lost=1),
     Config(
-        "buried, 1 lost run; two slots, 2 faults",
+        "dead-lettered, 1 lost run; two slots, 2 faults",
         (QUEUE_2, QUEUE_2),
         workers=3,
         faults=2,
         most_lost=1,
     ),
-    Config("buried, 1 lost run; looks, 2 faults", (LOOKS, LOOKS), faults=2, most_lost=1),
+    Config("dead-lettered, 1 lost run; looks, 2 faults", (LOOKS, LOOKS), faults=2, most_lost=1),
     Config(
-        "buried, 1 lost run; revoked and late, 2 faults",
+        "dead-lettered, 1 lost run; revoked and late, 2 faults",
         (REVOKED_LATE, QUEUE),
         faults=2,
         most_lost=1,

@@ -19,7 +19,7 @@ ENDINGS = (
     Defect(
         "nobody has ever waited for too long",
         "settle",
-        "if _waited_enough(w, now)",
+        "if _waited_enough(state, w, now)",
         "if False",
         "S4",
         LATE,
@@ -37,7 +37,7 @@ ENDINGS = (
     Defect(
         "an ending keeps a slot",
         "free",
-        "(g for g in state.grants if g.ending is None)",
+        "(g for g in state.grants if g.reserves)",
         "state.grants",
         "S",
         Config("three, one gives up", (Q, IMPATIENT, Q)),
@@ -48,7 +48,7 @@ ENDINGS = (
         "_take_turn",
         "if grant.ending is not None:",
         "if False:",
-        "S",
+        "R",
         Config("three, one gives up", (Q, IMPATIENT, Q)),
     ),
     Defect(
@@ -61,7 +61,7 @@ ENDINGS = (
     ),
     Defect(
         "an ending whose taker has died is nobody's to take",
-        "_call",
+        "_wake",
         'taker=""',
         "taker=grant.taker",
         "S5",

@@ -61,7 +61,7 @@ KEPT_AND_ORDERED = (
     Defect(
         "who publishes in order takes the key",
         "_start_or_wait",
-        "claim.wait is not Wait.ENQUEUE and ",
+        "claim.wait is not WaitMode.ENQUEUE and ",
         "",
         "Q who publishes does not run",
         IN_ORDER,
@@ -69,7 +69,7 @@ KEPT_AND_ORDERED = (
     Defect(
         "who publishes twice is put back",
         "_answer",
-        "asks_twice = grant is not None and grant.parked and claim.wait is Wait.ENQUEUE",
+        "asks_twice = grant is not None and grant.parked and claim.wait is WaitMode.ENQUEUE",
         "asks_twice = False",
         "R",
         IN_ORDER,
@@ -85,8 +85,8 @@ KEPT_AND_ORDERED = (
     Defect(
         "who only looks is parked",
         "_start_or_wait",
-        "if claim.wait in (Wait.NOT, Wait.LOOK):",
-        "if claim.wait is Wait.NOT:",
+        "if claim.wait in (WaitMode.NOT, WaitMode.LOOK):",
+        "if claim.wait is WaitMode.NOT:",
         "Q who does not queue is only put back",
         Config("two that look", (LOOKS, LOOKS)),
     ),
@@ -94,7 +94,7 @@ KEPT_AND_ORDERED = (
         "who looked before it ran is not put back",
         "_conclude",
         "if not claim.has_message:",
-        "if claim.wait is not Wait.QUEUE:",
+        "if claim.wait is not WaitMode.QUEUE:",
         "S6 a lost run is remembered",
         Config("two that look, 1 fault", (LOOKS, LOOKS), faults=1),
     ),
@@ -142,6 +142,20 @@ UNHEARD = (
         "if mine is not None:",
         "if mine is not None and outcome is not Outcome.UNUSED:",
         "R who left has nothing to leave",
+    ),
+    Defect(
+        "who did not hear that it has left is told that it has lost",
+        "leave",
+        "(claim.again and _may_have_left(state, claim, outcome))",
+        "False",
+        "R asked again, it left as the first time",
+    ),
+    Defect(
+        "a call in an answer that is lost is not repeated",
+        "leave",
+        "if claim.again:",
+        "if False:",
+        "R who was called in a lost answer is called again",
     ),
     Defect(
         "each answer that is lost counts as a lost run",

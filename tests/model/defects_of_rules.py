@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from celery_dlock.core import edits, turns
-from celery_dlock.core.state import Mode, Wait
+from celery_dlock.core.state import Mode, WaitMode
 from tests.model.config import CRASH, LEASE, REDELIVER, Config, Task
 from tests.model.defects import Defect
 
-Q, P, N = Task(), Task(Wait.PLACE), Task(Wait.NOT)
-RQ, RP = Task(mode=Mode.SHARED), Task(Wait.PLACE, Mode.SHARED)
+Q, P, N = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
+RQ, RP = Task(mode=Mode.SHARED), Task(WaitMode.PLACE, Mode.SHARED)
 Q2 = Task(limit=2)
 SHRINKING, MIXED = Task(limit=2, becomes=Q), Task(becomes=P)
 
@@ -43,7 +43,7 @@ RULES = (
     ),
     Defect(
         "a call that nobody answers is not repeated",
-        "settle",
+        "_wake_due",
         "if g.parked and g.due <= now",
         "if g.parked and g.due <= now and not g.calls",
         "L",
@@ -185,7 +185,7 @@ RULES = (
     ),
     Defect(
         "the dead keep their slots",
-        "expire",
+        "drop_expired",
         "if h.frees > now",
         "if True",
         "L",
@@ -193,7 +193,7 @@ RULES = (
     ),
     Defect(
         "the lock delay is not kept",
-        "expire",
+        "drop_expired",
         "if h.frees > now",
         "if h.expires > now",
         "S1",
@@ -202,7 +202,7 @@ RULES = (
     ),
     Defect(
         "a grant outlives the place it was for",
-        "expire",
+        "drop_expired",
         "if g.parked or g.due > now",
         "if True",
         "L",
@@ -211,7 +211,7 @@ RULES = (
     ),
     Defect(
         "places never lapse",
-        "expire",
+        "_drop_expired_places",
         "if w.lapses is not None and w.lapses <= now",
         "if False",
         "L",
@@ -253,7 +253,7 @@ RULES = (
     ),
     Defect(
         "a run that was lost is forgotten",
-        "expire",
+        "drop_expired",
         "state = count_lost(state, holder.task)",
         "pass",
         "S6",

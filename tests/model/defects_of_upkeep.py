@@ -1,13 +1,13 @@
-"""The machine with one rule spoilt at a time: of what is revoked, buried, handed back, replayed."""
+"""The machine with one rule spoilt at a time: what is revoked, dead, handed back or replayed."""
 
 from __future__ import annotations
 
-from celery_dlock.core import edits, upkeep
-from celery_dlock.core.state import Wait
+from celery_dlock.core import edits, turns, upkeep
+from celery_dlock.core.state import WaitMode
 from tests.model.config import CRASH, REPLY, Config, Task
 from tests.model.defects import Defect
 
-Q, CHANGES = Task(), Task(becomes=Task(Wait.PLACE))
+Q, CHANGES = Task(), Task(becomes=Task(WaitMode.PLACE))
 REVOKED, UNKNOWN = Task(revocable=True), Task(unknown=True)
 
 REVOKE = Config("revoked, 1 fault", (REVOKED, Q), faults=1)
@@ -25,6 +25,11 @@ LOST_CHANGED = Config(
 HANDED_BACK = Config("handed back, 1 fault", (Q, Task(foreign=True)), faults=1, most_calls=2)
 HANDED_BACK_LATE = Config(
     "handed back, and late", (Q, Task(foreign=True, gives_up=True)), faults=1, most_calls=2
+)
+IN_VAIN = Config("in vain", (Task(unanswered=True), Q, Q))
+IN_VAIN_LATE = Config("in vain, and late", (Task(unanswered=True, gives_up=True), Q), faults=1)
+IN_VAIN_ORDERED = Config(
+    "in vain, ordered", (Task(unanswered=True, ordered=True), Task(ordered=True))
 )
 CALLED = Config("two calls", (UNKNOWN, UNKNOWN), most_calls=2)
 
@@ -66,7 +71,7 @@ REVOKES = (
         upkeep,
     ),
 )
-BURIES = (
+DEAD_LETTERS = (
     Defect(
         "a body that gives its lock up runs for ever",
         "_conclude",
@@ -93,24 +98,24 @@ BURIES = (
         edits,
     ),
     Defect(
-        "who was called to end is buried",
+        "who was called to end is dead-lettered",
         "_answer",
         "if not ends and running",
         "if running",
-        "B who was called to end is not buried",
+        "B who was called to end is not dead-lettered",
         LOST_REVOKED,
     ),
     Defect(
-        "the copy of what runs is buried",
+        "the copy of what runs is dead-lettered",
         "_answer",
         "if not ends and running is None and",
         "if not ends and",
-        "B nobody is buried while he runs",
+        "B nobody is dead while he runs",
         LOST_CHANGED,
     ),
     Defect(
         "a dead message is on no list",
-        "bury",
+        "to_dead_letter",
         "(*state.dead, Dead(task, mode, limit, cause, now))",
         "state.dead",
         "B who is told to be dead is on the list",
@@ -119,7 +124,7 @@ BURIES = (
     ),
     Defect(
         "a dead message waits as well",
-        "bury",
+        "to_dead_letter",
         "state = leave_queue(state, task)",
         "pass",
         "B",
@@ -127,9 +132,9 @@ BURIES = (
         edits,
     ),
     Defect(
-        "one worker that does not know a task buries it",
-        "bury",
-        "turn.calls >= CALLS_BEFORE_DEAD",
+        "one worker that does not know a task dead-letters it",
+        "dead_letter",
+        "turn.calls >= WAKES_BEFORE_DEAD",
         "True",
         "B a message is dead after so many calls",
         CALLED,
@@ -181,4 +186,59 @@ BURIES = (
         edits,
     ),
 )
-UPKEEP = (*REVOKES, *BURIES)
+UNANSWERED = (
+    Defect(
+        "a turn that nobody takes blocks its key for ever",
+        "free",
+        "if g.reserves",
+        "if g.ending is None",
+        "S4 no slot stays free while a message waits that fits",
+        IN_VAIN,
+        edits,
+    ),
+    Defect(
+        "a turn is overtaken whose order was promised",
+        "free",
+        "if g.reserves",
+        "if g.ending is None and not g.unanswered",
+        "",
+        IN_VAIN_ORDERED,
+        edits,
+    ),
+    Defect(
+        "who was called is patient for ever",
+        "_wake",
+        "ending = Ending.TIMED_OUT",
+        "pass",
+        "P who was called in vain ends in time",
+        IN_VAIN_LATE,
+        turns,
+    ),
+    Defect(
+        "a turn forgets how patient its message was",
+        "to_grant",
+        "gives_up=entry.gives_up",
+        "gives_up=None",
+        "P",
+        IN_VAIN_LATE,
+        edits,
+    ),
+    Defect(
+        "who comes too late to its turn is patient anew",
+        "_take_turn",
+        "return to_head(state, claim, grant, now), Park()",
+        "return insert(state, claim, now, state.first - 1, None), Park()",
+        "P who waits on is as patient",
+        IN_VAIN_LATE,
+    ),
+    Defect(
+        "since when a message is handed back is forgotten",
+        "hand_back",
+        "handed_back=since",
+        "handed_back=None",
+        "P since when it is handed back is known",
+        HANDED_BACK,
+        upkeep,
+    ),
+)
+UPKEEP = (*REVOKES, *DEAD_LETTERS, *UNANSWERED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_dlock.core.state import Outcome, Wait
+from celery_dlock.core.state import Outcome, WaitMode
 from tests.model import entering, workers
 from tests.model.config import REDELIVER, REPLY, Config, Task
 from tests.model.defects import Defect, Disorder
@@ -16,7 +16,7 @@ from tests.model.world import (
     SKIP_CALLBACKS,
 )
 
-N, P = Task(Wait.NOT), Task(Wait.PLACE)
+N, P = Task(WaitMode.NOT), Task(WaitMode.PLACE)
 PLACES = Config("two places, 1 fault", (P, P), faults=1)
 SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
 KEPT = Config("two kept, early, 1 fault", (Task(keep=True),) * 2, faults=1, early_ack=True)

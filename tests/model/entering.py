@@ -15,7 +15,7 @@ from celery_dlock.core.state import (
     Reason,
     Run,
     Same,
-    Wait,
+    WaitMode,
 )
 from tests.model.checks import require
 from tests.model.config import REPLY
@@ -40,7 +40,7 @@ from tests.model.world import (
 
 def look(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     """A task that tells that it is going to wait asks first; its predecessor it does not join."""
-    op = model.keys.enter(world.key, model.claim(me, Wait.LOOK), model.next_token(world))
+    op = model.keys.enter(world.key, model.claim(me, WaitMode.LOOK), model.next_token(world))
     after = _judged(model, me, op.verdict)
     if isinstance(op.verdict, Same | Busy):
         holder = op.verdict.holder
@@ -92,7 +92,7 @@ def _check_verdict(world: World, me: Worker, after: Worker, op: Op) -> None:
 
 def _of_no_use(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     """Celery throws a message away whose task the worker does not know; the store has it."""
-    op = model.keys.bury(world.key, f"t{me.task}")
+    op = model.keys.dead_letter(world.key, f"t{me.task}")
     after = Worker(ACK, me.task, tag=me.tag, wakes=model.numbers(op.wakes))
     world = _noted(called(model, world, op), op)
     yield f"t{me.task} is unknown here", 0, moved(model, world, at, after)
@@ -118,7 +118,7 @@ def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
         case Same():
             return Worker(AGAIN, me.task, tag=me.tag)
         case Busy():
-            final = spec.wait is Wait.NOT or verdict.full
+            final = spec.wait is WaitMode.NOT or verdict.full
             return Worker(SKIP_RESULT if final else AGAIN, me.task, tag=me.tag)
         case End():
             return Worker(END_RESULT, me.task, me.nonce, ended=True, tag=me.tag)

@@ -40,10 +40,10 @@ def explore(config: Config) -> Report:
     Raises :exc:`~tests.model.checks.Violation` with the shortest way to the first broken rule.
     """
     most_lost = config.most_lost or machine.MAX_LOST_RUNS
-    most_calls = config.most_calls or upkeep.CALLS_BEFORE_DEAD
+    most_calls = config.most_calls or upkeep.WAKES_BEFORE_DEAD
     with (
         mock.patch.object(machine, "MAX_LOST_RUNS", most_lost),
-        mock.patch.object(upkeep, "CALLS_BEFORE_DEAD", most_calls),
+        mock.patch.object(upkeep, "WAKES_BEFORE_DEAD", most_calls),
     ):
         return _explore(config)
 

@@ -13,17 +13,37 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from celery_dlock.core import machine, upkeep
-from celery_dlock.core.state import Cause, Claim, Dead, KeyState, Mode, Outcome
-from celery_dlock.core.step import Step
+from celery_dlock.core import machine
+from celery_dlock.core.operations import Cancel, DeadLetter, HandBack, Operation, Reap, Replay
+from celery_dlock.core.state import (
+    STRANGER_RESERVED,
+    WAKES_RESERVED,
+    Cause,
+    Claim,
+    Dead,
+    KeyState,
+    Mode,
+    Outcome,
+    Step,
+)
 from tests.model import checks
-from tests.model.checks_of_keeping import check_buried, check_unused, check_upkeep
+from tests.model.checks_of_keeping import (
+    check_dead_lettered,
+    check_left_again,
+    check_unused,
+    check_upkeep,
+)
 
 NOW = 0
 AHEAD = 1
 
+#: So many calls reserve nothing any more; one more is as many.
+IN_VAIN = WAKES_RESERVED + 1
+
+#: What was handed back so long ago, too.
+LONG_AGO = -10 * STRANGER_RESERVED
+
 Alter = Callable[[KeyState], KeyState]
-Rule = Callable[[KeyState, int], Step[Any]]
 
 
 class Op(NamedTuple):
@@ -50,7 +70,13 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
         for n, w in enumerate(state.waiting, 1)
     )
     grants = (
-        replace(g, calls=max(1, min(g.calls, most_calls)), due=when(g.due)) for g in state.grants
+        replace(
+            g,
+            calls=IN_VAIN if g.calls >= IN_VAIN else max(1, min(g.calls, most_calls)),
+            due=when(g.due),
+            gives_up=_when(g.gives_up),
+        )
+        for g in state.grants
     )
     return replace(
         state,
@@ -108,7 +134,7 @@ class Keys:
             again = machine.enter(self._normal(step.state), claim, NOW, token + 1)
             same = self._normal(again.state) == self._normal(step.state)
             checks.check_enter(before, claim, step, again, same=same)
-            check_buried(before, claim, step)
+            check_dead_lettered(before, claim, step)
             found = self._ops[name] = self._op(key, before, step)
         return found
 
@@ -121,6 +147,11 @@ class Keys:
             again = machine.leave(self._normal(step.state), claim, outcome, NOW)
             same = self._normal(again.state) == self._normal(step.state)
             checks.check_leave(claim, outcome, step, again, same=same)
+            says_so = machine.leave(
+                self._normal(step.state), replace(claim, again=True), outcome, NOW
+            )
+            same = self._normal(says_so.state) == self._normal(step.state)
+            check_left_again(step, says_so, same=same)
             check_unused(before, claim, outcome, step)
             found = self._ops[name] = self._op(key, before, step)
         return found
@@ -135,36 +166,31 @@ class Keys:
         return found
 
     def reap(self, key: int) -> Op:
-        return self._rule(key, "reap", "", machine.reap)
+        return self._upkeep(key, Reap("key"))
 
     def cancel(self, key: int, task: str) -> Op:
-        return self._rule(key, "cancel", task, lambda state, now: upkeep.cancel(state, task, now))
+        return self._upkeep(key, Cancel("key", task))
 
-    def bury(self, key: int, task: str) -> Op:
-        cause = Cause.UNKNOWN_TASK
-        return self._rule(
-            key, "bury", task, lambda state, now: upkeep.bury(state, task, cause, now)
-        )
+    def dead_letter(self, key: int, task: str) -> Op:
+        return self._upkeep(key, DeadLetter("key", task, Cause.UNKNOWN_TASK))
 
     def hand_back(self, key: int, task: str) -> Op:
-        return self._rule(
-            key, "hand back", task, lambda state, now: upkeep.hand_back(state, task, now)
-        )
+        return self._upkeep(key, HandBack("key", task))
 
     def replay(self, key: int, task: str, mode: Mode, limit: int) -> Op:
-        dead = Dead(task, mode, limit, Cause.RUNS_LOST, NOW)
-        return self._rule(
-            key, "replay", task, lambda state, now: upkeep.replay(state, task, dead, now)
+        return self._upkeep(
+            key, Replay("key", task), (Dead(task, mode, limit, Cause.RUNS_LOST, NOW),)
         )
 
-    def _rule(self, key: int, name: str, task: str, rule: Rule) -> Op:
-        found = self._ops.get((name, key, task))
+    def _upkeep(self, key: int, operation: Operation[Any], dead: tuple[Dead, ...] = ()) -> Op:
+        found = self._ops.get((key, operation))
         if found is None:
-            before = _loaded(self.states[key], task)
-            step = rule(before, NOW)
-            if name != "reap":
-                check_upkeep(name, task, before, step)
-            found = self._ops[name, key, task] = self._op(key, before, step)
+            task = operation.claim.task
+            before = replace(_loaded(self.states[key], task), dead=dead)
+            step = operation.apply(before, NOW)
+            if not isinstance(operation, Reap):
+                check_upkeep(operation, before, step)
+            found = self._ops[key, operation] = self._op(key, before, step)
         return found
 
     def altered(self, key: int, name: tuple[object, ...], alter: Alter) -> int:
@@ -191,6 +217,7 @@ class Keys:
         )
         if settles:
             checks.check_after(after)
+            checks.check_patience(before, after)
         wakes = tuple(turn.task for turn in step.wakes)
         turns, ended = _turns(before, step.state)
         dead = tuple(int(d.task[1:]) for d in step.state.dead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_dlock.core.state import Mode, Run, Wait
+from celery_dlock.core.state import Mode, Run, WaitMode
 from tests.model.checks import require
 from tests.model.key import Op
 from tests.model.world import Model, World
@@ -51,8 +51,8 @@ def check_order(model: Model, world: World, turn: int, *, called: bool) -> None:
                 return
     for other in world.arrived[: world.arrived.index(turn)]:
         theirs = tasks[other]
-        if other in world.turns or theirs.wait is Wait.NOT:
+        if other in world.turns or theirs.wait is WaitMode.NOT:
             continue
         reader_first = mine.mode is Mode.SHARED and theirs.mode is Mode.EXCLUSIVE
-        fair = theirs.wait is Wait.PLACE and not called and not reader_first
+        fair = theirs.wait is WaitMode.PLACE and not called and not reader_first
         require(fair, f"S6 t{turn} had its turn before t{other}, who came first", world)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_dlock.core.state import Drop, Park, Reason, Wait
+from celery_dlock.core.state import Drop, Park, Reason, WaitMode
 from tests.model.checks import require
 from tests.model.config import PUBLISHER, REPLY
 from tests.model.key import Op
@@ -36,7 +36,7 @@ def people_steps(model: Model, world: World) -> Iterator[Next]:
 
 
 def _publish(model: Model, world: World, task: int) -> Iterator[Next]:
-    claim = model.claim(Worker(task=task), Wait.ENQUEUE)
+    claim = model.claim(Worker(task=task), WaitMode.ENQUEUE)
     op = model.keys.enter(world.key, claim, model.next_token(world))
     kept = isinstance(op.verdict, Park) or op.verdict == Drop(Reason.WAITING)
     gone = op.verdict == Drop(Reason.DONE)

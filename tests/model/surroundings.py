@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from celery_dlock.core.state import Holder, KeyState
+from celery_dlock.core.state import Grant, Holder, KeyState
 from tests.model.config import LATE, LEASE, OVERDUE, SWEEPER
-from tests.model.key import NOW
+from tests.model.key import IN_VAIN, LONG_AGO, NOW
 from tests.model.moves import Next, published, spent
 from tests.model.order import called
 from tests.model.world import HOLDING, Model, World
@@ -21,6 +21,7 @@ def other_steps(model: Model, world: World) -> Iterator[Next]:
     yield from _calls(model, world, state)
     yield from _places(model, world, state)
     yield from _patience(model, world, state)
+    yield from _in_vain(model, world, state)
     yield from _sweep(model, world)
 
 
@@ -79,8 +80,7 @@ def _calls(model: Model, world: World, state: KeyState) -> Iterator[Next]:
 
 
 def _overdue(at: int, state: KeyState) -> KeyState:
-    grant = replace(state.grants[at], due=NOW)
-    return replace(state, grants=(*state.grants[:at], grant, *state.grants[at + 1 :]))
+    return _with_turn(state, at, replace(state.grants[at], due=NOW))
 
 
 def _places(model: Model, world: World, state: KeyState) -> Iterator[Next]:
@@ -105,11 +105,44 @@ def _patience(model: Model, world: World, state: KeyState) -> Iterator[Next]:
         if entry.gives_up is not None and entry.gives_up > NOW:
             key = model.keys.altered(world.key, ("gives up", at), partial(_gave_up, at))
             yield f"{entry.task} has waited for too long", 0, world._replace(key=key)
+    for at, turn in enumerate(state.grants):
+        if turn.gives_up is not None and turn.gives_up > NOW:
+            key = model.keys.altered(world.key, ("turn", at), partial(_turn_gave_up, at))
+            yield f"{turn.task} has waited for too long", 0, world._replace(key=key)
 
 
 def _gave_up(at: int, state: KeyState) -> KeyState:
     entry = replace(state.waiting[at], gives_up=NOW)
     return replace(state, waiting=(*state.waiting[:at], entry, *state.waiting[at + 1 :]))
+
+
+def _turn_gave_up(at: int, state: KeyState) -> KeyState:
+    return _with_turn(state, at, replace(state.grants[at], gives_up=NOW))
+
+
+def _in_vain(model: Model, world: World, state: KeyState) -> Iterator[Next]:
+    """Nobody has come to a turn for long, and may come yet."""
+    for at, turn in enumerate(state.grants):
+        spec = model.config.tasks[model.names[turn.task]]
+        if turn.parked and turn.ending is None and not turn.unanswered:
+            if spec.unanswered:
+                key = model.keys.altered(world.key, ("in vain", at), partial(_called_in_vain, at))
+                yield f"{turn.task} was called in vain for long", 0, world._replace(key=key)
+            if turn.handed_back is not None:
+                key = model.keys.altered(world.key, ("strange", at), partial(_strange, at))
+                yield f"{turn.task} has been handed back for long", 0, world._replace(key=key)
+
+
+def _called_in_vain(at: int, state: KeyState) -> KeyState:
+    return _with_turn(state, at, replace(state.grants[at], calls=IN_VAIN))
+
+
+def _strange(at: int, state: KeyState) -> KeyState:
+    return _with_turn(state, at, replace(state.grants[at], handed_back=LONG_AGO))
+
+
+def _with_turn(state: KeyState, at: int, turn: Grant) -> KeyState:
+    return replace(state, grants=(*state.grants[:at], turn, *state.grants[at + 1 :]))
 
 
 def _sweep(model: Model, world: World) -> Iterator[Next]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Wait
+from celery_dlock.core.state import WaitMode
 from tests.model.checks import Violation
 from tests.model.config import CRASH, FAULTS, Config, Task
 from tests.model.configs import QUICK, SLOW
@@ -50,7 +50,7 @@ def test_no_defect_stays_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(FAULTS - {CRASH}))
 def test_every_kind_of_fault_leads_to_worlds_of_its_own(kind: str) -> None:
-    tasks = (Task(Wait.QUEUE, ordered=True), Task(Wait.PLACE))
+    tasks = (Task(WaitMode.QUEUE, ordered=True), Task(WaitMode.PLACE))
     crashes = explore(Config("crashes", tasks, faults=2, kinds=frozenset({CRASH})))
 
     both = explore(Config(kind, tasks, faults=2, kinds=frozenset({CRASH, kind})))

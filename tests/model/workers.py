@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from celery_dlock.core.state import (
     Claim,
-    Lost,
     Mode,
+    NotHeld,
     Outcome,
-    Wait,
+    WaitMode,
 )
 from tests.model.checks import Violation, require
 from tests.model.config import CHILD, CRASH, DISTRUST, REDELIVER, REPLY
@@ -114,7 +114,7 @@ def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
 
 def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     renewed = model.keys.renew(world.key, model.claim(me))
-    gone = isinstance(renewed.verdict, Lost)
+    gone = isinstance(renewed.verdict, NotHeld)
     require(gone == me.ended, "R a lease that has ended stays ended, another is renewed", world)
     if gone:
         lost = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
@@ -160,7 +160,7 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     op = model.keys.leave(world.key, _leaving(model, me), OUTCOMES[me.phase])
     wakes = model.numbers(op.wakes)
-    phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is Wait.QUEUE else AGAIN)
+    phase = AFTER.get(me.phase) or (ACK if model.asks(me).wait is WaitMode.QUEUE else AGAIN)
     if not model.faulty(world):
         world = arrived(model, world, me.task, op)
     label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
@@ -192,7 +192,7 @@ def _take_back(model: Model, world: World, at: int, me: Worker) -> Iterator[Next
 
 
 def _leaving(model: Model, me: Worker) -> Claim:
-    return model.claim(me, Wait.LOOK if model.asks(me).looks else None)
+    return model.claim(me, WaitMode.LOOK if model.asks(me).looks else None)
 
 
 def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from celery_dlock.core.state import Claim, Grant, KeyState, Mode, Wait
+from celery_dlock.core.state import Claim, Grant, KeyState, Mode, WaitMode
 from tests.model.checks import Violation, require
 from tests.model.config import Config, Task
 from tests.model.key import Keys
@@ -135,7 +135,7 @@ class Model:
         old = self.config.tasks[worker.task]
         return old.becomes if worker.changed and old.becomes else old
 
-    def claim(self, worker: Worker, wait: Wait | None = None) -> Claim:
+    def claim(self, worker: Worker, wait: WaitMode | None = None) -> Claim:
         """What *worker* asks for, in the way of its task or by *wait*."""
         name = (worker.task, worker.nonce, worker.changed, wait)
         found = self.claims.get(name)
@@ -156,6 +156,7 @@ class Model:
                 max_waiting=spec.max_waiting,
                 drop_oldest=spec.replaces,
                 keep=spec.keep,
+                ordered=spec.ordered,
                 successor=f"t{spec.retries_as}" if spec.reserves else "",
             )
         return found
@@ -249,9 +250,11 @@ def check_world(model: Model, world: World) -> None:
         # A second copy of a task that went on as a retry is not known as done: it waits again.
         # So does a task that was called under an older version, which asked for less.
         most = 1 + faults * (1 if spec.retries_as is None else 2) + (spec.becomes is not None)
-        # A lost lock puts its message back, also when another delivery was just put aside as dead.
+        # A lost lock puts its message back, also when another delivery was just dead-lettered.
         most += model.config.most_lost > 0
         most += model.config.most_calls * (1 + faults) if spec.unknown else 0
+        # Who comes too late to its turn is called once more, when the one that was faster is gone.
+        most += len(model.config.tasks) if spec.unanswered or spec.foreign else 0
         require(calls <= most, "S5 one wake a task, and one a fault", world)
     for task in owed(model, world) - on_the_way(world):
         if f"t{task}" not in facts.carried:

@@ -43,7 +43,7 @@ def history(url: str) -> Iterator[Open]:
             app.conf.dlock_history = {"url": url, **options}
             sink, reader = HistorySink.from_app(app), HistoryReader.from_app(app)
             stack.callback(reader.close)
-            stack.callback(sink.at_end)
+            stack.callback(sink.at_exit)
             return sink, reader
 
         yield make

@@ -22,9 +22,8 @@ if sys.argv[1:] == ["other-insides"]:  # its metrics have the module of values, 
     sys.modules["prometheus_client.values"] = None  # type: ignore[assignment]
 
 from celery_dlock.core.events import StaleRejected
-from celery_dlock.monitoring.counting import tally
-from celery_dlock.monitoring.prometheus import PrometheusSink
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.monitoring.prometheus import PrometheusSink, tally
+from celery_dlock.runtime import runtime
 from tests.monitoring.happenings import KEY, about, acquired, one_of_each
 
 CHILDREN = 40
@@ -41,7 +40,7 @@ def fork(what: signal.Signals | None = None) -> int:
         count()
         if what is not None:
             os.kill(os.getpid(), what)
-        tally.at_end()
+        tally.at_exit()
         os._exit(0)
     return pid
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from celery import Celery
 
 from celery_dlock import Queue, lock, locked_task
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.runtime import forget
 from tests.services.effects import Effects
 from tests.services.exposition import exposition, samples
 from tests.services.lab import Lab
@@ -115,7 +115,7 @@ def dead_message(lab: Lab) -> None:
         pass
 
     forgotten.delay("3")
-    until_counted("forgotten", "dlock_buried_total")
+    until_counted("forgotten", "dlock_dead_lettered_total")
     forget(publisher)
     publisher.close()
 

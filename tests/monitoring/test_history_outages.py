@@ -9,11 +9,8 @@ from celery import Celery
 
 from celery_dlock.core.events import Dropped, Event, StaleRejected, Subject
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.monitoring import history as module
-from celery_dlock.monitoring.history import HistorySink
+from celery_dlock.monitoring.history import MISSING, TABLE, HistorySink, open_engine
 from celery_dlock.monitoring.history_reader import HistoryReader
-from celery_dlock.monitoring.history_table import TABLE, open_engine
-from celery_dlock.monitoring.history_writer import MISSING
 from celery_dlock.settings import HistoryOptions
 from tests.monitoring.conftest import Open
 from tests.services.postgresql import PostgresqlServer
@@ -23,8 +20,9 @@ from tests.services.until import until
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries often."""
-    monkeypatch.setattr(module, "EVERY", 0.05)
-    monkeypatch.setattr(module, "LAST_PAUSE", 0.1)
+    monkeypatch.setattr(HistorySink, "gather", 0.05)
+    monkeypatch.setattr(HistorySink, "first_pause", 0.05)
+    monkeypatch.setattr(HistorySink, "last_pause", 0.1)
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def test_events_wait_for_it_and_it_is_said_once(
     sink, reader = history()
     for number in range(3):
         sink(happens(number))
-        until("an attempt was made", lambda: sink._away)
+        until("an attempt was made", lambda: sink._pause)
     first = sink._thread
     with pytest.raises(BackendUnavailable, match="the history does not answer"):
         reader.recent()
@@ -69,17 +67,16 @@ def test_events_wait_for_it_and_it_is_said_once(
 def test_when_they_become_too_many_the_oldest_are_gone_and_counted(
     history: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given a sink that tries when it is told to
-    monkeypatch.setattr(module, "BOUND", 20)
-    monkeypatch.setattr(module, "EVERY", 3600.0)
-    monkeypatch.setattr(module, "LAST_PAUSE", 3600.0)
+    # Given a sink that tries when a batch is full, and as it ends
+    for name, value in {"room": 20, "batch": 20, "gather": 3600.0, "first_pause": 3600.0}.items():
+        monkeypatch.setattr(HistorySink, name, value)
+    monkeypatch.setattr(HistorySink, "last_pause", 3600.0)
     sink, reader = history()
 
     # When more happens before, and after, an attempt that fails than can be kept
     for number in range(40):
         sink(happens(number))
-    sink._hurry.set()
-    until("an attempt was made", lambda: sink._away)
+    until("an attempt was made", lambda: sink._pause)
     for number in range(40, 50):
         sink(happens(number))
     (tmp_path / "away").mkdir()
@@ -169,7 +166,7 @@ def test_a_table_that_was_dropped_is_made_again(history: Open, url: str, tmp_pat
 def test_without_events_thread_and_connection_are_given_back(
     history: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "IDLE", 0.0)
+    monkeypatch.setattr(HistorySink, "idle", 0.0)
     (tmp_path / "away").mkdir()
     sink, reader = history()
     for number in (1, 2):

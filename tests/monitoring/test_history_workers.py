@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.monitoring.history_reader import HistoryReader
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.runtime import forget
 from tests.monitoring.conftest import Open
 from tests.services.lab import Lab
 from tests.services.until import until
@@ -90,7 +90,7 @@ def test_what_was_written_stays_when_a_worker_is_killed(make_lab: MakeLab, pool:
 FORKS = """
 import os, sys
 from celery_dlock.core.events import Dropped, Subject
-from celery_dlock.monitoring import endings, history
+from celery_dlock.monitoring import batching, history
 from celery_dlock.settings import HistoryOptions
 
 def tell(who):
@@ -99,13 +99,13 @@ def tell(who):
 sink = history.HistorySink(HistoryOptions(sys.argv[1]))
 tell("written before")
 sink.flush(60)
-history.EVERY = 3600.0
-history.LAST_WORDS = 60.0
+sink.gather = 3600.0
+sink.exit_timeout = 60.0
 tell("waits as it forks")
 child = os.fork()
 tell("child" if child == 0 else "parent")
 if child == 0:
-    endings.end()
+    batching.end()
     os._exit(0)
 os.waitpid(child, 0)
 """

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 
 from celery_dlock.core.events import Event, Parked, StaleRejected
-from celery_dlock.monitoring import endings, stream
-from celery_dlock.monitoring.counting import tally
+from celery_dlock.monitoring import batching
+from celery_dlock.monitoring.prometheus import tally
 from celery_dlock.monitoring.stream import EventStreamSink
 from tests.monitoring.happenings import KEY, about, acquired
 from tests.services.instants import in_another_thread, struck
@@ -22,7 +22,8 @@ class Limit(Exception):
 def test_a_time_limit_that_strikes_in_the_event_stream_leaves_no_lock_taken() -> None:
     sink = EventStreamSink(Celery("stream", broker="memory://", set_as_current=False))
     sink._thread = threading.current_thread()  # so that none is started, and all is here
-    files, free = {stream.__file__, threading.__file__}, list[bool]()
+    sink._awaited = 1
+    files, free = {batching.__file__, threading.__file__}, list[bool]()
 
     def look() -> None:
         free.append(sink._mutex.acquire(blocking=False))
@@ -61,14 +62,14 @@ def test_of_sinks_that_have_something_left_each_is_asked_though_others_fail() ->
     class Fails:
         asked = False
 
-        def at_end(self) -> None:
+        def at_exit(self) -> None:
             self.asked = True
             raise OSError("its folder is gone")
 
     sinks = [Fails() for _ in range(3)]
     for sink in sinks:
-        endings.tell_end(sink)
+        batching.call_at_exit(sink)
 
-    endings.end()
+    batching.end()
 
     assert all(sink.asked for sink in sinks)

@@ -25,9 +25,8 @@ from celery_dlock.core.events import (
     TimedOut,
     Unavailable,
 )
-from celery_dlock.monitoring.otel import OpenTelemetrySink
-from celery_dlock.monitoring.spans import Spans
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.monitoring.otel import OpenTelemetrySink, Spans
+from celery_dlock.runtime import forget
 from tests.monitoring.happenings import (
     HOLDER,
     KEY,

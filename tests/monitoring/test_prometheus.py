@@ -11,8 +11,8 @@ from celery import Celery
 
 from celery_dlock import ConfigurationError
 from celery_dlock.core.events import Subject
-from celery_dlock.monitoring.prometheus import STANDING, PrometheusSink
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.monitoring.prometheus import STORE_GAUGES, PrometheusSink
+from celery_dlock.runtime import forget, runtime
 from tests.monitoring.happenings import (
     HOLDER,
     KEY,
@@ -102,10 +102,10 @@ def test_threads_count_together(subject: Subject) -> None:
 
 
 def test_gauges_of_the_store_are_added(subject: Subject) -> None:
-    found = samples(exposition({name: number for number, name in enumerate(STANDING)}))
+    found = samples(exposition({name: number for number, name in enumerate(STORE_GAUGES)}))
 
-    assert {metric: found[metric] for metric, _ in STANDING.values()} == {
-        metric: number for number, (metric, _) in enumerate(STANDING.values())
+    assert {metric: found[metric] for metric, _ in STORE_GAUGES.values()} == {
+        metric: number for number, (metric, _) in enumerate(STORE_GAUGES.values())
     }
 
 

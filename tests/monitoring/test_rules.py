@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.events import LEAD
-from celery_dlock.monitoring.measures import MEASURES, Kind
-from celery_dlock.monitoring.prometheus import STANDING
+from celery_dlock.monitoring.measures import MEASURES, MetricKind
+from celery_dlock.monitoring.prometheus import STORE_GAUGES
 from tests.services.require import require
 
 pytestmark = [pytest.mark.server("promtool"), pytest.mark.once]
@@ -171,13 +171,13 @@ def test_every_alert_is_tried() -> None:
 
 def test_nothing_is_asked_that_nobody_measures() -> None:
     text = Path(RULES).read_text()
-    known = {metric for metric, _ in STANDING.values()}
+    known = {metric for metric, _ in STORE_GAUGES.values()}
     known |= set(re.findall(r"record: (\w+)", text))
     for measure in MEASURES:
         known |= {
-            Kind.COUNTER: {f"{measure.name}_total"},
-            Kind.GAUGE: {measure.name},
-            Kind.HISTOGRAM: {f"{measure.name}_{part}" for part in ("bucket", "count", "sum")},
+            MetricKind.COUNTER: {f"{measure.name}_total"},
+            MetricKind.GAUGE: {measure.name},
+            MetricKind.HISTOGRAM: {f"{measure.name}_{part}" for part in ("bucket", "count", "sum")},
         }[measure.kind]
 
     assert set(re.findall(r"\b(?:d?lock|fencing)_\w+", text)) <= known

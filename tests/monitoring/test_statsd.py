@@ -58,7 +58,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
 def sink() -> Iterator[StatsdSink]:
     sink = StatsdSink()
     yield sink
-    sink.at_end()
+    sink.at_exit()
 
 
 def test_measurements_arrive_with_their_tags(agent: Agent, sink: StatsdSink) -> None:
@@ -119,7 +119,7 @@ def test_a_process_that_ends_sends_what_it_has(agent: Agent) -> None:
     code = (
         "from celery_dlock.monitoring import statsd\n"
         "from tests.monitoring.happenings import about, acquired\n"
-        "statsd.LAST_WORDS = 60\n"
+        "statsd.EXIT_TIMEOUT = 60\n"
         "sink = statsd.StatsdSink()\n"
         "sink(acquired(about()))"
     )

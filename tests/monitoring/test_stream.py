@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import subprocess
 import sys
@@ -9,15 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_dlock.monitoring import stream
 from celery_dlock.monitoring.stream import EventStreamSink, type_of
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.runtime import forget
 from tests.monitoring.happenings import about, acquired, one_of_each
 from tests.services.brokers import over_redis
 from tests.services.lab import Journal, Lab
@@ -146,10 +145,10 @@ def test_a_process_that_ends_sends_what_it_has(redis_server: RedisServer) -> Non
     url = f"redis://127.0.0.1:{redis_server.port}/8"
     code = (
         "from celery import Celery\n"
-        "from celery_dlock.monitoring import stream\n"
+        "from celery_dlock.monitoring.stream import EventStreamSink\n"
         "from tests.monitoring.happenings import about, acquired\n"
-        "stream.GATHER, stream.LAST_WORDS = 300, 60\n"
-        f"sink = stream.EventStreamSink(Celery(broker={url!r}))\n"
+        "EventStreamSink.gather, EventStreamSink.exit_timeout = 300, 60\n"
+        f"sink = EventStreamSink(Celery(broker={url!r}))\n"
         "sink(acquired(about()))"
     )
     with receiving(Celery("stream", broker=url, set_as_current=False)) as received:
@@ -161,8 +160,8 @@ def test_a_process_that_ends_sends_what_it_has(redis_server: RedisServer) -> Non
 def test_while_the_broker_is_away_the_newest_events_wait(
     own_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stream, "ROOM", 5)
-    monkeypatch.setattr(stream, "PAUSE_LAST", 0.5)
+    monkeypatch.setattr(EventStreamSink, "room", 5)
+    monkeypatch.setattr(EventStreamSink, "last_pause", 0.5)
     app = Celery("stream", broker=own_redis_server.url, set_as_current=False)
     sink = EventStreamSink(app)
 
@@ -170,7 +169,7 @@ def test_while_the_broker_is_away_the_newest_events_wait(
     own_redis_server.kill()
     for took in range(20):
         sink(acquired(about(), took=float(took)))
-    until("it is noticed", lambda: "the event stream is interrupted" in caplog.text)
+    until("it is noticed", lambda: "the event stream cannot be written" in caplog.text)
 
     # When it is there again, and somebody listens
     own_redis_server.start()
@@ -178,8 +177,11 @@ def test_while_the_broker_is_away_the_newest_events_wait(
         sink(acquired(about(), took=20.0))
         until("the last is received", lambda: [e for e in received() if e["took"] == 20.0])
 
-    until("what was dropped is told", lambda: "were dropped from the stream" in caplog.text)
-    sink.at_end()
+    until(
+        "what was dropped is told",
+        lambda: "events of locks are not in the event stream" in caplog.text,
+    )
+    sink.at_exit()
 
 
 def test_after_an_outage_that_is_over_the_next_one_is_waited_for_as_the_first(
@@ -199,13 +201,13 @@ def test_after_an_outage_that_is_over_the_next_one_is_waited_for_as_the_first(
             super().flush(*args, **options)
             sink(acquired(about()))
 
-    def wait(pause: float) -> bool:
-        pauses.append(pause)
-        return len(pauses) == 6
+    def wait(items: float, seconds: float) -> None:
+        if items == math.inf:
+            pauses.append(seconds)
+        sink._ending = len(pauses) == 6
 
     monkeypatch.setattr(app.events, "Dispatcher", Dispatcher)
-    monkeypatch.setattr(stream, "GATHER", 0.0)
-    monkeypatch.setattr(sink, "_ending", SimpleNamespace(wait=lambda s: s and wait(s), is_set=bool))
+    monkeypatch.setattr(sink, "_wait", wait)
     sink(acquired(about()))
 
     sink._run()
@@ -217,7 +219,7 @@ def test_a_broker_that_does_not_answer_holds_up_nobody(caplog: pytest.LogCapture
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         sink = EventStreamSink(Celery("stream", broker=url, set_as_current=False))
-        for _ in range(stream.ROOM + 100):
+        for _ in range(sink.room + 100):
             sink(acquired(about()))
 
-    assert len(sink._waiting) <= stream.ROOM
+    assert len(sink._queue) <= sink.room

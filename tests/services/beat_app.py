@@ -26,6 +26,9 @@ from celery_dlock.core.events import Event
 from tests.services.beat_entries import Entry
 from tests.services.fast_clock import FastClock
 from tests.services.lab import Journal, hold_at
+from tests.services.schedule_files import written_at_once
+
+written_at_once()
 
 #: The header that says at which instant a tick fell due.
 DUE = "dlock_due"

@@ -17,8 +17,9 @@ from typing import Any
 from celery import Celery, current_app
 
 from celery_dlock.beat.scheduler import LeaderScheduler
+from celery_dlock.beat.tick_ledger import noting
 from celery_dlock.core.events import TickRepeated, TicksMissed
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
 
 START = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)
 
@@ -59,7 +60,7 @@ class Beats:
         self.app.conf.update(config)
         self.app.now = lambda: self.now
         self.app.send_task = self._send
-        self.backend = runtime(self.app).backend
+        self.backend = noting(runtime(self.app).backend)
         for operation in ("enter", "leave", "note", "notes"):
             setattr(self.backend, operation, self._failing(operation))
         self.beats = [LeaderScheduler(self.app) for _ in range(3)]
@@ -108,7 +109,7 @@ class Beats:
     def die(self, number: int) -> None:
         """Its process ends without a word; another is started there."""
         self.depose(number)
-        self.beats[number]._leader.lease = None  # what it wants to do at exit comes too late
+        self.beats[number]._leader._hold = None  # what it wants to do at exit comes too late
         self.beats[number] = LeaderScheduler(self.app)
 
     def close(self) -> None:

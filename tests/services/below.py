@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_dlock import Lease, LockContended, LockedTask, lock
 from celery_dlock.core.state import Mode
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 #: One that sorts before the key of an order and one that sorts behind it.

@@ -1,4 +1,4 @@
-"""The three kinds of broker and the two of results, as parts of a lab's configuration.
+"""The kinds of broker and the two of results, as parts of a lab's configuration.
 
 Each lab has a queue name of its own, so labs may share a server.
 """
@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 from kombu import pools
 
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.runtime import forget
 from example_project.broker import transport_options
 
 BROKER, RESULTS, LOCKS = 8, 9, 10
@@ -43,6 +43,22 @@ def over_rabbitmq(url: str) -> dict[str, Any]:
         "broker_url": url,
         "broker_transport_options": {"confirm_publish": True},
         "task_queue_max_priority": 10,
+    }
+
+
+def over_quorum_queues(url: str, *more: str) -> dict[str, Any]:
+    """The node at *url*, with quorum queues whose countdowns RabbitMQ itself waits for.
+
+    That takes exchanges that are not direct. Beside its queue are *more*, each with its exchange.
+    """
+    common = _common()
+    kind = {"exchange_type": "topic", "queue_arguments": {"x-queue-type": "quorum"}}
+    names = (common["task_default_queue"], *more)
+    return {
+        **common,
+        "broker_url": url,
+        "broker_transport_options": {"confirm_publish": True},
+        "task_queues": {name: {"exchange": name, **kind} for name in names},
     }
 
 

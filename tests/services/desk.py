@@ -27,7 +27,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_dlock import LockedTask, locked_task
 from celery_dlock.core.events import Event
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 
 logger = logging.getLogger("tests.desk")
 
@@ -111,7 +111,8 @@ class Desk:
 
 @contextmanager
 def open_desk(**config: Any) -> Iterator[Desk]:
-    """A desk whose app is the current one, as in a worker; the memory is wiped after."""
+    """A desk whose app is the current one, as in a worker; the memory is wiped before and after."""
+    _wipe()  # tests without a desk publish there, too
     before = current_app._get_current_object()
     shared = set(_on_app_finalizers)  # tasks that the next app would be given too
     made = Desk(**config)
@@ -123,6 +124,10 @@ def open_desk(**config: Any) -> Iterator[Desk]:
         _on_app_finalizers.intersection_update(shared)
         made.connection.close()
         made.app.close()
-        memory.Channel.queues.clear()
-        memory.Transport.global_state.clear()
-        _DUMMY_CLIENT_CACHE.clear()
+        _wipe()
+
+
+def _wipe() -> None:
+    memory.Channel.queues.clear()
+    memory.Transport.global_state.clear()
+    _DUMMY_CLIENT_CACHE.clear()

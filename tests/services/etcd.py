@@ -6,6 +6,7 @@ takes a key prefix of its own; ``own_etcd_server`` is for a test that kills or p
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -104,6 +105,19 @@ class EtcdServer(ServerProcess):
         with urllib.request.urlopen(request, timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
+
+    def lets_in(self, password: str, prefix: str) -> None:
+        """From now on two users alone: ``root``, and ``worker`` for what begins with *prefix*."""
+        first = prefix.encode()
+        end = first[:-1] + bytes([first[-1] + 1])
+        key, range_end = (base64.b64encode(name).decode() for name in (first, end))
+        permission = {"permType": "READWRITE", "key": key, "range_end": range_end}
+        self.ask("auth/role/add", name="locks")
+        self.ask("auth/role/grant", name="locks", perm=permission)
+        for user, role in (("root", "root"), ("worker", "locks")):
+            self.ask("auth/user/add", name=user, password=password)
+            self.ask("auth/user/grant", user=user, role=role)
+        self.ask("auth/enable")
 
     def _watched(self, path: str) -> bytes:
         with urllib.request.urlopen(

@@ -106,8 +106,10 @@ class Peers:
             threading.Thread(target=self._converse, args=converse, daemon=True).start()
 
     def _converse(self, here: socket.socket, calling: int, called: EtcdServer, port: int) -> None:
-        caller = self._caller(calling)
         with here, suppress(OSError):
+            if self._cut.get(called) is False:
+                return  # it is called again and again, and to find out by whom takes long
+            caller = self._caller(calling)
             with self._mutex:
                 cut = [self._cut[end] for end in (caller, called) if end in self._cut]
                 if False in cut:

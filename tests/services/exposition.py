@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from celery_dlock.monitoring.prometheus import registry_of
 
 
-def exposition(standing: Mapping[str, float] | None = None) -> str:
-    """The metrics of all processes that count together, and the gauges *standing*."""
-    return generate_latest(registry_of(lambda: standing or {})).decode()
+def exposition(store_gauges: Mapping[str, float] | None = None) -> str:
+    """The metrics of all processes that count together, and the gauges *store_gauges*."""
+    return generate_latest(registry_of(lambda: store_gauges or {})).decode()
 
 
 def samples(text: str, task: str | None = None) -> dict[str, float]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.backends.redis_wire import base_name
 from celery_dlock.registry import open_backend
+from celery_dlock.stores.base import BackendOptions, LockBackend
+from celery_dlock.stores.redis.wire import base_name
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster
 from tests.services.redis_sentinel import RedisSentinel

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from celery_dlock.backends.base import BackendOptions, Reply, Wake
-from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.core.lease import SECOND, Lease, Term
-from celery_dlock.core.manager import Keeping, LockManager, Refused
+from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, unsleeping
 from celery_dlock.core.state import (
     Claim,
     EnterVerdict,
@@ -15,6 +12,9 @@ from celery_dlock.core.state import (
     Outcome,
 )
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.stores.base import BackendOptions, Reply, Wake
+from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.testing import ManualClock
 
 TTL = 9.0
@@ -32,6 +32,7 @@ class Faulty(MemoryBackend):
         self.clock = ManualClock()
         super().__init__(BackendOptions(clock=self.clock))
         self.calls: list[tuple[str, str]] = []
+        self.managers: list[LockManager] = []
         self.fault: Callable[[str, str], None] = lambda operation, key: None
         self.late: Callable[[str, str], None] = lambda operation, key: None
 
@@ -53,6 +54,24 @@ class Faulty(MemoryBackend):
 
     def held(self) -> set[str]:
         return {key for key in KEYS if self.peek(key).holders}
+
+    def manager(
+        self,
+        wake: Callable[[Sequence[Wake]], object] | None = None,
+        epoch: int = 0,
+        monotonic: Monotonic = unsleeping,
+    ) -> LockManager:
+        """One that keeps its leases for as long as the test lasts."""
+        manager = LockManager(self, wake or nobody_is_woken, epoch, monotonic)
+        self.managers.append(manager)
+        return manager
+
+    def abandon(self) -> None:
+        """What a test has left held is kept no more: lost later, it would fail another test."""
+        self.late = self.fault = lambda operation, key: None
+        for manager in self.managers:
+            manager._keeper.forget(list(manager._keeper._watches))
+            manager.close()
 
 
 def nobody_is_woken(wakes: Sequence[Wake]) -> None:

@@ -10,11 +10,11 @@ from types import FrameType
 from typing import Any
 
 from celery_dlock import LockLost
-from celery_dlock.tasks import abort, strikes
-from celery_dlock.tasks.strikes import OtherThread, this_thread
+from celery_dlock.delivery import abort
+from celery_dlock.delivery.abort import OtherThread, this_thread
 
 #: Whose lines count.
-FILES = {abort.__file__, strikes.__file__}
+FILES = {abort.__file__}
 
 #: Behind these the interpreter looks whether somebody interrupts it.
 LOOKS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD"}

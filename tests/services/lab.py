@@ -18,8 +18,8 @@ from typing import Any
 from celery import Celery
 
 from celery_dlock.core import turns
-from celery_dlock.tasks import sweeper
-from celery_dlock.tasks.sweeper import Sweeper
+from celery_dlock.worker import periodic
+from celery_dlock.worker.periodic import Sweeper
 from tests.services import faults
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -30,6 +30,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._known: list[dict[str, Any]] = []
+        self._read = 0  # so many bytes: who waits for an entry reads again and again
 
     def write(self, what: str, **fields: Any) -> None:
         entry = {"what": what, "at": time.time(), "pid": os.getpid(), **fields}
@@ -42,13 +44,15 @@ class Journal:
 
     def read(self, what: str | None = None, **fields: Any) -> list[dict[str, Any]]:
         """The entries so far, of one kind and with these fields."""
-        if not self._path.exists():
-            return []
-        whole, _, _ = self._path.read_text().rpartition("\n")  # a line may be about to be written
-        entries = [json.loads(line) for line in whole.splitlines()]
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                whole, end, _ = file.read().rpartition(b"\n")  # a line may be about to be written
+            self._known += map(json.loads, whole.splitlines())
+            self._read += len(whole + end)
         return [
             entry
-            for entry in entries
+            for entry in self._known
             if (what is None or entry["what"] == what)
             and all(entry.get(name) == value for name, value in fields.items())
         ]
@@ -123,8 +127,9 @@ def __getattr__(name: str) -> Any:
         if "app" not in globals():
             config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
             Sweeper.enabled = config.get("sweeps", True)
-            sweeper.LONGEST_SLEEP = config.get("sweeps_every", sweeper.LONGEST_SLEEP)
-            turns.CALL_AGAIN_FIRST = config.get("call_again", turns.CALL_AGAIN_FIRST)
+            periodic.LONGEST_SLEEP = config.get("sweeps_every", periodic.LONGEST_SLEEP)
+            turns.WAKE_AGAIN_FIRST = config.get("call_again", turns.WAKE_AGAIN_FIRST)
+            turns.UNATTENDED = config.get("unattended", turns.UNATTENDED)
             globals()["app"] = make_app(config)
             faults.install(Path(config["folder"]), config.get("faults", ()))
     return globals()["app"]

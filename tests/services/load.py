@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from celery.result import AsyncResult
 
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.until import until

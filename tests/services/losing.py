@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 
 from celery_dlock import Lease, LockedTask, LockLost
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Journal, hold_at
 
 #: Far longer than any test: who sleeps for so long has to be woken.

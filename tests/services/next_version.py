@@ -26,7 +26,7 @@ def next_version(lab: Lab) -> Worker:
     """A worker of *lab*, on the next version."""
     package = lab.folder / "next" / "celery_dlock"
     shutil.copytree(Path(celery_dlock.__file__).parent, package)
-    entry = package / "tasks" / "entry.py"
+    entry = package / "messages" / "envelope.py"
     text = entry.read_text()
     for old, new in CHANGES.items():
         assert text.count(old) == 1, old

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
 from pytest_celery import CeleryTestCluster, CeleryTestContainer, CeleryTestNode, CeleryTestWorker
+
+from tests.services.until import until
 
 
 class Process(Protocol):
@@ -62,9 +65,15 @@ class ProcessContainer(CeleryTestContainer):
         number = _number(signal)
         os.kill(self._process.pid, number)
         if number in _ENDING:
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            until("its first process has ended", self._has_ended)
             self._process.kill()
             self._runs = False
+
+    def _has_ended(self) -> bool:
+        try:
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def restart(self, timeout: float = 10.0) -> None:
         """Start again where it was; it is killed if it runs."""

@@ -15,7 +15,7 @@ from celery.result import AsyncResult, GroupResult
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, KeyState
-from celery_dlock.tasks.runtime import Runtime, runtime
+from celery_dlock.runtime import Runtime, runtime
 from tests.services.canvases import CANVASES
 from tests.services.lab import Lab
 from tests.services.members import key_of, shown
@@ -118,7 +118,7 @@ def play(lab: Lab, cases: Sequence[Case], timeout: float, at_once: int) -> Mappi
         over = [play for play in playing if play.over()]
         played |= {play.case: play for play in over}
         playing = [play for play in playing if play.case not in played]
-        pause.wait(0.01)
+        pause.wait(0.04)  # each look asks the store and the results of every play
     return played
 
 

@@ -7,6 +7,7 @@ takes a key prefix of its own; ``own_redis_server`` is for a test that kills or 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.services.certificates import Authority, Signed
 from tests.services.ports import free_ports
 from tests.services.require import require
 from tests.services.server_process import ServerProcess
@@ -63,6 +65,17 @@ class RedisServer(ServerProcess):
                 return bool(client.ping())
             except redis.RedisError:
                 return False
+
+
+@contextmanager
+def speaking_tls(authority: Authority, signed: Signed) -> Iterator[tuple[RedisServer, int]]:
+    """A server that shows what *authority* has *signed*, and the port at which it does."""
+    (port,) = free_ports(1)
+    options = ("--tls-port", str(port), "--tls-auth-clients", "no")
+    files = {"cert": signed.certificate, "key": signed.key, "ca-cert": authority.file}
+    given = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(file))]
+    with RedisServer(*options, *given) as server:
+        yield server, port
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,19 @@ from tests.services.brokers import (
     kept_in_redis,
     kept_in_sqlite,
     over_folder,
+    over_quorum_queues,
     over_rabbitmq,
     over_redis,
 )
 from tests.services.lab import Lab
 
+#: The server of each broker that has one; quorum is RabbitMQ with quorum queues.
+SERVED_BY = {"redis": "redis", "rabbitmq": "rabbitmq", "quorum": "rabbitmq"}
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One combination. *broker* is redis, rabbitmq or filesystem, *kept* redis or sqlite."""
+    """One combination. *broker* is one of ``SERVED_BY`` or filesystem, *kept* redis or sqlite."""
 
     broker: str
     pool: str
@@ -29,7 +33,7 @@ class Site:
 
     def param(self, *more: Any, marks: Any = ()) -> Any:
         """A row of parameters with this in front, with its name and its servers' markers."""
-        servers = sorted({self.broker, self.kept} & {"redis", "rabbitmq"})
+        servers = sorted({SERVED_BY.get(self.broker, ""), self.kept} & {"redis", "rabbitmq"})
         name = f"{self.broker}-{self.pool}-{'late' if self.late else 'early'}-{self.kept}"
         marks = [*marks, *(pytest.mark.server(server) for server in servers)]
         return pytest.param(self, *more, marks=marks, id=name)
@@ -41,6 +45,8 @@ class Site:
                 broker = over_redis(request.getfixturevalue("redis_server").port)
             case "rabbitmq":
                 broker = over_rabbitmq(request.getfixturevalue("rabbitmq_server").url)
+            case "quorum":
+                broker = over_quorum_queues(request.getfixturevalue("rabbitmq_server").url)
             case _:
                 broker = over_folder(folder)
         if self.kept == "redis":

@@ -4,15 +4,15 @@ import functools
 import time
 from typing import Any
 
-from celery_dlock.tasks.request import LockedRequest
+from celery_dlock.worker.request import LockedRequest
 
-_give_back = LockedRequest._give_back
+_release = LockedRequest._release
 
 
-@functools.wraps(_give_back)
+@functools.wraps(_release)
 def _late(self: Any) -> bool:
     time.sleep(3.0)
-    return _give_back(self)
+    return _release(self)
 
 
-LockedRequest._give_back = _late  # type: ignore[method-assign]
+LockedRequest._release = _late  # type: ignore[method-assign]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import LockBackend
 from celery_dlock.registry import backend_class
+from celery_dlock.stores.base import LockBackend
 
 #: The stores that the oldest Celery and the other Pythons are tried with.
 EVERYWHERE = {"memory", "sqlite", "redis"}

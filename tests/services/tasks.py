@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,34 @@ from tests.services.losing import register_losing
 from tests.services.members import register_members
 from tests.services.payments import register_payments
 from tests.services.provider import register_charging
+from tests.services.third_time import register_third_time
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
 
 
-class InTwoSeconds:
+@dataclass(frozen=True)
+class After:
     """A policy that always comes back after the same time, so that attempts can be counted."""
 
+    seconds: float
+
     def decide(self, contention: Contention) -> Decision:
-        return RunLater(2.0)
+        return RunLater(self.seconds)
 
 
 POLICIES: dict[str, Policy] = {
     "reschedule": SOON,
     "reschedule by up to a minute": Reschedule(),
-    "in two seconds": InTwoSeconds(),
+    "reschedule never": Reschedule(max_attempts=0),
+    "in two seconds": After(2.0),
+    "in three seconds": After(3.0),
     "queue": Queue(),
     "queue and keep": Queue(keep=True),
+    "queue and reserve": Queue(reserve_retries=True),
     "queue as published": Queue(ordered="publish"),
     "queue for a second": Queue(max_wait=1.0),
+    "queue for a while": Queue(max_wait=15.0),
+    "reschedule for a while": replace(SOON, max_wait=15.0),
     "queue of two": Queue(max_waiting=2),
     "replace": Replace(),
     "skip": Skip(),
@@ -77,6 +87,7 @@ def register(
     register_audit(app, folder, {**options, **task})
     register_losing(app, folder, {**options, **task})
     register_charging(app, folder, {**options, **task})
+    register_third_time(app, folder, {**options, **task})
     register_every_policy(app, folder)
     if options["lock_ttl"] is not None:  # theirs is of their own
         register_members(app, folder)
@@ -94,23 +105,24 @@ def register(
         number: int = 0,
         hold: str | None = None,
         fails: bool = False,
-        again: bool = False,
+        again: float | None = None,
         *,
         fencing_token: int,
     ) -> int:
         """Notes start and end; with *hold* it stays in the body until the test says go.
 
-        With *again* it retries once.
+        With *again* it retries once, in so many seconds.
         """
         waits = (self.request.get("dlock") or {}).get("waits", 0)
         about = {"order": order, "number": number, "token": fencing_token, "waits": waits}
         about |= {"id": self.request.id, "retries": self.request.retries}
+        about |= {"way": self.request.delivery_info["routing_key"]}
         journal.write("start", **about)
         if hold:
             hold_at(folder, hold)
         journal.write("end", **about)
-        if again and not self.request.retries:
-            raise self.retry(countdown=0)
+        if again is not None and not self.request.retries:
+            raise self.retry(countdown=again)
         if fails:
             raise ValueError(order)
         return number

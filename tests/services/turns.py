@@ -6,7 +6,7 @@ from typing import Any
 
 from celery.result import AsyncResult
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.brokers import left
 from tests.services.lab import Lab
 from tests.services.until import until

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from tests.services import fork_server
 from tests.services.until import until
 
 
@@ -39,7 +40,7 @@ class Worker:
             *("--pool", pool, "--concurrency", str(concurrency), "--hostname", f"{name}@lab"),
             *("--loglevel", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"),
         ]
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: fork_server.Forked | subprocess.Popen[bytes] | None = None
         self._started_at = 0  # where in the log
 
     def __enter__(self) -> Self:
@@ -67,9 +68,7 @@ class Worker:
         """Start, and wait until it consumes (unless *ready* is false)."""
         with self.log_path.open("ab") as log:
             self._started_at = log.tell()
-            self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._env, start_new_session=True
-            )
+            self.process = fork_server.start(self._command, log, self._env)
         if ready:
             until(f"worker ready: {self.log_path}", self._is_ready, timeout=60)
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from celery_dlock.core import machine, turns, upkeep
+from celery_dlock.core import turns
+from celery_dlock.core.operations import (
+    Cancel,
+    DeadLetter,
+    Enter,
+    HandBack,
+    Leave,
+    Operation,
+    Reap,
+    Renew,
+    Replay,
+)
 from celery_dlock.core.state import (
     Cause,
     Claim,
@@ -17,9 +28,8 @@ from celery_dlock.core.state import (
     Mode,
     Outcome,
     RenewVerdict,
-    Wait,
+    WaitMode,
 )
-from celery_dlock.core.step import Step
 
 V = TypeVar("V")
 
@@ -34,7 +44,7 @@ def claim(task: str, nonce: str = "1", **options: Any) -> Claim:
 
 
 def queued(task: str, nonce: str = "1", **options: Any) -> Claim:
-    return claim(task, nonce, wait=Wait.QUEUE, **options)
+    return claim(task, nonce, wait=WaitMode.QUEUE, **options)
 
 
 def kept(task: str, nonce: str = "1", **options: Any) -> Claim:
@@ -44,11 +54,11 @@ def kept(task: str, nonce: str = "1", **options: Any) -> Claim:
 
 def published(task: str, nonce: str = "published", **options: Any) -> Claim:
     """A claim of a publisher, which asks for a turn and not for the key."""
-    return claim(task, nonce, wait=Wait.ENQUEUE, **options)
+    return claim(task, nonce, wait=WaitMode.ENQUEUE, **options)
 
 
 def place(task: str, nonce: str = "1", **options: Any) -> Claim:
-    return claim(task, nonce, wait=Wait.PLACE, **options)
+    return claim(task, nonce, wait=WaitMode.PLACE, **options)
 
 
 def reader(task: str, nonce: str = "1", **options: Any) -> Claim:
@@ -68,26 +78,30 @@ class OneKey:
 
     def enter(self, mine: Claim) -> EnterVerdict:
         self.tokens += 1
-        return self._commit(machine.enter(self.state, mine, self.now, self.tokens))
+        return self._applied(Enter(mine))
 
     def leave(self, mine: Claim, outcome: Outcome = Outcome.DONE) -> LeaveVerdict:
-        return self._commit(machine.leave(self.state, mine, outcome, self.now))
+        return self._applied(Leave(mine, outcome))
 
     def renew(self, mine: Claim) -> RenewVerdict:
-        return self._commit(machine.renew(self.state, mine, self.now))
+        return self._applied(Renew(mine))
 
     def reap(self) -> None:
-        self._commit(machine.reap(self.state, self.now))
+        self._applied(Reap("key"))
 
     def cancel(self, task: str) -> bool:
-        return self._commit(upkeep.cancel(self.state, task, self.now))
+        return self._applied(Cancel("key", task))
 
-    def bury(self, task: str, cause: Cause = Cause.UNREADABLE) -> bool:
-        return self._commit(upkeep.bury(self.state, task, cause, self.now))
+    def dead_letter(self, task: str, cause: Cause = Cause.UNREADABLE) -> bool:
+        return self._applied(DeadLetter("key", task, cause))
+
+    def hand_back(self, task: str) -> bool:
+        return self._applied(HandBack("key", task))
 
     def replay(self, task: str) -> bool:
         dead = self.dead.pop(task, None)
-        return self._commit(upkeep.replay(self.state, task, dead, self.now))
+        self.state = replace(self.state, dead=(dead,) if dead else ())
+        return self._applied(Replay("key", task))
 
     def due_in(self) -> int | None:
         """How long until the key is due; ``None`` for never."""
@@ -109,7 +123,9 @@ class OneKey:
     def called(self) -> list[str]:
         return [g.task for g in self.state.grants]
 
-    def _commit(self, step: Step[V]) -> V:
+    def _applied(self, operation: Operation[V]) -> V:
+        step = operation.apply(self.state, self.now, self.tokens)
+        assert all(step.state.first <= w.rank <= step.state.last for w in step.state.waiting)
         self.state, self.wakes = _stored(step.state), [turn.task for turn in step.wakes]
         self.dead |= {dead.task: dead for dead in step.state.dead}
         self.endings = {turn.task: turn.ending for turn in step.wakes if turn.ending}

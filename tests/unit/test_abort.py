@@ -13,8 +13,8 @@ import pytest
 from celery_dlock import Lease, LockLost
 from celery_dlock.core import events
 from celery_dlock.core.events import Parked, Sinks, Subject
-from celery_dlock.tasks import strikes
-from celery_dlock.tasks.abort import Abort, shielded
+from celery_dlock.delivery import abort as abort_module
+from celery_dlock.delivery.abort import Abort, shielded
 from tests.services.instants import Instant, every_instant, in_another_thread, outcome
 
 NOTHING = Lease((), "none")
@@ -107,7 +107,7 @@ def test_what_is_shielded_is_struck_before_or_after_and_never_halfway(
 def test_what_is_logged_is_logged_and_nobody_else_is_kept_from_logging(
     run: Callable[[Callable[[], Any]], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strikes, "AGAIN", 0.001)
+    monkeypatch.setattr(abort_module, "ABORT_RETRY_INTERVAL", 0.001)
     lines: list[str] = []
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
@@ -199,7 +199,7 @@ def test_where_the_interpreter_would_drop_it_it_strikes_later(
 def test_a_sink_is_told_all_and_keeps_no_lock_and_swallows_no_strike(
     run: Callable[[Callable[[], Any]], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strikes, "AGAIN", 0.001)
+    monkeypatch.setattr(abort_module, "ABORT_RETRY_INTERVAL", 0.001)
     steps: list[str] = []
     gate = threading.Lock()
 

@@ -8,17 +8,26 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from types import FrameType
 from typing import Any
 
 import pytest
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from celery_dlock import Lease, LockLost
-from celery_dlock.tasks import strikes
-from celery_dlock.tasks.abort import Abort
-from celery_dlock.tasks.strikes import SIGNAL, Call, MainThread, OtherThread, Thread, this_thread
+from celery_dlock.delivery import abort as abort_module
+from celery_dlock.delivery.abort import (
+    SIGNAL,
+    Abort,
+    AbortableCall,
+    MainThread,
+    OtherThread,
+    Thread,
+    this_thread,
+)
 from tests.services.instants import in_another_thread
 
 greenlet: Any = importlib.import_module("greenlet")
@@ -128,8 +137,8 @@ def test_a_soft_time_limit_may_strike_besides(
 
 def test_what_was_sent_and_has_not_struck_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(strikes, "_throw", lambda _, error: sent.append(error))
-    thread, call = OtherThread(), Call(frame=sys._getframe())
+    monkeypatch.setattr(abort_module, "_throw", lambda _, error: sent.append(error))
+    thread, call = OtherThread(), AbortableCall(frame=sys._getframe())
     thread.move(call)
     call.lost = ("lost", "why")
     thread.tell(call)
@@ -180,3 +189,38 @@ def test_a_forked_child_does_not_wait_for_who_was_about_to_strike() -> None:
             os._exit(this_thread().mutex.locked())
 
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_the_stack_of_another_thread_is_that_of_one_instant() -> None:
+    def steps(depth: int) -> Iterator[int]:
+        if depth:
+            yield from steps(depth - 1)
+        yield depth
+
+    def body() -> None:
+        while not over.is_set():
+            sum(steps(8))
+
+    over, interval = threading.Event(), sys.getswitchinterval()
+    thread = threading.Thread(target=body)
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            stack = abort_module._stack_of(thread.ident or 0)
+            outermost = stack[-1]
+            assert isinstance(outermost, FrameType)
+            assert outermost.f_code.co_name == "_bootstrap"
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+
+
+def test_nothing_waits_for_a_thread_that_has_ended_or_for_what_is_no_frame() -> None:
+    here = sys._getframe()
+
+    assert not abort_module._is_open(abort_module._stack_of(-1), here)
+    assert not abort_module._is_open([here.f_code, here], here)
+    assert abort_module._is_open([here], here)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlock.core.backoff import Backoff, FullJitter
+from celery_dlock.core.checks import LONGEST_DURATION, SHORTEST_DURATION
 from celery_dlock.errors import ConfigurationError
 
 
@@ -21,7 +22,7 @@ def test_the_ceiling_doubles_up_to_the_cap() -> None:
 
 
 @given(
-    base=st.floats(1e-300, 1e300),
+    base=st.floats(SHORTEST_DURATION, LONGEST_DURATION / 1e6),
     factor=st.floats(1, 1e6),
     attempt=st.integers(0, 10_000) | st.just(10**30),
     seed=st.integers(),
@@ -67,5 +68,5 @@ def test_full_jitter_is_a_backoff() -> None:
     [(0, 60), (-1, 60), (1, 0.5), (1, math.inf), (math.nan, 60), (1, math.nan), ("1", 60)],
 )
 def test_a_backoff_that_cannot_work_is_refused(base: Any, cap: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"base|cap"):
+    with pytest.raises(ConfigurationError, match=r"^(base|cap)\b"):
         FullJitter(base, cap)

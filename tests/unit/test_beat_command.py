@@ -12,20 +12,20 @@ import pytest
 from celery.schedules import crontab
 from click.testing import CliRunner, Result
 
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.beat import leader
-from celery_dlock.beat.status import Status
-from celery_dlock.cli import beat as cli
+from celery_dlock.beat.leader import Status
+from celery_dlock.cli import actions as cli
 from celery_dlock.cli.main import dlock
 from celery_dlock.core.lease import SECOND
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from tests.services.beats import Beats, beats
 
 
 @pytest.fixture
 def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beats]:
     """Three beats; those that stand by do so for minutes, however long the test takes."""
-    monkeypatch.setattr(leader, "PATIENCE", 600.0)
+    monkeypatch.setattr(leader, "STANDBY_SECONDS", 600.0)
     schedule = {"often": 10.0, "nightly": crontab(hour="3", minute="0")}
     with beats(tmp_path, schedule) as of:
         of.backend.sweep()  # the store is there
@@ -76,13 +76,13 @@ def test_where_none_leads_it_exits_with_one(three: Beats) -> None:
     for result in (run(three), run(three, "--json")):
         assert result.exit_code == 1
     assert "leads      no beat" in run(three).output
-    assert run(three, "--hand-over").output == "Error: no beat leads\n"
+    assert run(three, "--step-down").output == "Error: no beat leads\n"
 
 
 def test_without_another_beat_nothing_is_handed_over(three: Beats) -> None:
     three.tick(0)
 
-    result = run(three, "--hand-over")
+    result = run(three, "--step-down")
 
     assert result.exit_code == 1
     assert "no beat stands by" in result.output
@@ -95,7 +95,7 @@ def test_who_has_not_asked_for_a_while_does_not_stand_by(three: Beats) -> None:
     backend = three.backend
     assert isinstance(backend, SqliteBackend)
     now = backend._now()
-    backend._now = lambda: now + int(2 * leader.PATIENCE * SECOND)
+    backend._now = lambda: now + int(2 * leader.STANDBY_SECONDS * SECOND)
 
     assert json.loads(run(three, "--json").output)["standbys"] == []
 
@@ -111,7 +111,7 @@ def test_it_hands_over_and_waits_until_that_is_so(
 
     monkeypatch.setattr(cli, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
 
-    result = run(three, "--hand-over")
+    result = run(three, "--step-down")
 
     assert result.exit_code == 0
     assert f"leads      {three.beats[2]._leader.who}" in result.output
@@ -133,10 +133,10 @@ def test_who_leads_since_then_is_not_meant(three: Beats) -> None:
 def test_a_leader_that_does_not_answer_is_waited_for_so_long(three: Beats) -> None:
     three.tick_all()
 
-    result = run(three, "--hand-over", "--timeout", "0")
+    result = run(three, "--step-down", "--timeout", "0")
 
     assert result.exit_code == 1
-    assert "was asked to hand over, and none leads instead" in result.output
+    assert "was asked to step down, and none leads instead" in result.output
 
 
 def test_a_store_that_is_away_is_said(three: Beats) -> None:

@@ -16,10 +16,11 @@ from celery.schedules import crontab
 from kombu.exceptions import OperationalError
 
 from celery_dlock.beat.leader import key_of
-from celery_dlock.beat.records import Record
+from celery_dlock.beat.tick_ledger import TickRecord
 from celery_dlock.core.events import Acquired, Lost, Released
 from celery_dlock.errors import BackendUnavailable
 from tests.services.beats import START, Beats, Died, beats
+from tests.services.schedule_files import written_at_once
 from tests.services.until import until
 
 Make = Callable[..., AbstractContextManager[Beats]]
@@ -385,7 +386,7 @@ def test_a_record_that_cannot_be_read_stops_nobody(three: Beats, note: bytes) ->
 def test_a_record_of_a_later_version_is_read() -> None:
     note = {"sent": due(0).isoformat(), "more": [1]}
 
-    assert Record.decode(json.dumps(note).encode()) == Record(due(0))
+    assert TickRecord.decode(json.dumps(note).encode()) == TickRecord(due(0))
 
 
 def test_whether_to_hand_over_may_stay_without_an_answer(three: Beats) -> None:
@@ -442,7 +443,8 @@ def test_a_scheduler_that_sends_in_a_way_of_its_own_is_led_too(make: Make) -> No
 
 @pytest.fixture
 def on_file(make: Make, tmp_path: Path) -> Iterator[Beats]:
-    """Three beats with a schedule file each."""
+    """Three beats with a schedule file each, of a kind that is written at once everywhere."""
+    written_at_once()
     with make(TEN, dlock_beat_scheduler="celery.beat:PersistentScheduler") as of:
         for number, beat in enumerate(of.beats):
             beat._options["schedule_filename"] = str(tmp_path / f"schedule-{number}")

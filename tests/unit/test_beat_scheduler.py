@@ -19,7 +19,7 @@ from celery_dlock.beat.leader import LAST_PART
 from celery_dlock.beat.scheduler import LeaderScheduler, stops_wait
 from celery_dlock.core.state import Claim
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.runtime import forget
 from tests.services.beats import Beats, beats
 
 Make = Callable[..., AbstractContextManager[Beats]]

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.serialization import dumps, loads, prepare_accept_content
 
-from celery_dlock.core.canonical import LONGEST, canonical, escape, render, shorten
+from celery_dlock.core.canonical import LONGEST_KEY, canonical, escape, render, shorten
 from celery_dlock.errors import ConfigurationError
 
 
@@ -297,7 +297,7 @@ class TestAKeyGivenByHand:
         once = canonical(key)
 
         assert canonical(once) == once
-        assert 0 < len(once) <= LONGEST
+        assert 0 < len(once) <= LONGEST_KEY
         assert re.fullmatch(r"[!$&-;=?-Z\[\]_a-z~%]+", once)
         assert re.sub("%[0-9A-F]{2}", "", once).find("%") == -1
 
@@ -305,7 +305,7 @@ class TestAKeyGivenByHand:
         one, other = canonical("order:" + "x" * 500), canonical("order:" + "x" * 499 + "y")
 
         assert one.startswith("order:" + "x" * 144 + "~")
-        assert len(one) <= LONGEST
+        assert len(one) <= LONGEST_KEY
         assert one != other
         assert one == canonical("order:" + "x" * 500)
 

@@ -9,8 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from celery_dlock.tasks.children import Children, soon
-from celery_dlock.tasks.processes import processes
+from celery_dlock.worker.children import Children, processes, soon
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from celery_dlock import current_lease
-from celery_dlock.core.current import held_term, holding
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.state import Claim
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.locks.current import held_term, holding
 
 
 def lease(*keys: str) -> Lease:

@@ -10,7 +10,7 @@ from celery import Celery, Task, shared_task
 from celery._state import _on_app_finalizers
 
 from celery_dlock import Contention, Decision, Lease, LockedTask, RunLater, lock, locked_task
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 
 
 @pytest.fixture(autouse=True)

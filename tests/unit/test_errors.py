@@ -90,5 +90,5 @@ def test_messages_say_who_holds_the_key_and_for_how_long() -> None:
     assert str(LockContended("a", "5f2d", 12.34)) == ("'a' is held by task 5f2d for another 12.3 s")
     assert str(LockContended("a")) == "'a' is reserved for a task that waits for it"
     assert str(LockTimeout("a", "5f2d", 1.0, 5.0)).startswith("gave up after 5.0 s: 'a' is held")
-    assert str(LockLost("a")) == "the lock on 'a' is lost: the lease has ended"
+    assert str(LockLost("a")) == "the lock on 'a' is lost: the lease has expired"
     assert str(StaleFencingToken("a", 7, 9)) == "'a' refused fencing token 7: it has seen 9"

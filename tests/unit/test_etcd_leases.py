@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from celery_dlock.backends.etcd_client import EtcdClient
-from celery_dlock.backends.etcd_leases import Leases
 from celery_dlock.core.lease import unsleeping
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.etcd.client import EtcdClient
+from celery_dlock.stores.etcd.leases import Leases
 
 SECOND = 1_000_000
 

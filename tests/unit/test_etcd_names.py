@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.backends.etcd_names import Names, part_of
-from celery_dlock.backends.rows import PARTS, Kind, Name
+from celery_dlock.stores.consensus.rows import PARTS, Kind, Name
+from celery_dlock.stores.etcd.names import Names, part_of
 
 TEXT = st.text(st.characters(exclude_categories=())) | st.text(
     st.sampled_from(" !/\0\x01a2,\ud800")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.etcd import EtcdBackend
-from celery_dlock.backends.etcd_address import address_of
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.etcd.address import address_of
+from celery_dlock.stores.etcd.store import EtcdBackend
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_what_ends_the_process_passes_through() -> None:
 #: The others are the course of things.
 WRONG = {
     *("TimedOut", "Lost", "StaleRejected", "Unavailable"),
-    *("Buried", "TooLarge", "TickRepeated", "TicksMissed"),
+    *("DeadLettered", "TooLarge", "TickRepeated", "TicksMissed"),
 }
 
 

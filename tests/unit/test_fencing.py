@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from celery_dlock import fencing
-from celery_dlock.core.current import holding
-from celery_dlock.core.manager import EPOCH_SHIFT
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.locks.current import holding
+from celery_dlock.locks.manager import EPOCH_SHIFT
 from tests.fencing.leases import lease, term
 from tests.unit.shop_database import ORDER, Connect, admit, connect, db, fence, paid, pay
 

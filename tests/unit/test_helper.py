@@ -13,13 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from celery_dlock.backends import helper
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.backends.helper import HelperBackend, through_helper
-from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.beat.tick_ledger import noting
 from celery_dlock.core.state import Cause, Left, Outcome, Renewed
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.registry import open_backend
+from celery_dlock.stores import subprocess as helper
+from celery_dlock.stores.base import BackendOptions, NoteStore
+from celery_dlock.stores.sql.sqlite import SqliteBackend
+from celery_dlock.stores.subprocess import HelperBackend, through_helper
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.services.until import until
 
@@ -38,8 +39,8 @@ def helped(url: str) -> Iterator[HelperBackend]:
 
 
 @pytest.fixture
-def direct(url: str) -> Iterator[LockBackend]:
-    backend = open_backend(url, BackendOptions())
+def direct(url: str) -> Iterator[NoteStore]:
+    backend = noting(open_backend(url, BackendOptions()))
     yield backend
     backend.close()
 
@@ -54,7 +55,7 @@ def test_it_promises_what_the_store_promises(helped: HelperBackend) -> None:
         assert getattr(helped, name) == getattr(SqliteBackend, name)
 
 
-def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: LockBackend) -> None:
+def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: NoteStore) -> None:
     holder = claim("a", wait=QUEUE)
     token = running(helped.enter(holder)).token
     assert isinstance(helped.renew([holder])[0], Renewed)
@@ -74,7 +75,7 @@ def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: Loc
     assert woken(reply) == ["b:0:0"]
     assert helped.hand_back("key", "b:0:0").verdict is True
     assert helped.cancel("key", "b:0:0").verdict is True
-    assert helped.bury("key", "b:0:0", Cause.UNREADABLE).verdict is False
+    assert helped.dead_letter("key", "b:0:0", Cause.UNREADABLE).verdict is False
     assert helped.replay("key", "nobody").verdict is False
     assert helped.dead() == []
     assert helped.note("key", 5, {"a": b"a"}) is True
@@ -218,9 +219,9 @@ def test_a_signal_for_the_whole_service_leaves_it_its_last_words(
 #: Forks a child that lives on, and is killed.
 PARENT = """
 import os, signal, sys, time
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.helper import through_helper
-from celery_dlock.backends.sqlite import SqliteBackend
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.subprocess import through_helper
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 
 backend = through_helper(SqliteBackend, sys.argv[1], BackendOptions())
 backend.sweep()

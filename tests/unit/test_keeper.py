@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from celery_dlock.core.keeper import Keeper
 from celery_dlock.core.lease import SECOND, Term, margin
-from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict, Unknown
+from celery_dlock.core.state import Claim, NotHeld, Renewed, RenewVerdict, Unknown
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.keeper import Keeper
 from tests.services.monotonic import Monotonic
 from tests.services.until import until
 
@@ -40,7 +40,7 @@ class Store:
     def verdict(self, key: str) -> RenewVerdict:
         if key in self.silent:
             return Unknown()
-        return Lost() if key in self.given_up else Renewed(0)
+        return NotHeld() if key in self.given_up else Renewed(0)
 
 
 class Idle(Keeper):

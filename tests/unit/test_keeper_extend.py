@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from celery_dlock.backends.base import Trait
-from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.core.keeper import Keeper
 from celery_dlock.core.lease import SECOND, Lease, Term, margin
-from celery_dlock.core.manager import Keeping, LockManager
-from celery_dlock.core.state import Claim, Lost, Outcome, Renewed, RenewVerdict, Unknown
+from celery_dlock.core.state import Claim, NotHeld, Outcome, Renewed, RenewVerdict, Unknown
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
+from celery_dlock.locks.keeper import Keeper
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.stores.base import Trait
+from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import TTL, Faulty, claims, nobody_is_woken, taken
 from tests.services.monotonic import Monotonic
 
@@ -30,7 +30,7 @@ class Stage:
     """A manager over a store in memory, whose clock and whose keeper the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("celery_dlock.core.manager.Keeper", Idle)
+        monkeypatch.setattr("celery_dlock.locks.manager.Keeper", Idle)
         self.clock = Monotonic()
         self.store = Faulty()
         self.asked: list[list[float]] = []
@@ -122,7 +122,7 @@ def test_all_its_keys_are_extended_in_one_round_trip(stage: Stage) -> None:
 
 def test_one_that_the_store_has_given_up_is_lost_and_the_holder_is_told(stage: Stage) -> None:
     lease = stage.take("ab")
-    stage.answer = lambda verdicts: [verdicts[0], Lost()]
+    stage.answer = lambda verdicts: [verdicts[0], NotHeld()]
 
     with pytest.raises(LockLost) as caught:
         lease.extend(120)

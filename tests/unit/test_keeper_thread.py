@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from celery_dlock.core.keeper import Keeper
 from celery_dlock.core.lease import SECOND, Term, unsleeping
-from celery_dlock.core.state import Claim, Lost, Renewed, RenewVerdict
+from celery_dlock.core.state import Claim, NotHeld, Renewed, RenewVerdict
+from celery_dlock.locks.keeper import Keeper
 from tests.services.until import until
 
 
@@ -146,7 +146,7 @@ def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
     losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a process that can start no further thread once the keeper runs
-    keeper = Keeper(lambda claims: [Lost() if c.key == "gone" else Renewed(0) for c in claims])
+    keeper = Keeper(lambda claims: [NotHeld() if c.key == "gone" else Renewed(0) for c in claims])
     gone, kept = term_due_soon("gone"), new_term("kept", age=TTL / 3 - 0.3)
     start = threading.Thread.start
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.keys import Key, KeyTemplate, canonical
+from celery_dlock.core.keys import Key, Keys, KeyTemplate, canonical
 from celery_dlock.errors import ConfigurationError
+
+#: How an error says what is meant.
+FIELDS = "write a parameter's name, as in {order_id}, {order.id} or {order[id]}"
 
 
 def template(key: Any, body: Callable[..., Any]) -> KeyTemplate:
@@ -97,6 +100,13 @@ class TestSeveralKeys:
         assert several.names == ("s:{target}", "by_hand")
         assert several.labelled(("x", "b"), {}) == {"a": "by_hand", "s:b": "s:{target}"}
 
+    def test_are_taken_in_one_order_with_their_parents(self) -> None:
+        assert Keys(("b", "d"), ("a", "c")).all == ("a", "b", "c", "d")
+
+    def test_of_which_one_is_its_own_parent_are_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"^'b' is to be a key and its own parent$"):
+            Keys(("a", "b", "c"), ("c", "b"))
+
     def test_a_callable_object_is_labelled_by_its_class(self) -> None:
         assert template(functools.partial(str), lambda: None).names == ("partial",)
 
@@ -110,7 +120,7 @@ class TestRefusedWhenTheTaskIsDefined:
             ("{order!r}", "{order} takes no !conversion"),
             ("{order:>5}", "{order} takes no !conversion and no :format"),
             ("{order:{currency}}", "no :format"),
-            ("{}", "{} is no field"),
+            ("{}", f"{{}} is no field; {FIELDS}"),
             ("{0}", "{0} is no field"),
             ("{ order }", "{ order } is no field"),
             ("{order.}", "is no field"),
@@ -123,7 +133,7 @@ class TestRefusedWhenTheTaskIsDefined:
             (42, "a template or a callable, not int"),
             (["a", None], "a template or a callable, not NoneType"),
             (b"order", "a template or a callable, not int"),
-            (lambda: "a", "called as the task is, (order: "),
+            (lambda: "a", "lock key <lambda>() is called as the task is, (order: "),
             (lambda order: "a", "too many positional arguments"),
             (lambda order, currency, more: "a", "missing a required argument: 'more'"),
         ],

@@ -11,10 +11,10 @@ from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from kombu.message import Message
 
 from celery_dlock import BackendUnavailable, Queue, lock
-from celery_dlock.core.state import Claim, Run, Wait
-from celery_dlock.tasks.entry import Entry
-from celery_dlock.tasks.request import LockedRequest
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.core.state import Claim, Run, WaitMode
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk, open_desk
 
 
@@ -54,10 +54,10 @@ def begun(desk: Desk, message: Message) -> LockedRequest:
     return request
 
 
-def called(desk: Desk) -> LockedRequest:
+def called(desk: Desk, **options: Any) -> LockedRequest:
     """A request whose message has waited and was called, that a child has begun with."""
 
-    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    @desk.locked("order:{order}", name="charge", on_contention="queue", **options)
     def charge(order: int) -> None: ...
 
     charge.delay(42)
@@ -79,9 +79,10 @@ def fails(request: LockedRequest, exc: BaseException) -> None:
 def enters(desk: Desk, request: LockedRequest) -> None:
     """What the child does before its body runs."""
     delivery = request._request_dict["dlock_delivery"]
+    keeps = request._keeps()
     who, here = f"{request.id}:0:0", runtime(desk.app)
-    entry = Entry.of_delivery(here.wake.broker, who, delivery).encode({})
-    mine = Claim("order:42", who, delivery["nonce"], ttl=10**9, wait=Wait.QUEUE, keep=True)
+    entry = ParkedMessage.of_delivery(here.wake.broker, who, delivery).encode({})
+    mine = Claim("order:42", who, delivery["nonce"], ttl=10**9, wait=WaitMode.QUEUE, keep=keeps)
     assert isinstance(here.backend.enter(mine, entry).verdict, Run)
 
 
@@ -240,3 +241,35 @@ def test_what_is_revoked_before_it_begins_gives_its_turn_back(
     request._request_dict["args"] = args
     request._announce_revoked("expired", False, None, True)
     assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+
+@pytest.mark.parametrize("exc", [WorkerLostError("signal 9"), TimeLimitExceeded(1)])
+def test_a_lost_process_whose_message_the_broker_keeps_is_not_the_end(
+    desk: Desk, exc: Exception
+) -> None:
+    # Given a body whose process is lost, And a message that is not acknowledged for that
+    request, message = accepted(desk, Queue(), acks_late=True, acks_on_failure_or_timeout=False)
+    enters(desk, request)
+    fails(request, exc)
+    request._child_is_gone()
+    assert message._state == "REJECTED"
+
+    # Then it runs when it comes again
+    again(desk, request)
+    assert desk.result(request.id).state == "SUCCESS"
+
+
+def test_nor_is_it_where_the_child_could_not_begin_and_its_turn_is_given_back(desk: Desk) -> None:
+    request = called(desk, acks_late=True, acks_on_failure_or_timeout=False)
+    fails(request, ValueError("this cannot be decoded"))
+    assert runtime(desk.app).backend.peek("order:42").grants == ()
+
+    again(desk, request)
+    assert desk.result(request.id).state == "SUCCESS"
+
+
+def again(desk: Desk, request: LockedRequest) -> None:
+    """Deliver what was rejected, as from a dead-letter queue."""
+    if not desk.size():
+        desk.app.tasks["charge"].apply_async((42,), task_id=request.id)
+    desk.deliver_all()

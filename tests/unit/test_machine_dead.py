@@ -17,13 +17,13 @@ from celery_dlock.core.state import (
     Park,
     Reason,
     Run,
-    Wait,
+    WaitMode,
 )
-from celery_dlock.core.turns import CALL_AGAIN_LAST
-from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
+from celery_dlock.core.turns import WAKE_AGAIN_LAST
+from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from tests.unit.one_key import PATIENCE, TTL, OneKey, claim, kept, place, queued
 
-LONG = 100 * CALL_AGAIN_LAST
+LONG = 100 * WAKE_AGAIN_LAST
 
 
 @pytest.fixture
@@ -42,22 +42,22 @@ def key() -> OneKey:
 def test_a_message_is_put_aside_after_enough_calls_and_the_next_is_called(key: OneKey) -> None:
     key.leave(queued("a"))
 
-    for _ in range(CALLS_BEFORE_DEAD - 1):
-        assert not key.bury("b")
+    for _ in range(WAKES_BEFORE_DEAD - 1):
+        assert not key.dead_letter("b")
         _call_again(key)
         assert key.wakes == ["b"]
 
-    assert key.bury("b", Cause.UNKNOWN_TASK)
+    assert key.dead_letter("b", Cause.UNKNOWN_TASK)
     assert key.dead == {"b": Dead("b", Mode.EXCLUSIVE, 1, Cause.UNKNOWN_TASK, key.now)}
     assert (key.called, key.wakes, key.waiting) == (["c"], ["c"], [])
 
 
-def test_a_message_is_put_aside_once(key: OneKey) -> None:
+def test_a_message_is_dead_lettered_once(key: OneKey) -> None:
     _die_unread(key, "b")
     after, dead = key.state, dict(key.dead)
     key.passes(1)
 
-    assert not key.bury("b")
+    assert not key.dead_letter("b")
 
     assert (key.state, key.dead) == (after, dead)
 
@@ -66,7 +66,7 @@ def test_a_message_is_put_aside_once(key: OneKey) -> None:
 def test_only_who_was_called_is_put_aside(key: OneKey, task: str) -> None:
     key.enter(place("p"))
 
-    assert not key.bury(task)
+    assert not key.dead_letter(task)
 
     assert key.dead == {}
     assert key.waiting == ["b", "c", "p"]
@@ -74,10 +74,10 @@ def test_only_who_was_called_is_put_aside(key: OneKey, task: str) -> None:
 
 def test_an_ending_that_nobody_can_read_is_put_aside_too(key: OneKey) -> None:
     key.cancel("b")
-    for _ in range(CALLS_BEFORE_DEAD - 1):
+    for _ in range(WAKES_BEFORE_DEAD - 1):
         _call_again(key)
 
-    assert key.bury("b")
+    assert key.dead_letter("b")
 
     assert key.called == []
 
@@ -106,9 +106,11 @@ def test_it_does_not_matter_how_its_runs_were_lost() -> None:
     assert key.enter(queued("a", "and another")) == Drop(Reason.DEAD)
 
 
-@pytest.mark.parametrize("wait", [Wait.QUEUE, Wait.LOOK])
+@pytest.mark.parametrize("wait", [WaitMode.QUEUE, WaitMode.LOOK])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_body_that_gives_its_lock_up_again_and_again_is_put_aside(wait: Wait, keep: bool) -> None:
+def test_a_body_that_gives_its_lock_up_again_and_again_is_put_aside(
+    wait: WaitMode, keep: bool
+) -> None:
     key = OneKey()
     for n in range(MAX_LOST_RUNS):
         mine = claim("a", str(n), wait=wait, keep=keep)
@@ -122,7 +124,7 @@ def test_a_body_that_gives_its_lock_up_again_and_again_is_put_aside(wait: Wait, 
 def test_a_task_that_says_first_that_it_waits_is_put_aside_as_well() -> None:
     key = _lost_too_often()
 
-    assert key.enter(claim("a", "look", wait=Wait.LOOK)) == Drop(Reason.DEAD)
+    assert key.enter(claim("a", "look", wait=WaitMode.LOOK)) == Drop(Reason.DEAD)
 
 
 def test_a_task_that_does_not_leave_its_message_is_not_put_aside() -> None:
@@ -166,6 +168,7 @@ def test_a_dead_message_waits_again_behind_the_others(key: OneKey) -> None:
     assert key.replay("b")
 
     assert (key.called, key.waiting) == (["c"], ["d", "b"])
+    assert key.state.waiting[-1].arrived == key.now
     assert key.state.parked == 2
 
 
@@ -242,16 +245,16 @@ def test_a_replayed_message_does_not_give_up() -> None:
 
 
 def _call_again(key: OneKey) -> None:
-    key.passes(CALL_AGAIN_LAST)
+    key.passes(WAKE_AGAIN_LAST)
     key.reap()
 
 
 def _die_unread(key: OneKey, task: str) -> None:
-    """*task*, the next, is called until it is put aside."""
+    """*task*, the next, is called until it is dead-lettered."""
     key.leave(queued("a"))
-    for _ in range(CALLS_BEFORE_DEAD - 1):
+    for _ in range(WAKES_BEFORE_DEAD - 1):
         _call_again(key)
-    assert key.bury(task)
+    assert key.dead_letter(task)
 
 
 def _lost_too_often(**options: int) -> OneKey:

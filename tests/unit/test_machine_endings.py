@@ -13,13 +13,13 @@ from celery_dlock.core.state import (
     End,
     Ending,
     Left,
-    Lost,
+    NotHeld,
     Outcome,
     Park,
     Reason,
     Run,
 )
-from celery_dlock.core.turns import CALL_AGAIN_FIRST
+from celery_dlock.core.turns import WAKE_AGAIN_FIRST
 from tests.unit.one_key import TTL, OneKey, place, queued
 
 LONG = 10 * TTL
@@ -78,6 +78,38 @@ def test_a_called_task_is_not_called_to_end_any_more(key: OneKey) -> None:
     assert isinstance(key.enter(queued("b")), Run)
 
 
+def test_a_task_that_was_called_once_in_vain_ends_with_its_patience(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=WAKE_AGAIN_FIRST))
+    key.leave(queued("a"))
+    assert key.endings == {}
+    key.passes(WAKE_AGAIN_FIRST)
+
+    key.reap()
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+
+
+def test_its_patience_ends_later_by_what_nobody_was_there(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.state = replace(key.state, paused=LONG)
+    key.leave(queued("a"))
+
+    for wait in (WAKE_AGAIN_FIRST, 2 * WAKE_AGAIN_FIRST, 4 * WAKE_AGAIN_FIRST):
+        assert key.due_in() == wait
+        key.passes(wait)
+        key.reap()
+
+
+def test_an_ending_that_is_brought_about_is_not_handed_back(key: OneKey) -> None:
+    _time_out(key, "b")
+    key.enter(queued("b", "one"))
+    before = key.state
+
+    assert key.hand_back("b") is True
+
+    assert key.state == before
+
+
 def test_an_ending_reserves_nothing(key: OneKey) -> None:
     key.enter(queued("b", gives_up=MINUTE))
     key.passes(MINUTE)
@@ -98,7 +130,7 @@ def test_an_ending_that_is_brought_about_is_over(key: OneKey) -> None:
     _time_out(key, "b")
     key.enter(queued("b", "one"))
 
-    assert key.leave(queued("b", "one")) == Lost(carried=True)
+    assert key.leave(queued("b", "one")) == NotHeld(carried=True)
 
     assert key.called == []
     assert key.due_in() is None
@@ -123,13 +155,13 @@ def test_an_ending_whose_taker_does_not_conclude_is_called_again(key: OneKey) ->
 def test_an_ending_that_nobody_takes_is_called_again_and_again(key: OneKey) -> None:
     _time_out(key, "b")
 
-    for wait in (CALL_AGAIN_FIRST, 2 * CALL_AGAIN_FIRST, 4 * CALL_AGAIN_FIRST):
+    for wait in (WAKE_AGAIN_FIRST, 2 * WAKE_AGAIN_FIRST, 4 * WAKE_AGAIN_FIRST):
         key.passes(wait)
         key.reap()
         assert key.endings == {"b": Ending.TIMED_OUT}
 
 
-def test_the_copy_of_a_running_task_is_not_ended(key: OneKey) -> None:
+def test_the_duplicate_of_a_running_task_is_not_ended(key: OneKey) -> None:
     key.enter(queued("a", "copy", gives_up=MINUTE))
     key.passes(MINUTE)
     key.reap()
@@ -203,7 +235,7 @@ def test_who_had_started_is_taken_although_it_is_full() -> None:
     assert (key.endings, key.waiting) == ({}, ["a", "c"])
 
 
-def test_who_is_called_by_the_same_operation_has_made_room() -> None:
+def test_who_is_woken_by_the_same_operation_has_made_room() -> None:
     # Given a whose worker died, And b that waits
     key = OneKey()
     key.enter(queued("a"))
@@ -243,7 +275,7 @@ def test_a_key_is_due_when_something_is_to_be_done_without_anybody_coming(key: O
     key.enter(queued("p"))  # its place is a message now
     key.leave(queued("a"))
     assert key.called == ["p"]
-    assert key.due_in() == CALL_AGAIN_FIRST
+    assert key.due_in() == WAKE_AGAIN_FIRST
 
 
 def test_a_turn_kept_for_a_place_is_due_when_the_place_lapses(key: OneKey) -> None:
@@ -260,7 +292,7 @@ def test_leaving_a_key_whose_endings_are_open_does_not_end_them(key: OneKey) -> 
     assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
 
     assert key.called == ["b"]
-    assert key.due_in() == CALL_AGAIN_FIRST
+    assert key.due_in() == WAKE_AGAIN_FIRST
 
 
 def _time_out(key: OneKey, task: str) -> None:

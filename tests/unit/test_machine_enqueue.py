@@ -160,6 +160,20 @@ def test_a_reserved_place_becomes_a_message_that_is_called(key: OneKey) -> None:
     assert key.state.parked == 1
 
 
+def test_a_place_reserved_under_a_larger_limit_becomes_a_message_at_the_head(key: OneKey) -> None:
+    # Given b, for whom the second slot is reserved since c is parked
+    for mine in (queued("a", limit=2), queued("x", limit=2), place("b", limit=2), queued("c")):
+        key.enter(mine)
+    key.leave(queued("x", limit=2))
+    assert key.called == ["b"]
+    key.passes(1)
+
+    assert key.enter(published("b", limit=1)) == Park()
+
+    assert (key.waiting, key.called, key.state.parked) == (["b", "c"], [], 2)
+    assert key.state.waiting[0].arrived == key.now
+
+
 def test_it_does_not_start_where_its_last_run_was_lost(key: OneKey) -> None:
     key.enter(claim("a"))
     key.passes(TTL)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Busy, KeyState, Left, Lost, Outcome, Renewed, Run, Same
-from tests.unit.one_key import TTL, OneKey, claim
+from celery_dlock.core import machine
+from celery_dlock.core.state import Busy, KeyState, Left, NotHeld, Outcome, Renewed, Run, Same
+from tests.unit.one_key import START, TTL, OneKey, claim
 
 
 @pytest.fixture
@@ -16,6 +17,10 @@ def key() -> OneKey:
 def test_a_free_key_is_taken_with_the_token_of_this_grant(key: OneKey) -> None:
     assert key.enter(claim("a")) == Run(slot=0, token=1)
     assert key.running == ["a"]
+
+
+def test_where_no_token_is_handed_in_there_is_none() -> None:
+    assert machine.enter(KeyState(), claim("a"), START).verdict == Run(slot=0, token=0)
 
 
 def test_a_taken_key_is_refused_and_says_who_has_it_and_for_how_long(key: OneKey) -> None:
@@ -46,12 +51,12 @@ def test_leaving_twice_changes_nothing(key: OneKey) -> None:
     key.enter(claim("b"))
     after = key.state
 
-    assert key.leave(claim("a")) == Lost(carried=True)
+    assert key.leave(claim("a")) == NotHeld(carried=True)
 
     assert key.state == after
 
 
-def test_another_delivery_of_the_same_task_frees_nothing(key: OneKey) -> None:
+def test_another_delivery_of_the_same_task_releases_nothing(key: OneKey) -> None:
     # Given the first delivery of a, which runs
     key.enter(claim("a", "first"))
 
@@ -59,7 +64,7 @@ def test_another_delivery_of_the_same_task_frees_nothing(key: OneKey) -> None:
     verdict = key.leave(claim("a", "second"), Outcome.OVER)
 
     # Then it had nothing, and the first has the key
-    assert isinstance(verdict, Lost)
+    assert isinstance(verdict, NotHeld)
     assert key.running == ["a"]
 
 
@@ -126,13 +131,13 @@ def test_a_lease_that_has_ended_stays_ended(key: OneKey) -> None:
     key.enter(claim("a"))
     key.passes(TTL)
 
-    assert key.renew(claim("a")) == Lost()
+    assert key.renew(claim("a")) == NotHeld()
 
 
 def test_only_the_delivery_that_holds_renews(key: OneKey) -> None:
     key.enter(claim("a", "first"))
 
-    assert key.renew(claim("a", "second")) == Lost()
+    assert key.renew(claim("a", "second")) == NotHeld()
 
 
 def test_a_lapsed_holder_keeps_the_next_one_out_for_the_lock_delay(key: OneKey) -> None:

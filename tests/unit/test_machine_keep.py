@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core.state import (
+    WINDOW,
     Busy,
     Drop,
     Ending,
     Left,
-    Lost,
     Mode,
+    NotHeld,
     Outcome,
     Park,
     Reason,
     Renewed,
     Run,
 )
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.testing import ManualClock
 from tests.unit.one_key import PATIENCE, TTL, OneKey, claim, kept, place, queued
 
 MINUTE = 60_000_000
@@ -132,11 +136,14 @@ def test_who_asks_again_after_a_lost_reply_keeps_one_message(key: OneKey) -> Non
 
 def test_who_is_called_keeps_its_message_too(key: OneKey) -> None:
     key.enter(kept("b"))
+    key.enter(queued("c"))
     key.leave(kept("a"))
+    key.passes(1)
 
     key.enter(kept("b", "called"))
 
-    assert (key.running, key.waiting, key.called) == (["b"], ["b"], [])
+    assert (key.running, key.waiting, key.called) == (["b"], ["b", "c"], [])
+    assert key.state.waiting[0].arrived == key.now
     key.leave(kept("b", "called"), Outcome.ABANDONED)
     assert key.wakes == ["b"]
 
@@ -163,7 +170,7 @@ def test_a_repetition_after_the_lease_was_lost_changes_nothing(key: OneKey) -> N
     key.reap()
     after = key.state
 
-    assert key.leave(kept("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert key.leave(kept("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
     assert key.state == after
 
@@ -173,7 +180,7 @@ def test_a_result_that_comes_late_takes_the_message_out_of_the_queue(key: OneKey
     key.passes(TTL)
     key.reap()
 
-    assert key.leave(kept("a"), Outcome.DONE) == Lost(carried=True)
+    assert key.leave(kept("a"), Outcome.DONE) == NotHeld(carried=True)
 
     assert (key.called, key.waiting) == ([], [])
     assert key.enter(kept("a", "called")) == Drop(Reason.DONE)
@@ -266,7 +273,7 @@ def test_a_place_before_it_is_reserved_nothing_while_it_runs(key: OneKey) -> Non
     assert isinstance(key.enter(claim("c")), Run)
 
 
-def test_a_run_that_lasted_longer_than_its_patience_is_called_to_run_again() -> None:
+def test_a_run_that_lasted_longer_than_its_patience_is_woken_to_run_again() -> None:
     key = OneKey()
     key.enter(kept("a", gives_up=PATIENCE, ttl=MINUTE))
     key.passes(MINUTE)
@@ -296,3 +303,22 @@ def test_a_kept_message_is_not_ended_while_its_task_runs() -> None:
 
     assert (key.wakes, key.waiting) == ([], ["a"])
     assert key.due_in() == MINUTE - PATIENCE
+
+
+def test_of_a_key_with_many_slots_as_many_run_as_entries_are_loaded_and_nobody_is_stuck() -> None:
+    # Given a key with twice as many slots as entries of the queue are loaded
+    store = MemoryBackend(BackendOptions(clock=ManualClock()))
+    arriving = [f"{number}" for number in range(4 * WINDOW)]
+    running: list[str] = []
+    while arriving or running:
+        for task in arriving:
+            if store.enter(kept(task, limit=2 * WINDOW), b"message").verdict == Park():
+                continue
+            running.append(task)
+        waits = store.peek("key").parked > len(running)
+
+        # Then never fewer run than are loaded, while others wait, And all of them run
+        assert len(running) >= WINDOW or not waits
+        reply = store.leave(kept(running.pop(0), limit=2 * WINDOW), Outcome.DONE)
+        arriving = [wake.task for wake in reply.wakes]
+    assert store.peek("key").waiting == ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Busy, Park, Run, Wait
-from tests.unit.one_key import TTL, OneKey, claim, place, queued, reader
+from celery_dlock.core.state import Busy, Mode, Park, Run, WaitMode
+from tests.unit.one_key import PATIENCE, START, TTL, OneKey, claim, place, queued, reader
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_a_writer_runs_alone(key: OneKey) -> None:
 
 
 def test_later_readers_queue_behind_a_writer_that_queues(key: OneKey) -> None:
-    key.enter(reader("a", wait=Wait.QUEUE))
+    key.enter(reader("a", wait=WaitMode.QUEUE))
     key.enter(queued("w"))
 
-    assert key.enter(reader("b", wait=Wait.QUEUE)) == Park()
+    assert key.enter(reader("b", wait=WaitMode.QUEUE)) == Park()
 
     assert key.waiting == ["w", "b"]
 
@@ -66,9 +66,13 @@ def test_later_readers_queue_behind_a_writer_that_queues(key: OneKey) -> None:
 def test_all_readers_before_the_next_writer_are_called_together(key: OneKey) -> None:
     # Given a writer, And two readers, another writer and a reader that wait
     key.enter(queued("w"))
-    for waiting in (reader("a", wait=Wait.QUEUE), reader("b", wait=Wait.QUEUE), queued("x")):
+    for waiting in (
+        reader("a", wait=WaitMode.QUEUE),
+        reader("b", wait=WaitMode.QUEUE),
+        queued("x"),
+    ):
         key.enter(waiting)
-    key.enter(reader("c", wait=Wait.QUEUE))
+    key.enter(reader("c", wait=WaitMode.QUEUE))
 
     key.leave(queued("w"))
 
@@ -117,6 +121,27 @@ def test_a_called_message_stays_with_the_store_when_the_new_version_does_not_que
     assert key.state.parked == 1
 
 
+@pytest.mark.parametrize(("promised", "asked"), [(True, False), (False, True)])
+def test_what_goes_back_to_the_head_keeps_its_patience_and_its_order(
+    key: OneKey, promised: bool, asked: bool
+) -> None:
+    for mine in (
+        *(queued("a", limit=2), queued("x", limit=2)),
+        queued("b", limit=2, gives_up=TTL, ordered=promised),
+    ):
+        key.enter(mine)
+    key.passes(1)
+    key.leave(queued("x", limit=2))
+    key.passes(1)
+
+    key.enter(queued("b", "called", limit=1, ordered=asked))
+
+    (back,) = key.state.waiting
+    assert (back.task, back.mode, back.limit) == ("b", Mode.EXCLUSIVE, 1)
+    assert (back.arrived, back.lapses, back.gives_up) == (key.now, None, START + TTL)
+    assert back.ordered is True
+
+
 def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(key: OneKey) -> None:
     # Given b, for whom the second slot is reserved since c is parked
     key.enter(queued("a", limit=2))
@@ -131,16 +156,36 @@ def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(key: OneKey) -
     assert key.waiting == ["b", "c"]
 
 
+def test_so_it_is_for_one_that_does_not_wait_any_more(key: OneKey) -> None:
+    for mine in (queued("a", limit=2), queued("x", limit=2), place("b", limit=2), queued("c")):
+        key.enter(mine)
+    key.leave(queued("x", limit=2))
+    key.passes(1)
+
+    assert isinstance(key.enter(claim("b", "back", limit=1)), Busy)
+
+    back = key.state.waiting[0]
+    assert (back.task, back.arrived, back.lapses) == ("b", key.now, START + PATIENCE)
+    assert key.state.parked == 1
+
+
+def test_a_writer_that_is_a_reader_by_now_does_not_wait_for_its_own_place(key: OneKey) -> None:
+    key.enter(reader("a"))
+    assert isinstance(key.enter(place("b")), Busy)
+
+    assert isinstance(key.enter(reader("b", "back", wait=WaitMode.PLACE)), Run)
+
+
 def test_a_reader_that_was_called_and_is_a_writer_by_now_waits_for_the_readers(key: OneKey) -> None:
     # Given two readers that were called together, And one of them runs
     key.enter(queued("w"))
-    key.enter(reader("a", wait=Wait.QUEUE))
-    key.enter(reader("b", wait=Wait.QUEUE))
+    key.enter(reader("a", wait=WaitMode.QUEUE))
+    key.enter(reader("b", wait=WaitMode.QUEUE))
     key.leave(queued("w"))
-    key.enter(reader("a", "called", wait=Wait.QUEUE))
+    key.enter(reader("a", "called", wait=WaitMode.QUEUE))
 
     # When the new version of the other one writes
     assert key.enter(queued("b", "called")) == Park()
 
-    key.leave(reader("a", "called", wait=Wait.QUEUE))
+    key.leave(reader("a", "called", wait=WaitMode.QUEUE))
     assert key.wakes == ["b"]

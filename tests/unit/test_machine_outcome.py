@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Drop, Left, Lost, Outcome, Park, Reason
-from tests.unit.one_key import TTL, OneKey, place, queued
+from celery_dlock.core import machine
+from celery_dlock.core.state import (
+    Drop,
+    KeyState,
+    Left,
+    Mode,
+    NotHeld,
+    Outcome,
+    Park,
+    Reason,
+    Waiting,
+)
+from celery_dlock.core.turns import WAKE_AGAIN_FIRST
+from tests.unit.one_key import START, TTL, OneKey, place, queued
 
 
 @pytest.fixture
@@ -24,9 +36,10 @@ def test_a_task_that_must_repeat_goes_back_to_the_head(key: OneKey) -> None:
     key.reap()
     key.enter(queued("b", "called"))
 
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
     assert key.waiting == ["a", "c"]
+    assert key.state.waiting[0].arrived == key.now
     assert key.running == ["b"]
 
 
@@ -45,7 +58,7 @@ def test_a_turn_of_another_does_not_carry_a_task(key: OneKey) -> None:
     key.passes(TTL)
     key.reap()
 
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
     assert (key.called, key.waiting) == (["b"], ["a"])
 
@@ -57,7 +70,7 @@ def test_a_task_that_was_called_meanwhile_is_not_put_back(key: OneKey) -> None:
     key.reap()
     assert key.called == ["a"]
 
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
     assert (key.called, key.waiting, key.wakes) == (["a"], [], [])
 
@@ -83,7 +96,7 @@ def test_a_task_whose_copy_runs_meanwhile_is_kept_behind_it(key: OneKey) -> None
     key.enter(queued("a", "copy"))
 
     # When it is to be repeated, Then its message is kept: the copy may die
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
     assert (key.running, key.waiting, key.wakes) == (["a"], ["a"], [])
 
     # And goes when the copy is through
@@ -97,7 +110,7 @@ def test_a_message_put_back_takes_the_place_of_its_place(key: OneKey) -> None:
     key.enter(queued("b"))
     key.enter(place("a", "other"))
 
-    assert key.leave(queued("a"), Outcome.REPEAT) == Lost(carried=True)
+    assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
     # Then a waits once, And its message does not lapse with the place
     assert key.waiting == ["a"]
@@ -120,10 +133,28 @@ def test_a_result_counts_although_the_lock_was_lost(key: OneKey) -> None:
     key.reap()
     key.enter(queued("b", "called"))
 
-    assert key.leave(queued("a"), Outcome.DONE) == Lost(carried=True)
+    assert key.leave(queued("a"), Outcome.DONE) == NotHeld(carried=True)
 
     assert key.enter(queued("a", "copy")) == Drop(Reason.DONE)
     assert key.running == ["b"]
+
+
+def test_a_copy_of_what_is_done_takes_along_whatever_was_left_of_it() -> None:
+    left = Waiting("a", Mode.EXCLUSIVE, 1, rank=1, arrived=START, lapses=None)
+    state = KeyState(waiting=(left,), parked=1, last=1, done=frozenset({"a"}))
+
+    step = machine.enter(state, queued("a"), START)
+
+    assert step.verdict == Drop(Reason.DONE)
+    assert (step.state.waiting, step.state.parked, step.wakes) == ((), 0, ())
+
+
+def test_a_copy_waits_behind_its_task_since_it_came(key: OneKey) -> None:
+    key.passes(1)
+
+    assert key.enter(queued("a", "copy")) == Park()
+
+    assert [waiting.arrived for waiting in key.state.waiting] == [key.now]
 
 
 def test_a_task_that_goes_on_elsewhere_takes_its_copy_along(key: OneKey) -> None:
@@ -177,3 +208,33 @@ def test_a_copy_that_ends_takes_no_message_from_the_one_that_runs() -> None:
     key.passes(TTL)
     key.reap()
     assert key.wakes == ["a"]
+
+
+def test_who_says_again_what_nobody_heard_has_lost_what_another_holds(key: OneKey) -> None:
+    key.passes(TTL)
+    key.enter(queued("b"))
+
+    assert key.leave(queued("a", again=True)) == NotHeld(carried=True)
+
+
+def test_who_leaves_again_calls_nobody_who_comes_by_itself(key: OneKey) -> None:
+    key.enter(place("b"))
+    key.enter(queued("c"))
+    key.leave(queued("a"))
+    assert key.called == ["b"]
+
+    key.leave(queued("a", again=True))
+
+    assert key.wakes == []
+
+
+def test_who_leaves_again_calls_nobody_who_was_called_again_since(key: OneKey) -> None:
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+    key.passes(WAKE_AGAIN_FIRST)
+    key.reap()
+    assert key.wakes == ["b"]
+
+    key.leave(queued("a", again=True))
+
+    assert key.wakes == []

@@ -19,7 +19,7 @@ def key() -> OneKey:
 def test_who_comes_back_is_refused_and_keeps_a_place(key: OneKey) -> None:
     assert isinstance(key.enter(place("b")), Busy)
 
-    assert key.waiting == ["b"]
+    assert [(entry.task, entry.arrived) for entry in key.state.waiting] == [("b", key.now)]
     assert key.state.parked == 0
 
 

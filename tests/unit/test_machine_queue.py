@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from celery_dlock.core.state import WINDOW, Busy, Drop, Park, Reason, Run
-from celery_dlock.core.turns import CALL_AGAIN_FIRST, CALL_AGAIN_LAST
+from celery_dlock.core import turns
+from celery_dlock.core.state import (
+    STRANGER_RESERVED,
+    WINDOW,
+    Busy,
+    Drop,
+    KeyState,
+    Park,
+    Reason,
+    Run,
+)
+from celery_dlock.core.turns import WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
+from celery_dlock.core.upkeep import WAKE_ELSEWHERE
 from tests.unit.one_key import TTL, OneKey, claim, queued
 
 
@@ -45,7 +58,7 @@ def test_who_is_called_runs_with_a_new_token(key: OneKey) -> None:
     assert key.called == []
 
 
-def test_a_call_reserves_the_key_against_newcomers(key: OneKey) -> None:
+def test_a_wake_reserves_the_key_against_newcomers(key: OneKey) -> None:
     # Given b, which was called and has not come yet
     key.enter(queued("b"))
     key.leave(queued("a"))
@@ -174,8 +187,8 @@ def test_an_unanswered_call_is_repeated_at_growing_intervals_for_ever(key: OneKe
         key.reap()
         assert key.wakes == ["b"]
 
-    assert waits[:3] == [CALL_AGAIN_FIRST, 2 * CALL_AGAIN_FIRST, 4 * CALL_AGAIN_FIRST]
-    assert waits[-1] == CALL_AGAIN_LAST
+    assert waits[:3] == [WAKE_AGAIN_FIRST, 2 * WAKE_AGAIN_FIRST, 4 * WAKE_AGAIN_FIRST]
+    assert waits[-1] == WAKE_AGAIN_LAST
 
 
 def test_as_many_are_called_as_there_are_slots() -> None:
@@ -209,3 +222,55 @@ def test_only_the_loaded_part_of_a_long_queue_is_called_from() -> None:
 
     key.reap()
     assert len(key.wakes) == many - WINDOW
+
+
+def test_what_is_handed_back_was_not_called_and_is_called_elsewhere_soon(key: OneKey) -> None:
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+    key.passes(WAKE_AGAIN_FIRST)
+    key.reap()
+    (turn,) = key.state.grants
+    assert turn.calls == 2
+    key.passes(1)
+
+    assert key.hand_back("b") is True
+
+    again = key.now + WAKE_ELSEWHERE
+    assert key.state.grants == (replace(turn, calls=1, handed_back=key.now, due=again),)
+
+
+@pytest.mark.parametrize(
+    ("after", "wait"),
+    [(STRANGER_RESERVED - 1, WAKE_ELSEWHERE), (STRANGER_RESERVED, WAKE_AGAIN_FIRST)],
+)
+def test_what_is_handed_back_for_long_is_called_less_often(
+    key: OneKey, after: int, wait: int
+) -> None:
+    key.enter(queued("b"))
+    key.leave(queued("a"))
+    key.hand_back("b")
+    key.passes(after)
+
+    key.hand_back("b")
+
+    assert [turn.due - key.now for turn in key.state.grants if not turn.calls] == [wait]
+
+
+def test_only_who_was_called_is_handed_back() -> None:
+    key = OneKey()
+    for task in "abcd":
+        key.enter(queued(task, limit=2))
+    key.leave(queued("a", limit=2))
+    key.leave(queued("b", limit=2))
+    before = key.state
+    first, second = before.grants
+
+    assert key.hand_back("nobody") is False
+    assert key.state == before
+    assert key.hand_back("d") is True
+    assert key.state.grants[0] == first
+    assert key.state.grants[1].handed_back == key.now != second.handed_back
+
+
+def test_a_key_with_messages_and_nothing_to_wait_for_is_due_at_once() -> None:
+    assert turns.due(KeyState(parked=1)) == 0

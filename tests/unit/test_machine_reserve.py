@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.state import Busy, LeaveVerdict, Left, Lost, Mode, Outcome, Park, Run
+from celery_dlock.core.state import (
+    Busy,
+    Grant,
+    LeaveVerdict,
+    Left,
+    Mode,
+    NotHeld,
+    Outcome,
+    Park,
+    Run,
+)
 from tests.unit.one_key import PATIENCE, TTL, OneKey, claim, kept, place, published, queued, reader
 
 LONG = 10 * TTL
@@ -25,7 +35,8 @@ def test_nobody_overtakes_the_retry(key: OneKey) -> None:
 
     assert _retries(key) == Left(carried=False)
 
-    assert (key.called, key.wakes, key.waiting) == (["a+1"], [], ["b"])
+    turn = Grant("a+1", Mode.EXCLUSIVE, 1, parked=False, calls=0, due=key.now + PATIENCE)
+    assert (key.state.grants, key.wakes, key.waiting) == ((turn,), [], ["b"])
     assert key.enter(claim("c")) == Busy(holder=None, left=0, parked=1)
 
 
@@ -101,7 +112,7 @@ def test_leaving_twice_reserves_once(key: OneKey) -> None:
     _retries(key)
     after = key.state
 
-    assert isinstance(_retries(key), Lost)
+    assert isinstance(_retries(key), NotHeld)
 
     assert key.state == after
 
@@ -110,7 +121,7 @@ def test_who_lost_its_lock_reserves_nothing(key: OneKey) -> None:
     key.passes(TTL)
     key.reap()
 
-    assert isinstance(_retries(key), Lost)
+    assert isinstance(_retries(key), NotHeld)
 
     assert key.called == []
 
@@ -162,6 +173,15 @@ def test_a_retry_that_waits_already_is_called_in_place_of_a_reservation(key: One
     assert (key.wakes, key.called, key.waiting) == (["a+1"], ["a+1"], ["b"])
     assert isinstance(key.enter(queued("a+1", "called")), Run)
     assert key.called == []
+
+
+def test_a_retry_that_is_called_as_its_patience_ends_is_not_ended(key: OneKey) -> None:
+    key.enter(queued("a+1", gives_up=PATIENCE))
+    key.passes(PATIENCE)
+
+    _retries(key)
+
+    assert (key.wakes, key.endings) == (["a+1"], {})
 
 
 def test_a_retry_that_has_a_place_already_has_the_key_reserved(key: OneKey) -> None:

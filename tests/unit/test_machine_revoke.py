@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import WINDOW, End, Ending, Lost, Outcome
-from celery_dlock.core.turns import CALL_AGAIN_LAST
+from celery_dlock.core.state import WINDOW, End, Ending, NotHeld, Outcome
+from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from tests.unit.one_key import PATIENCE, TTL, OneKey, kept, place, queued
 
-LONG = 100 * CALL_AGAIN_LAST
+LONG = 100 * WAKE_AGAIN_LAST
 
 
 @pytest.fixture
@@ -27,20 +27,20 @@ def test_who_waits_and_is_revoked_is_called_to_end(key: OneKey) -> None:
     assert key.endings == {"c": Ending.REVOKED}
     assert (key.waiting, key.state.parked) == (["b"], 1)
     assert key.enter(queued("c", "called")) == End(Ending.REVOKED)
-    assert key.leave(queued("c", "called")) == Lost(carried=True)
+    assert key.leave(queued("c", "called")) == NotHeld(carried=True)
     assert key.called == []
 
 
 def test_a_revoked_task_that_nobody_ends_is_called_again(key: OneKey) -> None:
     key.cancel("b")
-    key.passes(CALL_AGAIN_LAST)
+    key.passes(WAKE_AGAIN_LAST)
 
     key.reap()
 
     assert key.endings == {"b": Ending.REVOKED}
 
 
-def test_revoking_twice_calls_once(key: OneKey) -> None:
+def test_revoking_twice_wakes_once(key: OneKey) -> None:
     key.cancel("b")
 
     assert key.cancel("b")

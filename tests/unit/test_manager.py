@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.lease import SECOND, margin
-from celery_dlock.core.manager import Keeping, LockManager, Refused
 from celery_dlock.core.state import (
     Busy,
     Drop,
     Mode,
     Outcome,
     Reason,
-    Wait,
+    WaitMode,
 )
+from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import (
     KEEPING,
     KEYS,
     TTL,
     Faulty,
     claims,
-    nobody_is_woken,
     taken,
     watched,
 )
+from tests.services.forked import in_a_forked_child
 from tests.services.monotonic import Monotonic
 
 
 @pytest.fixture
-def store() -> Faulty:
-    return Faulty()
+def store() -> Iterator[Faulty]:
+    store = Faulty()
+    yield store
+    store.abandon()
 
 
 @pytest.fixture
 def manager(store: Faulty) -> LockManager:
-    return LockManager(store, nobody_is_woken)
+    return store.manager()
 
 
 def test_several_keys_are_taken_in_sorted_order(manager: LockManager, store: Faulty) -> None:
@@ -89,7 +90,7 @@ def test_a_late_release_frees_nothing_of_a_successor(manager: LockManager, store
     # Given a holder whose lease has ended, and a successor
     late = taken(manager.acquire(claims("late"), Keeping(None, lambda term, reason: None)))
     store.clock.advance(TTL)
-    successor = taken(LockManager(store, nobody_is_woken).acquire(claims("next"), KEEPING))
+    successor = taken(store.manager().acquire(claims("next"), KEEPING))
     assert successor.owner != late.owner
     # When the late one leaves
     manager.release(late, Outcome.DONE)
@@ -111,8 +112,8 @@ def test_somebody_carries_the_task_only_if_it_is_so_for_every_key(
 
 def test_a_task_that_is_to_run_again_waits_in_one_queue_only(store: Faulty) -> None:
     woken: list[str] = []
-    manager = LockManager(store, lambda wakes: woken.extend(wake.key for wake in wakes))
-    lease = taken(manager.acquire(claims(wait=Wait.QUEUE), KEEPING, b"before"))
+    manager = store.manager(lambda wakes: woken.extend(wake.key for wake in wakes))
+    lease = taken(manager.acquire(claims(wait=WaitMode.QUEUE), KEEPING, b"before"))
     # When it waits again, and is called at once from there
     carried = manager.release(lease, Outcome.REPEAT, b"again")
     # Then that is at the first of its keys, and enough: it need not be published as well
@@ -125,7 +126,7 @@ def test_trust_counts_from_before_each_request_was_sent(store: Faulty) -> None:
     # Given a store that takes half a second to answer, too short for a renewal to be due
     clock = Monotonic()
     store.late = lambda operation, key: clock.advance(0.5)
-    manager = LockManager(store, nobody_is_woken, monotonic=clock)
+    manager = store.manager(monotonic=clock)
     start = clock()
     # When three keys are taken
     lease = taken(manager.acquire(claims(), KEEPING))
@@ -139,41 +140,23 @@ def test_trust_counts_from_before_each_request_was_sent(store: Faulty) -> None:
 def test_the_epoch_stands_in_front_of_the_token_and_both_fit(store: Faulty, epoch: int) -> None:
     # Given a store whose next token is the largest that one may issue
     store._token = 2**53 - 2
-    lease = taken(LockManager(store, nobody_is_woken, epoch).acquire(claims(keys="a"), KEEPING))
+    lease = taken(store.manager(epoch=epoch).acquire(claims(keys="a"), KEEPING))
     assert lease.fencing_token == epoch * 2**53 + 2**53 - 1
     assert lease.fencing_token < 2**63
 
 
 def test_a_higher_epoch_is_larger_than_every_token_of_the_one_before(store: Faulty) -> None:
     store._token = 2**53 - 2
-    before = taken(
-        LockManager(store, nobody_is_woken, 3).acquire(claims(keys="a"), KEEPING)
-    ).fencing_token
-    after = taken(
-        LockManager(Faulty(), nobody_is_woken, 4).acquire(claims(keys="a"), KEEPING)
-    ).fencing_token
+    before = taken(store.manager(epoch=3).acquire(claims(keys="a"), KEEPING)).fencing_token
+    store._token = 0
+    after = taken(store.manager(epoch=4).acquire(claims(keys="b"), KEEPING)).fencing_token
     assert after > before
 
 
 def test_a_read_lock_has_no_token_in_any_epoch(store: Faulty) -> None:
-    lease = taken(
-        LockManager(store, nobody_is_woken, 7).acquire(claims(keys="a", mode=Mode.SHARED), KEEPING)
-    )
+    lease = taken(store.manager(epoch=7).acquire(claims(keys="a", mode=Mode.SHARED), KEEPING))
     assert lease.terms[0].token == 0
     assert lease.fencing_tokens == {}
-
-
-def in_a_forked_child(what: Callable[[], object]) -> None:
-    """Run *what* in a child process; fails if it raises there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            what()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -193,3 +176,18 @@ def test_a_process_forked_off_the_holder_frees_nothing(
         assert [operation for operation, _ in store.calls] == ["enter"] * 3
 
     in_a_forked_child(child)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_off_the_holder_takes_nothing_by_its_manager(
+    manager: LockManager, store: Faulty
+) -> None:
+    taken(manager.acquire(claims(keys="a"), KEEPING))
+
+    def child() -> None:
+        with pytest.raises(RuntimeError, match="of the parent process"):
+            manager.acquire(claims(keys="b"), KEEPING)
+        assert store.held() == {"a"}
+
+    in_a_forked_child(child)
+    taken(manager.acquire(claims(keys="b"), KEEPING))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from celery_dlock.core import manager as manager_module
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.manager import LockManager
-from celery_dlock.core.state import Drop, Outcome, Reason, Wait
+from celery_dlock.core.state import Drop, Outcome, Reason, WaitMode
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks import manager as manager_module
+from celery_dlock.locks.manager import Keeping, LockManager
 from tests.services.faulty import (
     KEEPING,
     KEYS,
@@ -20,7 +21,6 @@ from tests.services.faulty import (
     TimeLimit,
     claims,
     fails_for,
-    nobody_is_woken,
     nth,
     taken,
     watched,
@@ -29,13 +29,15 @@ from tests.services.until import until
 
 
 @pytest.fixture
-def store() -> Faulty:
-    return Faulty()
+def store() -> Iterator[Faulty]:
+    store = Faulty()
+    yield store
+    store.abandon()
 
 
 @pytest.fixture
 def manager(store: Faulty) -> LockManager:
-    return LockManager(store, nobody_is_woken)
+    return store.manager()
 
 
 def test_a_request_without_an_answer_is_taken_back(manager: LockManager, store: Faulty) -> None:
@@ -56,12 +58,12 @@ def test_a_store_whose_answers_are_lost_for_a_while_puts_nothing_aside(
     # Given a task that queues, and that has asked in vain for as often as its runs may be lost
     store.late = fails_for(("enter", "a"))
     for nonce in range(MAX_LOST_RUNS):
-        asks = claims(keys=["a"], wait=Wait.QUEUE)
+        asks = claims(keys=["a"], wait=WaitMode.QUEUE)
         with pytest.raises(BackendUnavailable):
             manager.acquire([replace(asks[0], nonce=f"{nonce}")], KEEPING, b"message")
     # When it is answered
     store.late = fails_for()
-    answer = manager.acquire(claims(keys=["a"], wait=Wait.QUEUE), KEEPING, b"message")
+    answer = manager.acquire(claims(keys=["a"], wait=WaitMode.QUEUE), KEEPING, b"message")
     # Then it runs for the first time
     assert taken(answer).keys == ("a",)
     assert store.dead() == []
@@ -104,7 +106,7 @@ def test_a_time_limit_while_being_refused_leaves_nothing_held(
     manager: LockManager, store: Faulty, number: int
 ) -> None:
     # Given the last key held by another: three calls ask, two give back
-    taken(LockManager(store, nobody_is_woken).acquire(claims("holder", ["c"]), KEEPING))
+    taken(store.manager().acquire(claims("holder", ["c"]), KEEPING))
     store.late = nth(number, TimeLimit())
     with pytest.raises(TimeLimit):
         manager.acquire(claims(), KEEPING)
@@ -156,6 +158,47 @@ def test_a_time_limit_while_releasing_can_be_made_good_by_releasing_again(
     assert store.held() == set()
 
 
+@pytest.mark.parametrize("struck", [True, False], ids=["a time limit", "no answer"])
+def test_who_was_called_in_an_answer_that_was_lost_is_called_again_and_nothing_is_told_as_lost(
+    store: Faulty, struck: bool
+) -> None:
+    # Given a task that waits behind another one
+    woken: list[str] = []
+    manager = store.manager(lambda wakes: woken.extend(wake.task for wake in wakes))
+    lease = taken(manager.acquire(claims(keys=["a"]), KEEPING))
+    store.enter(claims("next", ["a"], wait=WaitMode.QUEUE)[0], b"message")
+    # When that one leaves, and the answer comes to nobody
+    store.late = nth(1, TimeLimit() if struck else BackendUnavailable("no answer"))
+    with pytest.raises(TimeLimit if struck else BackendUnavailable):
+        manager.release(lease, Outcome.DONE)
+    assert woken == []
+    if struck:
+        manager.release(lease, Outcome.DONE)
+    # Then who is next hears of it all the same
+    until("it is called", lambda: woken == ["next:0:0"])
+    assert [term.noticed for term in lease.terms] == [None]
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_lease_that_ended_before_it_was_given_back_is_lost_and_one_that_ends_meanwhile_is_not(
+    store: Faulty, in_time: bool
+) -> None:
+    manager = store.manager(monotonic=lambda: store.clock() / SECOND)
+    lease = taken(manager.acquire(claims(keys=["a"]), Keeping(None, lambda *_: None)))
+    if not in_time:
+        store.clock.advance(TTL)
+    # When the store is away for longer than the lease lasts, while it is given back
+    store.fault = lambda operation, key: store.clock.advance(TTL)
+    store.late = fails_for(("leave", "a"))
+    with pytest.raises(BackendUnavailable):
+        manager.release(lease, Outcome.DONE)
+    store.fault = store.late = fails_for()
+    manager.close()
+    # Then only the first time counts
+    noticed = [term.noticed for term in lease.terms]
+    assert noticed == [None if in_time else "it was not renewed in time"]
+
+
 @pytest.mark.parametrize("failing", KEYS)
 def test_a_key_that_cannot_be_freed_does_not_keep_the_others(
     manager: LockManager, store: Faulty, failing: str
@@ -185,8 +228,8 @@ def test_a_task_that_ended_without_a_lease_is_not_called_again_for_a_store_that_
     manager: LockManager, store: Faulty
 ) -> None:
     # Given a task that was called to its end, as after max_wait, and that ended
-    (mine,) = claims(keys=["a"], wait=Wait.QUEUE, done_ttl=int(TTL * SECOND))
-    holder = taken(LockManager(store, nobody_is_woken).acquire(claims("holder", ["a"]), KEEPING))
+    (mine,) = claims(keys=["a"], wait=WaitMode.QUEUE, done_ttl=int(TTL * SECOND))
+    holder = taken(store.manager().acquire(claims("holder", ["a"]), KEEPING))
     store.enter(mine, b"message")
     # When the store does not hear of it
     store.fault = fails_for(("leave", "a"))
@@ -218,4 +261,4 @@ def test_what_was_not_heard_is_said_once_more_at_the_end_and_never_after(
     # Then it was asked once, and is closed after that
     assert store.held() == (set() if there else {"a"})
     assert closed == [before + 1]
-    assert not manager._later._unsaid
+    assert not manager._pending_releases._pending

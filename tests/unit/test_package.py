@@ -30,7 +30,7 @@ def test_the_wheel_carries_py_typed_and_the_scripts_and_no_tests() -> None:
     names = {str(path) for path in files("celery-dlock") or ()}
 
     assert "celery_dlock/py.typed" in names
-    assert any(name.startswith("celery_dlock/backends/lua/") for name in names)
+    assert any(name.startswith("celery_dlock/stores/redis/lua/") for name in names)
     top = {name.split("/")[0] for name in names if ".." not in name} - {"__pycache__"}
     modules = {name for name in top if not name.endswith(".dist-info")}
     assert modules == {"celery_dlock", "celery_dlock_pytest.py"}

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from celery_dlock.tasks.processes import Asked, Processes, Told, processes
+from celery_dlock.worker.children import PidfdWatcher, PollingWatcher, ProcessWatcher, processes
 from tests.services.until import until
 
 Start = list[subprocess.Popen[bytes]]
 
 
-@pytest.fixture(params=[Told, Asked])
-def watched(request: pytest.FixtureRequest) -> Processes:
-    made: Processes = request.param()
+@pytest.fixture(params=[PidfdWatcher, PollingWatcher])
+def watched(request: pytest.FixtureRequest) -> ProcessWatcher:
+    made: ProcessWatcher = request.param()
     return made
 
 
@@ -33,11 +33,13 @@ def two() -> Iterator[Start]:
         process.wait()
 
 
-def gone(watched: Processes) -> list[int]:
+def gone(watched: ProcessWatcher) -> list[int]:
     return until("somebody is gone", lambda: watched.wait(1.0), timeout=10)
 
 
-def test_one_that_is_killed_is_gone_before_it_is_reaped(watched: Processes, two: Start) -> None:
+def test_one_that_is_killed_is_gone_before_it_is_reaped(
+    watched: ProcessWatcher, two: Start
+) -> None:
     for process in two:
         watched.watch(process.pid)
         watched.watch(process.pid)
@@ -47,21 +49,23 @@ def test_one_that_is_killed_is_gone_before_it_is_reaped(watched: Processes, two:
     assert gone(watched) == [two[0].pid]
 
 
-def test_one_that_was_reaped_before_is_gone(watched: Processes, two: Start) -> None:
+def test_one_that_was_reaped_before_is_gone(watched: ProcessWatcher, two: Start) -> None:
     two[0].kill()
     two[0].wait()
     watched.watch(two[0].pid)
     assert gone(watched) == [two[0].pid]
 
 
-def test_one_that_is_reaped_while_it_is_watched_is_gone(watched: Processes, two: Start) -> None:
+def test_one_that_is_reaped_while_it_is_watched_is_gone(
+    watched: ProcessWatcher, two: Start
+) -> None:
     watched.watch(two[0].pid)
     two[0].kill()
     two[0].wait()
     assert gone(watched) == [two[0].pid]
 
 
-def test_one_that_is_stopped_is_not_gone(watched: Processes, two: Start) -> None:
+def test_one_that_is_stopped_is_not_gone(watched: ProcessWatcher, two: Start) -> None:
     for process in two:
         watched.watch(process.pid)
     two[0].send_signal(signal.SIGSTOP)
@@ -70,7 +74,7 @@ def test_one_that_is_stopped_is_not_gone(watched: Processes, two: Start) -> None
     assert watched.wait(0) == []
 
 
-def test_a_wait_without_end_is_interrupted(watched: Processes, two: Start) -> None:
+def test_a_wait_without_end_is_interrupted(watched: ProcessWatcher, two: Start) -> None:
     watched.watch(two[0].pid)
     waiting = threading.Thread(target=watched.wait, daemon=True)
     waiting.start()
@@ -80,7 +84,7 @@ def test_a_wait_without_end_is_interrupted(watched: Processes, two: Start) -> No
 
 
 def test_no_descriptor_is_left_of_one_that_is_gone(two: Start) -> None:
-    watched = Told()
+    watched = PidfdWatcher()
     before = psutil.Process().num_fds()
     watched.watch(two[0].pid)
     two[0].kill()
@@ -89,6 +93,6 @@ def test_no_descriptor_is_left_of_one_that_is_gone(two: Start) -> None:
 
 
 def test_a_system_that_cannot_tell_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(processes(), Told)
+    assert isinstance(processes(), PidfdWatcher)
     monkeypatch.delattr(os, "pidfd_open")
-    assert isinstance(processes(), Asked)
+    assert isinstance(processes(), PollingWatcher)

@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from celery_dlock.backends.redis_wire import SHARDS, base_name, indexes, names, swept, touched
+from celery_dlock.stores.redis.wire import SHARDS, base_name, indexes, names, swept, touched
 
 braced = st.text(alphabet="{}:a)", max_size=5)
 
 
 def test_a_name_can_be_read() -> None:
     assert touched("dlock", "order:42", "id:0:0") == [
-        "dlock:1:{43}:{order:42}:state",
-        "dlock:1:{43}:{order:42}:queue",
-        "dlock:1:{43}:{order:42}:entries",
-        "dlock:1:{43}:{order:42}:lost",
-        "dlock:1:{43}:{order:42}:token",
-        "dlock:1:{43}:{order:42}:done:id:0:0",
-        "dlock:1:{43}:due",
-        "dlock:1:{43}:dead",
+        "dlock:2:{43}:{order:42}:state",
+        "dlock:2:{43}:{order:42}:queue",
+        "dlock:2:{43}:{order:42}:entries",
+        "dlock:2:{43}:{order:42}:lost",
+        "dlock:2:{43}:{order:42}:token",
+        "dlock:2:{43}:{order:42}:done:id:0:0",
+        "dlock:2:{43}:due",
+        "dlock:2:{43}:dead",
     ]
 
 
@@ -43,7 +43,7 @@ def test_a_key_is_known_again_from_the_index(prefix: str, key: str) -> None:
     state, index = names(base_name(prefix, key))[0], touched(prefix, key)[-2]
     member = state.removeprefix(index.removesuffix("due")).removesuffix(":state")
 
-    (wake,) = swept([[[member.encode(), [[b"task", b"message", None]]]], None]).wakes
+    (wake,) = swept([[[member.encode(), [[b"task", b"message", None, 1]]]], None]).wakes
 
     assert wake.key == key
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import redis
+from redis.connection import SSLConnection
 
-from celery_dlock.backends.base import BackendOptions
-from celery_dlock.backends.redis import RedisBackend
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.redis.client import session_of
+from celery_dlock.stores.redis.cluster_session import session_of_cluster
+from celery_dlock.stores.redis.sentinel import session_of_sentinels
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.redlock.node import Nodes
 
 
 def _settings(url: str, **driver: Any) -> dict[str, Any]:
     store = RedisBackend.from_url(url, BackendOptions(driver=driver))
-    settings: dict[str, Any] = store._session.client.connection_pool.connection_kwargs
+    settings: dict[str, Any] = store._asked().client.connection_pool.connection_kwargs
     return settings
 
 
@@ -54,6 +61,7 @@ def test_options_and_the_query_override_the_defaults() -> None:
         "redis://:hunter2@[::1/0",
         "redis://u:hunter2@h/0?socket_timeout=soon",
         "redis://u:hunter2@h/0?no_such_option=1",
+        "redis://u:hunter2@h/0?retry=5",
         "redis+unix://",
         "redis+unix://u:hunter2@?db=1",
     ],
@@ -71,3 +79,38 @@ def test_an_unknown_option_is_refused() -> None:
 
 def test_answers_stay_bytes_whatever_the_options_say() -> None:
     assert _settings("redis://h", decode_responses=True)["decode_responses"] is False
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("rediss://h", {}),
+        ("redis+sentinel://h/shop", {"ssl": True}),
+        ("redlock://a,b,c", {"connection_class": SSLConnection}),
+    ],
+)
+def test_with_tls_the_name_in_a_certificate_is_checked(url: str, driver: dict[str, Any]) -> None:
+    assert _connection(url, driver)["ssl_check_hostname"] is True
+    assert _connection(url, {**driver, "ssl_check_hostname": False})["ssl_check_hostname"] is False
+    unchecked = {**driver, "ssl_cert_reqs": "none"}
+    assert not _connection(url, unchecked).get("ssl_check_hostname")
+
+
+def _connection(url: str, driver: dict[str, Any]) -> dict[str, Any]:
+    """What redis-py is told of each connection."""
+    if url.startswith("redlock"):
+        return dict(Nodes.of(url, driver, 30).options[0])
+    session = (
+        session_of_sentinels(url, BackendOptions(driver=driver))
+        if "sentinel" in url
+        else session_of(url, driver)
+    )
+    found: dict[str, Any] = session.client.connection_pool.connection_kwargs
+    return found
+
+
+def test_a_cluster_with_tls_is_refused_where_redis_py_checks_no_names() -> None:
+    old = int(redis.__version__.split(".")[0]) < 6
+    with pytest.raises(ConfigurationError, match="redis 6") if old else nullcontext():
+        session_of_cluster("redis+cluster://h", {"ssl": True})
+    session_of_cluster("redis+cluster://h", {"ssl": True, "ssl_cert_reqs": "none"})

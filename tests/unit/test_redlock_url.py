@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, Guarantee, Trait
-from celery_dlock.backends.redlock import RedlockBackend
-from celery_dlock.backends.redlock_url import Nodes
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.settings import Settings
+from celery_dlock.stores.base import BackendOptions, Guarantee, Trait
+from celery_dlock.stores.redlock.node import Nodes
+from celery_dlock.stores.redlock.store import RedlockBackend
 
 
 def places(url: str) -> list[str]:
-    return [f"{each['host']}:{each['port']}" for each in Nodes.of(url, {}).options]
+    return [f"{each['host']}:{each['port']}" for each in Nodes.of(url, {}, 30).options]
 
 
 def test_a_url_names_the_nodes_and_the_first_has_the_queue() -> None:
     assert places("redlock://a:1,b,C:3/0") == ["a:1", "b:6379", "c:3"]
+    assert places("redlock://a,[::1]:7,c") == ["a:6379", "::1:7", "c:6379"]
     assert places("redlock://[::1]:7,[::2],c") == ["::1:7", "::2:6379", "c:6379"]
-    assert Nodes.of("redlock://a,b,c", {}).queue == 0
+    assert Nodes.of("redlock://a,b,c", {}, 30).queue == 0
 
 
 def test_the_query_names_another_node_for_the_queue() -> None:
-    assert Nodes.of("redlock://a,b,c:7/1?queue=c:7", {}).queue == 2
-    assert Nodes.of("redlock://a,b,c:7?queue=b", {}).queue == 1
+    assert Nodes.of("redlock://a,b,c:7/1?queue=c:7", {}, 30).queue == 2
+    assert Nodes.of("redlock://a,b,c:7?queue=b", {}, 30).queue == 1
 
 
 def test_all_nodes_have_the_same_user_password_database_and_options() -> None:
-    named = Nodes.of("redlock://u:p%40ss@a,b,c/4?socket_timeout=0.2", {"client_name": "shop"})
+    named = Nodes.of("redlock://u:p%40ss@a,b,c/4?socket_timeout=0.2", {"client_name": "shop"}, 30)
 
     for each in named.options:
         assert (each["username"], each["password"], each["db"]) == ("u", "p@ss", 4)
@@ -38,10 +40,10 @@ def test_all_nodes_have_the_same_user_password_database_and_options() -> None:
 
 
 def test_a_node_is_waited_for_less_long_than_a_redis_of_its_own() -> None:
-    named = Nodes.of("redlock://a,b,c", {})
+    named = Nodes.of("redlock://a,b,c", {}, 30)
 
     assert {each["socket_timeout"] for each in named.options} == {1.0}
-    assert Nodes.of("redlock://a,b,c", {"socket_timeout": 2}).options[0]["socket_timeout"] == 2
+    assert Nodes.of("redlock://a,b,c", {"socket_timeout": 2}, 30).options[0]["socket_timeout"] == 2
 
 
 def test_an_even_number_of_nodes_is_allowed() -> None:
@@ -80,3 +82,10 @@ def test_it_promises_no_strict_fencing() -> None:
         settings = Settings.from_conf({**conf, "dlock_require": {trait}})
         with pytest.raises(ConfigurationError, match=f"{trait}, which RedlockBackend lacks"):
             settings.check(RedlockBackend)
+
+
+@pytest.mark.parametrize(("ttl", "patience"), [(30, 1.0), (2, 0.2), (0.5, 0.05)])
+def test_a_node_is_waited_for_as_long_as_a_lease_can_spare(ttl: float, patience: float) -> None:
+    options = BackendOptions(ttl=ttl, driver={})
+    with closing(RedlockBackend.from_url("redlock://a,b,c", options)) as store:
+        assert {node.timeout for node in store._pool().nodes} == {patience}

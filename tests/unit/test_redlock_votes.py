@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.backends.redlock_votes import (
+from celery_dlock.core.state import Claim, Holder, Mode
+from celery_dlock.stores.redlock.votes import (
     decided,
     excludes,
     held_until,
@@ -17,8 +18,7 @@ from celery_dlock.backends.redlock_votes import (
     slot_for,
     token_for,
 )
-from celery_dlock.backends.redlock_wire import Look
-from celery_dlock.core.state import Claim, Holder, Mode
+from celery_dlock.stores.redlock.wire import Look
 
 NOW = 1_000_000
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import log
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import BACKENDS, SINKS, backend_class, open_backend, sink_named
+from celery_dlock.stores.base import BackendOptions, LockBackend
+from celery_dlock.stores.memory import MemoryBackend
 
 
 @pytest.mark.parametrize("scheme", BACKENDS)
@@ -63,15 +63,15 @@ def test_a_missing_driver_is_answered_with_the_command_that_installs_it() -> Non
     )
 
     command = 'pip install "celery-dlock[redis]"'
-    assert said == f"ConfigurationError redis:// needs a driver: {command}"
+    assert said == f"ConfigurationError redis:// needs: {command}"
 
 
 def test_a_mistake_inside_the_library_is_not_called_a_missing_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "celery_dlock.backends.redis", None)
+    monkeypatch.setitem(sys.modules, "celery_dlock.stores.redis.store", None)
 
-    with pytest.raises(ConfigurationError, match=r"cannot import celery_dlock\.backends\.redis"):
+    with pytest.raises(ConfigurationError, match=r"imported from celery_dlock\.stores\.redis"):
         backend_class("redis://localhost")
 
 
@@ -100,7 +100,7 @@ def provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "memory = third_party_store:ConsulBackend\n"
     )
     (tmp_path / "third_party_store.py").write_text(
-        "from celery_dlock.backends.memory import MemoryBackend\n"
+        "from celery_dlock.stores.memory import MemoryBackend\n"
         "class ConsulBackend(MemoryBackend): pass\n"
         "class NotABackend: pass\n"
     )
@@ -125,7 +125,7 @@ class TestAThirdParty:
             backend_class("wrong://localhost")
 
     def test_is_told_when_its_class_is_not_there(self) -> None:
-        with pytest.raises(ConfigurationError, match="cannot import third_party_store:Absent"):
+        with pytest.raises(ConfigurationError, match="imported from third_party_store:Absent"):
             backend_class("absent://localhost")
 
 

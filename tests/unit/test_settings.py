@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.base import Trait
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.contention.skip import Skip
-from celery_dlock.core.checks import duration
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.settings import _CHECKS, HistoryOptions, Settings
+from celery_dlock.stores.base import Trait
+from celery_dlock.stores.memory import MemoryBackend
 
 
 def read(**conf: Any) -> Settings:
@@ -35,7 +34,7 @@ def test_a_url_is_all_that_is_needed() -> None:
         on_contention=None,
         on_unavailable="reschedule",
         key_prefix="dlock",
-        done_ttl=7200.0,
+        done_ttl=None,
         lock_delay=0.0,
         fencing_epoch=0,
         backend_options={},
@@ -209,6 +208,8 @@ def app_of(namespace: str | None, **keys: Any) -> Celery:
         ("history", {"url": "sqlite:///history.db", "kept": 3}),
         ("history", {"url": "sqlite:///history.db", "keep": 0}),
         ("sinks", [3]),
+        ("sinks", [[]]),
+        ("ttl", 10**400),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_setting(name: str, value: Any) -> None:
@@ -255,8 +256,9 @@ def test_the_url_stays_out_of_the_printed_form() -> None:
     assert "s3cret" not in repr(settings)
 
 
-def test_zero_seconds_are_a_duration_only_where_zero_means_off() -> None:
-    assert duration("lock_delay", 0, zero=True) == 0.0
-
-    with pytest.raises(ConfigurationError, match="ttl must be a number of seconds, more than 0"):
-        duration("ttl", 0)
+def test_the_name_of_a_broker_has_no_password() -> None:
+    assert read(dlock_broker="redis://h:6379/0").broker == "redis://h:6379/0"
+    assert read(dlock_broker="shop@night").broker == "shop@night"
+    with pytest.raises(ConfigurationError, match="leave out user and password") as refused:
+        read(dlock_broker="redis://:secret@h")
+    assert "secret" not in str(refused.value)

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.base import LockBackend
-from celery_dlock.backends.copies import Copies
-from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redis_cluster import RedisClusterBackend
-from celery_dlock.backends.redis_sentinel import RedisSentinelBackend
-from celery_dlock.backends.sqlite import SqliteBackend
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.settings import Settings
+from celery_dlock.stores.base import Copies, LockBackend
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.redis.cluster import RedisClusterBackend
+from celery_dlock.stores.redis.sentinel import RedisSentinelBackend
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 
 
 def read(value: Any) -> Settings:

@@ -10,8 +10,8 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock import Lease, LockLost, lock
 from celery_dlock.core.events import Dropped, Lost
-from celery_dlock.tasks.leaving import leave_after_result
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.delivery.leaving import leave_after_result
+from celery_dlock.runtime import runtime
 from tests.services.desk import open_desk
 
 

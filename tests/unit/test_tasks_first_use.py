@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from celery import Celery
 
 from celery_dlock import LockedTask, locked_task
-from celery_dlock.tasks.runtime import forget
+from celery_dlock.runtime import forget
 
 
 class Slow(LockedTask):

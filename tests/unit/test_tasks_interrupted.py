@@ -9,9 +9,9 @@ import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock import LockedTask, lock
-from celery_dlock.core.manager import LockManager
 from celery_dlock.core.state import Outcome
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.locks.manager import LockManager
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import Celery
 
 from celery_dlock import lock
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 
 
 def test_a_key_held_in_one_store_is_not_held_in_another() -> None:

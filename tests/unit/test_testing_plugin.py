@@ -14,7 +14,7 @@ from celery._state import _on_app_finalizers
 
 from celery_dlock import ConfigurationError, lock, locked_task
 from celery_dlock.core.state import Claim
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from celery_dlock.testing import in_memory
 
 PLUGIN = "celery_dlock_pytest"
@@ -54,7 +54,7 @@ def clock(dlock_in_memory):
 
 TESTS = """
 from shop import app, db, pay, pay_unfenced
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 
 def test_fenced(stale_holder):
     late = stale_holder(pay, 42, "event-1", 10)

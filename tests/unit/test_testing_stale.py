@@ -28,7 +28,7 @@ from celery_dlock import (
 )
 from celery_dlock.core.lease import unsleeping
 from celery_dlock.core.state import Claim, Run
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock, in_memory, stale_holder
 from tests.services.until import until
 

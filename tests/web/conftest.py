@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from celery import Celery
 
 from celery_dlock.core import turns
-from celery_dlock.core.state import Cause, Claim, Outcome, Wait
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
 from celery_dlock.web.site import site
 from tests.services.chromium import Browser, browser, chromium
 from tests.services.until import until
@@ -83,22 +85,31 @@ def visitor(browser: Browser, page: Page) -> Iterator[Browser]:
 def hold(app: Celery, key: str, *tasks: str) -> None:
     """The first of *tasks* holds *key*, the others wait for it."""
     for task in tasks:
-        claim = Claim(key, f"{task}:0:0", f"nonce-{task}", ttl=10 * MINUTE, wait=Wait.QUEUE)
+        claim = Claim(key, f"{task}:0:0", f"nonce-{task}", ttl=10 * MINUTE, wait=WaitMode.QUEUE)
         runtime(app).backend.enter(claim, b"{}\n")
 
 
 def die(app: Celery, key: str, task: str) -> None:
     """The message of *task*, which has been called for *key*, is called in vain until it is dead.
 
-    Calls must be repeated at once here: see ``CALL_AGAIN_FIRST``.
+    Calls must be repeated at once here: see ``WAKE_AGAIN_FIRST``.
     """
     backend = runtime(app).backend
 
     def is_dead() -> bool:
         backend.reap(key)
-        return backend.bury(key, task, Cause.UNKNOWN_TASK).verdict
+        return backend.dead_letter(key, task, Cause.UNKNOWN_TASK).verdict
 
     until(f"{task} is dead", is_dead)
+
+
+def dead_lettered(app: Celery, key: str, task: str, message: bytes) -> None:
+    """The *message* of *task* is dead, for its runs were lost."""
+    store, claim = runtime(app).backend, Claim(key, task, "nonce", ttl=MINUTE)
+    for _ in range(MAX_LOST_RUNS):
+        store.enter(claim)
+        store.leave(claim, Outcome.ABANDONED)
+    store.enter(replace(claim, wait=WaitMode.QUEUE), message)
 
 
 def free(app: Celery, key: str) -> None:
@@ -111,8 +122,8 @@ def free(app: Celery, key: str) -> None:
 @pytest.fixture
 def called_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process a call that nobody answers is repeated at once."""
-    monkeypatch.setattr(turns, "CALL_AGAIN_FIRST", 1)
-    monkeypatch.setattr(turns, "CALL_AGAIN_LAST", 1)
+    monkeypatch.setattr(turns, "WAKE_AGAIN_FIRST", 1)
+    monkeypatch.setattr(turns, "WAKE_AGAIN_LAST", 1)
 
 
 def holders(app: Celery, key: str) -> list[str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from celery import Celery
 from starlette.types import Receive, Scope, Send
 
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.runtime import runtime
 from celery_dlock.web.site import site
-from tests.web.conftest import AT, Open, hold
+from tests.web.conftest import AT, Open, dead_lettered, hold
+from tests.web.page import page_of
 from tests.web.visitor import Visitor
 
 pytestmark = pytest.mark.once
@@ -48,7 +52,7 @@ def test_each_order_is_a_line_with_the_user_the_key_and_what_came_of_it(
         assert send(client, address) == 303
     assert send(client, RELEASE, form=CANCEL) == 303
 
-    who = "'alice\\nbob' at 127.0.0.1 asked the page to"
+    who = "'alice\\nbob' at '127.0.0.1' asked the page to"
     assert lines(caplog) == [
         f"{who} cancel 'pay', which waits for 'order:42': done",
         f"{who} release 'order:42' from 'ship:0:0|nonce-ship': done",
@@ -64,7 +68,7 @@ def test_who_signs_in_with_the_token_goes_by_the_session(
     assert [send(operator, CANCEL), send(operator, RELEASE)] == [303, 303]
 
     found = "\n".join(lines(caplog))
-    sessions = re.findall(r"^session ([0-9a-f]{8}) at 127\.0\.0\.1 asked", found, re.MULTILINE)
+    sessions = re.findall(r"^session ([0-9a-f]{8}) at '127\.0\.0\.1' asked", found, re.MULTILINE)
     assert (len(sessions), len(set(sessions))) == (2, 1)
     assert not [kept for kept in operator.cookies.values() if kept in found]
 
@@ -82,3 +86,44 @@ def test_an_order_of_which_nobody_knows_what_came_is_there_too(
     assert send(client, CANCEL) == 503
     (line,) = lines(caplog)
     assert line.endswith("'pay', which waits for 'order:42': nobody knows whether it was done")
+
+
+def test_nobody_else_is_named_by_a_header(app: Celery, tmp_path: Path) -> None:
+    hold(app, "order:42", "ship", "pay")
+    forged = {"x-forwarded-for": "10.9.9.9 asked the page to release 'all': done"}
+    with page_of(app, tmp_path, "--writable") as page, httpx.Client(headers=forged) as client:
+        client.get(page.signed_in)
+        (secret,) = re.findall(r'value="([0-9a-f]{64})"', client.get(page.at + CANCEL).text)
+        own = {"origin": page.at, "x-forwarded-proto": "https"}
+        said = client.post(page.at + CANCEL, data={"secret": secret}, headers=own)
+
+        assert said.status_code == 303
+        (line,) = [line for line in page.log.read_text().splitlines() if "asked the page" in line]
+        assert re.search(r" session [0-9a-f]{8} at '127\.0\.0\.1' asked the page to cancel", line)
+        assert "10.9.9.9" not in line
+
+
+def test_a_host_is_quoted(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    pages = site(app, allowed=lambda _: True, writable=lambda _: True)
+
+    async def behind_a_proxy(scope: Scope, receive: Receive, send: Send) -> None:
+        await pages({**scope, "client": ("1.2.3.4\nx: done", 1)}, receive, send)
+
+    hold(app, "order:42", "ship", "pay")
+    assert send(Visitor(behind_a_proxy, AT), CANCEL) == 303
+    (line,) = lines(caplog)
+    assert "at '1.2.3.4\\nx: done' asked the page to cancel 'pay'" in line
+
+
+@pytest.mark.parametrize("expires", ["2001-02-03T04:05:06+00:00", None])
+def test_what_has_expired_is_not_replayed_and_the_page_says_so(
+    app: Celery, operator: Visitor, caplog: pytest.LogCaptureFixture, expires: str | None
+) -> None:
+    entry = ParkedMessage("", "", "pay:0:0", "", "", "", "", {"expires": expires}, {}, b"")
+    dead_lettered(app, "order:42", "pay:0:0", entry.encode({}))
+
+    assert send(operator, REPLAY) == 303
+
+    (line,) = lines(caplog)
+    assert line.endswith("there was nothing to do" if expires else "done")
+    assert len(runtime(app).backend.dead()) == bool(expires)

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.base import LockBackend
 from celery_dlock.core.state import KeyState
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks.runtime import runtime
-from celery_dlock.web.reading import Shared
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.web.pages import Shared
 from tests.web.conftest import Open, hold, said
 
 pytestmark = pytest.mark.once

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.chromium import Browser
 from tests.services.lab import Lab

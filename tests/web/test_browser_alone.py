@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
 from tests.services.brokers import over_folder
 from tests.services.chromium import Browser
 from tests.services.redis import RedisServer

@@ -14,8 +14,8 @@ from celery import Celery
 from click.testing import CliRunner, Result
 from starlette.types import ASGIApp
 
-from celery_dlock.cli.web import web
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.cli.serve import web
+from celery_dlock.runtime import forget, runtime
 from tests.cli.terminal import dlock
 from tests.web.conftest import hold
 from tests.web.page import TOKEN, Page, page_of
@@ -34,7 +34,7 @@ class Served:
         self._sites: list[ASGIApp] = []
         self.options: dict[str, Any] = {}
         monkeypatch.setattr("uvicorn.run", self._run)
-        monkeypatch.setattr("celery_dlock.cli.web._listen_once", lambda host, port: None)
+        monkeypatch.setattr("celery_dlock.cli.serve._listen_once", lambda host, port: None)
         monkeypatch.delenv("DLOCK_WEB_TOKEN", raising=False)
 
     def _run(self, site: ASGIApp, **options: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.backends.base import Burial
 from celery_dlock.core.events import Acquired, Contended, Lost, Subject
 from celery_dlock.core.state import Cause, Dead, Mode
+from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.tasks.entry import Entry
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import DeadMessage
 from tests.web.conftest import Open, hold, said
 
 pytestmark = pytest.mark.once
@@ -136,9 +136,11 @@ def test_arguments_of_the_dead_are_shown_only_where_that_was_asked_for(
 ) -> None:
     headers = {"task": "shop.pay"}
     body = b'[["a secret"], {"<b>": 1}, {}]'
-    entry = Entry("b", "", "pay:0:0", "", "q", "application/json", "utf-8", headers, {}, body)
-    grave = Burial("order:42", _dead("pay:0:0"), entry.encode({}))
-    monkeypatch.setattr(runtime(app).backend, "dead", lambda limit: [grave])
+    entry = ParkedMessage(
+        "b", "", "pay:0:0", "", "q", "application/json", "utf-8", headers, {}, body
+    )
+    letter = DeadMessage("order:42", _dead("pay:0:0"), entry.encode({}))
+    monkeypatch.setattr(runtime(app).backend, "dead", lambda limit: [letter])
 
     hidden, shown = open_site(), open_site(allowed=lambda request: True, show_args=True)
 

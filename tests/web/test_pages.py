@@ -27,7 +27,7 @@ from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.web.site import site
 from tests.web.conftest import AT, Open, hold, said
@@ -51,6 +51,19 @@ PART = {"hx-request": "true"}
 )
 def test_an_address_that_makes_no_sense_is_told_so(open_site: Open, address: str) -> None:
     assert open_site().get(address).status_code == 400
+
+
+def test_an_end_that_no_calendar_has_keeps_nothing_from_being_shown(
+    app: Celery, open_site: Open
+) -> None:
+    hold(app, "order:43", "ship")
+    forever = Claim("order:42", "pay:0:0", "nonce", ttl=9 * 10**18)  # somebody else wrote it
+    runtime(app).backend.enter(forever)
+
+    app.conf.timezone = "Pacific/Kiritimati"
+    for address in ("/", "/key?key=order:42", "/task?id=pay"):
+        assert "order:42" in said(open_site(), address)
+    assert "order:43" in said(open_site(), "/")
 
 
 def test_the_part_that_is_live_comes_without_the_rest(app: Celery, open_site: Open) -> None:
@@ -189,7 +202,7 @@ def test_a_holder_whose_lease_has_lapsed_is_lit(app: Celery, open_site: Open) ->
 
     for address, lapsed in (("/key?key=order:1", False), ("/key?key=order:2", True), ("/", True)):
         page = said(client, address)
-        assert ("lapsed <time" in page, 'class="danger"' in page) == (lapsed, lapsed), address
+        assert ("expired <time" in page, 'class="danger"' in page) == (lapsed, lapsed), address
 
 
 def test_a_key_that_cannot_be_read_is_named_beside_the_others(
@@ -269,7 +282,7 @@ def test_ages_are_by_the_stores_clock(
         page = said(client, address)
         ages = re.findall(r"<time[^>]*>([^<]*)</time>", page)
         assert set(ages) <= {"7 s", "in 9 min 53 s"}, (address, ages)
-        assert "lapsed" not in page
+        assert "expired" not in page
 
 
 def test_a_task_beyond_a_danger_line_is_lit(

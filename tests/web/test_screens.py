@@ -24,12 +24,12 @@ from celery_dlock.core.events import (
     StaleRejected,
     Subject,
 )
-from celery_dlock.core.state import Claim, Wait
-from celery_dlock.monitoring.history_table import open_engine
-from celery_dlock.monitoring.history_writer import Writer
+from celery_dlock.core.state import Claim, WaitMode
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.registry import open_backend
-from celery_dlock.tasks.entry import Entry
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
+from celery_dlock.settings import HistoryOptions
 from tests.services.brokers import over_folder
 from tests.services.chromium import Browser
 from tests.web.conftest import MINUTE, die, free
@@ -120,7 +120,7 @@ def holds(shop: Celery) -> None:
             options = replace(here.settings.options, clock=partial(int, since))
             store = open_backend(here.settings.url, options)
             store.enter(
-                Claim(key, f"{task}:0:0", task[:8], ttl=10 * MINUTE, wait=Wait.QUEUE), b"{}\n"
+                Claim(key, f"{task}:0:0", task[:8], ttl=10 * MINUTE, wait=WaitMode.QUEUE), b"{}\n"
             )
             store.close()
 
@@ -129,10 +129,12 @@ def a_dead_message(shop: Celery) -> None:
     """One that was published for a task that no worker knows any more."""
     backend = runtime(shop).backend
     headers = {"task": "shop.refund_all"}
-    message = Entry("b", "", "", "", "q", "application/json", "utf-8", headers, {}, b"[[],{},{}]")
+    message = ParkedMessage(
+        "b", "", "", "", "q", "application/json", "utf-8", headers, {}, b"[[],{},{}]"
+    )
     hold = Claim("account:23", "before:0:0", "n", ttl=MINUTE)
     backend.enter(hold)
-    backend.enter(replace(hold, task=f"{REFUND}:0:0", wait=Wait.QUEUE), message.encode({}))
+    backend.enter(replace(hold, task=f"{REFUND}:0:0", wait=WaitMode.QUEUE), message.encode({}))
     free(shop, "account:23")
     die(shop, "account:23", f"{REFUND}:0:0")
 
@@ -158,9 +160,9 @@ def what_happened(url: str) -> None:
     waits = Subject(PAY, "shop.pay", "order:{order}")
     told += [(6.4, Parked(waits, *key, refused=True))]
     now = time.time_ns() // 1000
-    engine = open_engine(url)
+    sink = HistorySink(HistoryOptions(url))
     ordered = sorted(told, key=lambda each: -each[0])
-    Writer(engine, 1, 86_400.0).write(
-        [(now - int(ago * MINUTE), n, event) for n, (ago, event) in enumerate(ordered, 1)]
+    sink.write(
+        [(now - int(ago * MINUTE), n, event) for n, (ago, event) in enumerate(ordered, 1)], 0
     )
-    engine.dispose()
+    sink.close()

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.routing import Mount, Route
 
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.web import sessions
-from celery_dlock.web.sessions import SignIn
+from celery_dlock.web import auth
+from celery_dlock.web.auth import SignIn
 from celery_dlock.web.site import site
 from tests.web.conftest import AT, TOKEN, Open, hold, holders
 from tests.web.visitor import Visitor
@@ -59,7 +59,7 @@ def test_the_key_of_a_beat_is_handed_over_and_not_freed(app: Celery, operator: V
     said = operator.post(address, data={"secret": secret_in(operator)}, headers=OWN)
 
     assert said.status_code == 403
-    assert "--hand-over" in said.text
+    assert "--step-down" in said.text
     assert holders(app, "dlock:beat:shop") == ["beat:0:0"]
 
 
@@ -81,7 +81,7 @@ def test_a_form_without_the_secret_of_its_session_does_nothing(
     other = open_site(token=TOKEN, writable=True)
     other.get("/sign-in", params={"token": TOKEN})
 
-    for secret in ("", "nonsense", secret_in(other), "ä", sessions.form_secret("")):
+    for secret in ("", "nonsense", secret_in(other), "ä", auth.form_secret("")):
         said = operator.post(RELEASE, data={"secret": secret}, headers=OWN)
         assert said.status_code == 403, secret
     assert holders(app, "order:42") == ["ship:0:0"]
@@ -160,7 +160,7 @@ def test_a_session_ends_and_is_worth_nothing_under_another_token(
     claim, _, signature = session.rpartition(".")
     later = f"{claim}9.{signature}"
     assert not any(map(SignIn(TOKEN).knows, (later, f"{session}0", "", ".", "a.b.c", "ä.1.x")))
-    monkeypatch.setattr(sessions, "LASTS", -1)
+    monkeypatch.setattr(auth, "SESSION_SECONDS", -1)
     ended = SignIn(TOKEN).open(TOKEN)
     assert ended is not None
     assert not SignIn(TOKEN).knows(ended)

@@ -11,8 +11,8 @@ import pytest
 from kombu.message import Message
 
 from celery_dlock import LockedTask, Queue, lock
+from celery_dlock.runtime import forget, runtime
 from celery_dlock.settings import Settings
-from celery_dlock.tasks.runtime import forget, runtime
 from celery_dlock.testing import ManualClock
 from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk

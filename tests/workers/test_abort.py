@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab

@@ -10,7 +10,7 @@ import pytest
 
 from celery_dlock import Lease, LockedTask, LockLost, lock
 from celery_dlock.core.events import Lost
-from celery_dlock.core.manager import LockManager
+from celery_dlock.locks.manager import LockManager
 from tests.services.desk import Desk
 from tests.services.losing import lose
 from tests.services.until import until

@@ -9,7 +9,7 @@ from celery.exceptions import Reject
 
 from celery_dlock import Lease, LockLost
 from celery_dlock.core.events import Lost
-from celery_dlock.tasks.strikes import this_thread
+from celery_dlock.delivery.abort import this_thread
 from tests.services.desk import Desk
 from tests.services.losing import lose
 from tests.services.until import until
@@ -88,7 +88,7 @@ def test_what_the_body_hands_on_runs_and_nothing_else(
 def test_a_body_that_could_not_publish_runs_again(desk: Desk, broker: Broker) -> None:
     ended: list[BaseException | None] = []
 
-    @desk.locked("order:{order}", name="charge", on_lost="abort", bind=True)
+    @desk.locked("order:{order}", name="charge", on_lost="abort", bind=True, acks_late=True)
     def charge(self: Any, order: str, *, lease: Lease) -> str:
         if not ended:
             broker.fails = True

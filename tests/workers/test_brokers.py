@@ -30,12 +30,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:Depreca
 #: The one that every version of Celery is tested with.
 EVERYWHERE = Site("rabbitmq", "prefork", late=True, kept="sqlite")
 
+#: RabbitMQ once more, whose queues differ and whose workers do not.
+QUORUM = (
+    Site("quorum", "prefork", late=True, kept="redis").param(marks=[pytest.mark.slow]),
+    Site("quorum", "gevent", late=False, kept="sqlite").param(marks=[pytest.mark.slow]),
+)
+
 
 def sites() -> Iterator[Any]:
     """All of them; results and locks change from one to the next."""
     for broker, (number, pool), late in product(BROKERS, enumerate(POOLS), (False, True)):
         site = Site(broker, pool, late, "sqlite" if (number + late) % 2 else "redis")
         yield site.param(marks=[] if site == EVERYWHERE else [pytest.mark.slow])
+    yield from QUORUM
 
 
 @pytest.fixture(scope="module", params=sites())
@@ -117,12 +124,12 @@ def test_a_message_that_waited_looks_like_one_that_did_not(lab: Lab) -> None:
     nothing_is_left(lab, "seen")
 
 
-@pytest.mark.server("rabbitmq")
+@pytest.mark.parametrize("site", [EVERYWHERE.param(), *QUORUM])
 def test_over_rabbitmq_rescheduled_messages_run_once_each(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, site: Site
 ) -> None:
-    lab = EVERYWHERE.lab(request, tmp_path, policy="reschedule")
-    with lab.worker(EVERYWHERE.pool, concurrency=3) as worker:
+    lab = site.lab(request, tmp_path, policy="reschedule")
+    with lab.worker(site.pool, concurrency=3) as worker:
         held(lab, "later")
         sent = [lab.app.tasks["apply"].delay("later", number) for number in range(1, 9)]
         until("one is rescheduled", lambda: any(result.state == "RETRY" for result in sent))

@@ -11,7 +11,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from celery_dlock import lock
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.runtime import forget, runtime
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.until import until

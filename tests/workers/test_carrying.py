@@ -11,8 +11,8 @@ from celery import Celery
 from celery_dlock import LockContended, LockTimeout, Queue, lock
 from celery_dlock.core.events import (
     Acquired,
-    Buried,
     Contended,
+    DeadLettered,
     Event,
     Parked,
     Rescheduled,
@@ -22,7 +22,7 @@ from celery_dlock.core.events import (
 )
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 
 
@@ -143,7 +143,7 @@ def test_a_task_that_is_unknown_here_has_no_label(desk: Desk) -> None:
         charge.delay(1)
         desk.deliver()
         del desk.app.tasks["charge"]
-    assert {event.subject.label for event in told(Woken) + told(Buried)} == {""}
+    assert {event.subject.label for event in told(Woken) + told(DeadLettered)} == {""}
 
 
 def test_a_lock_that_is_not_to_be_had_is_told_like_a_task(desk: Desk) -> None:

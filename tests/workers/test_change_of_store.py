@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from celery_dlock import Lease, LockLost, StaleFencingToken, fencing, lock
-from celery_dlock.core.manager import EPOCH_SHIFT
-from celery_dlock.tasks.runtime import Runtime, forget, runtime
+from celery_dlock.locks.manager import EPOCH_SHIFT
+from celery_dlock.runtime import Runtime, forget, runtime
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.desk import Desk
 from tests.services.effects import Effects
@@ -183,11 +183,11 @@ def test_an_epoch_that_was_not_lifted_shows_where_tokens_become_smaller(move: Mo
         assert move.paid() == [first.id]
         worker.stop()
 
-    # Lifted now, nothing is lost: its message was put aside
+    # Lifted now, nothing is lost: its message was dead-lettered
     with move.worker(move.new, epoch=1) as worker:
         here = move.use(move.new)
-        (burial,) = here.backend.dead()
-        here.wake(here.backend.replay(burial.key, burial.dead.task).wakes)
+        (letter,) = here.backend.dead()
+        here.wake(here.backend.replay(letter.key, letter.dead.task).wakes)
         until("it is paid", lambda: move.paid() == [first.id, second.id])
         worker.stop()
 

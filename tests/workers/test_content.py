@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from kombu.exceptions import ContentDisallowed
 
 from celery_dlock import Queue, lock
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 
 KEY = "order:42"

@@ -1,4 +1,4 @@
-"""Messages that nobody can run: put aside, visible, and never in the way of the others."""
+"""Messages that nobody can run: dead-lettered, visible, and never in the way of the others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from kombu.exceptions import OperationalError
 from kombu.message import Message
 
 from celery_dlock import LockedTask, LockLost, lock
-from celery_dlock.core.events import Buried
+from celery_dlock.core.events import DeadLettered
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Cause, Claim, Outcome, Wait
-from celery_dlock.core.upkeep import CALLS_BEFORE_DEAD
-from celery_dlock.tasks.runtime import runtime
-from celery_dlock.tasks.useless import bury_rejected, bury_unknown
+from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
+from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
+from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
+from celery_dlock.worker.request import dead_letter_rejected, dead_letter_unknown
 from tests.services.desk import Desk
+from tests.services.until import until
+from tests.workers.conftest import MakeLab
 
 pytestmark = pytest.mark.every_store
 
@@ -60,7 +62,7 @@ class Consumer:
 
 @pytest.mark.parametrize(
     ("receiver", "cause"),
-    [(bury_unknown, Cause.UNKNOWN_TASK), (bury_rejected, Cause.UNREADABLE)],
+    [(dead_letter_unknown, Cause.UNKNOWN_TASK), (dead_letter_rejected, Cause.UNREADABLE)],
     ids=["a task that no worker knows", "a message that is refused"],
 )
 def test_after_some_calls_it_is_put_aside_and_the_next_one_runs(
@@ -74,37 +76,64 @@ def test_after_some_calls_it_is_put_aside_and_the_next_one_runs(
 
     # When the worker that is sent the first can do nothing with it, again and again
     message = desk.take()
-    for calls in range(1, CALLS_BEFORE_DEAD + 1):
+    for calls in range(1, WAKES_BEFORE_DEAD + 1):
         assert message is not None
         assert message.headers["id"] == useless.id
         assert store(desk).dead() == []
         receiver(sender=Consumer(desk.app), message=message, name="charge", id=useless.id)
-        message = called_again(desk, clock) if calls < CALLS_BEFORE_DEAD else desk.take()
+        message = called_again(desk, clock) if calls < WAKES_BEFORE_DEAD else desk.take()
 
     # Then it is dead, And the next one was called, And runs
-    (burial,) = store(desk).dead()
-    assert (burial.key, burial.dead.task, burial.dead.cause) == (KEY, f"{useless.id}:0:0", cause)
-    assert [event.cause for event in desk.happened(Buried)] == [cause]
+    (letter,) = store(desk).dead()
+    assert (letter.key, letter.dead.task, letter.dead.cause) == (KEY, f"{useless.id}:0:0", cause)
+    assert [event.cause for event in desk.happened(DeadLettered)] == [cause]
     assert message is not None
     desk.run(message)
     assert useful.get() == 2
 
 
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"nothing that anybody could read",
+        b'{"schema":1,"headers":null}\n[]',
+        b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"\n[]",
+    ],
+    ids=["no message", "without headers", "nested too deep"],
+)
 def test_what_lies_in_the_store_and_is_no_message_is_put_aside(
-    desk: Desk, charge: LockedTask, clock: ManualClock
+    desk: Desk, charge: LockedTask, clock: ManualClock, nonsense: bytes
 ) -> None:
-    broken = Claim(KEY, "broken:0:0", "1", ttl=1, wait=Wait.QUEUE)
+    broken = Claim(KEY, "broken:0:0", "1", ttl=1, wait=WaitMode.QUEUE)
     useful = charge.delay("42", 2)
     with lock(KEY, app=desk.app, timeout=0):
-        store(desk).enter(broken, b"nothing that anybody could read")
+        store(desk).enter(broken, nonsense)
         desk.deliver()
-    for _ in range(CALLS_BEFORE_DEAD):
+    for _ in range(WAKES_BEFORE_DEAD):
         message = called_again(desk, clock)
 
-    assert [burial.dead.cause for burial in store(desk).dead()] == [Cause.UNREADABLE]
+    assert [letter.dead.cause for letter in store(desk).dead()] == [Cause.UNREADABLE]
     assert message is not None
     desk.run(message)
     assert useful.get() == 2
+
+
+def test_a_header_that_looks_like_a_value_of_another_type_waits_like_any(
+    desk: Desk, charge: LockedTask
+) -> None:
+    odd = {"__type__": "decimal", "__value__": "x"}
+    waits = charge.delay("42", 2)
+    message = desk.take()
+    assert message is not None
+    message.headers["theirs"] = odd
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.run(message)
+        assert store(desk).parked([waits.id]) == [(KEY, f"{waits.id}:0:0")]
+    called = desk.take()
+    assert called is not None
+    assert called.headers["theirs"] == odd
+    desk.run(called)
+    assert waits.get() == 2
 
 
 class Refuses:
@@ -142,7 +171,7 @@ def test_a_message_is_put_aside_when_it_cannot_be_published_and_not_when_the_bro
 
     # When it cannot be published, again and again
     here = runtime(desk.app)
-    for _ in range(CALLS_BEFORE_DEAD):
+    for _ in range(WAKES_BEFORE_DEAD):
         assert store(desk).dead() == []
         clock.advance(AN_HOUR)
         here.wake(store(desk).sweep().wakes, Refuses(error))
@@ -175,11 +204,11 @@ def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kep
     assert result.state == states.FAILURE
     assert isinstance(result.result, LockLost)
     assert desk.holders(KEY) == []
-    assert [event.cause for event in desk.happened(Buried)] == [Cause.RUNS_LOST]
+    assert [event.cause for event in desk.happened(DeadLettered)] == [Cause.RUNS_LOST]
 
     # But a person can let it run again
-    (burial,) = store(desk).dead()
-    runtime(desk.app).wake(store(desk).replay(KEY, burial.dead.task).wakes)
+    (letter,) = store(desk).dead()
+    runtime(desk.app).wake(store(desk).replay(KEY, letter.dead.task).wakes)
     desk.deliver()
     assert desk.result(result.id).get() == 7
     assert store(desk).dead() == []
@@ -215,6 +244,32 @@ def test_a_message_that_never_waited_is_none_of_ours(desk: Desk, charge: LockedT
     message = desk.take()
     assert message is not None
 
-    bury_unknown(sender=Consumer(desk.app), message=message, name="charge", id="id")
+    dead_letter_unknown(sender=Consumer(desk.app), message=message, name="charge", id="id")
 
     assert store(desk).dead() == []
+
+
+@pytest.mark.slow
+def test_what_was_revoked_ends_as_revoked_when_it_is_replayed(make_lab: MakeLab) -> None:
+    # Given a task that has killed its worker ten times, and whose message is dead
+    lab = make_lab(lock={"policy": "queue"}, task={"acks_late": True})
+    backend = runtime(lab.app).backend
+    for run in range(MAX_LOST_RUNS):
+        deadly = Claim(KEY, "one:0:0", f"run {run}", ttl=10**9)
+        backend.enter(deadly)
+        backend.leave(deadly, Outcome.ABANDONED)
+    apply = lab.app.tasks["apply"]
+    with lab.worker("threads", concurrency=1) as worker:
+        apply.apply_async(("42", 1), task_id="one")
+        until("it is dead", backend.dead)
+
+        # When it is revoked, And replayed
+        lab.app.control.revoke("one")
+        until("it is told", lambda: "Tasks flagged as revoked" in worker.log)
+        runtime(lab.app).wake(backend.replay(KEY, "one:0:0").wakes)
+
+        # Then its result says so, And the next one of its key runs
+        until("it ends", lambda: lab.app.AsyncResult("one").state == states.REVOKED)
+        assert apply.delay("42", 2).get(timeout=60) == 2
+    assert lab.journal.read("start", number=1) == []
+    assert backend.dead() == []

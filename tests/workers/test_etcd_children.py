@@ -32,7 +32,9 @@ def connected(process: psutil.Process, server: EtcdServer) -> bool:
 
 def helper_of(worker: Worker) -> psutil.Process | None:
     children = psutil.Process(worker.pid).children()
-    found = [child for child in children if "celery_dlock.backends.helping" in str(child.cmdline())]
+    found = [
+        child for child in children if "celery_dlock.stores.subprocess" in str(child.cmdline())
+    ]
     return found[0] if found else None
 
 

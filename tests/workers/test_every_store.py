@@ -14,7 +14,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services import faults
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.lab import Lab
@@ -22,7 +22,7 @@ from tests.services.stores import SHARED, Store
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
 from tests.services.until import until
 
-WAKE = "celery_dlock.tasks.waking:Waker.__call__"
+WAKE = "celery_dlock.messages.waking:Waker.__call__"
 
 #: ``make(policy, **config)``: a lab over the store of the test.
 Make = Callable[..., Lab]
@@ -75,7 +75,7 @@ def test_a_task_that_retries_lets_the_next_one_by_and_comes_again(make: Make) ->
     lab = make("queue")
     with lab.worker("threads", concurrency=2):
         held(lab, "42")
-        again = lab.app.tasks["apply"].delay("42", 1, again=True)
+        again = lab.app.tasks["apply"].delay("42", 1, again=0)
         parked(lab, "42", 1)
         behind = lab.app.tasks["apply"].delay("42", 2)
         parked(lab, "42", 2)

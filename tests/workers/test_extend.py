@@ -11,10 +11,10 @@ from celery import Celery
 from celery.concurrency.solo import TaskPool
 
 from celery_dlock import BackendUnavailable, ConfigurationError, Lease, LockLost, lock
-from celery_dlock.backends.base import Trait
-from celery_dlock.backends.memory import MemoryBackend
-from celery_dlock.tasks.runtime import forget, runtime
-from celery_dlock.tasks.worker import CheckAtStart
+from celery_dlock.runtime import forget, runtime
+from celery_dlock.stores.base import Trait
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.worker.startup import CheckAtStart
 from tests.services.desk import Desk
 from tests.services.starving import starve
 from tests.services.stores import STORES, Store

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from celery_dlock import LockTimeout, Policy, Reschedule, Wait, lock
-from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
 from tests.services.desk import Desk
+from tests.workers.conftest import nothing_is_left
 
 pytestmark = pytest.mark.every_store
 
@@ -74,7 +73,7 @@ def test_giving_up_leaves_nothing_behind_in_the_queue_of_the_key(
 
     # Neither a lock nor a place, behind which messages would have to wait until it lapses
     assert result.state == "FAILURE"
-    assert runtime(desk.app).backend.peek("order:42") == KeyState()
+    assert nothing_is_left(desk)
 
 
 def test_a_header_of_nonsense_is_no_history(desk: Desk) -> None:
@@ -86,6 +85,7 @@ def test_a_header_of_nonsense_is_no_history(desk: Desk) -> None:
         ["a", "list"],
         {"task": "1:0:0", "waits": "many", "since": "yesterday"},
         {"task": "1:0:0", "waits": -3, "since": None, "away": True},
+        {"task": "1:0:0", "waits": 10**400, "since": 10**400, "called": float("nan")},
         {"waits": 10**9, "since": 0},
     ]
     with lock("order:42", app=desk.app, timeout=0):

@@ -11,11 +11,11 @@ import pytest
 from celery.exceptions import Reject
 
 from celery_dlock import LockedTask, Queue, StaleFencingToken, lock
-from celery_dlock.backends.base import LockBackend, Reply
-from celery_dlock.core import later
 from celery_dlock.core.state import Claim, EnterVerdict, LeaveVerdict, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.locks import pending_releases
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend, Reply
 from tests.services.desk import Desk
 from tests.services.until import until
 
@@ -83,14 +83,15 @@ def test_a_store_that_hears_late_that_the_run_before_has_left_keeps_what_waits(
         return leave(claim, outcome, message)
 
     monkeypatch.setattr(store, "leave", left)
-    monkeypatch.setattr(later, "FIRST", 0.01)
-    monkeypatch.setattr(later, "LONGEST", 0.01)
+    monkeypatch.setattr(pending_releases, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(pending_releases, "LONGEST_PAUSE", 0.01)
     result = charge_that(desk, ends, runs, ["a", "b"]).delay()
     # When the next delivery waits behind it as the store hears it
     desk.deliver_all()
     assert store.peek("b").parked == 1
     hears = True
-    until("the key is free", lambda: not store.peek("b").holders)
+    until("it is called", desk.size)
+    assert not store.peek("b").holders
     # Then it runs
     desk.deliver_all()
     assert result.state == "SUCCESS"

@@ -13,7 +13,7 @@ import pytest
 
 from celery_dlock import Queue
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.until import until

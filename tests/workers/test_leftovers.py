@@ -9,8 +9,8 @@ import pytest
 from billiard.einfo import ExceptionInfo, Traceback
 
 from celery_dlock import Policy, Queue, Reschedule, lock
-from celery_dlock.tasks.execution import Execution
-from celery_dlock.tasks.request import LockedRequest
+from celery_dlock.delivery.execution import Execution
+from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
 
 

@@ -13,12 +13,13 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock import FullJitter, LockedTask, Policy, Queue, Reschedule, StaleFencingToken, lock
-from celery_dlock.tasks import execution, leaving, publish, taking
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking
+from celery_dlock.locks import hold
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 from tests.services.instants import struck
 
-FILES = {module.__file__ for module in (execution, leaving, publish, taking)}
+FILES = {m.__file__ for m in (carry_out, execution, hold, leaving, plan, publish, taking)}
 KEYS = ["a", "b"]
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ from celery_dlock import (
     current_lease,
     lock,
 )
-from celery_dlock.backends.memory import MemoryBackend
 from celery_dlock.core.events import Lost
 from celery_dlock.core.state import Outcome
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.memory import MemoryBackend
 from tests.services.desk import Desk, open_desk
 from tests.services.until import until
 

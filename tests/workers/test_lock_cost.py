@@ -10,7 +10,7 @@ from celery_dlock import LockContended, LockLost, lock
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_dlock import Lease, lock
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.until import until
 from tests.workers.conftest import MakeLab

@@ -14,7 +14,7 @@ from celery.beat import Scheduler
 from celery_dlock import BackendUnavailable, LockedTask, Queue
 from celery_dlock.core.events import Parked, Rescheduled, Woken
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 

@@ -12,7 +12,7 @@ from celery import chain, chord, group
 
 from celery_dlock import LockedTask, lock
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 pytestmark = pytest.mark.every_store

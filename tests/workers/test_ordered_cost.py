@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.until import until

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.publisher import Tasks, publishing
 from tests.services.until import until

@@ -16,8 +16,8 @@ from kombu.message import Message
 from celery_dlock import BackendUnavailable, LockContended, LockedTask, Queue, current_lease, lock
 from celery_dlock.core.events import Dropped
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks import ordered
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.delivery import taking
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
@@ -36,7 +36,7 @@ def charge(make_ordered: MakeOrdered) -> LockedTask:
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered, "_told", set())
+    monkeypatch.setattr(taking, "_told", set())
 
 
 def peek(desk: Desk, key: str = KEY) -> KeyState:

@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject
 from celery_dlock import Lease, LockedTask, LockLost, StaleFencingToken
 from celery_dlock.core.events import Acquired, Dropped, StaleRejected
 from celery_dlock.core.state import Outcome, Run
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 LOST = [LockLost("order:42"), StaleFencingToken("order:42", 1, 2)]

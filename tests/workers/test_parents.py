@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.below import PARENTS
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.lab import Lab

@@ -16,7 +16,7 @@ from celery_dlock import (
 )
 from celery_dlock.core.events import Skipped
 from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.below import PARENTS, child, elsewhere, waiting
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left

@@ -9,7 +9,7 @@ from celery import states
 
 from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.state import Claim
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 pytestmark = pytest.mark.every_store

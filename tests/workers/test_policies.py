@@ -9,7 +9,6 @@ import pytest
 from celery import signals
 
 from celery_dlock import (
-    Complete,
     Contention,
     Decision,
     Fail,
@@ -21,8 +20,9 @@ from celery_dlock import (
     WaitHere,
     lock,
 )
-from celery_dlock.core.state import Mode
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.core.state import Claim, LeaveVerdict, Mode, Outcome
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import Reply
 from tests.services.desk import Desk
 from tests.services.holder import held_until_refused
 
@@ -93,10 +93,10 @@ def test_a_task_that_failed_for_contention_runs_when_it_is_sent_anew(desk: Desk)
     with lock("order:42", app=desk.app, timeout=0):
         charge.apply_async(("42",), task_id="one")
         desk.deliver()
-    charge.apply_async(("42",), task_id="one")
+    charge.apply_async(("42",), task_id="two")
     desk.deliver()
 
-    assert desk.result("one").get() == 1
+    assert desk.result("two").get() == 1
 
 
 def test_wait_takes_the_key_in_the_same_slot_when_it_is_freed(desk: Desk) -> None:
@@ -221,27 +221,26 @@ def test_a_result_backend_that_is_away_does_not_keep_the_copy(
     assert result.state == "SUCCESS"
 
 
-def test_give_up_fails_with_the_error_of_the_policy(desk: Desk) -> None:
-    @desk.locked("k", name="charge", on_contention=Says(GiveUp(ValueError("not today"))))
+def test_what_fails_is_said_to_be_done_at_its_first_key_only(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @desk.locked(["a", "b", "c"], name="charge", on_contention="fail")
     def charge() -> None: ...
 
-    with lock("k", app=desk.app, timeout=0):
-        result = charge.delay()
+    store = runtime(desk.app).backend
+    leave, done = store.leave, []
+
+    def left(claim: Claim, outcome: Outcome, message: bytes | None = None) -> Reply[LeaveVerdict]:
+        if outcome is Outcome.DONE:
+            done.append(claim.key)
+        return leave(claim, outcome, message)
+
+    with lock("b", app=desk.app, timeout=0):
+        charge.delay()
+        monkeypatch.setattr(store, "leave", left)
         desk.deliver()
 
-    assert result.state == "FAILURE"
-    assert repr(result.result) == "ValueError('not today')"
-
-
-def test_complete_ends_with_the_result_of_the_policy(desk: Desk) -> None:
-    @desk.locked("k", name="charge", on_contention=Says(Complete({"later": True})))
-    def charge() -> None: ...
-
-    with lock("k", app=desk.app, timeout=0):
-        result = charge.delay()
-        desk.deliver()
-
-    assert result.get() == {"later": True}
+    assert done == ["a"]
 
 
 def test_after_waiting_here_the_policy_is_asked_again(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_dlock import LockContended, LockTimeout
 from celery_dlock.core.state import KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab

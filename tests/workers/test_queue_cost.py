@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from celery_dlock import lock
-from celery_dlock.backends.redis import RedisBackend
-from celery_dlock.backends.redis_scripts import ENTER, LEAVE, RENEW, SWEEP
-from celery_dlock.backends.redis_wire import base_name, names
 from celery_dlock.core.state import Park
-from celery_dlock.tasks.entry import Entry
-from celery_dlock.tasks.runtime import forget, runtime
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.runtime import forget, runtime
+from celery_dlock.stores.redis.scripts import ENTER, LEAVE, RENEW, SWEEP
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.redis.wire import base_name, names
 from celery_dlock.testing.contract.words import QUEUE, claim
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
@@ -129,7 +129,7 @@ def test_a_worker_keeps_nothing_of_what_waits(crowd: Crowd) -> None:
 
 
 def test_the_store_takes_one_and_a_half_times_the_message_of_a_waiting_task(crowd: Crowd) -> None:
-    entry = Entry.decode(KEY, crowd.message)
+    entry = ParkedMessage.decode(KEY, crowd.message)
     published = len(entry.body) + len(json.dumps([entry.headers, entry.properties]))
     with crowd.store.client() as client:
         used = sum(int(client.memory_usage(name, samples=0)) for name in (QUEUE_NAME, ENTRIES_NAME))

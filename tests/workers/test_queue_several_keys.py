@@ -6,7 +6,7 @@ import pytest
 
 from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.events import Released
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 pytestmark = pytest.mark.every_store

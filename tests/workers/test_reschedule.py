@@ -37,6 +37,22 @@ def test_it_keeps_its_queue(desk: Desk, charge: LockedTask) -> None:
     assert desk.size("celery") == 0
 
 
+def test_it_keeps_its_queue_when_it_waits_in_the_store_or_retries(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="again", bind=True, on_contention="queue")
+    def again(self: Any, order: str) -> None:
+        if not self.request.retries:
+            raise self.retry(countdown=0.5)
+
+    result = again.apply_async(("42",), queue="vip")
+
+    _, called = refused(desk, queue="vip")
+    desk.run(called)
+    desk.deliver("vip")
+
+    assert result.state == "SUCCESS"
+    assert desk.size("celery") == 0
+
+
 def test_it_keeps_its_exchange_and_routing_key(desk: Desk, charge: LockedTask) -> None:
     queue = Queue("orders", Exchange("shop", "topic"), routing_key="order.#")
     queue(desk.channel).declare()

@@ -9,8 +9,8 @@ from celery.worker import state as worker_state
 
 from celery_dlock import LockedTask, lock
 from celery_dlock.core.events import Revoked
-from celery_dlock.tasks.revoking import EndRevoked
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.periodic import EndRevoked
 from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.until import until
@@ -141,7 +141,7 @@ def test_all_are_looked_for_at_once_twice_and_then_no_more(
         return []
 
     step, now, asked = EndRevoked(Worker), [100.0], list[tuple[float, set[str]]]()
-    monkeypatch.setattr("celery_dlock.tasks.revoking.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("celery_dlock.worker.periodic.time.monotonic", lambda: now[0])
     monkeypatch.setattr(runtime(desk.app).backend, "parked", parked)
     monkeypatch.setattr(worker_state, "revoked", worker_state.LimitedSet())
     worker_state.revoked.update(["one", "two"])
@@ -150,7 +150,7 @@ def test_all_are_looked_for_at_once_twice_and_then_no_more(
         now[0] = 100.0 + second
         if second == 5:
             worker_state.revoked.add("three")
-        step.round()
+        step.run_once()
 
     both, third = {"one", "two"}, {"three"}
     assert asked == [(100.0, both), (105.0, third), (110.0, both), (115.0, third)]
@@ -170,7 +170,7 @@ def test_what_is_revoked_again_after_it_was_forgotten_is_looked_for_again(
     monkeypatch.setattr(runtime(desk.app).backend, "parked", parked)
     for revoked in (["one"], [], ["one"]):
         monkeypatch.setattr(worker_state, "revoked", worker_state.LimitedSet(data=revoked))
-        step.round()
+        step.run_once()
 
     assert asked == [{"one"}, {"one"}]
 

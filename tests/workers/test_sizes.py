@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.events import Parked, Rescheduled, TooLarge
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 KEY = "order:42"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_dlock import BackendUnavailable, ConfigurationError
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import open_desk
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer

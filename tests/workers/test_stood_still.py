@@ -10,7 +10,7 @@ import pytest
 from celery_dlock import Lease, LockedTask, LockLost, lock
 from celery_dlock.core.events import Acquired, Event, Lost
 from celery_dlock.core.state import Outcome
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 

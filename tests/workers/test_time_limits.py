@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab

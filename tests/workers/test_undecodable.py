@@ -14,7 +14,7 @@ from kombu.utils.json import loads
 from celery_dlock import lock
 from celery_dlock.core import turns
 from celery_dlock.core.state import Cause, KeyState
-from celery_dlock.tasks.runtime import runtime
+from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.picky import CONTENT_TYPE
 from tests.services.until import until
@@ -28,7 +28,7 @@ Spoilt = Callable[[], AbstractContextManager[dict[str, str]]]
 @pytest.fixture
 def lab(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """Calls are repeated after a fifth of a second and not after five."""
-    monkeypatch.setattr(turns, "CALL_AGAIN_FIRST", 200_000)
+    monkeypatch.setattr(turns, "WAKE_AGAIN_FIRST", 200_000)
     return make_lab(
         {"accept_content": ["json", CONTENT_TYPE], "imports": ["tests.services.picky"]},
         lock={"policy": "queue as published"},
@@ -78,8 +78,8 @@ def test_a_message_that_cannot_be_decoded_is_put_aside_and_the_next_one_runs(
         assert useful.get(timeout=SOON) == 2
         assert "Can't decode message body" in worker.log
     # And it is dead, and has not run
-    (burial,) = runtime(lab.app).backend.dead()
-    assert (burial.dead.task, burial.dead.cause) == (f"{useless.id}:0:0", cause)
+    (letter,) = runtime(lab.app).backend.dead()
+    assert (letter.dead.task, letter.dead.cause) == (f"{useless.id}:0:0", cause)
     assert lab.journal.read("start", number=1) == []
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Run
-from celery_dlock.tasks.runtime import runtime
-from celery_dlock.tasks.visibility import visibility_timeout
+from celery_dlock.messages.countdown import visibility_timeout
+from celery_dlock.runtime import runtime
 from tests.services.desk import open_desk
 
 
@@ -52,3 +53,22 @@ def test_a_copy_of_a_running_task_comes_back_before_it_would_be_delivered_again(
         assert again is not None
         wait = datetime.fromisoformat(again.headers["eta"]) - datetime.now(UTC)
         assert 2.0 < wait.total_seconds() <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("broker", "options", "config", "expected"),
+    [
+        ("redis://h/1", {}, {}, 7200),
+        ("redis://h/1", {"visibility_timeout": 40}, {}, 7200),
+        ("redis://h/1", {"visibility_timeout": 43_200}, {}, 86_400),
+        ("amqp://h", {}, {}, 7200),
+        ("redis://h/1", {"visibility_timeout": 43_200}, {"dlock_done_ttl": 7200}, 7200),
+        ("redis://h/1", {}, {"dlock_done_ttl": 0}, 0),
+    ],
+)
+def test_a_finished_task_is_remembered_for_as_long_as_a_copy_of_it_may_be_delivered(
+    broker: str, options: dict[str, Any], config: dict[str, Any], expected: int
+) -> None:
+    app = Celery(set_as_current=False, broker=broker)
+    app.conf.update(dlock_url="memory://", broker_transport_options=options, **config)
+    assert runtime(app).done_ttl(queues=False) == expected * SECOND

@@ -11,16 +11,19 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.message import Message
 
-from celery_dlock import LockedTask, lock
-from celery_dlock.backends.base import BackendOptions, Reply, Swept, Wake
-from celery_dlock.backends.memory import MemoryBackend
+from celery_dlock import LockedTask, LockTimeout, Queue, lock
 from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
+from celery_dlock.core.state import WAKES_RESERVED
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.tasks.definition import Definition
-from celery_dlock.tasks.entry import Entry, OfAnotherVersion
-from celery_dlock.tasks.runtime import runtime
-from celery_dlock.tasks.sweeper import LONGEST_SLEEP, Sweeper
-from celery_dlock.tasks.waking import Waker
+from celery_dlock.locks.definition import Definition
+from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage
+from celery_dlock.messages.waking import Waker
+from celery_dlock.ops.overview import Gauges
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.testing import ManualClock
+from celery_dlock.worker.periodic import LONGEST_SLEEP, Sweeper
 from tests.services.desk import Desk
 
 KEY = "order:42"
@@ -111,7 +114,7 @@ def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) 
 def test_a_message_of_another_broker_is_left_to_its_workers(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    message = Entry(
+    message = ParkedMessage(
         broker=runtime(desk.app).wake.broker,
         key="",
         task="id:0:0",
@@ -213,7 +216,7 @@ def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_othe
     def sleeps_after(*wakes: Wake) -> float:
         backend = runtime(desk.app).backend
         monkeypatch.setattr(backend, "sweep", lambda: Swept(wakes, 0.25))
-        return Sweeper(SimpleNamespace(app=desk.app)).round()
+        return Sweeper(SimpleNamespace(app=desk.app)).run_once()
 
     assert sleeps_after() == 0.25
     assert sleeps_after(own, newer) == 0.25
@@ -253,7 +256,7 @@ def test_a_soft_time_limit_that_strikes_here_passes_through(
 
 def test_what_another_version_has_parked_is_not_guessed_at() -> None:
     with pytest.raises(OfAnotherVersion, match="schema 99"):
-        Entry.decode(KEY, b'{"schema": 99}\n[]')
+        ParkedMessage.decode(KEY, b'{"schema": 99}\n[]')
 
 
 def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(
@@ -274,3 +277,47 @@ def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(
     assert result.get() == 1
     assert [event.keys for event in desk.happened(Acquired)][-1] == ("invoice:42",)
     assert store.peek(KEY).grants == ()
+
+
+def test_a_message_that_nobody_takes_is_told_of_once_and_counted(
+    desk: Desk, clock: ManualClock, charge: LockedTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    sweeper = Sweeper(SimpleNamespace(app=desk.app))
+    with lock(KEY, app=desk.app, timeout=0):
+        result = charge.apply_async(("42",), queue="renamed")
+        desk.deliver("renamed")
+    assert Gauges.of(desk.app).unanswered_messages == 0
+
+    for _ in range(WAKES_RESERVED + 2):
+        clock.advance(runtime(desk.app).backend.sweep().next_in or 0)
+        sweeper.run_once()
+
+    (told,) = [line for line in caplog.messages if "nobody took it" in line]
+    assert result.id in told
+    assert "renamed" in told
+    assert Gauges.of(desk.app).unanswered_messages == 1
+    with lock(KEY, app=desk.app, timeout=0):
+        pass  # it is free for others
+
+
+@pytest.mark.parametrize("policy", [Queue(max_wait=3600), Queue(max_wait=3600, ordered="publish")])
+def test_a_message_that_nobody_takes_times_out(
+    desk: Desk, clock: ManualClock, policy: Queue
+) -> None:
+    @desk.locked("order:{order}", name="late", on_contention=policy)
+    def late(order: str) -> None:
+        raise AssertionError("it has waited for too long")
+
+    sweeper = Sweeper(SimpleNamespace(app=desk.app))
+    with lock(KEY, app=desk.app, timeout=0):
+        result = late.apply_async(("42",), queue="renamed")
+        if policy.ordered == "arrival":
+            desk.deliver("renamed")
+    for _ in range(2 * WAKES_RESERVED):
+        clock.advance(runtime(desk.app).backend.sweep().next_in or 0)
+        sweeper.run_once()
+
+    desk.deliver("renamed")  # any of its copies
+
+    with pytest.raises(LockTimeout):
+        result.get()

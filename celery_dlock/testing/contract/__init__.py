@@ -6,31 +6,19 @@ commits them: atomically, durably as far as it promises, and for each key apart.
 
 from __future__ import annotations
 
-from celery_dlock.testing.contract.burying import Burying
 from celery_dlock.testing.contract.crowd import Crowd
-from celery_dlock.testing.contract.endings import Endings
-from celery_dlock.testing.contract.exclusion import Exclusion
-from celery_dlock.testing.contract.keeping import Keeping
-from celery_dlock.testing.contract.keys import Keys
-from celery_dlock.testing.contract.listing import Listing
-from celery_dlock.testing.contract.looking import Looking
+from celery_dlock.testing.contract.dead_letters import DeadLetters, Replaying
+from celery_dlock.testing.contract.ending import Endings, Revoking
+from celery_dlock.testing.contract.holding import Exclusion, Renewal, Sharing, Tokens
+from celery_dlock.testing.contract.keeping import KeepingTests, Reserving
+from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking
 from celery_dlock.testing.contract.noting import Noting
-from celery_dlock.testing.contract.outcomes import Outcomes
-from celery_dlock.testing.contract.places import Places
-from celery_dlock.testing.contract.processes import Processes
-from celery_dlock.testing.contract.publishing import Publishing
-from celery_dlock.testing.contract.queueing import Queueing
-from celery_dlock.testing.contract.renewal import Renewal
-from celery_dlock.testing.contract.replaying import Replaying
-from celery_dlock.testing.contract.reserving import Reserving
-from celery_dlock.testing.contract.revoking import Revoking
-from celery_dlock.testing.contract.shadows import Shadows
-from celery_dlock.testing.contract.sharing import Sharing
-from celery_dlock.testing.contract.survivors import Survivors
-from celery_dlock.testing.contract.sweeping import Sweeping
-from celery_dlock.testing.contract.tokens import Tokens
+from celery_dlock.testing.contract.outcomes import Outcomes, Repeating
+from celery_dlock.testing.contract.processes import ProcessesTests, Survivors
+from celery_dlock.testing.contract.queueing import Places, Publishing, QueueingTests, Shadows
+from celery_dlock.testing.contract.waking import Pausing, SweepingTests, Unanswered
 
-__all__ = ["LockBackendContract", "SharedStoreContract"]
+__all__ = ["LockBackendContract", "NoteStoreContract", "SharedStoreContract"]
 
 
 class LockBackendContract(
@@ -38,20 +26,22 @@ class LockBackendContract(
     Tokens,
     Renewal,
     Sharing,
-    Queueing,
+    QueueingTests,
     Endings,
-    Sweeping,
+    Unanswered,
+    Pausing,
+    SweepingTests,
     Shadows,
-    Keeping,
+    KeepingTests,
     Publishing,
     Reserving,
     Revoking,
-    Burying,
+    DeadLetters,
     Replaying,
     Places,
     Outcomes,
-    Keys,
-    Noting,
+    Repeating,
+    KeysTests,
     Listing,
     Looking,
     Crowd,
@@ -65,7 +55,7 @@ class LockBackendContract(
             def url(self) -> str:
                 return "mystore://127.0.0.1:4711"
 
-    ``backend_class`` is the :class:`~celery_dlock.backends.base.LockBackend`, which must be
+    ``backend_class`` is the :class:`~celery_dlock.stores.base.LockBackend`, which must be
     importable by name, in a spawned process too. ``url`` is a fixture with what its ``from_url``
     takes; it may start a server, or skip where there is none. Each test uses a prefix of its own,
     so nothing needs to be emptied in between. The store must take ``BackendOptions.clock`` and go
@@ -73,9 +63,14 @@ class LockBackendContract(
     suite moves that clock by days, and never sleeps. Override the ``options`` fixture to pass
     driver options.
 
-    A store with the trait ``MULTI_PROCESS`` subclasses :class:`SharedStoreContract` instead.
+    A store with the trait ``MULTI_PROCESS`` subclasses :class:`SharedStoreContract` instead, and
+    one that keeps notes for beat :class:`NoteStoreContract` as well.
     """
 
 
-class SharedStoreContract(LockBackendContract, Processes, Survivors):
+class SharedStoreContract(LockBackendContract, ProcessesTests, Survivors):
     """The same, and what a store has to do when several processes share it."""
+
+
+class NoteStoreContract(Noting):
+    """What a :class:`~celery_dlock.stores.base.NoteStore` has to do besides."""

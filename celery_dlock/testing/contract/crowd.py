@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-from celery_dlock.backends.base import LockBackend, Reply
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
@@ -18,34 +15,23 @@ from celery_dlock.core.state import (
     Reason,
     Run,
 )
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.stores.base import LockBackend, Reply
 from celery_dlock.testing.contract.words import (
     PLACE,
     QUEUE,
     StoreUnderTest,
+    at_once,
     claim,
     park,
     running,
     woken,
 )
+from celery_dlock.testing.project import ManualClock
 
 THREADS = 40
 TURNS = 5
-DEADLINE = 60.0
 STALLED = 3.0
 LONG = 1_000
-
-
-def at_once(work: Callable[[int], object]) -> list[object]:
-    """What *work* returns in each of forty threads that start together."""
-    barrier = threading.Barrier(THREADS)
-
-    def start(number: int) -> object:
-        barrier.wait(DEADLINE)
-        return work(number)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(start, range(THREADS), timeout=DEADLINE))
 
 
 class Turns:
@@ -96,7 +82,7 @@ class Crowd(StoreUnderTest):
             def enter(number: int, turn: int = turn) -> EnterVerdict:
                 return backend.enter(claim(f"{number}:{turn}")).verdict
 
-            verdicts = at_once(enter)
+            verdicts = at_once(THREADS, enter)
 
             assert sum(isinstance(v, Run) for v in verdicts) == 1
             assert sum(isinstance(v, Busy) for v in verdicts) == THREADS - 1
@@ -104,7 +90,7 @@ class Crowd(StoreUnderTest):
             backend.leave(claim(holder.task), Outcome.DONE)
 
     def test_of_forty_threads_exactly_three_get_three_slots(self, backend: LockBackend) -> None:
-        verdicts = at_once(lambda n: backend.enter(claim(str(n), limit=3)).verdict)
+        verdicts = at_once(THREADS, lambda n: backend.enter(claim(str(n), limit=3)).verdict)
 
         given = [v for v in verdicts if isinstance(v, Run)]
         assert sorted(v.slot for v in given) == [0, 1, 2]
@@ -115,7 +101,7 @@ class Crowd(StoreUnderTest):
     ) -> None:
         turns = Turns(backend)
 
-        at_once(turns.work)
+        at_once(THREADS, turns.work)
 
         assert turns.most == 1
         assert turns.count == THREADS * TURNS
@@ -172,7 +158,7 @@ class Crowd(StoreUnderTest):
 
         assert called == queue[:slots]
 
-    def test_places_that_lapsed_by_the_hundred_do_not_hide_a_message(
+    def test_places_that_expired_by_the_hundred_do_not_hide_a_message(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         backend.enter(claim("holder", ttl=60))

@@ -1,26 +1,38 @@
-"""Kept while it runs: the store has the message of a running task, too, until it is through."""
+"""What outlives a run: the message that is kept until it is through, and the key for its retry."""
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import LockBackend, Swept, Wake
-from celery_dlock.core.state import Busy, Drop, Ending, Left, Outcome, Park, Reason
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.core.state import (
+    WINDOW,
+    Busy,
+    Drop,
+    Ending,
+    LeaveVerdict,
+    Left,
+    NotHeld,
+    Outcome,
+    Park,
+    Reason,
+)
+from celery_dlock.stores.base import LockBackend, Swept, Wake
 from celery_dlock.testing.contract.words import (
     ANY_BYTES,
+    DAY,
     PLACE,
     QUEUE,
     SHARED,
     StoreUnderTest,
+    at_once,
     claim,
     park,
     running,
     woken,
 )
+from celery_dlock.testing.project import ManualClock
 
 SWEEPERS = 4
 KEYS = 40
@@ -28,14 +40,16 @@ A = claim("a", wait=QUEUE, keep=True)
 MESSAGE = Wake("key", "a", b"first")
 
 
-class Keeping(StoreUnderTest):
+class KeepingTests(StoreUnderTest):
+    """Kept while it runs: the store has the message of a running task, too, until it is through."""
+
     @pytest.fixture
     def kept(self, backend: LockBackend) -> LockBackend:
         """Task a runs, and its message is kept."""
         running(backend.enter(A, b"first"))
         return backend
 
-    def test_a_kept_message_is_given_back_byte_by_byte(
+    def test_a_kept_message_is_returned_byte_by_byte(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         running(backend.enter(A, ANY_BYTES))
@@ -59,7 +73,7 @@ class Keeping(StoreUnderTest):
         assert kept.parked(["a"]) == []
         assert kept.peek("key").parked == 0
 
-    def test_a_kept_message_is_called_first_when_its_run_was_abandoned(
+    def test_a_kept_message_is_woken_first_when_its_run_was_abandoned(
         self, kept: LockBackend
     ) -> None:
         park(kept, "b")
@@ -81,7 +95,7 @@ class Keeping(StoreUnderTest):
         assert kept.sweep() == Swept((MESSAGE,), 5.0)
         assert kept.sweep() == Swept((), 5.0)
 
-    def test_a_kept_message_is_not_called_as_long_as_the_lease_is_renewed(
+    def test_a_kept_message_is_not_woken_as_long_as_the_lease_is_renewed(
         self, kept: LockBackend, clock: ManualClock
     ) -> None:
         for _ in range(10):
@@ -117,7 +131,7 @@ class Keeping(StoreUnderTest):
 
         assert backend.reap("key").wakes == (MESSAGE,)
 
-    def test_the_copy_of_the_broker_of_a_kept_task_is_dropped(
+    def test_the_duplicate_of_the_broker_of_a_kept_task_is_dropped(
         self, kept: LockBackend, clock: ManualClock
     ) -> None:
         for wait in (QUEUE, PLACE):
@@ -127,7 +141,7 @@ class Keeping(StoreUnderTest):
         clock.advance(10)
         assert kept.reap("key").wakes == (MESSAGE,)
 
-    def test_the_copy_of_the_broker_may_answer_the_call(
+    def test_the_duplicate_of_the_broker_may_answer_the_wake(
         self, kept: LockBackend, clock: ManualClock
     ) -> None:
         clock.advance(10)
@@ -194,7 +208,7 @@ class Keeping(StoreUnderTest):
 
         assert woken(backend.leave(claim("r", mode=SHARED), Outcome.ABANDONED)) == ["r"]
 
-    def test_a_run_that_lasted_longer_than_its_patience_is_called_to_run_again(
+    def test_a_run_that_lasted_longer_than_its_patience_is_woken_to_run_again(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         running(backend.enter(claim("a", wait=QUEUE, keep=True, ttl=60, gives_up=5), b"first"))
@@ -204,20 +218,157 @@ class Keeping(StoreUnderTest):
 
         assert backend.sweep().wakes == (MESSAGE,)
 
-    def test_several_that_sweep_at_once_call_each_kept_message_once(
+    def test_several_that_sweep_at_once_wake_each_kept_message_once(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         for number in range(KEYS):
             mine = claim("a", key=f"key {number}", wait=QUEUE, keep=True)
             running(backend.enter(mine, b"message"))
         clock.advance(10)
-        barrier = threading.Barrier(SWEEPERS)
 
-        def sweep(_: int) -> list[str]:
-            barrier.wait(10)
-            return [wake.key for _ in range(2) for wake in backend.sweep().wakes]
+        swept = at_once(SWEEPERS, lambda _: [backend.sweep() for _ in range(2)])
 
-        with ThreadPoolExecutor(SWEEPERS) as pool:
-            called = [key for keys in pool.map(sweep, range(SWEEPERS)) for key in keys]
-
+        called = [wake.key for each in swept for one in each for wake in one.wakes]
         assert sorted(called) == sorted(f"key {number}" for number in range(KEYS))
+
+
+RETRY = claim("a:1:0", wait=QUEUE)
+
+
+def leave_for_retry(backend: LockBackend, **others: Any) -> LeaveVerdict:
+    """Let a leave its key for a retry, which is due within half a minute."""
+    return backend.leave(claim("a:0:0", successor="a:1:0", **others), Outcome.OVER).verdict
+
+
+class Reserving(StoreUnderTest):
+    """A retry keeps its key, which is reserved for it, and for so long only."""
+
+    @pytest.fixture
+    def retried(self, backend: LockBackend) -> LockBackend:
+        """Task a has left its key to its retry; task b waits."""
+        running(backend.enter(claim("a:0:0", wait=QUEUE), b"a"))
+        park(backend, "b")
+        assert leave_for_retry(backend) == Left(carried=False)
+        return backend
+
+    def test_a_reserved_key_is_nobody_elses(self, retried: LockBackend) -> None:
+        assert retried.enter(claim("c")).verdict == Busy(None, 0, 1)
+        assert retried.enter(claim("d", wait=QUEUE), b"d").verdict == Park()
+        assert retried.reap("key").wakes == ()
+
+    def test_a_retry_takes_the_key_that_is_reserved_for_it(self, retried: LockBackend) -> None:
+        running(retried.enter(RETRY, b"retry"))
+
+        assert woken(retried.leave(RETRY, Outcome.DONE)) == ["b"]
+
+    def test_a_reservation_expires_and_a_sweep_wakes_the_next(
+        self, retried: LockBackend, clock: ManualClock
+    ) -> None:
+        assert retried.sweep() == Swept((), 30.0)
+        clock.advance(29.999_999)
+        assert retried.sweep().wakes == ()
+
+        clock.advance(0.000_001)
+
+        assert retried.sweep() == Swept((Wake("key", "b", b"message of b"),), 5.0)
+        assert retried.enter(RETRY, b"retry").verdict == Park()
+
+    def test_a_reservation_expires_where_nobody_waits(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        running(backend.enter(claim("a:0:0")))
+        leave_for_retry(backend, patience=3 * DAY)
+        assert backend.sweep() == Swept((), None)
+        clock.advance(3 * DAY - 0.000_001)
+        assert backend.enter(claim("b")).verdict == Busy(None, 0, 0)
+
+        clock.advance(0.000_001)
+
+        running(backend.enter(claim("b")))
+
+    def test_leaving_again_reserves_nothing_more(
+        self, retried: LockBackend, clock: ManualClock
+    ) -> None:
+        clock.advance(20)
+        assert isinstance(leave_for_retry(retried), NotHeld)
+        clock.advance(10)
+
+        assert woken(retried.reap("key")) == ["b"]
+
+    def test_who_has_lost_its_lock_reserves_nothing(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        running(backend.enter(claim("a:0:0")))
+        clock.advance(10)
+        running(backend.enter(claim("b")))
+
+        assert isinstance(leave_for_retry(backend), NotHeld)
+
+        backend.leave(claim("b"), Outcome.OVER)
+        running(backend.enter(claim("c")))
+
+    def test_one_slot_of_two_is_reserved(self, backend: LockBackend) -> None:
+        for task in ("a:0:0", "b"):
+            running(backend.enter(claim(task, limit=2)))
+        park(backend, "c", limit=2)
+        leave_for_retry(backend, limit=2)
+
+        assert woken(backend.leave(claim("b", limit=2), Outcome.OVER)) == ["c"]
+        running(backend.enter(claim("c", wait=QUEUE, limit=2)))
+        assert running(backend.enter(claim("a:1:0", limit=2))).slot == 1
+
+    def test_a_reader_that_retries_lets_readers_in(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("a:0:0", mode=SHARED)))
+        leave_for_retry(backend, mode=SHARED)
+
+        assert backend.enter(claim("w")).verdict == Busy(None, 0, 0)
+        running(backend.enter(claim("r", mode=SHARED)))
+        running(backend.enter(claim("a:1:0", mode=SHARED)))
+
+    def test_a_retry_that_was_faster_and_waits_is_woken(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("a:0:0")))
+        park(backend, "b")
+        assert backend.enter(RETRY, b"retry").verdict == Park()
+
+        reply = backend.leave(claim("a:0:0", successor="a:1:0"), Outcome.OVER)
+
+        assert reply.wakes == (Wake("key", "a:1:0", b"retry"),)
+        running(backend.enter(RETRY, b"retry"))
+        assert woken(backend.leave(RETRY, Outcome.DONE)) == ["b"]
+
+    def test_a_retry_that_was_faster_is_woken_from_the_end_of_a_long_queue(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("a:0:0")))
+        park(backend, *(f"task {n}" for n in range(2 * WINDOW)))
+        assert backend.enter(RETRY, b"retry").verdict == Park()
+
+        reply = backend.leave(claim("a:0:0", successor="a:1:0"), Outcome.OVER)
+
+        assert reply.wakes == (Wake("key", "a:1:0", b"retry"),)
+        running(backend.enter(RETRY, b"retry"))
+        assert woken(backend.leave(RETRY, Outcome.DONE)) == ["task 0"]
+        assert backend.peek("key").parked == 2 * WINDOW - 1
+
+    def test_a_retry_that_was_faster_and_has_a_place_finds_it_reserved(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("a:0:0")))
+        park(backend, "b")
+        backend.enter(claim("a:1:0", wait=PLACE))
+
+        assert leave_for_retry(backend) == Left(carried=False)
+
+        running(backend.enter(claim("a:1:0", wait=PLACE)))
+        assert woken(backend.leave(claim("a:1:0"), Outcome.DONE)) == ["b"]
+        running(backend.enter(claim("b", wait=QUEUE)))
+
+    def test_a_retry_that_was_faster_and_runs_has_nothing_reserved(
+        self, backend: LockBackend
+    ) -> None:
+        for task in ("a:0:0", "a:1:0"):
+            running(backend.enter(claim(task, limit=2)))
+
+        leave_for_retry(backend, limit=2)
+
+        running(backend.enter(claim("b", limit=2)))

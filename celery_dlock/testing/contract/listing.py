@@ -1,15 +1,14 @@
-"""All keys are listed, page by page, whatever comes and goes meanwhile."""
+"""Keys of any name: apart from each other, listed page by page, and seen as they are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend
-from celery_dlock.core.state import KeyState, Outcome
-from celery_dlock.testing.clock import ManualClock
-from celery_dlock.testing.contract.keys import HOSTILE
+from celery_dlock.core.state import WINDOW, Busy, KeyState, Left, NotHeld, Outcome, WaitMode
+from celery_dlock.stores.base import BackendOptions, LockBackend, NoteStore, Swept, Wake
 from celery_dlock.testing.contract.words import (
     ENQUEUE,
     PLACE,
@@ -21,6 +20,152 @@ from celery_dlock.testing.contract.words import (
     running,
     woken,
 )
+from celery_dlock.testing.project import ManualClock
+
+ODD = [
+    "key",
+    "KEY",
+    "key ",
+    " key",
+    "two words",
+    "line\nbreak",
+    "carriage\rreturn",
+    "tab\t",
+    "}{",
+    "{tag}",
+    "{}",
+    "{",
+    "100%",
+    "%s %d %(x)s",
+    "a:b",
+    "a::b",
+    "a|b",
+    "a/b",
+    "../a",
+    "*",
+    "[a]?",
+    "'quoted'",
+    '"quoted"',
+    "; DROP TABLE guard",
+    "back\\slash",
+    "nul\0l",
+    "nul",
+    "\u00e9",
+    "e\u0301",
+    "\u9396\u524d",
+    "\U0001f512",
+    "x" * 200,
+    "x" * 199,
+]
+
+#: What a web page or a template can make of a key, and a person has to read.
+HOSTILE = [
+    *ODD,
+    "",
+    "\n",
+    "{" * 9,
+    "}:state",
+    "<script>alert(1)</script>",
+    "\u202e",
+    "\u9396" * 1365,
+]
+
+
+class KeysTests(StoreUnderTest):
+    """Keys do not meet, whatever they are made of; nor do the applications that share a store."""
+
+    def test_two_keys_are_held_at_once_and_released_apart(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("a", key="one")))
+        running(backend.enter(claim("b", key="other")))
+
+        backend.leave(claim("a", key="one"), Outcome.OVER)
+
+        assert isinstance(backend.enter(claim("c", key="other")).verdict, Busy)
+        running(backend.enter(claim("c", key="one")))
+
+    def test_keys_of_odd_characters_do_not_meet(self, backend: LockBackend) -> None:
+        for number, key in enumerate(ODD):
+            running(backend.enter(claim(f"holder {number}", key=key)))
+        for number, key in enumerate(ODD):
+            verdict = backend.enter(claim("other", key=key)).verdict
+            assert isinstance(verdict, Busy)
+            assert verdict.holder is not None
+            assert verdict.holder.task == f"holder {number}", key
+
+    def test_keys_of_odd_characters_have_queues_of_their_own(self, backend: LockBackend) -> None:
+        for key in ODD:
+            backend.enter(claim("a", key=key))
+            park(backend, "b", key=key)
+
+        for key in ODD:
+            assert backend.leave(claim("a", key=key), Outcome.DONE).wakes == (
+                Wake(key, "b", b"message of b"),
+            )
+
+    def test_tasks_and_nonces_of_odd_characters_are_told_apart(self, backend: LockBackend) -> None:
+        for one, other in pairwise(ODD):
+            running(backend.enter(claim(one, nonce=one, key=one)))
+
+            for wrong in (claim(one, other, key=one), claim(other, one, key=one)):
+                assert isinstance(backend.leave(wrong, Outcome.OVER).verdict, NotHeld)
+
+            assert isinstance(backend.leave(claim(one, one, key=one), Outcome.OVER).verdict, Left)
+
+    def test_a_task_and_a_nonce_that_join_to_the_same_text_are_told_apart(
+        self, backend: LockBackend
+    ) -> None:
+        backend.enter(claim("a|b", "c"))
+
+        assert isinstance(backend.leave(claim("a", "b|c"), Outcome.OVER).verdict, NotHeld)
+
+        assert isinstance(backend.enter(claim("d")).verdict, Busy)
+
+    def test_the_queue_tells_tasks_of_odd_characters_apart(self, backend: LockBackend) -> None:
+        backend.enter(claim("holder", limit=1))
+        for number, task in enumerate(ODD):
+            backend.enter(claim(task, wait=QUEUE), str(number).encode())
+
+        called = backend.leave(claim("holder"), Outcome.OVER).wakes
+        for number, task in enumerate(ODD):
+            assert called == (Wake("key", task, str(number).encode()),)
+            running(backend.enter(claim(task, wait=QUEUE)))
+            called = backend.leave(claim(task), Outcome.DONE).wakes
+
+    def test_two_prefixes_do_not_meet(self, url: str, options: BackendOptions) -> None:
+        pairs = [("shop", "order"), ("other", "order"), ("a", "b:c"), ("a:b", "c"), ("a:b:c", "")]
+        stores = [
+            (
+                self.backend_class.from_url(url, replace(options, prefix=options.prefix + prefix)),
+                key,
+            )
+            for prefix, key in pairs
+        ]
+        for store, key in stores:
+            running(store.enter(claim("a", key=key)))
+            store.leave(claim("a", key=key), Outcome.DONE)
+            running(store.enter(claim("b", key=key)))
+        for store, key in stores:
+            assert [h.task for h in store.peek(key).holders] == ["b"]
+            store.close()
+
+    def test_an_idle_key_is_as_if_it_had_never_been(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a"))
+        park(backend, "b")
+        backend.leave(claim("a"), Outcome.DONE)
+        backend.enter(claim("b", wait=QUEUE))
+        backend.leave(claim("b"), Outcome.DONE)
+        clock.advance(3601)
+        backend.reap("key")
+
+        state = backend.peek("key")
+
+        assert (state.holders, state.grants, state.waiting, state.parked) == ((), (), (), 0)
+        for task in "ab":
+            running(backend.enter(claim(task)))
+            backend.leave(claim(task), Outcome.DONE)
+
 
 HOSTILE_CURSORS = [
     *("x", "0", "-1", ">", "h", "h-1", f"h{2**64}", "w64:0", "w0:", "c0:0:0:", "n0:0"),
@@ -32,12 +177,12 @@ HOSTILE_CURSORS = [
 SOME = 40
 
 
-def told(backend: LockBackend, limit: int = 100, *, waiting: bool = False) -> list[str]:
+def listed_keys(backend: LockBackend, limit: int = 100, *, waiting: bool = False) -> list[str]:
     """All keys, in the order of their names."""
-    return sorted(set(all_told(backend, limit, waiting=waiting)))
+    return sorted(set(pages_of(backend, limit, waiting=waiting)))
 
 
-def all_told(backend: LockBackend, limit: int, *, waiting: bool = False) -> list[str]:
+def pages_of(backend: LockBackend, limit: int, *, waiting: bool = False) -> list[str]:
     found: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -48,11 +193,13 @@ def all_told(backend: LockBackend, limit: int, *, waiting: bool = False) -> list
 
 
 class Listing(StoreUnderTest):
+    """All keys are listed, page by page, whatever comes and goes meanwhile."""
+
     def test_where_nothing_is_in_use_no_key_is_told(self, backend: LockBackend) -> None:
         for waiting in (False, True):
-            assert all_told(backend, 100, waiting=waiting) == []
+            assert pages_of(backend, 100, waiting=waiting) == []
 
-    def test_keys_are_told_that_are_held_called_or_waited_for(self, backend: LockBackend) -> None:
+    def test_keys_are_told_that_are_held_woken_or_waited_for(self, backend: LockBackend) -> None:
         running(backend.enter(claim("a", key="held")))
         running(backend.enter(claim("a", key="read", mode=SHARED)))
         running(backend.enter(claim("a", key="waited for")))
@@ -66,8 +213,8 @@ class Listing(StoreUnderTest):
         backend.enter(claim("b", key="comes back", wait=PLACE))
         with_messages = ["called", "declared", "kept", "waited for"]
 
-        assert told(backend) == sorted([*with_messages, "held", "read", "comes back"])
-        assert told(backend, waiting=True) == with_messages
+        assert listed_keys(backend) == sorted([*with_messages, "held", "read", "comes back"])
+        assert listed_keys(backend, waiting=True) == with_messages
 
     def test_a_key_for_which_a_place_is_kept_is_told(self, backend: LockBackend) -> None:
         running(backend.enter(claim("a")))
@@ -75,19 +222,20 @@ class Listing(StoreUnderTest):
 
         backend.leave(claim("a"), Outcome.DONE)
 
-        assert told(backend) == ["key"]
-        assert told(backend, waiting=True) == []
+        assert listed_keys(backend) == ["key"]
+        assert listed_keys(backend, waiting=True) == []
 
-    def test_a_key_that_is_given_back_is_not_told(self, backend: LockBackend) -> None:
+    def test_a_key_that_is_released_is_not_listed(self, backend: LockBackend) -> None:
         running(backend.enter(claim("a")))
         park(backend, "b")
         backend.leave(claim("a"), Outcome.DONE)
         running(backend.enter(claim("b", wait=QUEUE)))
         backend.leave(claim("b"), Outcome.DONE)
-        backend.note("key", 5, {"name": b"text"})
+        if isinstance(backend, NoteStore):  # notes are not in use of the key
+            backend.note("key", 5, {"name": b"text"})
 
         for waiting in (False, True):
-            assert told(backend, waiting=waiting) == []
+            assert listed_keys(backend, waiting=waiting) == []
         assert backend.look(["key"]) == [KeyState()]
 
     def test_keys_of_odd_characters_are_told_by_their_names(self, backend: LockBackend) -> None:
@@ -97,8 +245,8 @@ class Listing(StoreUnderTest):
                 park(backend, "b", key=key)
 
         for limit in (7, 1000):
-            assert told(backend, limit) == sorted(HOSTILE)
-            assert told(backend, limit, waiting=True) == sorted(HOSTILE[1::2])
+            assert listed_keys(backend, limit) == sorted(HOSTILE)
+            assert listed_keys(backend, limit, waiting=True) == sorted(HOSTILE[1::2])
 
     def test_keys_of_two_prefixes_are_listed_apart(
         self, backend: LockBackend, url: str, options: BackendOptions
@@ -115,7 +263,7 @@ class Listing(StoreUnderTest):
 
         for number, store in enumerate(stores):
             for waiting in (False, True):
-                assert told(store, waiting=waiting) == [f"key {number}"]
+                assert listed_keys(store, waiting=waiting) == [f"key {number}"]
             first, second = store.look([f"key {number}", f"key {number - 1}"])
             assert first.holders
             assert second == KeyState()
@@ -168,9 +316,147 @@ class Listing(StoreUnderTest):
             except ValueError:
                 continue
             assert set(page.keys) <= {"key"}
-        assert told(backend, waiting=waiting) == ["key"]
+        assert listed_keys(backend, waiting=waiting) == ["key"]
 
     def test_a_word_is_no_cursor(self, backend: LockBackend) -> None:
         for waiting in (False, True):
             with pytest.raises(ValueError, match="cursor"):
                 backend.keys("nonsense", waiting=waiting)
+
+
+def seen(state: KeyState) -> KeyState:
+    """What a look must tell."""
+    head = state.waiting[:WINDOW]
+    return KeyState(state.holders, state.grants, head, state.parked, paused=state.paused)
+
+
+class Looking(StoreUnderTest):
+    """Each key is seen as an operation would find it, and many at once; a look changes nothing."""
+
+    def test_keys_of_odd_characters_are_seen_each_with_its_own(self, backend: LockBackend) -> None:
+        for number, key in enumerate(HOSTILE):
+            running(backend.enter(claim(f"holder {number}", key=key)))
+            park(backend, f"waits {number}", key=key)
+
+        states = backend.look(HOSTILE)
+
+        for number, (key, state) in enumerate(zip(HOSTILE, states, strict=True)):
+            for found in (state, backend.peek(key)):
+                assert [holder.task for holder in found.holders] == [f"holder {number}"], key
+                assert [entry.task for entry in found.waiting] == [f"waits {number}"], key
+                assert found.parked == 1
+
+    def test_each_key_is_seen_in_its_place(self, backend: LockBackend) -> None:
+        for key in ("one", "two", "three"):
+            running(backend.enter(claim(f"holder of {key}", key=key)))
+        keys = ["two", "nobody's", "one", "two", "three"]
+
+        tasks = [[holder.task for holder in state.holders] for state in backend.look(keys)]
+
+        assert tasks == [[f"holder of {key}"] if key != "nobody's" else [] for key in keys]
+        assert backend.look(["nobody's"]) == [KeyState()]
+        assert backend.look([]) == []
+
+    def test_more_keys_than_fit_into_one_request_are_seen(self, backend: LockBackend) -> None:
+        used = [f"key {n}" for n in range(0, 301, 10)]
+        for key in used:
+            running(backend.enter(claim(f"holder of {key}", key=key)))
+        keys = [f"key {n}" for n in range(301)]
+
+        states = backend.look(keys)
+
+        assert len(states) == len(keys)
+        for key, state in zip(keys, states, strict=True):
+            expected = [f"holder of {key}"] if key in used else []
+            assert [holder.task for holder in state.holders] == expected
+
+    def test_holders_and_who_was_woken_are_seen_as_the_whole_key_has_them(
+        self, backend: LockBackend
+    ) -> None:
+        for task in ("a", "b", "c"):
+            running(backend.enter(claim(task, limit=3)))
+        park(backend, "d", "e", "f", "g", limit=3)
+        backend.leave(claim("a"), Outcome.DONE)
+        backend.cancel("key", "f")
+
+        (state,) = backend.look(["key"])
+
+        assert seen(state) == seen(backend.peek("key"))
+        assert [holder.task for holder in state.holders] == ["b", "c"]
+        assert all(holder.token for holder in state.holders)
+        assert sorted(grant.task for grant in state.grants) == ["d", "f"]
+        assert [entry.task for entry in state.waiting] == ["e", "g"]
+        assert state.parked == 2
+
+    def test_of_a_long_queue_the_head_is_seen_and_all_are_counted(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("holder")))
+        park(backend, *(f"w{n}" for n in range(WINDOW + 8)))
+
+        (state,) = backend.look(["key"])
+
+        assert seen(state) == seen(backend.peek("key"))
+        assert [entry.task for entry in state.waiting] == [f"w{n}" for n in range(WINDOW)]
+        assert state.parked == WINDOW + 8
+
+    def test_a_place_that_has_expired_is_not_seen(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        running(backend.enter(claim("a", ttl=3600)))
+        backend.enter(claim("short", wait=PLACE, patience=10))
+        backend.enter(claim("long", wait=PLACE, patience=20))
+
+        clock.advance(10)
+        (state,) = backend.look(["key"])
+
+        assert [entry.task for entry in state.waiting] == ["long"]
+        assert not state.parked
+
+    def test_to_list_and_to_look_changes_nothing(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        running(backend.enter(claim("a", ttl=10)))
+        park(backend, "b", gives_up=5)
+        backend.enter(claim("c", wait=PLACE, patience=10))
+        clock.advance(11)
+        before = backend.peek("key")
+
+        for waiting in (False, True):
+            assert listed_keys(backend, waiting=waiting) == ["key"]
+        (state,) = backend.look(["key"])
+
+        assert backend.peek("key") == before
+        assert [entry.task for entry in state.waiting] == ["b"]
+        assert woken(backend.sweep()) == ["b"]
+
+    def test_a_key_seen_by_each_kind_of_wait_is_as_an_operation_finds_it(
+        self, backend: LockBackend
+    ) -> None:
+        for one, other in pairwise(WaitMode):
+            running(backend.enter(claim("a", key=f"{one} {other}")))
+            for wait in (one, other):
+                backend.enter(claim(f"{wait} b", key=f"{one} {other}", wait=wait), b"message")
+        keys = [f"{one} {other}" for one, other in pairwise(WaitMode)]
+
+        for key, state in zip(keys, backend.look(keys), strict=True):
+            assert seen(state) == seen(backend.peek(key))
+
+    def test_an_idle_store_stays_idle_when_it_is_looked_at(self, backend: LockBackend) -> None:
+        backend.look(["key", "other"])
+        backend.keys()
+
+        assert backend.sweep() == Swept((), None)
+        assert backend.peek("key") == KeyState()
+
+    def test_its_clock_is_the_one_by_which_it_tells_instants(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        for _ in range(2):
+            running(backend.enter(claim("a")))
+            (holder,) = backend.peek("key").holders
+
+            assert backend.now() == holder.since
+
+            backend.leave(claim("a"), Outcome.OVER)
+            clock.advance(3600)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend, Swept, Trait
 from celery_dlock.core.state import KeyState, Outcome
-from celery_dlock.testing.clock import ManualClock
-from celery_dlock.testing.contract.crowd import DEADLINE
-from celery_dlock.testing.contract.keys import ODD
+from celery_dlock.stores.base import BackendOptions, NoteStore, Swept, Trait
+from celery_dlock.testing.contract.listing import ODD
 from celery_dlock.testing.contract.words import (
     DAY,
     QUEUE,
     StoreUnderTest,
+    at_once,
     claim,
     park,
     running,
 )
+from celery_dlock.testing.project import ManualClock
 
 WRITERS = 8
 TURNS = 5
@@ -43,28 +42,27 @@ class Told:
 
 class Noting(StoreUnderTest):
     @pytest.fixture
-    def other(
-        self, backend: LockBackend, url: str, options: BackendOptions
-    ) -> Iterator[LockBackend]:
+    def other(self, backend: NoteStore, url: str, options: BackendOptions) -> Iterator[NoteStore]:
         """The same store by another connection, if it has any."""
         if Trait.MULTI_PROCESS not in self.backend_class.traits:
             yield backend
             return
         other = self.backend_class.from_url(url, options)
+        assert isinstance(other, NoteStore)
         yield other
         other.close()
 
-    def test_where_nothing_was_noted_nothing_stands(self, backend: LockBackend) -> None:
+    def test_where_nothing_was_noted_nothing_stands(self, backend: NoteStore) -> None:
         assert backend.notes("key") == {}
 
-    def test_notes_of_any_bytes_are_read_back(self, backend: LockBackend) -> None:
+    def test_notes_of_any_bytes_are_read_back(self, backend: NoteStore) -> None:
         notes = {"all": bytes(range(256)), "empty": b"", "text": "\u9396".encode()}
 
         assert backend.note("key", 5, notes)
 
         assert backend.notes("key") == notes
 
-    def test_notes_by_names_of_odd_characters_do_not_meet(self, backend: LockBackend) -> None:
+    def test_notes_by_names_of_odd_characters_do_not_meet(self, backend: NoteStore) -> None:
         notes = {name: str(n).encode() for n, name in enumerate(["", "/", "token", *ODD])}
 
         assert backend.note("key", 5, notes)
@@ -74,7 +72,7 @@ class Noting(StoreUnderTest):
         assert backend.note("key", 5, dict.fromkeys(notes))
         assert backend.notes("key") == {}
 
-    def test_notes_beside_keys_of_odd_characters_are_apart(self, backend: LockBackend) -> None:
+    def test_notes_beside_keys_of_odd_characters_are_apart(self, backend: NoteStore) -> None:
         for number, key in enumerate(ODD):
             assert backend.note(key, len(ODD) - number, {"name": key.encode()})
 
@@ -82,7 +80,7 @@ class Noting(StoreUnderTest):
             assert backend.notes(key) == {"name": key.encode()}
 
     def test_a_key_and_a_name_that_join_to_the_same_text_are_told_apart(
-        self, backend: LockBackend
+        self, backend: NoteStore
     ) -> None:
         for sign in ":/|,. ":
             backend.note(f"a{sign}b", 5, {"c": b"short"})
@@ -92,43 +90,36 @@ class Noting(StoreUnderTest):
 
         assert backend.notes("a") == {f"b{sign}c": sign.encode() for sign in ":/|,. "}
 
-    def test_notes_of_two_prefixes_are_apart(
-        self, backend: LockBackend, url: str, options: BackendOptions
-    ) -> None:
-        apart = replace(options, prefix=options.prefix + ":key")
-        other = self.backend_class.from_url(url, apart)
+    def test_notes_of_two_prefixes_are_apart(self, backend: NoteStore, stranger: NoteStore) -> None:
         backend.note("key", 7, {"name": b"one"})
 
-        assert other.notes("key") == {}
-        assert other.note("key", 5, {"name": b"other"})
+        assert stranger.notes("key") == {}
+        assert stranger.note("key", 5, {"name": b"other"})
 
         assert backend.notes("key") == {"name": b"one"}
-        other.close()
 
-    def test_a_note_is_replaced_and_others_stay(self, backend: LockBackend) -> None:
+    def test_a_note_is_replaced_and_others_stay(self, backend: NoteStore) -> None:
         backend.note("key", 5, {"a": b"a", "b": b"b"})
 
         assert backend.note("key", 6, {"b": b"later", "c": b"c"})
 
         assert backend.notes("key") == {"a": b"a", "b": b"later", "c": b"c"}
 
-    def test_none_deletes_a_note_that_is_there_or_not(self, backend: LockBackend) -> None:
+    def test_none_deletes_a_note_that_is_there_or_not(self, backend: NoteStore) -> None:
         backend.note("key", 5, {"a": b"a", "b": b"b"})
 
         assert backend.note("key", 5, {"a": None, "c": b"c", "nobody": None})
 
         assert backend.notes("key") == {"b": b"b", "c": b"c"}
 
-    def test_an_equal_token_passes(self, backend: LockBackend) -> None:
+    def test_an_equal_token_passes(self, backend: NoteStore) -> None:
         assert backend.note("key", 5, {"a": b"first"})
         assert backend.note("key", 5, {"a": b"second"})
         assert backend.note("key", 5, {})
 
         assert backend.notes("key") == {"a": b"second"}
 
-    def test_a_smaller_token_is_refused_and_nothing_of_it_stands(
-        self, backend: LockBackend
-    ) -> None:
+    def test_a_smaller_token_is_refused_and_nothing_of_it_stands(self, backend: NoteStore) -> None:
         backend.note("key", 10, {"a": b"a", "b": b"b"})
 
         assert not backend.note("key", 9, {"a": b"stale", "b": None, "c": b"stale"})
@@ -138,7 +129,7 @@ class Noting(StoreUnderTest):
         assert backend.note("key", 10, {"c": b"c"})
 
     def test_a_larger_token_that_writes_nothing_keeps_smaller_ones_out(
-        self, backend: LockBackend
+        self, backend: NoteStore
     ) -> None:
         backend.note("key", 5, {"a": b"a"})
 
@@ -147,14 +138,14 @@ class Noting(StoreUnderTest):
         assert not backend.note("key", 5, {"a": b"stale"})
         assert backend.notes("key") == {"a": b"a"}
 
-    def test_the_first_token_of_a_key_keeps_smaller_ones_out(self, backend: LockBackend) -> None:
+    def test_the_first_token_of_a_key_keeps_smaller_ones_out(self, backend: NoteStore) -> None:
         assert backend.note("key", 6, {})
 
         assert not backend.note("key", 5, {"a": b"stale"})
         assert backend.notes("key") == {}
 
     def test_a_smaller_token_is_refused_when_all_notes_are_deleted(
-        self, backend: LockBackend
+        self, backend: NoteStore
     ) -> None:
         backend.note("key", 6, {"a": b"a"})
         backend.note("key", 6, {"a": None})
@@ -164,7 +155,7 @@ class Noting(StoreUnderTest):
 
     @pytest.mark.parametrize("larger", [10, 2**53 + 1, LARGE + 1, 2**63 - 1])
     def test_tokens_that_differ_by_one_are_told_apart(
-        self, backend: LockBackend, larger: int
+        self, backend: NoteStore, larger: int
     ) -> None:
         assert backend.note("key", larger - 1, {"a": b"first"})
         assert backend.note("key", larger, {"a": b"second"})
@@ -173,7 +164,7 @@ class Noting(StoreUnderTest):
         assert backend.notes("key") == {"a": b"second"}
 
     def test_notes_stay_whatever_becomes_of_the_key(
-        self, backend: LockBackend, clock: ManualClock
+        self, backend: NoteStore, clock: ManualClock
     ) -> None:
         backend.note("key", LARGE, {"a": b"a"})
 
@@ -191,7 +182,7 @@ class Noting(StoreUnderTest):
         assert backend.notes("key") == {"a": b"a"}
         assert not backend.note("key", LARGE - 1, {"a": b"stale"})
 
-    def test_the_key_knows_nothing_of_its_notes(self, backend: LockBackend) -> None:
+    def test_the_key_knows_nothing_of_its_notes(self, backend: NoteStore) -> None:
         backend.note("key", LARGE, {"a": b"a"})
 
         assert backend.peek("key") == KeyState()
@@ -201,7 +192,7 @@ class Noting(StoreUnderTest):
         assert running(backend.enter(claim("a"))).token < 2**53
 
     def test_hundreds_of_notes_are_written_replaced_and_deleted_at_once(
-        self, backend: LockBackend
+        self, backend: NoteStore
     ) -> None:
         notes = {f"name {n}": str(n).encode() for n in range(MANY)}
         assert backend.note("key", 5, notes)
@@ -215,7 +206,7 @@ class Noting(StoreUnderTest):
         assert backend.notes("key") == {f"name {n}": b"odd" for n in range(1, MANY, 2)}
 
     def test_notes_are_seen_by_others_as_soon_as_the_writer_was_told(
-        self, backend: LockBackend, other: LockBackend
+        self, backend: NoteStore, other: NoteStore
     ) -> None:
         for writer, reader in ((backend, other), (other, backend)):
             for turn in range(5):
@@ -224,7 +215,7 @@ class Noting(StoreUnderTest):
                 assert reader.notes("key") == {"turn": str(turn).encode()}
 
     def test_notes_outlast_the_connection_that_wrote_them(
-        self, backend: LockBackend, other: LockBackend
+        self, backend: NoteStore, other: NoteStore
     ) -> None:
         other.note("key", 5, {"a": b"a"})
         other.close()
@@ -233,14 +224,12 @@ class Noting(StoreUnderTest):
         assert not backend.note("key", 4, {"a": b"stale"})
 
     def test_of_many_writers_at_once_what_the_largest_token_wrote_stands(
-        self, backend: LockBackend, other: LockBackend
+        self, backend: NoteStore, other: NoteStore
     ) -> None:
         told, refused = Told(), list[int]()
-        barrier = threading.Barrier(WRITERS)
 
         def write(number: int) -> None:
             store = other if number % 2 else backend
-            barrier.wait(DEADLINE)
             for turn in range(TURNS):
                 token, before = LARGE + turn * WRITERS + number, told.token
                 text = str(token).encode()
@@ -252,8 +241,7 @@ class Noting(StoreUnderTest):
                 before = told.token
                 assert int(store.notes("key")["one"]) >= before
 
-        with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(write, range(WRITERS), timeout=DEADLINE))
+        at_once(WRITERS, write)
 
         notes = backend.notes("key")
         tokens = {LARGE + n for n in range(WRITERS * TURNS)}

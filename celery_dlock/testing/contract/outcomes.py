@@ -1,17 +1,23 @@
-"""How a delivery ends decides what becomes of its task, also when its lease had gone before."""
+"""How a delivery ends, and a release that is asked again because no answer was heard."""
 
 from __future__ import annotations
 
-from celery_dlock.backends.base import LockBackend, Wake
-from celery_dlock.core.state import Busy, Drop, Left, Lost, Outcome, Park, Reason
-from celery_dlock.testing.clock import ManualClock
+from dataclasses import replace
+
+import pytest
+
+from celery_dlock.core.state import Busy, Claim, Drop, Left, NotHeld, Outcome, Park, Reason
+from celery_dlock.stores.base import LockBackend, Wake
 from celery_dlock.testing.contract.words import QUEUE, StoreUnderTest, claim, park, running, woken
+from celery_dlock.testing.project import ManualClock
 
 DONE = Drop(Reason.DONE)
 
 
 class Outcomes(StoreUnderTest):
-    def test_a_copy_of_a_finished_task_is_dropped(self, backend: LockBackend) -> None:
+    """How a delivery ends decides what becomes of its task, also when its lease had gone before."""
+
+    def test_a_duplicate_of_a_finished_task_is_dropped(self, backend: LockBackend) -> None:
         backend.enter(claim("a"))
         assert backend.leave(claim("a"), Outcome.DONE).verdict == Left(carried=True)
 
@@ -40,7 +46,7 @@ class Outcomes(StoreUnderTest):
             assert backend.enter(claim("a", "copy")).verdict == DONE
             clock.advance(3601)
 
-    def test_a_finished_task_is_not_remembered_where_no_copy_can_come(
+    def test_a_finished_task_is_not_remembered_where_no_duplicate_can_come(
         self, backend: LockBackend
     ) -> None:
         backend.enter(claim("a", done_ttl=0))
@@ -82,7 +88,7 @@ class Outcomes(StoreUnderTest):
 
         running(backend.enter(claim("a", "again")))
 
-    def test_a_task_to_be_repeated_is_carried_when_another_copy_runs(
+    def test_a_task_to_be_repeated_is_carried_when_another_duplicate_runs(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         backend.enter(claim("a", "first", wait=QUEUE))
@@ -91,10 +97,10 @@ class Outcomes(StoreUnderTest):
 
         reply = backend.leave(claim("a", "first", wait=QUEUE), Outcome.REPEAT, b"message")
 
-        assert reply.verdict == Lost(carried=True)
+        assert reply.verdict == NotHeld(carried=True)
         assert backend.leave(claim("a", "second"), Outcome.DONE).wakes == ()
 
-    def test_a_task_to_be_repeated_is_called_when_the_copy_that_ran_has_died(
+    def test_a_task_to_be_repeated_is_woken_when_the_duplicate_that_ran_has_died(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         backend.enter(claim("a", "first", wait=QUEUE))
@@ -116,7 +122,7 @@ class Outcomes(StoreUnderTest):
 
         reply = backend.leave(claim("a", wait=QUEUE), Outcome.REPEAT, b"message")
 
-        assert reply.verdict == Lost(carried=True)
+        assert reply.verdict == NotHeld(carried=True)
         assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
 
     def test_an_abandoned_task_comes_before_those_that_have_not_started(
@@ -149,7 +155,7 @@ class Outcomes(StoreUnderTest):
 
         reply = backend.leave(claim("a", "copy", wait=QUEUE), Outcome.UNUSED)
 
-        assert reply.verdict == Lost(carried=True)
+        assert reply.verdict == NotHeld(carried=True)
         assert woken(backend.leave(claim("holder"), Outcome.DONE)) == ["a"]
 
     def test_a_task_whose_lease_ended_comes_before_those_that_have_not_started(
@@ -186,12 +192,12 @@ class Outcomes(StoreUnderTest):
         clock.advance(11)
         backend.enter(claim("b"))
 
-        assert backend.leave(claim("a"), Outcome.DONE).verdict == Lost(carried=True)
+        assert backend.leave(claim("a"), Outcome.DONE).verdict == NotHeld(carried=True)
 
         assert backend.enter(claim("a", "copy")).verdict == DONE
         assert isinstance(backend.enter(claim("c")).verdict, Busy)
 
-    def test_a_task_that_finished_without_its_lease_takes_its_copy_out_of_the_queue(
+    def test_a_task_that_finished_without_its_lease_takes_its_duplicate_out_of_the_queue(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         backend.enter(claim("a"))
@@ -210,7 +216,7 @@ class Outcomes(StoreUnderTest):
         clock.advance(11)
         backend.enter(claim("b"))
 
-        assert backend.leave(claim("a"), Outcome.OVER).verdict == Lost(carried=False)
+        assert backend.leave(claim("a"), Outcome.OVER).verdict == NotHeld(carried=False)
 
         running(backend.enter(claim("b")))
 
@@ -219,3 +225,84 @@ class Outcomes(StoreUnderTest):
         backend.leave(claim("a:0:0"), Outcome.DONE)
 
         running(backend.enter(claim("a:1:0")))
+
+
+def asked_again(mine: Claim) -> Claim:
+    return replace(mine, again=True)
+
+
+class Repeating(StoreUnderTest):
+    """Who did not hear the answer to giving a key back asks again, and hears the same."""
+
+    @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.OVER])
+    @pytest.mark.parametrize("done_ttl", [0, 3600])
+    def test_a_release_asked_again_is_answered_as_the_first_time(
+        self, backend: LockBackend, outcome: Outcome, done_ttl: float
+    ) -> None:
+        mine = claim("a", done_ttl=done_ttl)
+        running(backend.enter(mine))
+        park(backend, "b", "c")
+
+        first = backend.leave(mine, outcome)
+
+        assert woken(first) == ["b"]
+        assert backend.leave(asked_again(mine), outcome) == first
+        assert backend.leave(asked_again(mine), outcome) == first
+
+    def test_a_release_without_company_asked_again_is_answered_as_the_first_time(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("a")))
+
+        first = backend.leave(claim("a"), Outcome.DONE)
+
+        assert backend.leave(asked_again(claim("a")), Outcome.DONE) == first
+
+    def test_a_release_that_is_heard_only_when_asked_again_releases_the_key(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("a")))
+        park(backend, "b")
+
+        reply = backend.leave(asked_again(claim("a")), Outcome.DONE)
+
+        assert reply.verdict == Left(carried=True)
+        assert woken(reply) == ["b"]
+
+    def test_a_task_to_be_repeated_that_says_so_again_waits_once(
+        self, backend: LockBackend
+    ) -> None:
+        mine = claim("a", wait=QUEUE)
+        running(backend.enter(mine))
+        park(backend, "b")
+
+        first = backend.leave(mine, Outcome.REPEAT, b"message")
+
+        assert first.wakes == (Wake("key", "a", b"message"),)
+        assert backend.leave(asked_again(mine), Outcome.REPEAT, b"message") == first
+        running(backend.enter(claim("a", "called", wait=QUEUE)))
+        assert woken(backend.leave(claim("a", "called"), Outcome.DONE)) == ["b"]
+
+    def test_who_has_answered_a_wake_is_not_woken_when_a_release_is_asked_again(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("a")))
+        park(backend, "b", "c")
+        backend.leave(claim("a"), Outcome.DONE)
+        running(backend.enter(claim("b", wait=QUEUE)))
+
+        assert backend.leave(asked_again(claim("a")), Outcome.DONE).wakes == ()
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["c"]
+
+    def test_a_finished_task_whose_lock_is_another_s_is_told_so_although_it_asks_again(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        """Nothing was heard of its end before, so nobody but the store took the lock away."""
+        running(backend.enter(claim("a")))
+        clock.advance(11)
+        running(backend.enter(claim("b")))
+
+        reply = backend.leave(asked_again(claim("a")), Outcome.DONE)
+
+        assert reply.verdict == NotHeld(carried=True)
+        running(backend.enter(claim("b")))

@@ -1,4 +1,4 @@
-"""Several processes on one store: spawned ones, forked ones, and one that is killed."""
+"""Several processes on one store: spawned ones, forked ones, and those that are killed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,44 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend, Wake
-from celery_dlock.backends.helper import through_helper
-from celery_dlock.core.state import Busy, Claim, Drop, Left, Lost, Outcome, Reason, Run
-from celery_dlock.testing.clock import ManualClock
-from celery_dlock.testing.contract.words import StoreUnderTest, claim, park, running
+from celery_dlock.core.state import (
+    Busy,
+    Cause,
+    Claim,
+    Drop,
+    Ending,
+    Left,
+    NotHeld,
+    Outcome,
+    Park,
+    Reason,
+    Run,
+)
+from celery_dlock.stores.base import BackendOptions, LockBackend, Wake
+from celery_dlock.stores.subprocess import through_helper
+from celery_dlock.testing.contract.dead_letters import die, wake_in_vain
+from celery_dlock.testing.contract.words import (
+    ANY_BYTES,
+    ENQUEUE,
+    QUEUE,
+    StoreUnderTest,
+    claim,
+    park,
+    running,
+    woken,
+)
+from celery_dlock.testing.project import ManualClock
 
 #: Seconds for a child to say its next word, and to end after it was told to.
 DEADLINE = 30.0
 GRACE = 5.0
-SPAWN: SpawnContext = multiprocessing.get_context("spawn")
-FORK: ForkContext = multiprocessing.get_context("fork")
+FORKSERVER, FORK = "forkserver", "fork"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +70,11 @@ class Recipe:
 
 
 @contextmanager
-def child(
-    context: SpawnContext | ForkContext, work: Callable[..., Any], *args: Any
-) -> Iterator[Any]:
+def child(method: str, work: Callable[..., Any], *args: Any) -> Iterator[Any]:
     """Run *work* in a process of its own; the block has the other end of its pipe."""
+    context: Any = multiprocessing.get_context(method)
+    if method == FORKSERVER:
+        context.set_forkserver_preload([__name__])  # or each child imports all of it once more
     here, there = context.Pipe()
     process: BaseProcess = context.Process(target=work, args=(there, *args))
     process.start()
@@ -135,7 +156,9 @@ class SharedStore(StoreUnderTest):
         return Recipe(self.backend_class, url, options)
 
 
-class Processes(SharedStore):
+class ProcessesTests(SharedStore):
+    """Several processes on one store: spawned ones, forked ones, and one that is killed."""
+
     @pytest.fixture
     def forking(self, recipe: Recipe) -> Iterator[LockBackend]:
         """As a process has the store that forks later on."""
@@ -168,7 +191,7 @@ class Processes(SharedStore):
         running(backend.enter(claim("a")))
 
         assert isinstance(other.enter(claim("b")).verdict, Busy)
-        assert isinstance(other.leave(claim("b"), Outcome.OVER).verdict, Lost)
+        assert isinstance(other.leave(claim("b"), Outcome.OVER).verdict, NotHeld)
         backend.leave(claim("a"), Outcome.OVER)
         running(other.enter(claim("b")))
         other.close()
@@ -176,7 +199,7 @@ class Processes(SharedStore):
     def test_a_second_process_sees_the_lock(self, backend: LockBackend, recipe: Recipe) -> None:
         token = running(backend.enter(claim("a"))).token
 
-        with child(SPAWN, serve, recipe) as pipe:
+        with child(FORKSERVER, serve, recipe) as pipe:
             pipe.send(claim("b"))
             assert isinstance(answer(pipe), Busy)
             backend.leave(claim("a"), Outcome.OVER)
@@ -213,7 +236,7 @@ class Processes(SharedStore):
             other.close()
 
     def test_a_child_forked_while_a_thread_uses_the_store_can_use_it(self, recipe: Recipe) -> None:
-        with child(SPAWN, fork_while_busy, recipe, 10) as pipe:
+        with child(FORKSERVER, fork_while_busy, recipe, 10) as pipe:
             verdicts = answer(pipe)
 
         assert [type(verdict) for verdict in verdicts] == [Run] * 10
@@ -221,7 +244,7 @@ class Processes(SharedStore):
     def test_a_killed_process_holds_its_lock_until_the_lease_ends(
         self, backend: LockBackend, recipe: Recipe, clock: ManualClock
     ) -> None:
-        with child(SPAWN, enter_and_die, recipe, claim("a")) as pipe:
+        with child(FORKSERVER, enter_and_die, recipe, claim("a")) as pipe:
             dead = answer(pipe)
 
         assert isinstance(backend.enter(claim("b")).verdict, Busy)
@@ -233,8 +256,8 @@ class Processes(SharedStore):
     ) -> None:
         turns = 50
         with (
-            child(SPAWN, compete, recipe, "a", turns, tmp_path) as one,
-            child(SPAWN, compete, recipe, "b", turns, tmp_path) as other,
+            child(FORKSERVER, compete, recipe, "a", turns, tmp_path) as one,
+            child(FORKSERVER, compete, recipe, "b", turns, tmp_path) as other,
         ):
             for pipe in (one, other):
                 pipe.send("go")
@@ -242,3 +265,139 @@ class Processes(SharedStore):
 
         assert len(tokens) == 2 * turns
         assert all(earlier[0] < later[0] for earlier, later in pairwise(tokens))
+
+
+KEYS = 30
+
+
+def obey(pipe: Any, recipe: Recipe) -> None:
+    """In a child: carry out each list of operations, and answer with what the store answered."""
+    backend = recipe.build()
+    pipe.send("ready")
+    while (orders := pipe.recv()) is not None:
+        pipe.send([getattr(backend, name)(*args) for name, *args in orders])
+    backend.close()
+
+
+def both(recipe: Recipe, orders: list[tuple[Any, ...]]) -> list[list[Any]]:
+    """What two processes are answered that carry out the same *orders* at the same time."""
+    with child(FORKSERVER, obey, recipe) as one, child(FORKSERVER, obey, recipe) as other:
+        pipes = (one, other)
+        assert [answer(pipe) for pipe in pipes] == ["ready", "ready"]
+        for pipe in pipes:
+            pipe.send(orders)
+        return [answer(pipe) for pipe in pipes]
+
+
+class Survivors(SharedStore):
+    """What several processes do to one queue, and what is left when one of them has gone."""
+
+    def test_the_message_of_a_killed_process_is_woken_when_its_lease_has_ended(
+        self, backend: LockBackend, recipe: Recipe, clock: ManualClock
+    ) -> None:
+        with child(FORKSERVER, enter_and_die_keeping, recipe) as pipe:
+            assert isinstance(answer(pipe), Run)
+        assert backend.sweep().wakes == ()
+        clock.advance(10)
+
+        unchanged = backend.sweep().wakes == (Wake("key", "a", ANY_BYTES),)
+        assert unchanged
+
+    def test_kept_published_and_dead_messages_survive_the_object_that_left_them(
+        self, backend: LockBackend, recipe: Recipe, clock: ManualClock
+    ) -> None:
+        die(backend, clock, "dead", key="dead", message=ANY_BYTES)
+        running(backend.enter(claim("kept", key="kept", wait=QUEUE, keep=True), ANY_BYTES))
+        for task in ("first", "published"):
+            backend.enter(claim(task, key="published", wait=ENQUEUE), ANY_BYTES)
+        backend.cancel("published", "published")
+        letters = backend.dead()
+        backend.close()
+
+        new = recipe.build()
+
+        unchanged = new.dead() == letters
+        assert unchanged
+        clock.advance(10)
+        wakes = {wake.task: wake for wake in new.sweep().wakes}
+        assert wakes.keys() == {"kept", "first", "published"}
+        unchanged = all(wake.message == ANY_BYTES for wake in wakes.values())
+        assert unchanged
+        assert wakes["published"].ending is Ending.REVOKED
+        assert woken(new.replay("dead", "dead")) == ["dead"]
+        assert backend.dead() == []
+        new.close()
+
+    def test_a_reservation_holds_for_every_process(
+        self, backend: LockBackend, recipe: Recipe
+    ) -> None:
+        running(backend.enter(claim("a:0:0")))
+        backend.leave(claim("a:0:0", successor="a:1:0"), Outcome.OVER)
+
+        with child(FORKSERVER, obey, recipe) as pipe:
+            answer(pipe)
+            pipe.send([("enter", claim("b")), ("enter", claim("a:1:0"))])
+            refused, taken = answer(pipe)
+
+        assert refused.verdict == Busy(None, 0, 0)
+        assert isinstance(taken.verdict, Run)
+
+    def test_of_two_processes_one_dead_letters_a_message(
+        self, backend: LockBackend, recipe: Recipe, clock: ManualClock
+    ) -> None:
+        keys = [f"key {number}" for number in range(KEYS)]
+        for key in keys:
+            running(backend.enter(claim("holder", key=key)))
+            park(backend, "a", "b", key=key)
+            backend.leave(claim("holder", key=key), Outcome.DONE)
+            wake_in_vain(backend, clock, key)
+
+        answers = both(recipe, [("dead_letter", key, "a", Cause.UNREADABLE) for key in keys])
+
+        for one, other in zip(*answers, strict=True):
+            assert {one.verdict, other.verdict} == {True, False}
+            assert woken(one) + woken(other) == ["b"]
+        assert sorted(letter.key for letter in backend.dead()) == sorted(keys)
+
+    def test_of_two_processes_one_replays_a_dead_message(
+        self, backend: LockBackend, recipe: Recipe, clock: ManualClock
+    ) -> None:
+        keys = [f"key {number}" for number in range(KEYS)]
+        for key in keys:
+            die(backend, clock, "a", key)
+
+        answers = both(recipe, [("replay", key, "a") for key in keys])
+
+        for one, other in zip(*answers, strict=True):
+            assert {one.verdict, other.verdict} == {True, False}
+            assert woken(one) + woken(other) == ["a"]
+        assert backend.dead() == []
+
+    def test_two_processes_that_sweep_wake_each_kept_message_once(
+        self, backend: LockBackend, recipe: Recipe, clock: ManualClock
+    ) -> None:
+        keys = [f"key {number}" for number in range(KEYS)]
+        for key in keys:
+            running(backend.enter(claim("a", key=key, wait=QUEUE, keep=True), b"m"))
+        clock.advance(10)
+
+        answers = both(recipe, [("sweep", 10)] * 4)
+
+        called = [wake.key for swept in answers for each in swept for wake in each.wakes]
+        assert sorted(called) == sorted(keys)
+
+    def test_two_processes_that_publish_the_same_message_leave_it_once(
+        self, backend: LockBackend, recipe: Recipe
+    ) -> None:
+        published = [("enter", claim("a", key=f"key {n}", wait=ENQUEUE), b"m") for n in range(KEYS)]
+
+        answers = both(recipe, published)
+
+        for one, other in zip(*answers, strict=True):
+            assert [one.verdict, other.verdict].count(Park()) == 1
+            assert woken(one) + woken(other) == ["a"]
+
+
+def enter_and_die_keeping(pipe: Any, recipe: Recipe) -> None:
+    """In a child: hold a key with the message kept, and be killed."""
+    enter_and_die(pipe, recipe, claim("a", wait=QUEUE, keep=True), ANY_BYTES)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from celery_dlock.backends.base import BackendOptions, LockBackend, Reply, Swept
-from celery_dlock.core.state import Claim, EnterVerdict, Mode, Run, Wait
-from celery_dlock.testing.clock import ManualClock
+from celery_dlock.core.state import Claim, EnterVerdict, Mode, Run, WaitMode
+from celery_dlock.stores.base import BackendOptions, LockBackend, Reply, Swept
+from celery_dlock.testing.project import ManualClock
 
 SECOND = 1_000_000
 DAY = 86_400.0
 
-QUEUE = Wait.QUEUE
-ENQUEUE = Wait.ENQUEUE
-PLACE = Wait.PLACE
+QUEUE = WaitMode.QUEUE
+ENQUEUE = WaitMode.ENQUEUE
+PLACE = WaitMode.PLACE
 SHARED = Mode.SHARED
 
 ANY_BYTES = bytes(range(256)) * 400
+
+#: Seconds for what threads do at once.
+DEADLINE = 60.0
+
+T = TypeVar("T")
 
 
 class StoreUnderTest:
@@ -41,6 +49,15 @@ class StoreUnderTest:
         backend = self.backend_class.from_url(url, options)
         yield backend
         backend.close()
+
+    @pytest.fixture
+    def stranger(self, url: str, options: BackendOptions) -> Iterator[LockBackend]:
+        """The store as an application with a similar prefix has it."""
+        stranger = self.backend_class.from_url(
+            url, replace(options, prefix=f"{options.prefix}:key")
+        )
+        yield stranger
+        stranger.close()
 
 
 def claim(
@@ -85,3 +102,15 @@ def park(backend: LockBackend, *tasks: str, **others: Any) -> None:
     for task in tasks:
         reply = backend.enter(claim(task, wait=QUEUE, **others), f"message of {task}".encode())
         assert not isinstance(reply.verdict, Run), reply
+
+
+def at_once(threads: int, work: Callable[[int], T]) -> list[T]:
+    """What *work* returns in each of so many *threads*, which start together."""
+    barrier = threading.Barrier(threads)
+
+    def start(number: int) -> T:
+        barrier.wait(DEADLINE)
+        return work(number)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(start, range(threads), timeout=DEADLINE))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.core.current import holding
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Claim
+from celery_dlock.locks.current import holding
 from example_project.events.stage import Stage
 from tests.services.until import until
 

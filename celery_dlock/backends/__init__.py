@@ -1,1 +1,0 @@
-"""The stores, one a file; each commits the same rules."""

@@ -1,0 +1,344 @@
+"""``dlock release``, ``cancel`` and ``replay``: to what was shown, and to nothing else; and
+``dlock beat``: who leads, and having another one lead.
+
+Before anything is done there is a question. Without a terminal there is nobody to answer; a program
+is not asked, and gets a document of what was done.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.table import Table
+
+from celery_dlock.beat import leader
+from celery_dlock.beat.leader import Status
+from celery_dlock.cli.command import (
+    Command,
+    Option,
+    app_of,
+    dead_tasks,
+    for_programs,
+    keys,
+    readable,
+    waiting_tasks,
+)
+from celery_dlock.cli.output import as_json, name, one_line, plain_holder, put, shown, table
+from celery_dlock.cli.show import holding
+from celery_dlock.core.state import Mode
+from celery_dlock.ops import actions
+from celery_dlock.ops.overview import Held, KeyDetails, Line, as_stored, line
+from celery_dlock.runtime import runtime
+
+#: Said of what cannot be replayed.
+EXPIRED = "has expired: a worker would discard it, so it stays where it is"
+
+#: For scripts.
+_yes: Option = click.option("--yes", is_flag=True, help="Do it without asking.")
+
+
+@click.command(cls=Command)
+@click.argument("key", shell_complete=keys)
+@click.option("--token", type=click.IntRange(1), help="Of several holders, the one with this.")
+@click.option("--owner", help="Of several holders, this one; `ls --json` tells its name.")
+@click.option("--all-holders", is_flag=True, help="Each of several holders.")
+@_yes
+@for_programs
+@click.pass_context
+def release(
+    ctx: click.Context,
+    *,
+    key: str,
+    token: int | None,
+    owner: str | None,
+    all_holders: bool,
+    yes: bool,
+    for_programs: bool,
+) -> None:
+    """Take KEY from its holder, which is shown first.
+
+    Exits with 1 when nothing was released, also because the key has changed hands meanwhile.
+    """
+    if (token is not None) + (owner is not None) + all_holders > 1:
+        raise click.UsageError("say one of --token, --owner and --all-holders")
+    if key.startswith(leader.KEYS):
+        raise click.ClickException(f"{shown(key)} is led by: use `dlock beat --step-down`")
+    app = app_of(ctx)
+    key = as_stored(app, key)
+    found = KeyDetails.of(app, key)
+    chosen = _chosen(readable(found.line), token, owner)
+    if chosen:
+        _ask(ctx, found, chosen, all_holders=all_holders, yes=yes, for_programs=for_programs)
+    with _document({"key": key}, "holders", for_programs=for_programs) as told:
+        if not chosen:
+            raise click.ClickException(_nobody(found.line, token, owner))
+        for holder in chosen:
+            released = _released(app, key, holder, say=not for_programs)
+            told.append({**plain_holder(holder, found.now), "released": released})
+    ctx.exit(0 if all(each["released"] for each in told) else 1)
+
+
+def _ask(
+    ctx: click.Context,
+    found: KeyDetails,
+    chosen: Sequence[Held],
+    *,
+    all_holders: bool,
+    yes: bool,
+    for_programs: bool,
+) -> None:
+    """Say who has it and what becomes of them, and go on if the answer is yes."""
+    if not for_programs:
+        put(ctx, _holders(found))
+    if len(chosen) > 1 and not all_holders:
+        raise click.UsageError("there are several: say --token, --owner or --all-holders")
+    if not yes and not for_programs:
+        click.echo("\nWhat becomes of it:")
+        for consequence in actions.CONSEQUENCES:
+            click.echo(click.wrap_text(consequence, 100, "  ", "  "))
+        click.echo()
+    whom = f"task {shown(chosen[0].task_id)}" if len(chosen) == 1 else f"{len(chosen)} holders"
+    question = f"Take {shown(found.line.key)} from {whom}?"
+    _agreed(question, yes=yes, for_programs=for_programs)
+
+
+def _chosen(found: Line, token: int | None, owner: str | None) -> list[Held]:
+    """Those that are meant."""
+    return [
+        held
+        for held in found.holders
+        if (token is None or (held.mode is not Mode.SHARED and held.token == token))
+        and (owner is None or held.owner == owner)
+    ]
+
+
+def _nobody(found: Line, token: int | None, owner: str | None) -> str:
+    """Why none of its holders is meant."""
+    if not found.holders:
+        return f"nobody holds {shown(found.key)}"
+    which = f"with token {token}" if token is not None else f"by the name {shown(owner or '')}"
+    now = ", ".join(_who(held) for held in found.holders)
+    return f"no holder of {shown(found.key)} goes {which}; it is held by {now}"
+
+
+def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
+    """Release it, and tell whether that was still to be done; *say* so to people."""
+    if actions.release(app, key, holder):
+        if say:
+            click.echo(f"{shown(key)} is taken from {_who(holder)}")
+        return True
+    now = line(app, key).holders
+    instead = f"held by {', '.join(map(_who, now))}" if now else "held by nobody"
+    click.echo(
+        f"Nothing was released: {_who(holder)} has {shown(key)} no more; it is {instead}", err=True
+    )
+    return False
+
+
+def _who(holder: Held) -> str:
+    reads = holder.mode is Mode.SHARED
+    return f"{shown(holder.task_id)} ({'reads' if reads else f'token {holder.token}'})"
+
+
+def _holders(found: KeyDetails) -> Table:
+    columns = ("HOLDER", ">>HELD FOR", ">>LEASE LEFT", ">TOKEN", "OWNER")
+    rows = [[*holding(held, found.now), name(held.owner)] for held in found.line.holders]
+    return table(*columns, rows=rows)
+
+
+@click.command(cls=Command)
+@click.argument("task_id", shell_complete=waiting_tasks)
+@_yes
+@for_programs
+@click.pass_context
+def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -> None:
+    """Have TASK_ID end as revoked instead of waiting on.
+
+    A body that runs goes on, and a message that is in the broker still comes: for those there is
+    `celery control revoke`. Exits with 1 when no message of it waits.
+    """
+    app = app_of(ctx)
+    found = actions.find(app, [task_id])
+    if found:
+        where = ", ".join(shown(message.key) for message in found)
+        question = f"Have {shown(task_id)}, which waits for {where}, end as revoked?"
+        _agreed(question, yes=yes, for_programs=for_programs)
+    with _document({"task_id": task_id}, "messages", for_programs=for_programs) as told:
+        if not found:
+            raise click.ClickException(f"no message of {shown(task_id)} waits in the lock store")
+        for message in found:
+            cancelled = _said(
+                actions.cancel(app, message),
+                f"{shown(task_id)} is woken to end as revoked",
+                f"{shown(task_id)} does not wait for {shown(message.key)} any more",
+                people=not for_programs,
+            )
+            told.append({"key": message.key, "task": message.task, "cancelled": cancelled})
+    ctx.exit(0 if all(each["cancelled"] for each in told) else 1)
+
+
+@click.command(cls=Command)
+@click.argument("task_id", required=False, shell_complete=dead_tasks)
+@click.option("--all", "all_", is_flag=True, help="Each dead message there is.")
+@_yes
+@for_programs
+@click.pass_context
+def replay(
+    ctx: click.Context, *, task_id: str | None, all_: bool, yes: bool, for_programs: bool
+) -> None:
+    """Have the dead message of TASK_ID wait for its key again.
+
+    It runs, whatever the store knew of its lost runs. Exits with 1 when nothing is dead, was not
+    dead any more, or has expired.
+    """
+    if (task_id is None) is not all_:
+        raise click.UsageError("say either a task id or --all")
+    app = app_of(ctx)
+    if task_id is None:
+        letters = actions.dead(app, actions.ALL_DEAD)
+        found = [actions.Message(letter.key, letter.dead.task) for letter in letters]
+        nothing, question = "no message is dead", f"Replay all {len(found)} dead messages?"
+    else:
+        found = actions.dead_under(app, task_id)
+        nothing = f"no message of {shown(task_id)} is dead"
+        question = f"Replay {shown(task_id)} for {', '.join(shown(each.key) for each in found)}?"
+    if found:
+        _agreed(question, yes=yes, for_programs=for_programs)
+    with _document({}, "messages", for_programs=for_programs) as told:
+        if not found:
+            raise click.ClickException(nothing)
+        expired = actions.expired(app, found)
+        for message in found:
+            task, gone = shown(message.task_id), message in expired
+            replayed = _said(
+                not gone and actions.replay(app, message),
+                f"{task} waits for {shown(message.key)} again",
+                f"{task} {EXPIRED if gone else 'is not dead any more'}",
+                people=not for_programs,
+            )
+            told.append(
+                {
+                    "key": message.key,
+                    "task_id": message.task_id,
+                    "task": message.task,
+                    "replayed": replayed,
+                }
+            )
+    ctx.exit(0 if all(each["replayed"] for each in told) else 1)
+
+
+def _agreed(question: str, *, yes: bool, for_programs: bool) -> None:
+    """Go on if *yes*, or if the answer is.
+
+    Raises :exc:`click.ClickException` where nobody can answer, and :exc:`click.exceptions.Exit`
+    with 1 when the answer is no.
+    """
+    if yes:
+        return
+    if for_programs or not sys.stdin.isatty():
+        raise click.ClickException(f"{question} Nobody is there to answer: say --yes")
+    if not click.confirm(question):
+        click.echo("Nothing was done.")
+        raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _document(
+    about: Mapping[str, Any], name: str, *, for_programs: bool
+) -> Iterator[list[dict[str, Any]]]:
+    """A list of what was done, which programs are told at the end under *name*, beside *about*.
+
+    They are also told where an error cuts it off: what it names was done.
+    """
+    done: list[dict[str, Any]] = []
+    try:
+        yield done
+    finally:
+        if for_programs:
+            click.echo(as_json({**about, name: done}))
+
+
+def _said(did: bool, done: str, nothing: str, *, people: bool) -> bool:
+    """Whether something was done, of which *people* are told; that it was not is always said."""
+    if not did:
+        click.echo(nothing, err=True)
+    elif people:
+        click.echo(done)
+    return did
+
+
+#: Seconds between two looks at who leads.
+LOOK = 0.2
+
+
+@click.command(cls=Command, short_help="Show which beat leads, which stand by, and what is due.")
+@for_programs
+@click.option("--step-down", is_flag=True, help="Have another beat lead, and wait until it does.")
+@click.option(
+    "--timeout", default=30.0, show_default=True, help="Seconds to wait for the next leader."
+)
+@click.pass_context
+def beat(ctx: click.Context, *, for_programs: bool, step_down: bool, timeout: float) -> None:
+    """Show which beat leads since when, which stand by, and what is due next.
+
+    Exits with 1 when none leads, and when no other one has taken over in time.
+    """
+    app = app_of(ctx)
+    status = Status.of(app)
+    if step_down:
+        status = _step_down(app, status, timeout)
+    click.echo(as_json(_plain(status)) if for_programs else _lines(status, app.timezone))
+    if status.leader is None:
+        ctx.exit(1)
+
+
+def _step_down(app: Any, before: Status, timeout: float) -> Status:
+    """Ask the leader of *before* to go; what is so when another one leads."""
+    if before.leader is None:
+        raise click.ClickException("no beat leads")
+    if not before.standbys:
+        raise click.ClickException(f"no beat stands by to take over from {before.leader}")
+    if not before.ask_to_hand_over(runtime(app).backend):
+        raise click.ClickException(f"{before.leader} does not lead any more")
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        status = Status.of(app)
+        if status.leader not in (None, before.leader):
+            return status
+        time.sleep(LOOK)
+    raise click.ClickException(f"{before.leader} was asked to step down, and none leads instead")
+
+
+def _plain(status: Status) -> dict[str, Any]:
+    return {
+        "key": status.key,
+        "leader": status.leader,
+        "since": status.since and status.since.isoformat(),
+        "token": status.holder and status.holder.token,
+        "standbys": list(status.standbys),
+        "due": {name: due.isoformat() for name, due in status.dues()},
+    }
+
+
+def _lines(status: Status, timezone: Any) -> str:
+    def shown(instant: datetime | None) -> str:
+        return instant.astimezone(timezone).isoformat(" ", "seconds") if instant else ""
+
+    leads = f"{status.leader}  since {shown(status.since)}" if status.leader else "no beat"
+    names = max((len(name) for name in status.records), default=0)
+    rows = [
+        ("leads", [leads]),
+        ("stands by", list(status.standbys) or ["no beat"]),
+        ("next due", [f"{name:<{names}}  {shown(due)}" for name, due in status.dues()]),
+    ]
+    return "\n".join(
+        f"{title if first == 0 else '':<11}{one_line(line)}"
+        for title, lines in rows
+        for first, line in enumerate(lines)
+    )

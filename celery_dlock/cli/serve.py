@@ -1,0 +1,237 @@
+"""``dlock web``: the page, for this host only unless it is told otherwise. ``dlock metrics``: what
+Prometheus wants to know, and the rules and the dashboard for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import click
+
+from celery_dlock.cli.command import Service, app_of
+from celery_dlock.ops.overview import CachedGauges
+from celery_dlock.registry import load
+
+#: By which names a browser on this host may call it.
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command(cls=Service, short_help="Serve a page that shows all this.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    default=8460,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="The port to listen on.",
+)
+@click.option("--writable", is_flag=True, help="Release, cancel and replay; asks for the token.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What is to be asked for; also DLOCK_WEB_TOKEN. Otherwise one is made and printed.",
+)
+@click.option("--show-args", is_flag=True, help="Show the arguments of dead messages.")
+@click.pass_context
+def web(
+    ctx: click.Context,
+    *,
+    host: str,
+    port: int,
+    writable: bool,
+    token_file: Path | None,
+    show_args: bool,
+) -> None:
+    """Serve a page that shows the locks, who waits, and what went wrong.
+
+    It is for this host, and for reading. Whoever is to act on it, or to read it from another host,
+    has to sign in with a token.
+    """
+    try:
+        import uvicorn
+
+        from celery_dlock.web.auth import KnownHosts, new_token
+        from celery_dlock.web.site import site
+    except ImportError as exc:
+        need = f"{exc.name} is missing: pip install 'celery-dlock[web]'"
+        raise click.ClickException(need) from exc
+    own = _is_loopback(host)
+    token = _given(token_file)
+    asked = writable or not own or token is not None
+    made = new_token() if asked and token is None else None
+    served = site(
+        app_of(ctx),
+        allowed=None if asked else _anybody,
+        token=token if made is None else made,
+        writable=writable,
+        show_args=show_args,
+    )
+    at = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    try:
+        _listen_once(host, port)
+    except (OSError, UnicodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "no host is called so"
+        raise click.ClickException(f"cannot listen at {at}: {why}") from exc
+    _say(at, made, own=own, asked=asked)
+    try:
+        uvicorn.run(
+            KnownHosts(served, (*LOOPBACK, host)) if own else served,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,  # it would tell the token
+            server_header=False,
+            http="h11",
+            ws="none",
+            # Else any program on this host says in a header who it is, and the log believes it.
+            proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
+        )
+    except SystemExit as exc:  # it has said why: another one listens there, say
+        raise click.exceptions.Exit(1) from exc
+
+
+def _listen_once(host: str, port: int) -> None:
+    """Nobody is to be told an address at which somebody else answers, and a token for it.
+
+    Raises :exc:`OSError` for one where nobody can listen.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, _, _, _, at in found:
+        try:
+            socket.create_server(at[:2], family=family).close()
+        except OSError as exc:
+            if exc.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                raise  # else this host has no such family, and listens with the other one
+
+
+def _say(at: str, made: str | None, *, own: bool, asked: bool) -> None:
+    """Where it is, once."""
+    if made is not None:
+        click.echo(f"{at}sign-in?token={made}")
+    else:
+        click.echo(f"{at}sign-in" if asked else at)
+    if not own:
+        click.echo(
+            "It can be reached from other hosts, and what is sent is not encrypted: reading asks "
+            "for the token, too. Put TLS before it.",
+            err=True,
+        )
+
+
+def _given(token_file: Path | None) -> str | None:
+    """The token of the file, or that of the environment."""
+    if token_file is not None:
+        try:
+            return token_file.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError as exc:
+            raise click.ClickException(f"{token_file} is not a text that can be typed") from exc
+    return os.environ.get("DLOCK_WEB_TOKEN", "").strip() or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _anybody(_request: Any) -> bool:
+    return True
+
+
+REGISTRY = "celery_dlock.monitoring.prometheus:registry_of"
+
+
+def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """``HOST:PORT``; an address of IPv6 stands in brackets."""
+    if value is None:
+        return None
+    host, _colon, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9808")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@click.command(cls=Service)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Serve them at http://HOST:PORT/metrics.",
+)
+@click.option("--rules", is_flag=True, help="Print alerting and recording rules for Prometheus.")
+@click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana.")
+@click.pass_context
+def metrics(
+    ctx: click.Context, *, listen: tuple[str, int] | None, rules: bool, dashboard: bool
+) -> None:
+    """Print or serve the metrics, as Prometheus reads them.
+
+    Gauges are those of the lock store, the same on each host. What is counted is of the processes
+    of this host that share the folder PROMETHEUS_MULTIPROC_DIR, with the sink "prometheus". While
+    the store is unavailable they are served all the same, and dlock_store_up is 0.
+    """
+    if rules + dashboard + (listen is not None) > 1:
+        raise click.UsageError("say one of --listen, --rules and --dashboard")
+    if rules or dashboard:
+        file = files("celery_dlock.monitoring") / ("rules.yml" if rules else "dashboard.json")
+        click.echo(file.read_text(encoding="utf-8"), nl=False)
+        return
+    registry = _registry_of(app_of(ctx))
+    if listen is None:
+        from prometheus_client import generate_latest
+
+        click.echo(generate_latest(registry), nl=False)
+        _say_if_nothing_is_counted()
+    else:
+        _serve(listen, registry)
+
+
+def _registry_of(app: Any) -> Any:
+    """Two that ask at once have the store asked once.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` with the command to run when the library of
+    Prometheus is not installed.
+    """
+    registry_of = load(REGISTRY, "prometheus", "dlock metrics")
+    gauges = CachedGauges(app)
+
+    def store_gauges() -> dict[str, float]:
+        found = gauges.get()
+        return {"store_up": float(found is not None), **({} if found is None else asdict(found))}
+
+    return registry_of(store_gauges)
+
+
+def _say_if_nothing_is_counted() -> None:
+    from celery_dlock.monitoring.prometheus import VARIABLE, folder
+
+    if folder() is None:
+        missing = f"{VARIABLE} is not set here, so nothing is told of what workers count"
+        click.echo(missing, err=True)
+
+
+def _serve(at: tuple[str, int], registry: Any) -> None:
+    """Answer until Ctrl-C."""
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(at[1], at[0], registry)
+    except OSError as exc:
+        raise click.ClickException(f"cannot listen there: {exc}") from exc
+    host, port = server.server_address[:2]
+    shown = f"[{host!s}]" if ":" in str(host) else str(host)
+    click.echo(f"ready: http://{shown}:{port}/metrics")
+    _say_if_nothing_is_counted()
+    with server:
+        with suppress(KeyboardInterrupt):
+            thread.join()
+        server.shutdown()

@@ -1,0 +1,236 @@
+"""One delivery of a locked task, from the claim to the leave.
+
+The record is put on the request before anything is taken, so whatever interrupts the way (a time
+limit can, between any two lines), ``task_postrun`` finds what there is to give back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from celery.app.task import Context
+
+from celery_dlock.contention import Policy, Queueing, patience, queueing
+from celery_dlock.core.events import Subject, TooLarge
+from celery_dlock.core.keys import Keys
+from celery_dlock.core.lease import SECOND, Lease
+from celery_dlock.core.state import Claim, Outcome, WaitMode
+from celery_dlock.delivery.abort import Abort
+from celery_dlock.delivery.plan import Known
+from celery_dlock.locks.current import holding
+from celery_dlock.locks.definition import TaskWithLock
+from celery_dlock.locks.hold import Hold
+from celery_dlock.messages.claims import claims_of, queued
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.messages.headers import HISTORY, History, delivery_of, identity
+from celery_dlock.runtime import Runtime, runtime
+
+logger = logging.getLogger("celery_dlock")
+
+#: Where the record lies on Celery's request object, which belongs to one execution only.
+EXECUTION = "dlock_execution"
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """What is known of one delivery, and its ``hold`` on the keys.
+
+    ``delivery`` is what is noted of it, and ``asks`` what it asks of the queue, if it waits there;
+    ``final`` says that its task has ended, whatever Celery says of this delivery.
+    """
+
+    task: TaskWithLock
+    request: Context
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    runtime: Runtime
+    history: History
+    keys: Keys
+    policy: Policy
+    subject: Subject
+    delivery: Mapping[str, Any]
+    asks: Queueing | None
+    hold: Hold
+    final: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(
+        cls, task: TaskWithLock, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Execution:
+        """Read the request and put the record on it."""
+        _settle_interrupted()
+        request = task.request
+        definition = task.lock_definition
+        here = runtime(task.app)
+        who = identity(request)
+        delivery = delivery_of(request)
+        history = History.read(request, who)
+        policy = definition.policy or here.policy
+        subject = Subject(request.id, task.name, definition.label, history.carried)
+        after_loss = _tells_of_loss(task, request.id, args, kwargs)
+        hold = Hold(here.manager, here.sinks.emit, subject, after_loss=after_loss)
+        hold.owe(_turn(history, delivery["nonce"], here.done_ttl(queues=True)))
+        execution = cls(
+            task=task,
+            request=request,
+            args=args,
+            kwargs=kwargs,
+            runtime=here,
+            history=history,
+            keys=definition.keys(args, kwargs),
+            policy=policy,
+            subject=subject,
+            delivery=delivery,
+            asks=queueing(policy) if "body" in delivery else None,
+            hold=hold,
+        )
+        setattr(request, EXECUTION, execution)
+        _thread.open.append(execution)
+        return execution
+
+    @property
+    def nonce(self) -> str:
+        """New for each delivery."""
+        return str(self.delivery["nonce"])
+
+    @property
+    def entry(self) -> ParkedMessage | None:
+        """The message as it came, where it did come as one."""
+        if "body" not in self.delivery:
+            return None
+        return ParkedMessage.of_delivery(self.runtime.wake.broker, self.history.task, self.delivery)
+
+    def known(self, since: float = 0.0, waited: float = 0.0) -> Known:
+        """As far as it decides what becomes of it."""
+        eager, queues = bool(self.request.is_eager), self.asks is not None
+        return Known(self.subject, self.history, eager, queues, since, waited)
+
+    def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
+        """The claims of this attempt.
+
+        With *look* a task that would queue asks first, and is told that the key is taken.
+        """
+        definition, settings = self.task.lock_definition, self.runtime.settings
+        keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
+        claim = Claim(
+            key="",
+            task=self.history.task,
+            nonce=self.nonce,
+            ttl=self.runtime.lease_time(definition.ttl),
+            mode=definition.mode,
+            limit=definition.limit,
+            wait=WaitMode.PLACE if keeps else WaitMode.NOT,
+            patience=int(keeps * SECOND),
+            lock_delay=int(settings.lock_delay * SECOND),
+            done_ttl=self.runtime.done_ttl(queues=bool(self.asks or self.history.key)),
+        )
+        if self.asks:
+            claim = queued(claim, self.asks, WaitMode.LOOK if look else WaitMode.QUEUE)
+        return claims_of(self.keys, claim)
+
+    def message(self) -> bytes | None:
+        """What waits in the store, should this delivery have to; ``None`` if it cannot.
+
+        To be asked before :meth:`claim`: what is too large for the store does not queue.
+        """
+        entry = self.entry if self.asks else None
+        if entry is None:
+            return None
+        past = self.history
+        waiting = replace(
+            past,
+            waits=past.waits + 1,
+            since=past.since or time.time(),
+            carried=self.runtime.sinks.carry(self.subject),
+        )
+        message = entry.encode({HISTORY: waiting.header()})
+        if len(message) <= self.runtime.backend.largest_message:
+            return message
+        self.runtime.sinks.emit(TooLarge(self.subject, len(message)))
+        self.asks = None
+        return None
+
+    def max_hold(self) -> float | None:
+        """For how long the lease is kept at most; by default the task's hard time limit."""
+        limit, _ = self.request.timelimit or (None, None)
+        return (
+            self.task.lock_definition.max_hold
+            or self.runtime.settings.max_hold
+            or limit
+            or self.task.time_limit
+            or self.task.app.conf.task_time_limit  # which Celery 5.5 does not show as the task's
+        )
+
+    def run(self, body: Callable[..., Any], lease: Lease) -> Any:
+        """Run the body under *lease*."""
+        definition, past, now = self.task.lock_definition, self.history, time.time()
+        abort = Abort() if definition.aborts else None
+        self.hold.strike = None if abort is None else abort.strike
+        self.hold.taken(
+            lease,
+            took=time.monotonic() - self.started,
+            waited=0.0 if past.since is None else max(0.0, now - past.since),
+            handed_over=None if past.called is None else max(0.0, now - past.called),
+        )
+        with holding(lease, self.runtime.backend):
+            kwargs = definition.injected(self.kwargs, lease)
+            lease.check()  # it may have stood still since it asked
+            if abort is None:
+                return body(*self.args, **kwargs)
+            return abort.run(lease, body, *self.args, **kwargs)
+
+    def mark_final(self) -> None:
+        """Its task ends with this delivery, whatever is raised from now on."""
+        self.final = True
+
+    def ended(self) -> None:
+        """Nothing of it is left to be given back."""
+        if self in _thread.open:
+            _thread.open.remove(self)
+
+
+def _tells_of_loss(
+    task: TaskWithLock, task_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Callable[[Lease], None]:
+    def tell(lease: Lease) -> None:
+        try:
+            task.on_lock_lost(lease, task_id, args, dict(kwargs))
+        except Exception:
+            logger.exception("on_lock_lost of %s failed", task.name)
+
+    return tell
+
+
+def _turn(history: History, nonce: str, done_ttl: int) -> tuple[Claim, ...]:
+    """What it has before it asks for anything: the turn for which it was called, if it was."""
+    if history.key is None:
+        return ()
+    return (Claim(history.key, history.task, nonce, ttl=0, done_ttl=done_ttl),)
+
+
+class _Thread(threading.local):
+    """The executions of one thread or greenlet: the running one, below it what it runs eagerly."""
+
+    def __init__(self) -> None:
+        self.open: list[Execution] = []
+
+
+_thread = _Thread()
+
+
+def _settle_interrupted() -> None:
+    """Give back what an earlier task of this thread could not.
+
+    A soft time limit can strike inside Celery's own dispatch of ``task_postrun``, before anything
+    of ours is reached; the keeper would renew that lock for as long as the process lives.
+    """
+    for execution in list(_thread.open):
+        if execution.request not in execution.task.request_stack.stack:
+            _thread.open.remove(execution)
+            execution.hold.give_back(Outcome.ABANDONED)

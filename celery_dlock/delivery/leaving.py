@@ -1,0 +1,118 @@
+"""The end of a delivery: what it came to, and that the lock may go.
+
+Leaving happens in ``task_postrun`` and not in the body's ``finally``: only after the result is
+stored and the callbacks are published may a redelivered copy be dropped as done, or the chain
+behind it would never go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from celery import states
+from celery.exceptions import Reject, Retry, TaskPredicate
+
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Outcome
+from celery_dlock.delivery.execution import EXECUTION, Execution
+from celery_dlock.locks.manager import Successor
+from celery_dlock.messages.claims import failed, left_by, lets_go
+from celery_dlock.messages.countdown import seconds_until
+from celery_dlock.messages.headers import History, identity, identity_of_next
+from celery_dlock.runtime import runtime
+
+#: Seconds for which a key stays reserved for a retry that is due and has not come.
+RETRY_GRACE = 60.0
+
+
+def leave_before_the_body(task: Any = None, **_: Any) -> None:
+    """A task that has no lock in this version was called from the queue that it had in another.
+
+    The store would never hear of it, and call it again for ever. Its message is the broker's now.
+    """
+    if not hasattr(task, "lock_definition"):
+        _leave_turn(task, Outcome.OVER)
+
+
+def leave_after_result(
+    task: Any = None, state: str | None = None, retval: Any = None, **_: Any
+) -> None:
+    """The result is stored and the callbacks are published: now the lock may go."""
+    execution = vars(task.request).get(EXECUTION)
+    if not isinstance(execution, Execution):
+        end = failed(let_go=lets_go(task))
+        _leave_turn(task, _outcome(state, retval, end, eager=False, queues=True))
+        return
+    if isinstance(retval, TaskPredicate):
+        # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
+        # that the garbage collector comes for after hundreds of them.
+        retval.__traceback__ = None
+        if execution.hold.lease is None and not execution.final:
+            execution.hold.owe(())  # it comes back by itself, or waits there
+    eager, queues = bool(execution.request.is_eager), execution.asks is not None
+    outcome = _outcome(state, retval, _failed(execution), eager=eager, queues=queues)
+    if execution.final:
+        outcome = Outcome.DONE
+    successor = _successor(execution, retval) if state == states.RETRY else None
+    try:
+        execution.hold.give_back(outcome, successor=successor)
+    except BaseException:
+        # A soft time limit strikes once, and can strike here: Celery would only log it.
+        execution.hold.give_back(outcome, successor=successor)
+        raise
+    finally:
+        vars(task.request).pop(EXECUTION, None)
+        execution.ended()
+
+
+def _leave_turn(task: Any, outcome: Outcome) -> None:
+    """If the task was called from a queue, give back the turn for which it has not asked.
+
+    Its ``before_start`` raised, say, or its arguments give no key any more. The key would stay
+    reserved for it, and it would be called again for ever.
+    """
+    request = task.request
+    if History.read(request, identity(request)).key is None:
+        return
+    here = runtime(task.app)
+    turns = left_by(task, request, done_ttl=here.done_ttl(queues=True))
+    here.manager.take_back(turns, outcome)
+
+
+def _failed(execution: Execution) -> Outcome:
+    """What it came to, should it have failed."""
+    asks = execution.asks
+    # Of a message that is kept in any case, what waits is that one: it would run again at once.
+    waits = execution.hold.lease is not None and asks is not None and not asks.keep
+    let_go = bool(execution.request.is_eager) or lets_go(execution.task)
+    return failed(let_go=let_go, copy_may_wait=waits)
+
+
+def _outcome(
+    state: str | None, retval: Any, if_failed: Outcome, *, eager: bool, queues: bool
+) -> Outcome:
+    passing = sys.exc_info()[1]  # Celery tells us in a finally; SUCCESS only says the body returned
+    stored = passing is None or (
+        isinstance(passing, Exception) and not isinstance(passing, MemoryError)
+    )
+    if not stored and not eager:
+        return Outcome.ABANDONED  # the message stays with the broker: its next delivery must run
+    if state == states.FAILURE:
+        return if_failed
+    if state in (states.SUCCESS, states.RETRY):
+        return Outcome.DONE  # a retry is another attempt: of this one a copy may still come
+    if state is None and not eager:
+        return Outcome.ABANDONED  # SystemExit: a shutdown, or the body's own
+    if queues and isinstance(retval, Reject) and retval.requeue:
+        return Outcome.UNUSED  # the broker may not have it: a copy that waits was acknowledged
+    return Outcome.OVER
+
+
+def _successor(execution: Execution, retry: Any) -> Successor | None:
+    """The task that *retry* has published, if its keys are to be kept for it."""
+    if not (execution.asks and execution.asks.reserve_retries and isinstance(retry, Retry)):
+        return None
+    left = seconds_until(execution.task.app, retry.when or 0)
+    patience = int((left + RETRY_GRACE) * SECOND)
+    return Successor(identity_of_next(execution.history.task), patience)

@@ -1,0 +1,252 @@
+"""A message of the running task that has to go on, whatever its broker says.
+
+Celery does all that it does to publish it, and hands it to an :class:`Outgoing` where it would hand
+it to a producer. What is not taken there is tried again over connections of its own: that of the
+pool may be what is broken. Then, with late acknowledgement, the delivery goes back to the broker.
+If that has it no more, or the message itself is at fault, it is left with the lock store, and the
+sweeper of any worker publishes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NoReturn
+
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+
+from celery_dlock.core.backoff import CHANCE, FullJitter
+from celery_dlock.core.events import Dropped, Parked, TooLarge, Unavailable
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, Drop, WaitMode
+from celery_dlock.delivery.execution import Execution
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.messages.headers import HISTORY, History
+from celery_dlock.messages.waking import UNPUBLISHABLE
+
+logger = logging.getLogger("celery_dlock")
+
+#: So many seconds a message takes at least that goes back: the broker may deliver it at once.
+ROUND = 1.0
+
+#: How often a message is tried where Celery's retry policy names no end.
+TRIES = 3
+
+#: Between two tries of a message that nobody takes and nobody else has.
+_STAYING = FullJitter(base=1, cap=30)
+
+Publish = Callable[[Any], object]
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """One message of the task of *execution*, under the identity in *history*.
+
+    It would wait in the queue of *key*; *original* says what would if it cannot be written anew.
+    """
+
+    execution: Execution
+    history: History
+    key: str
+    original: Callable[[], ParkedMessage | None]
+    went: bool = False
+    parked: bool = False
+
+    def __post_init__(self) -> None:
+        self._app = self.execution.task.app
+        self._began = time.monotonic()
+
+    def send(self, publish: Publish) -> None:
+        """Call *publish*, which publishes the message with this as its producer.
+
+        Returns when the broker or the lock store has it. Raises Celery's ``Reject`` when the
+        delivery is to go back to the broker, ``SoftTimeLimitExceeded``, and the error of a message
+        that can be neither written nor kept.
+        """
+        try:
+            publish(self)
+        except Reject:
+            raise
+        except SoftTimeLimitExceeded:
+            if not (self.went or self.parked):  # else it only happens to strike here
+                raise
+        except Exception as exc:
+            if self.went or self.parked:
+                logger.exception("%s is published; what was to follow failed", self.history.task)
+                return
+            self._instead(exc, self._written(), None)
+
+    # What Celery asks of a producer.
+
+    @property
+    def connection(self) -> Any:
+        """Not connected; Celery asks it which errors are those of a connection."""
+        return self._app.connection_for_write()
+
+    @property
+    def channel(self) -> Any:
+        return self.connection.default_channel
+
+    def publish(self, body: Any, **options: Any) -> None:
+        """The task's message comes first, and Celery's event about it after that."""
+
+        def publish(producer: Any) -> None:
+            producer.publish(body, **options)
+
+        if self.went or self.parked:
+            self._over_the_pool(publish)
+            return
+        try:
+            self._over_the_pool(publish)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as exc:
+            if not self._over_connections_of_its_own(publish, _pauses(options)):
+                self._instead(exc, self._written(body, options), publish)
+        else:
+            self.went = True
+
+    # The ways to the broker.
+
+    def _over_the_pool(self, publish: Publish) -> None:
+        failed: Exception | None = None
+        with self._app.producer_or_acquire() as producer:
+            try:
+                publish(producer)
+            except Exception as exc:  # and not out of the block, where kombu may lose the producer
+                failed = exc
+                _disconnect(producer.connection)
+        if failed is not None:
+            raise failed
+
+    def _over_connections_of_its_own(self, publish: Publish, pauses: Iterator[float]) -> bool:
+        """Whether it was published, after one of *pauses*."""
+        for pause in pauses:
+            time.sleep(pause)
+            connection = self._app.connection_for_write()
+            try:
+                connection.connect()
+                publish(self._app.amqp.Producer(connection, auto_declare=False))
+                self.went = True
+            except SoftTimeLimitExceeded:
+                raise
+            except Exception:
+                logger.debug("%s is not published", self.history.task, exc_info=True)
+            else:
+                return True
+            finally:
+                _disconnect(connection)
+        return False
+
+    # Where it goes instead.
+
+    def _instead(self, error: Exception, message: bytes | None, publish: Publish | None) -> None:
+        """The broker has not taken it, for *error*; *message* is it as the store would keep it."""
+        late, at_fault = self.execution.task.acks_late, isinstance(error, UNPUBLISHABLE)
+        if late and not at_fault:
+            self._give_back(error)
+        if message is None:
+            raise error
+        fits = len(message) <= self.execution.runtime.backend.largest_message
+        if not fits:
+            self._emit(TooLarge(self.execution.subject, len(message)))
+            if at_fault:
+                raise error
+        elif self._park(message, error):
+            return
+        if late:
+            self._give_back(error)
+        self._stay(error, message if fits else None, publish)
+
+    def _give_back(self, error: Exception) -> NoReturn:
+        """The broker has this delivery still: it comes again."""
+        logger.warning("%s is not published and is given back: %r", self.history.task, error)
+        time.sleep(max(0.0, self._began + ROUND - time.monotonic()))
+        raise Reject(error, requeue=True) from error
+
+    def _park(self, message: bytes, error: Exception) -> bool:
+        """Whether the store has it now."""
+        here, claim = self.execution.runtime, self._claim()
+        try:
+            reply = here.backend.enter(claim, message)
+        except BackendUnavailable:
+            return False
+        except SoftTimeLimitExceeded:
+            here.manager.take_back([claim])
+            raise
+        self.parked = True
+        logger.warning("%s is not published and is parked: %r", self.history.task, error)
+        subject, verdict = self.execution.subject, reply.verdict
+        if isinstance(verdict, Drop):
+            self._emit(Dropped(subject, self.key, verdict.reason))
+        else:
+            self._emit(Parked(subject, self.key, refused=True))
+        here.wake(reply.wakes)
+        return True
+
+    def _stay(self, error: Exception, message: bytes | None, publish: Publish | None) -> None:
+        """Nobody else has it: keep the worker's slot until somebody takes it."""
+        who = self.history.task
+        logger.error("%s stays: neither the broker nor the lock store has it: %r", who, error)
+        self._emit(Unavailable(self.execution.subject, str(error)))
+        for attempt in count():
+            pause = _STAYING.delay(attempt, CHANCE.random)
+            if publish is None:
+                time.sleep(pause)
+            elif self._over_connections_of_its_own(publish, iter((pause,))):
+                return
+            if message is not None and self._park(message, error):
+                return
+
+    def _written(self, body: Any = None, options: dict[str, Any] | None = None) -> bytes | None:
+        """The message as the store keeps it; ``None`` if there is no way to write it."""
+        headers = {HISTORY: self.history.header()}
+        if options is not None:
+            broker, who = self.execution.runtime.wake.broker, self.history.task
+            try:
+                return ParkedMessage.of_publish(broker, self.key, who, body, options).encode(
+                    headers
+                )
+            except UNPUBLISHABLE:
+                logger.debug("%s cannot be written", who, exc_info=True)
+        entry = self.original()
+        return None if entry is None else entry.encode(headers)
+
+    def _claim(self) -> Claim:
+        """Its turn is asked for, not the key; no queue is too full for what was taken on before."""
+        definition, asks = self.execution.task.lock_definition, self.execution.asks
+        return Claim(
+            self.key,
+            self.history.task,
+            nonce="",
+            ttl=0,
+            mode=definition.mode,
+            limit=definition.limit,
+            wait=WaitMode.ENQUEUE,
+            gives_up=int((asks.max_wait or 0) * SECOND) if asks else 0,
+        )
+
+    def _emit(self, event: Any) -> None:
+        self.execution.runtime.sinks.emit(event)
+
+
+def _pauses(options: dict[str, Any]) -> Iterator[float]:
+    """As Celery's retry policy has them; one where it is not to try again."""
+    policy = options.get("retry_policy") or {}
+    tries = policy.get("max_retries", TRIES) if options.get("retry") else 1
+    start, step = policy.get("interval_start") or 0, policy.get("interval_step") or 0
+    for number in range(TRIES if tries is None else max(1, tries)):
+        yield min(start + step * number, policy.get("interval_max") or 0)
+
+
+def _disconnect(connection: Any) -> None:
+    """Its next user connects anew, whatever has become of its channel."""
+    for _ in range(2):  # a channel that cannot say goodbye raises, and is closed then
+        with suppress(Exception):
+            connection.collect()
+            return

@@ -1,0 +1,301 @@
+"""What becomes of a delivery that is refused its keys, or has lost them.
+
+Decided here from what is known, without asking anybody or doing anything; ``carry_out`` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from celery_dlock.contention import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    HolderInfo,
+    RunLater,
+    WaitHere,
+    skipped,
+)
+from celery_dlock.core import events
+from celery_dlock.core.backoff import FullJitter
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import (
+    Busy,
+    Cause,
+    Claim,
+    Drop,
+    End,
+    Ending,
+    Holder,
+    Park,
+    Reason,
+    Same,
+    WaitMode,
+    task_id_of,
+)
+from celery_dlock.errors import (
+    BackendUnavailable,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
+from celery_dlock.locks.manager import Refused
+from celery_dlock.messages.headers import History
+
+_AFTER_TROUBLE = FullJitter(base=1, cap=60)
+
+Random = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a delivery; ``queues`` is whether its message may wait in the store.
+
+    It was first refused at ``since``, and has ``waited`` for so many seconds.
+    """
+
+    subject: events.Subject
+    history: History
+    eager: bool
+    queues: bool
+    since: float = 0.0
+    waited: float = 0.0
+
+    def is_own(self, holder: Holder | None) -> bool:
+        """Whether *holder* is another attempt of the same task, or what it replaces."""
+        return holder is not None and task_id_of(holder.task) == task_id_of(self.history.task)
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Keep the slot and go on asking, for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The task ends with a result, without its body."""
+
+    result: Complete
+    event: events.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The task ends as revoked."""
+
+    event: events.Event
+
+
+@dataclass(frozen=True, slots=True)
+class FailWith:
+    """The task fails; ``gives_back`` is whether the store hears of what it was asked for."""
+
+    error: Exception
+    event: events.Event | None = None
+    gives_back: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The delivery ends, and its task does not: it waits elsewhere, or is a duplicate."""
+
+    reason: str
+    event: events.Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Its message is published again, with another past and a countdown.
+
+    If ``ends`` is an error, the task's state is ``RETRY`` for that; with a text nothing is stored.
+    What no policy chose is ``bounded`` by what the broker allows. ``gives_back`` is whether the
+    turn goes back to the store when the broker has the message.
+    """
+
+    countdown: float
+    history: History
+    reason: str
+    ends: Exception | str
+    event: events.Event | None = None
+    bounded: bool = True
+    gives_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The lock goes back first: what the store says of its message decides (:func:`repeated`)."""
+
+    error: LockLost | StaleFencingToken
+    event: events.Event | None = None
+
+
+Plan = Finish | Revoke | FailWith | Gone | Resend | Repeat
+
+
+def owed(refused: Refused, asked: Sequence[Claim], *, eager: bool) -> tuple[Claim, ...]:
+    """Where the store is to be told, with the result, should the task end here nevertheless.
+
+    At the key that has something of it: its turn, its message, or a place that holds up others. And
+    at the first of those that were *asked* for, that it is done: a copy asks for that one first.
+    """
+    claim = refused.claim
+    if isinstance(refused.verdict, Drop | Same):  # a copy: its task does not end with it
+        return ()
+    nothing = isinstance(refused.verdict, Busy) and claim.wait is not WaitMode.PLACE
+    left = () if nothing else (claim,)
+    first = min(asked, key=lambda c: c.key)
+    if (first.key == claim.key and left) or eager or not claim.done_ttl:
+        return left
+    return (first, *left)
+
+
+def contention(known: Known, refused: Refused) -> Contention | None:
+    """What the policy is asked; ``None`` where the store's answer decides."""
+    busy = refused.verdict
+    if not isinstance(busy, Busy) or known.is_own(busy.holder):
+        return None
+    holder = busy.holder
+    return Contention(
+        key=refused.claim.key,
+        task_id=known.subject.task_id,
+        attempt=known.history.waits,
+        waited=known.waited,
+        holder=None
+        if holder is None
+        else HolderInfo(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
+        waiting=busy.parked,
+        full=busy.full,
+    )
+
+
+def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | Stay:
+    """What a refusal comes to; *decision* is what the policy said to its :func:`contention`."""
+    key, subject = refused.claim.key, known.subject
+    match refused.verdict:
+        case Drop(reason=Reason.DEAD):
+            error = LockLost(key, f"{MAX_LOST_RUNS} of its runs were; its message is a dead letter")
+            return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
+        case Drop(reason=reason):
+            dropped = events.Dropped(subject, key, reason)
+            return Gone(f"a duplicate of a task that is {reason} already", dropped)
+        case Same(holder=holder, left=left):
+            if known.eager:
+                return FailWith(_contended(key, holder, left))
+            return _looks_again(known, left / SECOND)
+        case Busy(holder=holder) as busy:
+            if known.is_own(holder):
+                # Its attempt before, or what it replaces, has published it and is about to leave.
+                return _looks_again(known, 0.0)
+            assert decision is not None
+            return _decided(known, _contended(key, holder, busy.left), decision)
+        case Park():
+            parked = events.Parked(subject, key, refused=True)
+            return Gone(f"waits for {key} in the lock store", parked)
+        case End(ending=ending):
+            return _ended(known, key, ending)
+        case _:
+            assert_never(refused.verdict)
+
+
+def _contended(key: str, holder: Holder | None, left: int) -> LockContended:
+    return LockContended(key, None if holder is None else task_id_of(holder.task), left / SECOND)
+
+
+def _looks_again(known: Known, left: float) -> Resend:
+    """Another copy of this task is running: it comes back when that one's lease would end.
+
+    It may be the only one that survives the other's worker, so it is kept; and it never writes a
+    result, nor counts as a wait.
+    """
+    ends = "another delivery of this task is running"
+    return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)
+
+
+def _decided(known: Known, error: LockContended, decision: Decision) -> Plan | Stay:
+    subject, key = known.subject, error.key
+    match decision:
+        case Complete():
+            return Finish(decision, events.Skipped(subject, key, error.holder))
+        case GiveUp(error=LockTimeout() as late):
+            return FailWith(late, events.TimedOut(subject, key, known.waited))
+        case GiveUp(error=own):
+            return FailWith(own)
+        case RunLater() | WaitHere() if known.eager:
+            # Nobody else could free the key while this thread waits for it.
+            return FailWith(error)
+        case RunLater(countdown=countdown):
+            past = known.history
+            past = replace(past, waits=past.waits + 1, since=known.since)
+            return Resend(countdown, past, str(error), error, bounded=False)
+        case WaitHere(seconds=seconds):
+            return Stay(seconds)
+        case _:
+            assert_never(decision)
+
+
+def _ended(known: Known, key: str, ending: Ending) -> Plan:
+    """It was called from the queue to end."""
+    subject, waited = known.subject, known.waited
+    match ending:
+        case Ending.TIMED_OUT:
+            return FailWith(LockTimeout(key, waited=waited), events.TimedOut(subject, key, waited))
+        case Ending.REVOKED:
+            return Revoke(events.Revoked(subject, key))
+        case Ending.DROPPED:
+            result = skipped(key, None, "a newer message took its place in the queue")
+            return Finish(Complete(result), events.Skipped(subject, key, None))
+        case _:
+            assert_never(ending)
+
+
+def too_early(known: Known, left: float) -> Plan:
+    """A retry that the lock store kept is called *left* seconds before it is due."""
+    ends = f"due in {left:.0f} s"
+    return Resend(left, known.history, "it is not due", ends, gives_back=True)
+
+
+def unanswered(known: Known, error: BackendUnavailable, random: Random, *, fails: bool) -> Plan:
+    """The store does not answer: the message waits for it in the broker, unless the task *fails*.
+
+    Of one that queues the message may wait in the store by now, and must not run later.
+    """
+    event = events.Unavailable(known.subject, str(error))
+    if known.eager or fails:
+        return FailWith(error, event, gives_back=known.queues)
+    past = known.history
+    countdown = _AFTER_TROUBLE.delay(past.away, random)
+    return Resend(countdown, replace(past, away=past.away + 1), str(error), error, event)
+
+
+def lost(known: Known, error: LockLost | StaleFencingToken) -> Plan:
+    """The body ended because its lock was gone. That is no failure: the message runs again.
+
+    Where that has happened too often the task fails visibly. The store counts those that it keeps.
+    """
+    event = None
+    if isinstance(error, StaleFencingToken):
+        event = events.StaleRejected(known.subject, error.resource, error.mine)
+    if known.eager or known.history.lost >= MAX_LOST_RUNS:
+        return FailWith(error, event)
+    return Repeat(error, event)
+
+
+def repeated(
+    known: Known, error: LockLost | StaleFencingToken, random: Random, *, carried: bool
+) -> Plan:
+    """The lock was given back; *carried* is whether somebody else has the message by now."""
+    if carried and known.queues:
+        return Gone(f"{error}; the lock store has its message")
+    past = known.history
+    # Also when another delivery is running: on some brokers (Redis) it is the same message to
+    # acknowledge, so this one could take away the only copy that survives the other's worker.
+    ends = f"{error}; another delivery of this task has it" if carried else error
+    countdown = _AFTER_TROUBLE.delay(past.lost, random)
+    return Resend(countdown, replace(past, lost=past.lost + 1), str(error), ends)

@@ -1,0 +1,134 @@
+"""The way to the lock: ask the store, ask the policy, and have done what comes of it.
+
+Nothing is held on any way out of here but the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from celery.exceptions import TaskPredicate
+
+from celery_dlock.contention import Contention, Decision, GiveUp
+from celery_dlock.core.backoff import CHANCE, pauses
+from celery_dlock.core.events import Contended
+from celery_dlock.core.lease import Lease
+from celery_dlock.core.state import Busy, Claim, Same
+from celery_dlock.delivery.carry_out import carry_out
+from celery_dlock.delivery.execution import Execution
+from celery_dlock.delivery.plan import Stay, contention, owed, plan, too_early, unanswered
+from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.locks.manager import Refused
+from celery_dlock.messages.headers import HISTORY
+
+logger = logging.getLogger("celery_dlock")
+
+#: Tasks whose order was said to be another than it should be.
+_told: set[str] = set()
+
+
+def take(execution: Execution) -> Lease | dict[str, Any]:
+    """The lease, or the result of a task that is not to run.
+
+    Raises Celery's ``Retry`` or ``Ignore`` when the message has gone back to the broker or is a
+    duplicate, and the policy's error when it gives up.
+    """
+    _note_arrival(execution)
+    left = (execution.history.due or 0.0) - time.time()
+    try:
+        if left > 0:
+            return carry_out(execution, too_early(execution.known(), left))
+        return _take(execution)
+    except TaskPredicate as gone:
+        # Celery copies the code of every frame from there on and sends it to the main process: much
+        # work for a task that only goes elsewhere.
+        raise gone.with_traceback(None)  # noqa: B904
+
+
+def _note_arrival(execution: Execution) -> None:
+    """Say once for a task that its order is that of arrival, where it should be another."""
+    asks, request, name = execution.asks, execution.request, execution.task.name
+    if asks is None or not asks.at_publish or name in _told:
+        return
+    took_place = request.get(HISTORY) is not None
+    if not (took_place or request.eta or request.retries):
+        _told.add(name)
+        logger.warning(
+            "%s is to run in the order of publishing, but %s was published by its name alone, or "
+            "over a connection of its own: it takes its place as it arrives. Declare the task "
+            "where it is published, and publish through it",
+            name,
+            request.id,
+        )
+
+
+def _take(execution: Execution) -> Lease | dict[str, Any]:
+    began = time.monotonic()
+    since = execution.history.since or time.time()
+    waited_before = execution.history.waited(time.time())
+    hold, eager = execution.hold, bool(execution.request.is_eager)
+    stay_until = 0.0
+    pause = pauses()
+    while True:
+        try:
+            answer = _ask_store(execution)
+        except BackendUnavailable as exc:
+            fails = execution.runtime.settings.on_unavailable == "fail"
+            return carry_out(
+                execution, unanswered(execution.known(), exc, CHANCE.random, fails=fails)
+            )
+        if isinstance(answer, Lease):
+            return answer
+        hold.owe(owed(answer, hold.claims, eager=eager))
+        if time.monotonic() >= stay_until:
+            waited = waited_before + time.monotonic() - began  # a clock may be set in between
+            known = execution.known(since, waited)
+            next_step = plan(known, answer, _ask_policy(execution, contention(known, answer)))
+            if not isinstance(next_step, Stay):
+                return carry_out(execution, next_step)
+            stay_until = time.monotonic() + next_step.seconds
+        time.sleep(min(next(pause), max(0.0, stay_until - time.monotonic())))
+
+
+def _ask_store(execution: Execution) -> Lease | Refused:
+    hold, called = execution.hold, execution.history.key
+    message, max_hold = execution.message(), execution.max_hold()
+    parents = execution.keys.parents
+    if called is not None and called not in execution.keys.all:
+        # The template has changed since it was parked: the old key's turn is given back.
+        turn = Claim(called, execution.history.task, execution.nonce, ttl=0)
+        execution.runtime.manager.take_back([turn])
+    if called is None and asks_before_queueing(execution):
+        answer = hold.ask(execution.claim(look=True), max_hold, message, parents=parents)
+        if isinstance(answer, Lease) or not isinstance(answer.verdict, Busy | Same):
+            return answer
+        if isinstance(answer.verdict, Busy):
+            if execution.known().is_own(answer.verdict.holder):
+                return answer
+            store_parked(execution, answer.claim.key)
+    return hold.ask(execution.claim(), max_hold, message, called, parents)
+
+
+def _ask_policy(execution: Execution, found: Contention | None) -> Decision | None:
+    """What its policy decides; one of a project's own that breaks gives up with its error."""
+    if found is None:
+        return None
+    policy, holder = execution.policy, found.holder.task_id if found.holder else None
+    execution.runtime.sinks.emit(
+        Contended(execution.subject, found.key, holder, found.attempt, found.waited)
+    )
+    try:
+        decision: object = policy.decide(found)
+    except Exception as exc:
+        return GiveUp(exc)
+    if isinstance(decision, Decision):
+        return decision
+    return GiveUp(
+        ConfigurationError(
+            f"{policy!r} has decided {decision!r}; decisions are RunLater, Complete, GiveUp and "
+            "WaitHere"
+        )
+    )

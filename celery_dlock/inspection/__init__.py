@@ -1,1 +1,0 @@
-"""What people ask about locks and do with them, for the commands and the page alike."""

@@ -1,0 +1,211 @@
+"""What a task declares about its lock, checked when it is defined and never when it runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol, get_args
+
+from celery.utils.functional import head_from_fun
+
+from celery_dlock.contention import Policy, policy_named
+from celery_dlock.core.checks import check_limit, duration
+from celery_dlock.core.keys import Key, Keys, KeyTemplate
+from celery_dlock.core.lease import Lease
+from celery_dlock.core.state import Mode
+from celery_dlock.errors import ConfigurationError
+
+#: What a body may ask for by name, keyword-only; callers never pass these.
+INJECTED = frozenset({"fencing_token", "lease"})
+
+#: What happens to a body whose lease is lost.
+OnLost = Literal["flag", "abort"]
+
+#: What a task may say of its lock.
+OPTIONS = ("key", "ttl", "on_contention", "limit", "shared", "max_hold", "parents", "on_lost")
+
+#: From when on another name is taken for a misspelt one, and one of three letters, of which a wrong
+#: one is a third. A "title" or a "parent_id" is the project's own.
+NEAR, NEAR_IF_SHORT = 0.8, 0.65
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A task's lock options, checked. ``None`` leaves the choice to the settings."""
+
+    template: KeyTemplate
+    signature: inspect.Signature
+    injects: frozenset[str]
+    ttl: float | None
+    max_hold: float | None
+    policy: Policy | None
+    limit: int
+    mode: Mode
+    parents: KeyTemplate | None
+    aborts: bool
+
+    @classmethod
+    def of(
+        cls,
+        run: Callable[..., Any],
+        *,
+        bound: bool,
+        name: str,
+        key: Key | Sequence[Key] | None = None,
+        ttl: float | None = None,
+        on_contention: str | Policy | None = None,
+        limit: int = 1,
+        shared: bool = False,
+        max_hold: float | None = None,
+        parents: Key | Sequence[Key] = (),
+        on_lost: OnLost = "flag",
+    ) -> Definition:
+        """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` that says what is wrong and where.
+        """
+        try:
+            signature, injects = _split(inspect.signature(run), bound=bound)
+            template = KeyTemplate.compile(key, signature, default=name)
+            check_limit(limit, shared=shared)
+            if "fencing_token" in injects:
+                _check_one_token(template, shared=shared)
+            return cls(
+                template=template,
+                signature=signature,
+                injects=injects,
+                ttl=None if ttl is None else duration("ttl", ttl),
+                max_hold=None if max_hold is None else duration("max_hold", max_hold),
+                policy=None if on_contention is None else policy_named(on_contention),
+                limit=limit,
+                mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
+                parents=_parents(parents, template),
+                aborts=_aborts(on_lost),
+            )
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"task {name}: {exc}") from exc
+
+    @property
+    def label(self) -> str:
+        """The template of the key, or the templates, for people and for metrics."""
+        return ",".join(self.template.names)
+
+    def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
+        """What a call locks. Raises as :meth:`KeyTemplate.labelled` does, and as ``Keys``."""
+        own = self.template.keys(args, kwargs)
+        return Keys(own, self.parents.keys(args, kwargs) if self.parents else ())
+
+    def argument_checker(self) -> Callable[..., Any]:
+        """What Celery checks a caller's arguments with: the parameters a caller may pass."""
+
+        def parameters() -> None: ...
+
+        parameters.__signature__ = self.signature  # type: ignore[attr-defined]
+        checker: Callable[..., Any] = head_from_fun(parameters)
+        return checker
+
+    def injected(self, kwargs: Mapping[str, Any], lease: Lease) -> dict[str, Any]:
+        """A copy of *kwargs* with what the body asks for; the dict itself is sent by retry()."""
+        extra: dict[str, Any] = {}
+        if "lease" in self.injects:
+            extra["lease"] = lease
+        if "fencing_token" in self.injects:
+            extra["fencing_token"] = lease.fencing_token
+        return {**kwargs, **extra}
+
+    def refuse_injected(self, name: str, kwargs: Mapping[str, Any]) -> None:
+        """Raise :exc:`TypeError` if a caller passes what only the library may."""
+        passed = self.injects & kwargs.keys()
+        if passed:
+            raise TypeError(
+                f"{name}: {', '.join(sorted(passed))} is handed to the body by celery_dlock "
+                "when the lock is taken; callers must not pass it"
+            )
+
+
+class TaskWithLock(Protocol):
+    """What is known of a task by whoever publishes it, runs it under its lock and ends it.
+
+    The rest is Celery's, which carries no annotations.
+    """
+
+    name: str
+    app: Any
+    backend: Any
+    request: Any
+    request_stack: Any
+    acks_late: Any
+    ignore_result: Any
+    store_errors_even_if_ignored: Any
+    time_limit: Any
+    track_started: Any
+
+    @property
+    def lock_definition(self) -> Definition: ...
+
+    def on_lock_lost(
+        self, lease: Lease, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None: ...
+
+    def signature_from_request(self, *args: Any, **options: Any) -> Any: ...
+
+
+def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
+    """Raise :exc:`ConfigurationError` if one of *names* is nearly an option of a lock.
+
+    Celery takes any name for one of the project's own: the lock would silently have its default.
+    """
+    for name in names:
+        meant = name.removeprefix(prefix)
+        cutoff = NEAR if len(meant) > 3 else NEAR_IF_SHORT
+        near = get_close_matches(meant, OPTIONS, n=1, cutoff=cutoff)
+        if near:
+            raise ConfigurationError(
+                f"task {task}: {name}= is no option; did you mean {prefix}{near[0]}=? (A name of "
+                "the project's own has to be an attribute of its task class.)"
+            )
+
+
+def _split(
+    signature: inspect.Signature, *, bound: bool
+) -> tuple[inspect.Signature, frozenset[str]]:
+    """Take self and the injected parameters out of *signature*."""
+    parameters = list(signature.parameters.values())[1 if bound else 0 :]
+    for parameter in parameters:
+        if parameter.name in INJECTED and parameter.kind is not parameter.KEYWORD_ONLY:
+            raise ConfigurationError(
+                f"{parameter.name} must be keyword-only: put it after a * in the parameter list"
+            )
+    injects = frozenset(p.name for p in parameters) & INJECTED
+    kept = [p for p in parameters if p.name not in injects]
+    return signature.replace(parameters=kept), injects
+
+
+def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
+    if not callable(parents) and not parents:
+        return None
+    compiled = KeyTemplate.compile(parents, template.signature, default="")
+    for part in compiled.parts:
+        if part in template.parts:
+            raise ConfigurationError(f"{part.label!r} is to be a key and its own parent")
+        if compiled.parts.count(part) > 1:
+            raise ConfigurationError(f"parents= has {part.label!r} twice")
+    return compiled
+
+
+def _aborts(on_lost: OnLost) -> bool:
+    if on_lost not in get_args(OnLost):
+        raise ConfigurationError(f"on_lost must be 'flag' or 'abort', got {on_lost!r}")
+    return on_lost == "abort"
+
+
+def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:
+    if shared:
+        raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
+    if len(template.names) > 1:
+        raise ConfigurationError(
+            "with several keys there is no single fencing_token: "
+            "ask for lease and use lease.fencing_tokens"
+        )

@@ -1,0 +1,146 @@
+"""What one holder has of its keys, from the asking to the giving back, and what is told of it.
+
+What is asked for is written down before the store hears of it, and stays until the store has heard
+that it is given back. So whatever interrupts the way (a time limit can, between any two lines)
+finds here what there is to give back, and says it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from celery_dlock.core.events import Acquired, Lost, Released, Sink, Subject, Unavailable
+from celery_dlock.core.lease import Lease, Term
+from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.manager import Keeping, LockManager, Refused, Successor
+
+#: What is called with a key that is lost, and the reason.
+Strike = Callable[[str, str], object]
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """The claims of one holder, and its ``lease`` while it has the keys.
+
+    ``strike`` is called with the key and the reason as soon as a key is lost, while the body may
+    still run; ``after_loss`` with the lease once that is told. A hold that ``ends_once`` tells of
+    nothing before it is given back: then that it was released, or else that it was lost.
+    """
+
+    manager: LockManager
+    emit: Sink
+    subject: Subject
+    strike: Strike | None = None
+    after_loss: Callable[[Lease], object] | None = None
+    ends_once: bool = False
+    lease: Lease | None = field(default=None, init=False)
+    _claims: tuple[Claim, ...] = field(default=(), init=False)
+    _since: float = field(default_factory=time.monotonic, init=False)
+    _leaves: bool = field(default=False, init=False)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the store is to be told of in the end, where there is no lease."""
+        return self._claims
+
+    def ask(
+        self,
+        claims: Sequence[Claim],
+        max_hold: float | None = None,
+        message: bytes | None = None,
+        called: str | None = None,
+        parents: Collection[str] = (),
+    ) -> Lease | Refused:
+        """Ask for *claims* as :meth:`LockManager.acquire` does; from now on they are owed.
+
+        Also what is refused, or not answered, until the holder says what it owes instead.
+        """
+        self._claims = tuple(claims)
+        keeping = Keeping(max_hold, self._lost)
+        return self.manager.acquire(claims, keeping, message, called, parents)
+
+    def owe(self, claims: Sequence[Claim]) -> None:
+        """These are to be given back, and nothing else that was asked for."""
+        self._claims = tuple(claims)
+
+    def taken(
+        self, lease: Lease, took: float, waited: float = 0.0, handed_over: float | None = None
+    ) -> None:
+        """The keys are held under *lease*; the durations are those of :class:`Acquired`."""
+        self.lease = lease
+        keys, tokens = _keys(lease), lease.fencing_tokens
+        numbers = tuple(tokens.get(key, 0) for key in keys)
+        self.emit(Acquired(self.subject, keys, numbers, took, lease.ttl, waited, handed_over))
+        self._since = time.monotonic()
+
+    def give_back(
+        self, outcome: Outcome, message: bytes | None = None, successor: Successor | None = None
+    ) -> bool:
+        """Tell the store that it is over; whether somebody else carries the task's message.
+
+        Raises nothing of its own. What a signal interrupted can be said again.
+        """
+        lease = self.lease
+        if lease is None:
+            self.manager.take_back(self._claims, outcome)
+            self._claims = ()
+            return False
+        carried = self._release(lease, outcome, message, successor)
+        self.lease = None
+        if outcome is not Outcome.REPEAT:  # else its message may wait there
+            self._claims = ()
+        return carried
+
+    def _release(
+        self, lease: Lease, outcome: Outcome, message: bytes | None, successor: Successor | None
+    ) -> bool:
+        if self._leaves:  # what the interrupted call has freed by now is no loss to be told
+            for term in lease.terms:
+                term.first_to_tell()
+        self._leaves = True
+        if self.ends_once and lease.lost:  # a store that does not answer may take its time now
+            self._tell_losses(lease)
+        carried = False
+        try:
+            carried = self.manager.release(lease, outcome, message, successor)
+        except BackendUnavailable as exc:
+            # The lease ends by itself. The result stands; a copy that comes later may run again.
+            if self.ends_once:
+                lease.terms[0].lose(f"nobody heard that it was given back: {exc}")
+            else:
+                self.emit(Unavailable(self.subject, str(exc)))
+        else:
+            if not (self.ends_once and any(term.noticed for term in lease.terms)):
+                held = time.monotonic() - self._since
+                self.emit(Released(self.subject, _keys(lease), outcome, held))
+        self._tell_losses(lease)
+        lease.give_back()
+        return carried
+
+    def _lost(self, term: Term, reason: str) -> None:
+        """From the keeper's side: the body may still run, or may just be leaving."""
+        if self.strike is not None:
+            self.strike(term.key, reason)
+        lease = self.lease
+        if lease is not None and not self.ends_once:
+            self._tell(lease, term, reason)
+
+    def _tell_losses(self, lease: Lease) -> None:
+        """Of what was noticed only now, too: the process was stopped, or renewal starved."""
+        for term in lease.terms:
+            if term.noticed:
+                self._tell(lease, term, term.noticed)
+
+    def _tell(self, lease: Lease, term: Term, reason: str) -> None:
+        if term.first_to_tell():
+            self.emit(Lost(self.subject, term.key, reason))
+            if self.after_loss is not None:
+                self.after_loss(lease)
+
+
+def _keys(lease: Lease) -> tuple[str, ...]:
+    """What was taken as a whole: the parents among them."""
+    return tuple(term.key for term in lease.terms)

@@ -1,0 +1,201 @@
+"""Renews the leases of one process: one thread, all of them in one round trip.
+
+A lease is renewed every third of its ttl, so two renewals may fail before it ends. The thread
+learns three ways that a lock is gone: the store says so, no renewal got through before the lease
+could no longer be trusted, or the body has held it for longer than it may (``max_hold``). It then
+tells the holder, once, and stops renewing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from celery_dlock.core.lease import SECOND, Monotonic, Term, margin, unsleeping
+from celery_dlock.core.state import Claim, NotHeld, Renewed, RenewVerdict, Unknown
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
+from celery_dlock.locks.throttled_warning import ThrottledWarning
+
+logger = logging.getLogger("celery_dlock")
+
+Renew = Callable[[Sequence[Claim]], list[RenewVerdict]]
+OnLost = Callable[[Term, str], None]
+
+
+@dataclass(slots=True)
+class Watch:
+    """One term to keep alive; ``until`` (monotonic) is when it has been held long enough."""
+
+    term: Term
+    until: float
+    on_lost: OnLost
+    due: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.due = min(self.term.since + self.term.ttl / 3, self.until)
+
+
+class Keeper:
+    """Keeps terms alive from :meth:`watch` to :meth:`forget`."""
+
+    def __init__(self, renew: Renew, monotonic: Monotonic = unsleeping) -> None:
+        self._renew = renew
+        self._monotonic = monotonic
+        # A lock of its own, taken in one step: Condition.__enter__ is Python code, and a soft time
+        # limit that strikes in it would leave it locked for good.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        # One renewal at a time, or the usual one could overtake one for longer.
+        self._asking = threading.Lock()
+        self._warning = ThrottledWarning(monotonic)
+        self._watches: dict[Claim, Watch] = {}
+        self._wakes_at = math.inf
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, term: Term, max_hold: float | None, on_lost: OnLost) -> None:
+        """Renew *term* in the background; *on_lost* is called at most once, in another thread."""
+        watch = Watch(term, math.inf if max_hold is None else term.since + max_hold, on_lost)
+        with self._mutex:
+            self._watches[term.claim] = watch
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="celery-dlock-keeper", daemon=True)
+                thread.start()
+                self._thread = thread
+            elif watch.due < self._wakes_at:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread, as soon as there is nothing to renew."""
+        with self._mutex:
+            self._closed = True
+            self._changed.notify()
+
+    def forget(self, claims: Iterable[Claim]) -> None:
+        """Stop renewing; the thread is not woken for this, it finds nothing to do when it is."""
+        with self._mutex:
+            for claim in claims:
+                self._watches.pop(claim, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._mutex:
+                if self._closed and not self._watches:
+                    self._thread = None
+                    return
+                now = self._monotonic()
+                self._wakes_at = min((w.due for w in self._watches.values()), default=math.inf)
+                if self._wakes_at > now:
+                    idle = math.isinf(self._wakes_at)
+                    self._changed.wait(
+                        None if idle else min(self._wakes_at - now, threading.TIMEOUT_MAX)
+                    )
+                    continue
+            try:
+                self.tend()
+            except Exception:  # a defect must not end the thread that keeps every other lock
+                logger.exception("the keeper stumbled, trying again")
+                now = self._monotonic()
+                self._later([watch for watch in self._all() if watch.due <= now])
+
+    def tend(self) -> None:
+        """Renew what is due now, and what will be soon, in one round trip."""
+        with self._asking:
+            self._tend()
+
+    def extend(self, terms: Sequence[Term], ttl: int) -> None:
+        """Renew *terms* once for *ttl* microseconds; the next renewal is due as that time ends.
+
+        Raises :exc:`~celery_dlock.LockLost`, :exc:`~celery_dlock.BackendUnavailable`, and
+        :exc:`~celery_dlock.ConfigurationError` when they may not be held for so long.
+        """
+        with self._asking:
+            watches = [self._watch_of(term) for term in terms]
+            sent_at = self._monotonic()
+            left = min(watch.until for watch in watches) - sent_at
+            if ttl / SECOND - margin(ttl / SECOND) > left:
+                raise ConfigurationError(f"extend() goes beyond max_hold: {left:.1f} s are left")
+            longer = [replace(w.term.claim, ttl=max(ttl, w.term.claim.ttl)) for w in watches]
+            verdicts = self._renew(longer)
+            for watch, claim, verdict in zip(watches, longer, verdicts, strict=True):
+                match verdict:
+                    case Renewed():
+                        watch.term.renewed(sent_at, claim.ttl / SECOND)
+                        end = watch.term.trusted_until - watch.term.ttl * 2 / 3
+                        watch.due = min(max(watch.due, end), watch.until)
+                    case NotHeld():
+                        self._lose(watch, "the store has given it up")
+                        raise LockLost(watch.term.key, "the store has given it up")
+                    case Unknown():
+                        raise BackendUnavailable(f"the store of {watch.term.key!r} did not answer")
+                    case _:
+                        assert_never(verdict)
+
+    def _watch_of(self, term: Term) -> Watch:
+        with self._mutex:
+            watch = self._watches.get(term.claim)
+        if watch is None or term.lost:
+            raise LockLost(term.key, term.lost or "it was given back")
+        return watch
+
+    def _tend(self) -> None:
+        now = self._monotonic()
+        soon = [w for w in self._all() if w.due <= now + w.term.ttl / 6]
+        for watch in soon:
+            if now >= watch.until:
+                self._lose(
+                    watch, f"it was held for longer than {watch.until - watch.term.since:g} s"
+                )
+            elif watch.term.lost:
+                self._lose(watch, watch.term.lost)
+        alive = [w for w in soon if not w.term.lost]
+        if alive:
+            self._renew_all(alive)
+
+    def _all(self) -> list[Watch]:
+        with self._mutex:
+            return list(self._watches.values())
+
+    def _renew_all(self, watches: list[Watch]) -> None:
+        sent_at = self._monotonic()
+        try:
+            verdicts = self._renew([w.term.claim for w in watches])
+        except BackendUnavailable as exc:
+            self._warning.warn(
+                "%d leases could not be renewed, trying again: %s", len(watches), exc
+            )
+            self._later(watches)
+            return
+        self._warning.resolved("leases can be renewed again")
+        if len(verdicts) != len(watches):
+            raise RuntimeError(f"{len(verdicts)} verdicts for {len(watches)} claims")
+        for watch, verdict in zip(watches, verdicts, strict=True):
+            match verdict:
+                case Renewed():
+                    watch.term.renewed(sent_at)
+                    watch.due = min(sent_at + watch.term.ttl / 3, watch.until)
+                case NotHeld():
+                    self._lose(watch, "the store has given it up")
+                case Unknown():
+                    self._later([watch])
+                case _:
+                    assert_never(verdict)
+
+    def _later(self, watches: list[Watch]) -> None:
+        now = self._monotonic()
+        for watch in watches:
+            again = min(watch.term.ttl / 10, 1.0)
+            watch.due = min(now + again, watch.term.trusted_until, watch.until)
+
+    def _lose(self, watch: Watch, reason: str) -> None:
+        with self._mutex:
+            if self._watches.pop(watch.term.claim, None) is None:
+                return  # the body has left in the meantime
+        watch.term.lose(reason)
+        threading.Thread(
+            target=watch.on_lost, args=(watch.term, reason), name="celery-dlock-lost", daemon=True
+        ).start()

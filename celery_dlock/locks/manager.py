@@ -1,0 +1,271 @@
+"""The one place that takes and frees locks.
+
+Several keys are taken in sorted order, all or none: the first that is refused gives back the
+ones before it. A request that got no answer may have landed, so it is taken back too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from celery_dlock import forking
+from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, ttl_to_trust, unsleeping
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    Left,
+    Mode,
+    Outcome,
+    Park,
+    Reason,
+    Run,
+    Same,
+)
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
+from celery_dlock.locks.keeper import Keeper, OnLost
+from celery_dlock.locks.pending_releases import PendingReleases
+from celery_dlock.stores.base import Trait
+
+if TYPE_CHECKING:
+    from celery_dlock.stores.base import LockBackend, Reply, Wake
+
+logger = logging.getLogger("celery_dlock")
+
+V = TypeVar("V")
+
+#: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
+#: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
+EPOCH_SHIFT = 53
+
+Refusal = Park | Busy | Same | End | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The key that was not to be had, and why. Nothing is held."""
+
+    claim: Claim
+    verdict: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The task that goes on where this one stops, and for how many microseconds to expect it."""
+
+    task: str
+    patience: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long a lease is kept, in seconds, and whom to tell when it is lost."""
+
+    max_hold: float | None
+    on_lost: OnLost
+
+
+class LockManager:
+    """Takes and frees for one process; the keeper renews in between."""
+
+    def __init__(
+        self,
+        backend: LockBackend,
+        wake: Callable[[Sequence[Wake]], object],
+        epoch: int = 0,
+        monotonic: Monotonic = unsleeping,
+    ) -> None:
+        self._backend = backend
+        self._wake = wake
+        self._epoch = epoch << EPOCH_SHIFT
+        self._monotonic = monotonic
+        self._keeper = Keeper(backend.renew, monotonic)
+        self._pending_releases = PendingReleases(self._release_again)
+        self._is_parents = False
+        forking.tell(self)
+
+    def after_fork_in_child(self) -> None:
+        """What is held is the parent's, who goes on renewing it and gives it back."""
+        self._is_parents = True
+
+    def acquire(
+        self,
+        claims: Sequence[Claim],
+        keeping: Keeping,
+        message: bytes | None = None,
+        called: str | None = None,
+        parents: Collection[str] = (),
+    ) -> Lease | Refused:
+        """Take every key of *claims*, or none.
+
+        *message* is what waits at the first key that is taken, where a claim queues; *called* is
+        the key from whose queue the task was called, which reserves that one for it. *parents* are
+        those of the keys that are taken for the sake of the others.
+
+        Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is given back as
+        far as the store can be reached, and lapses with its lease otherwise.
+        """
+        if self._is_parents:  # who would renew all that the parent holds, and give nothing back
+            raise RuntimeError("this lock manager is that of the parent process")
+        terms: list[Term] = []
+        claims = sorted(map(self._trusted, claims), key=lambda c: c.key)
+        try:
+            for claim in claims:
+                sent_at = self._monotonic()
+                verdict = self._told(self._backend.enter(claim, message))
+                if not isinstance(verdict, Run):
+                    taken = [term.claim for term in terms]
+                    self.take_back([*taken, *_useless(claims, claim, verdict, called)])
+                    return Refused(claim, verdict)
+                token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
+                terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
+            for term in terms:
+                self._keeper.watch(term, keeping.max_hold, keeping.on_lost)
+            return self.lease(terms, parents)
+        except BaseException as exc:  # a time limit strikes anywhere; a lost reply may have landed
+            # What waits in a queue stays there: it may be all that is left of the message.
+            queues = any(claim.has_message for claim in claims)
+            outcome = Outcome.UNUSED if queues else Outcome.OVER
+            # Whoever is told that the store does not answer need not be told a second time.
+            known = isinstance(exc, BackendUnavailable)
+            self.take_back(claims, outcome, logging.DEBUG if known else logging.WARNING)
+            raise
+
+    def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
+        """What the holder of *terms* is given; *parents* are the keys that are not its own."""
+        guarantee, certain = str(self._backend.guarantee), self._backend.certain
+        return Lease(tuple(terms), guarantee, certain, self._extend, parents)
+
+    def release(
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        message: bytes | None = None,
+        successor: Successor | None = None,
+    ) -> bool:
+        """Give every key of *lease* back; whether somebody still carries the task's message.
+
+        On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
+        a *successor* every key stays reserved. The parents are only given back.
+
+        A process that was forked off the holder frees nothing: the claims belong to its parent.
+        Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
+        not hear is said to it again in the background: it may have a copy of what is done, or hold
+        up the next run of what is not.
+        """
+        if self._is_parents:
+            return True
+        for term in lease.terms:
+            term.notice()  # to give back may take longer than the lease lasts, and that is no loss
+        self._keeper.forget([term.claim for term in lease.terms])
+        carried = True
+        failed: BackendUnavailable | None = None
+        first = lease.own[0]
+        for term in lease.terms:
+            # An earlier try may have been interrupted, and nobody heard what was answered.
+            claim = replace(term.claim, again=True) if term.leaves else term.claim
+            term.leaves = True
+            # It is put back into one queue only. It may have been called from there by now and wait
+            # at the next key, behind this very claim: that must stay.
+            says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
+            if successor is not None and term in lease.own:
+                claim = replace(claim, successor=successor.task, patience=successor.patience)
+            try:
+                verdict = self._told(self._backend.leave(claim, says, message))
+            except BackendUnavailable as exc:
+                failed = exc
+                ends = outcome in (Outcome.DONE, Outcome.OVER)
+                self._pending_releases.retry(claim, outcome if ends else Outcome.UNUSED)
+                continue
+            if term is first or not claim.has_message:
+                carried = carried and verdict.carried
+            if not isinstance(verdict, Left):
+                term.lose("the store had given it up")
+        if failed is not None:
+            raise failed
+        return carried
+
+    def take_back(
+        self,
+        claims: Sequence[Claim],
+        outcome: Outcome = Outcome.OVER,
+        level: int = logging.WARNING,
+    ) -> bool:
+        """Make sure that *claims* neither hold nor wait, as far as the store can be reached.
+
+        Whether the store says that somebody carries the task, itself or a copy that runs. That a
+        task is done is said again in the background: its message may wait there. What the store did
+        not hear is logged at *level*.
+        """
+        if self._is_parents:
+            return False
+        self._keeper.forget(claims)
+        carried = False
+        for claim in claims:
+            try:
+                carried |= self._told(self._backend.leave(claim, outcome)).carried
+            except BackendUnavailable as exc:
+                logger.log(level, "%s may be held until its lease ends: %s", claim.key, exc)
+                if outcome is Outcome.DONE:
+                    self._pending_releases.retry(claim, outcome)
+        return carried
+
+    def _extend(self, terms: Sequence[Term], seconds: float) -> None:
+        if Trait.LEASE_PER_TASK not in self._backend.traits:
+            raise ConfigurationError(
+                f"extend() needs a store with the trait {Trait.LEASE_PER_TASK!s}, which "
+                f"{type(self._backend).__name__} lacks: all its locks end together"
+            )
+        if self._is_parents:
+            raise LockLost(terms[0].key, "it is that of another process")
+        ttl = self._backend.lease_of(math.ceil(ttl_to_trust(seconds) * SECOND))
+        self._keeper.extend(terms, ttl)
+
+    def _trusted(self, claim: Claim) -> Claim:
+        """*claim* with the lease time that its store keeps."""
+        ttl = self._backend.lease_of(claim.ttl)
+        return claim if ttl == claim.ttl else replace(claim, ttl=ttl)
+
+    def _told(self, reply: Reply[V]) -> V:
+        """Whoever was called is told before this process goes on."""
+        if reply.wakes:
+            self._wake(reply.wakes)
+        return reply.verdict
+
+    def _release_again(self, claim: Claim, outcome: Outcome) -> None:
+        self._told(self._backend.leave(replace(claim, again=True), outcome))
+
+    def finish(self, within: float) -> None:
+        """Wait until the store has heard what it did not hear, for so many seconds at most."""
+        self._pending_releases.finish(within)
+
+    def close(self) -> None:
+        """Give the store's connections back, and end the thread that renews when it is idle.
+
+        What the store did not hear is said to it once more, and no more from then on.
+        """
+        self._keeper.close()
+        self._pending_releases.close()
+        self._backend.close()
+
+
+def _useless(
+    claims: Sequence[Claim], refused: Claim, verdict: Refusal, called: str | None
+) -> list[Claim]:
+    """The turns of other keys that are of no more use to the task.
+
+    One that waits keeps them: two tasks that both gave up what the other one needs would go round
+    in circles. It cannot be a deadlock, because a turn is kept only for a lower key.
+    """
+    match verdict:
+        case Park() | Drop(reason=Reason.WAITING):
+            return []
+        case End():
+            return [claim for claim in claims if claim is not refused]
+        case _:
+            return [claim for claim in claims if claim.key == called != refused.key]

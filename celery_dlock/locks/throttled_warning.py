@@ -1,0 +1,40 @@
+"""Warns of a trouble that lasts: when it begins, then rarely, and once more when it is over.
+
+What is tried each second would fill a log with it otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from celery_dlock.core.lease import Monotonic
+
+logger = logging.getLogger("celery_dlock")
+
+#: Seconds after which the warning is repeated.
+REPEAT_AFTER = 300.0
+
+
+class ThrottledWarning:
+    """One trouble; the text of the warning may differ from one time to the next."""
+
+    def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._began = self._silent_until = -math.inf
+
+    def warn(self, message: str, *args: object) -> None:
+        """It is there, or still is: a warning, unless there was one not long ago."""
+        now = self._monotonic()
+        if math.isinf(self._began):
+            self._began = now
+        if now >= self._silent_until:
+            self._silent_until = now + REPEAT_AFTER
+            logger.warning(message, *args)
+
+    def resolved(self, message: str) -> None:
+        """It is not there, or no more: a warning as well, with the seconds that it lasted."""
+        if not math.isinf(self._began):
+            logger.warning("%s, after %.0f s", message, self._monotonic() - self._began)
+            self._began = self._silent_until = -math.inf

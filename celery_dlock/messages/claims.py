@@ -1,0 +1,81 @@
+"""A delivery's claims: what it asks its store for, what it may hold, how that is released.
+
+After a failure its message decides how. One that Celery acknowledges is gone, and the task is done.
+One that it rejects, for ``acks_late`` without ``acks_on_failure``, comes again from a dead-letter
+queue or a redrive, under the same id: it is to run then, and is no duplicate of what is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from celery.app.task import Context
+
+from celery_dlock.contention import Queueing
+from celery_dlock.core.keys import Keys
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
+from celery_dlock.messages.headers import History, identity
+
+logger = logging.getLogger("celery_dlock")
+
+
+def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
+    """One for each of *keys*, and for each of their parents one that reads.
+
+    How many may wait is said of the task's own keys, and there its message is kept while it runs.
+    """
+    parent = replace(like, mode=Mode.SHARED, limit=1, max_waiting=0, drop_oldest=False, keep=False)
+    return (
+        *(replace(like, key=key) for key in keys.own),
+        *(replace(parent, key=key) for key in keys.parents),
+    )
+
+
+def queued(claim: Claim, asks: Queueing, wait: WaitMode) -> Claim:
+    """*claim* in the queue of its key, as its policy *asks* for it."""
+    return replace(
+        claim,
+        wait=wait,
+        gives_up=int((asks.max_wait or 0) * SECOND),
+        max_waiting=asks.max_waiting or 0,
+        drop_oldest=asks.drop_oldest,
+        keep=asks.keep,
+        ordered=asks.at_publish,
+    )
+
+
+def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:
+    """What the delivery *nonce* of *request* may hold or have a turn at, to be released.
+
+    At each of its keys, and at the one that it was woken for. Without a nonce it holds none.
+    """
+    who = identity(request)
+    woken_at = History.read(request, who).key
+    keys = set() if woken_at is None else {woken_at}
+    try:
+        keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
+    except Exception:  # then its body has not begun, either
+        logger.debug("the arguments of %s give no key", request.id, exc_info=True)
+    return [Claim(key, who, nonce, ttl=0, done_ttl=done_ttl) for key in sorted(keys)]
+
+
+def lets_go(task: Any) -> bool:
+    """Whether Celery acknowledges the message of *task* when its body fails."""
+    if not task.acks_late:
+        return True
+    flag = getattr(task, "acks_on_failure", None)  # Celery 5.5 has one name for it and timeouts
+    return bool(task.acks_on_failure_or_timeout if flag is None else flag)
+
+
+def failed(*, let_go: bool, copy_may_wait: bool = False) -> Outcome:
+    """The outcome of a failure whose message the broker *let_go*, or did not.
+
+    Where a duplicate may wait behind the run, its acknowledgement has perhaps removed what the
+    broker was to keep: then the duplicate stays.
+    """
+    if let_go:
+        return Outcome.DONE
+    return Outcome.UNUSED if copy_may_wait else Outcome.OVER

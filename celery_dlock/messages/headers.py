@@ -1,0 +1,162 @@
+"""What a message carries of its own past, in the header ``dlock``; and who it is.
+
+Celery's ``retry()`` copies headers and keeps the task id, so the header names the identity it
+speaks of; under another identity the past does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery.app.task import Context
+
+from celery_dlock.core import turns
+from celery_dlock.core.lease import SECOND
+from celery_dlock.stores.unreadable import is_text
+
+#: Written by the library into a message that it publishes again.
+HISTORY = "dlock"
+#: Signs of a task id. A store has the ids of many tasks in one row, of a megabyte at the most.
+LONGEST_TASK_ID = 1_000
+#: Written by the worker's main process into the request, new for each delivery.
+DELIVERY = "dlock_delivery"
+
+#: What is larger counts nothing, and is not a second since 1970 before the year 3000.
+_NO_NUMBER = 32_503_680_000
+
+
+def identity(request: Context) -> str:
+    """``task_id:retries:nesting``: ``retry()`` and ``replace()`` keep the task id."""
+    nesting = request.replaced_task_nesting or 0
+    return f"{storable(request.id)}:{request.retries or 0}:{nesting}"
+
+
+def identity_of_next(task: str) -> str:
+    """The identity of what ``retry()`` publishes in *task*."""
+    task_id, retries, nesting = task.rsplit(":", 2)
+    return f"{task_id}:{int(retries) + 1}:{nesting}"
+
+
+def identity_in(headers: Mapping[str, Any]) -> str:
+    """The same from the headers of a message."""
+    nesting = headers.get("replaced_task_nesting") or 0
+    return f"{storable(headers['id'])}:{headers.get('retries') or 0}:{nesting}"
+
+
+def storable(task_id: object) -> str:
+    """*task_id* as every store can keep it: one that is no UTF-8, or very long, ends with a hash.
+
+    Such a one no store would ever take, and its task would be put off for ever.
+    """
+    text = str(task_id)
+    if len(text) <= LONGEST_TASK_ID and is_text(text):
+        return text
+    head = text[:100].encode("utf-8", "backslashreplace").decode()
+    return f"{head}~{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:48]}"
+
+
+def delivery_of(request: Context) -> Mapping[str, Any]:
+    """What the main process noted of this delivery, taken off the headers that travel on.
+
+    Where no main process did (eager mode), only a nonce.
+    """
+    delivery = vars(request).pop(DELIVERY, None)
+    if request.headers:
+        request.headers.pop(DELIVERY, None)
+    return delivery if isinstance(delivery, dict) else {"nonce": uuid.uuid4().hex}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How often a task was refused (``waits``) and since when (``since``, seconds since 1970).
+
+    It was ``expected`` again at an instant, and lay ``idle`` for the seconds in which no worker
+    took it after that. How often the store was ``away``; how many of its runs ``lost`` their lock.
+    ``key`` is the one in whose queue it waited, if it was woken there, and ``called`` since
+    when. ``due`` says when a retry that waited there may run. ``carried`` is what sinks have said
+    to their later selves.
+    """
+
+    task: str
+    waits: int = 0
+    since: float | None = None
+    idle: float = 0.0
+    expected: float | None = None
+    away: int = 0
+    lost: int = 0
+    key: str | None = None
+    called: float | None = None
+    due: float | None = None
+    carried: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def read(cls, request: Context, task: str) -> History:
+        """The past that *request* carries; a fresh one where it carries none, or nonsense."""
+        header = request.get(HISTORY)
+        if not isinstance(header, dict) or header.get("task") != task:
+            return cls(task)
+        return cls(
+            task,
+            waits=_count(header.get("waits")),
+            since=_instant(header.get("since")),
+            idle=(_instant(header.get("idle")) or 0.0) + _late(header),
+            away=_count(header.get("away")),
+            lost=_count(header.get("lost")),
+            key=header.get("key") if isinstance(header.get("key"), str) else None,
+            called=_instant(header.get("called")),
+            due=_instant(header.get("due")),
+            carried=_texts(header.get("carried")),
+        )
+
+    def waited(self, now: float) -> float:
+        """Seconds for which it has waited for the key: those without a worker do not count."""
+        return 0.0 if self.since is None else max(0.0, now - self.since - self.idle)
+
+    def header(self) -> dict[str, Any]:
+        """What goes into the message."""
+        return {
+            "task": self.task,
+            "waits": self.waits,
+            "since": self.since,
+            "idle": self.idle,
+            "expected": self.expected,
+            "away": self.away,
+            "lost": self.lost,
+            **({} if self.due is None else {"due": self.due}),
+            **({"carried": dict(self.carried)} if self.carried else {}),
+        }
+
+
+def carried_by(headers: Mapping[str, Any]) -> dict[str, str]:
+    """What the message with *headers* carries for sinks."""
+    header = headers.get(HISTORY)
+    return _texts(header.get("carried")) if isinstance(header, dict) else {}
+
+
+def _late(header: Mapping[str, Any]) -> float:
+    """How much too late a message comes that was refused, if nobody was there to take it."""
+    expected = _instant(header.get("expected"))
+    waited_in_the_store = header.get("called") is not None
+    if expected is None or header.get("since") is None or waited_in_the_store:
+        return 0.0
+    late = time.time() - expected
+    return late if late > turns.UNATTENDED / SECOND else 0.0
+
+
+def _instant(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value < _NO_NUMBER else None
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {name: text for name, text in value.items() if isinstance(text, str)}
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and 0 < value < _NO_NUMBER else 0

@@ -1,0 +1,203 @@
+"""Publishing the messages of tasks that are woken.
+
+What fails here is late and not lost, and raises nothing: a wake that nobody answers is repeated by
+the sweeper of any worker. A message of another broker is left to that broker's workers, and one
+that no broker would take is dead-lettered after some wakes.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from amqp.exceptions import NotFound, PreconditionFailed
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu.exceptions import SerializationError
+
+from celery_dlock.core.events import DeadLettered, LeftToOthers, Sinks, Subject, Woken
+from celery_dlock.core.state import WAKES_RESERVED, Cause, task_id_of
+from celery_dlock.messages.broker_name import broker_name
+from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.messages.headers import HISTORY, carried_by
+from celery_dlock.stores.base import LockBackend, Wake
+
+logger = logging.getLogger("celery_dlock")
+
+#: The message itself is at fault, or where it goes. All else may be the broker's trouble, or that
+#: of the way there: an outage must not dead-letter anything.
+UNPUBLISHABLE = (
+    NotFound,
+    PreconditionFailed,
+    SerializationError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+)
+
+#: Once for each message. What was promised an order is all that the key is still kept for.
+IN_VAIN = (
+    "%s was published to %s %d times as its turn had come, and nobody took it: is there a worker "
+    "for that queue? %s is free for others now, unless the order was promised"
+)
+
+#: So many messages for others are remembered as having been told of.
+REMEMBERED = 10_000
+
+#: A message of another broker that is to end is left to its own workers so many times. Its result
+#: may be kept elsewhere, too, so they should end it; here it can only become a dead letter.
+LEFT_TO_END = 20
+
+
+class Waker:
+    """Publishes for one app."""
+
+    def __init__(
+        self, app: Celery, backend: LockBackend, sinks: Sinks, broker: str | None = None
+    ) -> None:
+        self._app = app
+        self._named = broker
+        self._backend = backend
+        self._sinks = sinks
+        self._other_brokers: set[str] = set()
+        self._left: dict[tuple[str, str], int] = {}
+        self._of_another_version: set[str] = set()
+
+    @cached_property
+    def broker(self) -> str:
+        """Tells the broker from those of others that share the store.
+
+        ``dlock_broker`` is for one that has several addresses.
+        """
+        if self._named is not None:
+            return self._named
+        with self._app.connection_for_write() as connection:
+            return broker_name(connection)
+
+    def __call__(self, wakes: Sequence[Wake], producer: Any = None) -> int:
+        """Publish each message, with *producer* if one is at hand; how many were our own.
+
+        So is each that the store wakes meanwhile. It repeats what does not get through.
+        """
+        ours, todo, seen = 0, deque(wakes), set[tuple[str, str]]()
+        while todo:
+            wake = todo.popleft()
+            if (wake.key, wake.task) in seen:
+                continue  # or two messages of another broker would wake each other for ever
+            seen.add((wake.key, wake.task))
+            try:
+                others = self._wake(wake, producer)
+            except SoftTimeLimitExceeded:  # it only happens to strike here
+                raise
+            except Exception:
+                logger.exception("%s could not be woken; it is woken again", wake.task)
+            else:
+                ours += others is None
+                todo.extend(others or ())
+        return ours
+
+    def dead_letter(self, key: str, task: str, name: str, cause: Cause) -> None:
+        """A message that was woken is of no use in this process; perhaps it is in another.
+
+        After some wakes it is dead-lettered, and the next one is woken. *name* is its task's.
+        """
+        self(self._dead_letter(key, task, name, cause))
+
+    def _dead_letter(self, key: str, task: str, name: str, cause: Cause) -> Sequence[Wake]:
+        """The wakes of the tasks that come next instead."""
+        reply = self._backend.dead_letter(key, task, cause)
+        if reply.verdict:
+            self._sinks.emit(DeadLettered(self._subject(task, name), key, cause))
+        return reply.wakes
+
+    def _wake(self, wake: Wake, producer: Any) -> Sequence[Wake] | None:
+        """``None`` when it is published; else the wakes of the tasks that come next meanwhile."""
+        try:
+            entry = ParkedMessage.decode(wake.key, wake.message)
+        except OfAnotherVersion as exc:
+            self._note_version(wake, exc)
+            return self._backend.hand_back(wake.key, wake.task).wakes
+        except Undecodable:
+            logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
+            return self._dead_letter(wake.key, wake.task, "", Cause.UNREADABLE)
+        name = str(entry.headers.get("task"))
+        subject = self._subject(wake.task, name, carried_by(entry.headers))
+        if entry.broker != self.broker:
+            self._note_broker(wake, entry.broker)
+            return self._leave_to_others(wake, entry, subject)
+        try:
+            self._publish(entry, producer)
+        except UNPUBLISHABLE:
+            logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
+            return self._dead_letter(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
+        self._sinks.emit(Woken(subject, wake.key, wake.ending))
+        if wake.calls == WAKES_RESERVED + 1:
+            logger.warning(IN_VAIN, wake.task, entry.routing_key, wake.calls - 1, wake.key)
+        return None
+
+    def _leave_to_others(
+        self, wake: Wake, entry: ParkedMessage, subject: Subject
+    ) -> Sequence[Wake]:
+        """It stays where it is; one that is to end, and is not ended by its own workers, dies."""
+        which = (wake.key, wake.task)
+        times = self._left.get(which, 0) + 1
+        if len(self._left) >= REMEMBERED:
+            self._left.clear()
+        self._left[which] = times
+        if times == 1:
+            self._sinks.emit(LeftToOthers(subject, wake.key, entry.broker))
+        if wake.ending is not None and times > LEFT_TO_END:
+            return self._dead_letter(wake.key, wake.task, subject.task_name, Cause.OTHER_BROKER)
+        return self._backend.hand_back(wake.key, wake.task).wakes
+
+    def _subject(self, task: str, name: str, carried: Mapping[str, str] = {}) -> Subject:
+        """The template is known where the task is; elsewhere there is none."""
+        definition = getattr(self._app.tasks.get(name), "lock_definition", None)
+        return Subject(task_id_of(task), name, definition.label if definition else "", carried)
+
+    def _note_version(self, wake: Wake, exc: OfAnotherVersion) -> None:
+        """Once for each message, however often it is woken."""
+        if wake.task not in self._of_another_version:
+            if len(self._of_another_version) >= REMEMBERED:
+                self._of_another_version.clear()
+            self._of_another_version.add(wake.task)
+            logger.warning("%s waits for %s: %s", wake.task, wake.key, exc)
+
+    def _note_broker(self, wake: Wake, broker: str) -> None:
+        """Once for each broker: it may be our own, called by another name."""
+        if broker not in self._other_brokers:
+            self._other_brokers.add(broker)
+            logger.warning(
+                "%s waits for a worker at the broker %s; here it is %s, and it is left in the lock "
+                "store. If workers run there, all is well. If that is the same broker under "
+                "another address, or was this one's before it moved, set dlock_broker to the "
+                "first of the two names in all processes (see the page 'Change the broker')",
+                wake.task,
+                broker,
+                self.broker,
+            )
+
+    def _publish(self, entry: ParkedMessage, producer: Any) -> None:
+        history = {**entry.headers.get(HISTORY, {}), "key": entry.key, "called": time.time()}
+        policy = self._app.conf.task_publish_retry_policy
+        with self._app.producer_or_acquire(producer) as acquired:
+            acquired.publish(
+                entry.body,
+                exchange=entry.exchange,
+                routing_key=entry.routing_key,
+                content_type=entry.content_type,
+                content_encoding=entry.content_encoding,
+                compression=entry.headers.get("compression", ""),  # it came unpacked
+                headers={**entry.headers, "eta": None, HISTORY: history},
+                retry=bool(self._app.conf.task_publish_retry),
+                retry_policy=policy,
+                **entry.properties,
+            )

@@ -1,0 +1,201 @@
+"""What people do to locks by hand, and the dead messages that they are shown for it.
+
+An action names what was shown, and touches nothing else: a key that went to another holder since it
+was looked at is left alone. Whoever is woken by it is woken by the process that did it, as with
+any operation. Nothing of a message is unpickled, whatever it says that it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from celery_dlock.core.state import Cause, Claim, Left, Outcome, task_id_of
+from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.ops.overview import Held, instant, time_of
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import DeadMessage, LockBackend
+
+#: What becomes of a holder whose key is released.
+CONSEQUENCES = (
+    "A body that still runs goes on until its next renewal, a third of the lease from now at the "
+    'latest. Then its lease is lost; with on_lost="abort" it is aborted.',
+    "Its writes that are fenced are refused from the next holder's first one on.",
+    "Its writes that are not fenced are NOT stopped: two bodies may write at once.",
+    "If the store keeps its message (keep=True) it runs again, and this run counts as a lost one.",
+)
+
+#: The dead that are looked through for one task.
+ALL_DEAD = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The message of one task in the queue of one key; ``task`` is its whole identity."""
+
+    key: str
+    task: str
+
+    @property
+    def task_id(self) -> str:
+        return task_id_of(self.task)
+
+
+def release(app: Any, key: str, holder: Held) -> bool:
+    """Take *key* from *holder*, as if its lease had expired now; ``False`` if it had it no more.
+
+    A body that still runs learns of it with its next renewal, a third of the lease from now at the
+    latest: its lease is lost, and its writes are refused where they are fenced. If the store keeps
+    its message it runs again, and the run counts as lost.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`; whether it was released is then unknown.
+    """
+    here = runtime(app)
+    task, _, nonce = holder.owner.rpartition("|")
+    claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit)
+    reply = here.existing_store().leave(claim, Outcome.ABANDONED)
+    here.wake(reply.wakes)
+    return isinstance(reply.verdict, Left)
+
+
+def find(app: Any, task_ids: Collection[str]) -> list[Message]:
+    """The messages that wait, or were woken, under any of these ids."""
+    return [Message(*found) for found in runtime(app).existing_store().parked(task_ids)]
+
+
+def cancel(app: Any, message: Message) -> bool:
+    """Have *message* end as revoked instead of waiting on; ``False`` if it waits no more.
+
+    What runs goes on, and a duplicate that is on its way from the broker still comes.
+    """
+    here = runtime(app)
+    reply = here.existing_store().cancel(message.key, message.task)
+    here.wake(reply.wakes)
+    return reply.verdict
+
+
+def dead(app: Any, limit: int = 100) -> list[DeadMessage]:
+    """Messages that wait for a person, the oldest first."""
+    return runtime(app).existing_store().dead(limit)
+
+
+def dead_letters_of(backend: LockBackend, task_id: str) -> tuple[DeadMessage, ...]:
+    """The dead messages of one task, among the first ten thousand."""
+    return tuple(b for b in backend.dead(ALL_DEAD) if task_id_of(b.dead.task) == task_id)
+
+
+def dead_under(app: Any, task_id: str) -> list[Message]:
+    """The dead messages of one task, to be replayed."""
+    found = dead_letters_of(runtime(app).existing_store(), task_id)
+    return [Message(letter.key, letter.dead.task) for letter in found]
+
+
+def expired(app: Any, messages: Collection[Message]) -> set[Message]:
+    """Those dead *messages* that a worker would discard, and the store forget: to replay one of
+    them loses it.
+    """
+    found = {Message(b.key, b.dead.task): b.message for b in dead(app, ALL_DEAD)}
+    return {each for each in messages if each in found and _has_expired(each.key, found[each])}
+
+
+def _has_expired(key: str, message: bytes) -> bool:
+    try:
+        expires = datetime.fromisoformat(ParkedMessage.decode(key, message).headers["expires"])
+    except (Undecodable, OfAnotherVersion, LookupError, TypeError, ValueError):
+        return False
+    return (expires if expires.tzinfo else expires.replace(tzinfo=UTC)) < datetime.now(UTC)
+
+
+def replay(app: Any, message: Message) -> bool:
+    """Have a dead *message* wait for its key again; ``False`` if it is not dead.
+
+    That it lost runs, or is done, is forgotten: it runs.
+    """
+    here = runtime(app)
+    reply = here.existing_store().replay(message.key, message.task)
+    here.wake(reply.wakes)
+    return reply.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterEntry:
+    """A dead message of ``size`` bytes; ``task`` is its whole identity.
+
+    ``name`` of its task, ``arguments`` and ``broker`` are ``None`` where the envelope does not
+    tell. The arguments may be secret; a publisher can say with ``argsrepr`` how they are to be
+    shown.
+    """
+
+    key: str
+    task_id: str
+    task: str
+    name: str | None
+    arguments: str | None
+    broker: str | None
+    cause: Cause
+    since: datetime
+    size: int
+
+    @classmethod
+    def of(cls, letter: DeadMessage) -> Self:
+        name = arguments = broker = None
+        try:
+            entry = ParkedMessage.decode(letter.key, letter.message)
+        except (Undecodable, OfAnotherVersion):
+            pass
+        else:
+            name, arguments = _text(entry.headers.get("task")), _arguments(entry)
+            broker = _text(entry.broker)
+        dead = letter.dead
+        return cls(
+            letter.key,
+            task_id_of(dead.task),
+            dead.task,
+            name,
+            arguments,
+            broker,
+            dead.cause,
+            instant(dead.at),
+            len(letter.message),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterList:
+    """The first that are dead, those first that are dead longest, and whether there are *more*.
+
+    *now* is the store's, as are the instants.
+    """
+
+    found: tuple[DeadLetterEntry, ...]
+    more: bool
+    now: datetime
+
+    @classmethod
+    def of(cls, app: Any, limit: int) -> Self:
+        """The first *limit*. Raises :exc:`~celery_dlock.BackendUnavailable`."""
+        backend = runtime(app).existing_store()
+        letters = backend.dead(limit + 1)
+        more = len(letters) > limit
+        return cls(tuple(map(DeadLetterEntry.of, letters[:limit])), more, time_of(backend))
+
+
+def _arguments(entry: ParkedMessage) -> str | None:
+    """As the publisher wants them shown; else as they are, if that can be read without danger."""
+    args, kwargs = (_text(entry.headers.get(name)) for name in ("argsrepr", "kwargsrepr"))
+    if args is not None or kwargs is not None:
+        return f"{args or '()'} {kwargs or '{}'}"
+    if entry.content_type != "application/json":
+        return None
+    try:
+        body = json.loads(entry.body)
+        return f"{body[0]!r} {body[1]!r}"
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,155 @@
+"""Which checks an application needs: those of its store, of its broker, and of its tasks.
+
+No password is in what the doctor shows, and none should be in what Celery shows to whoever asks.
+What a server said may quote one, or bring a terminal to do things.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.ops.doctor.broker import examine_broker
+from celery_dlock.ops.doctor.finding import Case, Clock, Finding, asked
+from celery_dlock.ops.doctor.tasks import Locked, examine_tasks
+from celery_dlock.registry import BACKENDS, load, scheme_of
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.startup import check_broker, check_countdowns, check_leases
+
+_LOGIN = re.compile(r"://([^:@]*):(.*)@")
+_SECRET = re.compile(r"pass|secret|token|credential|api_?key", re.IGNORECASE)
+
+#: The settings that the doctor reads and that may have a password.
+_READ = (
+    *("dlock_url", "broker_url", "broker_read_url", "broker_write_url", "result_backend"),
+    *("dlock_backend_options", "broker_transport_options", "result_backend_transport_options"),
+    *("broker_password", "redis_password", "dlock_history"),
+)
+
+
+def secrets_of(conf: Any, names: Iterable[str] = _READ) -> frozenset[str]:
+    """Every password in the settings of these *names*, as it is written and as it is sent."""
+    found = (secret for name in names for secret in _in_value(name, conf.get(name)))
+    return frozenset(found) - {""}
+
+
+def shown(finding: Finding, secrets: Iterable[str]) -> Finding:
+    """*finding* as it may be shown. What it promises is our own text."""
+    hidden = sorted(secrets, key=len, reverse=True)
+
+    def plain(text: str) -> str:
+        for secret in hidden:
+            text = text.replace(secret, "***")
+        return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+    return replace(
+        finding,
+        where=plain(finding.where),
+        found=plain(finding.found),
+        fix=plain(finding.fix),
+    )
+
+
+def _in_value(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _in_value(str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _in_value(name, inner)
+    elif isinstance(value, str):
+        yield from _in_url(value)
+        if _SECRET.search(name):
+            yield value
+
+
+def _in_url(text: str) -> Iterator[str]:
+    for url in (text, *text.split(";")):
+        for _, password in _LOGIN.findall(url):
+            yield password
+            yield unquote(password)
+        try:
+            query = parse_qsl(urlsplit(url).query)
+        except ValueError:
+            continue
+        yield from (value for name, value in query if _SECRET.search(name))
+
+
+def examine_report(case: Case) -> Iterator[Finding]:
+    """Celery hides settings by their names, and looks into dicts for more, but not into lists."""
+    for name, shown in case.conf.table().items():
+        if "dlock_" not in name.lower():
+            continue
+        text = repr(shown)
+        if any(secret in text for secret in secrets_of(case.conf, [name])):
+            yield Finding(
+                "password-reported",
+                "weak",
+                name,
+                promise="Whoever may use the broker reads a password with `celery inspect conf`, "
+                "and `celery report` has it, which goes into bug reports.",
+                found="a password under a name, or in a list, where Celery does not hide it",
+                fix="put it into the URL, which is hidden, or in a dict under a name with "
+                "'password' or 'secret' in it",
+            )
+
+
+_ORDER = ("broken", "weak", "unknown")
+
+
+def examine(app: Any, clock: Clock = time.time) -> list[Finding]:
+    """What breaks a promise in the configuration of *app*, the worst first. Changes nothing.
+
+    What cannot be looked at is a finding, too; there is no password in any.
+    """
+    secrets = secrets_of(app.conf)
+    found = [shown(finding, secrets) for finding in _examine(app, clock)]
+    return sorted(found, key=lambda finding: _ORDER.index(finding.severity))
+
+
+def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
+    try:
+        app.loader.import_default_modules()
+        app.finalize()
+        here = runtime(app)
+        check_leases(app, here)
+        check_broker(here)
+        check_countdowns(app, here.policy)
+    except Exception as exc:  # a sink that cannot be imported, a task that is defined wrongly
+        ours = isinstance(exc, ConfigurationError)
+        yield Finding(
+            "settings",
+            "broken",
+            "settings",
+            promise="No worker starts. The rest is looked at once this is fixed.",
+            found=str(exc) if ours else f"{type(exc).__name__}: {exc}",
+            fix="do as it says",
+        )
+        return
+    case = Case(app, here.settings, clock)
+    tasks = Locked.all_of(case, here.policy)
+    yield from asked("store", _store(case))
+    yield from asked("settings", examine_report(case))
+    yield from asked("broker", examine_broker(case, tasks))
+    yield from asked("tasks", examine_tasks(case, tasks, type(here.backend)))
+
+
+def _store(case: Case) -> Iterator[Finding]:
+    scheme = scheme_of(case.settings.url)
+    if scheme not in BACKENDS:
+        yield Finding(
+            "store-unread",
+            "unknown",
+            "store",
+            promise="Whether the store is configured well cannot be said.",
+            found=f"the doctor knows no checks for {scheme}://",
+            fix="see the documentation of that store",
+        )
+        return
+    provided = BACKENDS[scheme]
+    yield from load(provided.checks, provided.extra, "the doctor")(case)

@@ -1,0 +1,163 @@
+"""The tasks of an application that take locks, and what Celery was told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from celery_dlock.contention import Policy, Queueing, Skip, queueing
+from celery_dlock.ops.doctor.finding import Case, Finding, listed
+from celery_dlock.stores.base import Guarantee, LockBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One task; ``longest`` is how many seconds a body may run, if anything limits that."""
+
+    name: str
+    task: Any
+    policy: Policy
+    longest: float | None
+    fenced: bool
+
+    @classmethod
+    def all_of(cls, case: Case, default: Policy) -> list[Self]:
+        """Those of *case*, by name. *default* is the policy of tasks that name none."""
+        tasks = sorted(case.app.tasks.items())
+        return [
+            cls._of(name, task, case, default)
+            for name, task in tasks
+            if hasattr(task, "lock_definition")
+        ]
+
+    @classmethod
+    def _of(cls, name: str, task: Any, case: Case, default: Policy) -> Self:
+        definition = task.lock_definition
+        limit = task.time_limit or case.conf.task_time_limit
+        longest = limit or definition.max_hold or case.settings.max_hold
+        fenced = "fencing_token" in definition.injects
+        return cls(name, task, definition.policy or default, longest, fenced)
+
+    @property
+    def waits(self) -> Queueing | None:
+        """How its messages wait in the store, if they do."""
+        return queueing(self.policy)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the store has its message until it is through."""
+        return self.waits is not None and self.waits.keep
+
+    @property
+    def late(self) -> bool:
+        """Whether its message is acknowledged when it is through."""
+        return bool(self.task.acks_late)
+
+    @property
+    def countdown(self) -> float:
+        """Seconds that a retry may wait in the broker, as far as that is configured."""
+        options = vars(type(self.task))
+        backs_off = options.get("autoretry_for") and options.get("retry_backoff")
+        most = options.get("retry_backoff_max", 600) if backs_off else 0
+        return float(max(self.task.default_retry_delay or 0, most))
+
+
+def examine_tasks(
+    case: Case, tasks: Sequence[Locked], store: type[LockBackend]
+) -> Iterator[Finding]:
+    """All that concerns *tasks*, whose locks are kept in a *store*."""
+    yield from _killed_workers(tasks)
+    yield from _killed_children(case, tasks)
+    yield from _prefetched(case, tasks)
+    yield from _skipped(case, tasks)
+    yield from _fenced(tasks, store)
+
+
+def _killed_workers(tasks: Sequence[Locked]) -> Iterator[Finding]:
+    early = [task.name for task in tasks if not task.late and not task.kept]
+    if early:
+        yield Finding(
+            "tasks-acks-late",
+            "broken",
+            _named(early),
+            promise="A worker that is killed loses the tasks that it runs: their messages were "
+            "acknowledged before.",
+            found="acks_late is False, which is Celery's default",
+            fix="task_acks_late = True and task_reject_on_worker_lost = True, or "
+            "on_contention=Queue(keep=True)",
+        )
+
+
+def _killed_children(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
+    """Only prefork has children; then Celery takes the task for failed."""
+    if case.conf.worker_pool != "prefork":
+        return
+    lost = [
+        task.name
+        for task in tasks
+        if task.late and not task.kept and not task.task.reject_on_worker_lost
+    ]
+    if lost:
+        yield Finding(
+            "tasks-killed-child",
+            "weak",
+            _named(lost),
+            promise="A task whose process is killed, as when memory is short, has failed and is "
+            "not run again.",
+            found="reject_on_worker_lost is not set",
+            fix="task_reject_on_worker_lost = True, or on_contention=Queue(keep=True)",
+        )
+
+
+def _prefetched(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
+    most = case.conf.worker_prefetch_multiplier
+    queued = [task.name for task in tasks if task.waits is not None]
+    if queued and most != 1:
+        yield Finding(
+            "tasks-prefetch",
+            "weak",
+            _named(queued),
+            promise="A task whose turn has come may lie in a worker that is busy with others, and "
+            "its key with it; and tasks arrive in another order than they were sent.",
+            found=f"worker_prefetch_multiplier = {most}",
+            fix="worker_prefetch_multiplier = 1",
+        )
+
+
+def _skipped(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
+    conf = case.conf
+    told = conf.get("dlock_sinks") or conf.get("dlock_history")
+    mute = [
+        task.name
+        for task in tasks
+        if isinstance(task.policy, Skip) and (task.task.ignore_result or not conf.result_backend)
+    ]
+    if mute and not told:
+        yield Finding(
+            "tasks-skip-unseen",
+            "weak",
+            _named(mute),
+            promise="That a task was skipped, and because of whom, is told to nobody.",
+            found="no result is kept (ignore_result, or no result_backend), no sink is named",
+            fix="result_backend and ignore_result=False, or dlock_sinks",
+        )
+
+
+def _fenced(tasks: Sequence[Locked], store: type[LockBackend]) -> Iterator[Finding]:
+    fenced = [task.name for task in tasks if task.fenced]
+    if fenced and store.guarantee is Guarantee.BEST_EFFORT:
+        yield Finding(
+            "tasks-fencing",
+            "weak",
+            _named(fenced),
+            promise="After a failover a later holder's token may be smaller: the fence then "
+            "refuses it, or lets a late write pass.",
+            found=f"it asks for fencing_token, and {store.__name__} is best effort",
+            fix="fencing.mint() lets the database issue the token; or take another store, and "
+            'dlock_require = ["monotone-fencing"]',
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"task {listed(names)}"

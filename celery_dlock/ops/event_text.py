@@ -1,0 +1,179 @@
+"""Instants, ordinals, names and events as they stand in a sentence, for timelines and answers.
+
+What others sent stays plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Self
+
+from celery_dlock.monitoring.history_reader import HistoryEntry
+
+#: Of an error so many characters go into a sentence.
+LONGEST_ERROR = 400
+
+#: Seconds of a day, an hour and a minute, with the unit below.
+_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How instants are told: in the application's time zone, with the date if it is another day.
+
+    *now* is the lock store's, where that was asked: what it says is compared with it.
+    """
+
+    now: datetime
+    zone: tzinfo
+
+    @classmethod
+    def of(cls, app: Any, now: datetime | None = None) -> Self:
+        return cls(now or datetime.now(UTC), app.timezone)
+
+    def tell(self, instant: datetime) -> str:
+        local, today = instant.astimezone(self.zone), self.now.astimezone(self.zone)
+        return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M:%S}"
+
+    def tell_seconds(self, since_1970: object) -> str | None:
+        """The same for what others have written down; ``None`` for what is no instant."""
+        if not isinstance(since_1970, int | float):
+            return None
+        try:
+            return self.tell(datetime.fromtimestamp(since_1970, UTC))
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def until(self, instant: datetime) -> float:
+        """Seconds from now on; negative if it has passed."""
+        return (instant - self.now).total_seconds()
+
+
+def ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number % 10, 'th')}"
+
+
+def count(number: int, one: str, more: str | None = None) -> str:
+    """``1 time``, ``2 times``."""
+    return f"{number} {one if number == 1 else more or f'{one}s'}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """*names* with commas and an "and"; of many the first *most*."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def lasting(duration: float) -> str:
+    """A *duration* in seconds in its two largest units, rounded down: ``48 s``, ``3 min 5 s``."""
+    whole = max(0, int(duration))
+    for size, unit, below, smaller in _UNITS:
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {unit} {rest} {smaller}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def short(text: object) -> str:
+    """*text*, or its beginning."""
+    whole = str(text)
+    return whole if len(whole) <= LONGEST_ERROR else f"{whole[: LONGEST_ERROR - 1]}…"
+
+
+def describe(entry: HistoryEntry, clock: Clock) -> str:
+    """What happened and when, such as ``at 12:03:11 took 'order:42' with token 17``."""
+    words = _DESCRIPTIONS.get(entry.event, _unknown)
+    return f"at {clock.tell(entry.at)} {words(entry, entry.details)}"
+
+
+def _acquired(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    token = f" with token {entry.token}" if entry.token else ""
+    waited = details.get("waited") or 0.0
+    after = f" after it had waited {seconds(waited)}" if waited else ""
+    return f"took {entry.key!r}{token}{after}"
+
+
+def _contended(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    holder = details.get("holder")
+    by = f"was held by {holder}" if holder else "was reserved for one that waits"
+    return f"was refused: {entry.key!r} {by}"
+
+
+def _skipped(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    holder = details.get("holder")
+    by = f"was held by {holder}" if holder else "had a newer one waiting, which took its place"
+    return f"was skipped: {entry.key!r} {by}"
+
+
+def _parked(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    how = "was refused and waits" if details.get("refused") else "took its place as it was sent"
+    return f"{how} in the queue of {entry.key!r}"
+
+
+def _woken(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    ending = details.get("ending")
+    why = f"to end, because it was {ending}" if ending else "because its turn had come"
+    return f"was woken from the queue of {entry.key!r} {why}"
+
+
+def _rescheduled(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    countdown = float(details.get("countdown") or 0.0)
+    return f"was rescheduled by {seconds(countdown)}: {short(details.get('reason'))}"
+
+
+def _released(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    held = float(details.get("held") or 0.0)
+    ended = _OUTCOMES.get(str(details.get("outcome")), str(details.get("outcome")))
+    return f"released {entry.key!r} after {seconds(held)}: {ended}"
+
+
+def _timed_out(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    return f"gave up on {entry.key!r} after {seconds(float(details.get('waited') or 0.0))}"
+
+
+def _unknown(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    return f"{entry.event} {entry.key or ''} {short(dict(details))}"
+
+
+_OUTCOMES = {
+    "done": "it had ended",
+    "over": "its delivery ended, and it goes on elsewhere or not at all",
+    "repeat": "its lock was lost, and it runs again",
+    "abandoned": "its run was lost",
+    "unused": "its message went back to the broker",
+}
+
+_DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = {
+    "Acquired": _acquired,
+    "Contended": _contended,
+    "Skipped": _skipped,
+    "Parked": _parked,
+    "Woken": _woken,
+    "Rescheduled": _rescheduled,
+    "Released": _released,
+    "TimedOut": _timed_out,
+    "LeftToOthers": lambda entry, d: (
+        f"was woken for {entry.key!r} and left to the workers at its broker {d.get('broker')}"
+    ),
+    "TooLarge": lambda _, d: f"was too large for the lock store, with {d.get('size')} bytes",
+    "Revoked": lambda entry, _: f"was revoked while it waited for {entry.key!r}",
+    "DeadLettered": lambda entry, d: f"became a dead letter, of {entry.key!r}: {d.get('cause')}",
+    "Dropped": lambda _, d: f"had a duplicate dropped, because it was {d.get('reason')} already",
+    "Lost": lambda entry, d: f"lost {entry.key!r}: {short(d.get('reason'))}",
+    "StaleRejected": lambda entry, _: f"was refused a late write to {entry.key!r}",
+    "Unavailable": lambda _, d: f"got no answer from the lock store: {short(d.get('error'))}",
+    "TickSent": lambda _, d: f"sent the tick of {d.get('due')}",
+    "TickRepeated": lambda _, d: f"sent the tick of {d.get('due')} again",
+    "TicksMissed": lambda _, d: f"left out the ticks from {d.get('first')} to {d.get('until')}",
+    "Missing": lambda _, d: f"{count(int(d.get('events') or 0), 'event')} could not be kept",
+}

@@ -1,0 +1,525 @@
+"""Why did my task not run? And what has become of a key?
+
+The lock store is believed first: what it says is so now, that a task runs, waits or is dead. A
+final result comes next, then the last event, then whatever else Celery has written down. Who does
+not answer is named in the answer, which is one word, the reasons, and the names in them.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from celery import states
+
+from celery_dlock.core.canonical import canonical
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import Cause, task_id_of
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockTimeout
+from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
+from celery_dlock.ops.event_text import Clock, count, describe, listed, ordinal, seconds, short
+from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
+from celery_dlock.ops.overview import Held, KeyDetails, Line, QueueEntry, brokers_in_queue, instant
+
+_NOTHING = StoreFacts(datetime.min.replace(tzinfo=UTC))
+
+
+class State(StrEnum):
+    """What has become of a task, in one word."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    WOKEN = "woken"
+    RESCHEDULED = "rescheduled"
+    SKIPPED = "skipped"
+    DROPPED = "dropped"
+    DONE = "done"
+    FAILED = "failed"
+    DEAD = "dead"
+    REVOKED = "revoked"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A state, the reasons for it, and the keys and the other tasks that they name."""
+
+    state: State
+    reasons: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+
+def has_ended(facts: Facts, clock: Clock) -> Verdict | None:
+    """By its result, if that is final."""
+    result = facts.result
+    if result is None:
+        return None
+    at = f" at {clock.tell(result.at)}" if result.at else ""
+    if result.skip is not None:
+        return _skip(result.skip, at, clock)
+    if result.state == states.SUCCESS:
+        return Verdict(State.DONE, (f"was done{at}: its result is stored",))
+    if result.state == states.REVOKED:
+        event = facts.latest("Revoked")
+        return _of(State.REVOKED, event, clock) if event else _revoked(at)
+    if result.state == states.FAILURE:
+        return _failure(result, at)
+    return None
+
+
+def has_happened(facts: Facts, clock: Clock) -> Verdict | None:
+    """By the last event that decides anything."""
+    last = facts.latest(*_AFTER)
+    if last is None:
+        return None
+    state = _AFTER[last.event]
+    if last.event == "Dropped":
+        return _dropped(facts, last, clock)
+    if last.event == "Released":
+        state = _RELEASED.get(str(last.details.get("outcome")), State.UNKNOWN)
+    if last.event == "Rescheduled":
+        return _rescheduled(facts, last, clock)
+    if facts.store is None:
+        return _of(_WITHOUT_STORE.get(last.event, state), last, clock)
+    return _of(state, last, clock, _HINTS.get(last.event))
+
+
+def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
+    """By a state that is not final, which may be an old one."""
+    result = facts.result
+    if result is None:
+        return None
+    if result.state == states.RETRY:
+        error = result.value
+        keys = (error.key,) if isinstance(error, LockContended) else ()
+        tasks = (error.holder,) if isinstance(error, LockContended) and error.holder else ()
+        why = f"was rescheduled: {short(error)}"
+        return Verdict(State.RESCHEDULED, (why,), keys, tasks)
+    if result.state == states.STARTED:
+        why = "was started by a worker, and holds no lock: it may ask for it, or be gone"
+        return Verdict(State.RUNNING, (why,))
+    why = f"the result backend says {short(result.state)}, and the lock store knows nothing of it"
+    return Verdict(State.UNKNOWN, (why,))
+
+
+def besides(facts: Facts, state: State, clock: Clock) -> list[str]:
+    """What else has happened to it, that a person should know."""
+    found: list[str] = []
+    for event, told_by in _BESIDES:
+        entries = facts.all(event)
+        if entries and state is not told_by:
+            often = f" ({count(len(entries), 'time')} in all)" if len(entries) > 1 else ""
+            found.append(f"{describe(entries[-1], clock)}{often}")
+    return found
+
+
+def _skip(skip: Any, at: str, clock: Clock) -> Verdict:
+    key, holder, since, reason = (skip.get(name) for name in ("key", "holder", "since", "reason"))
+    tasks = (holder,) if isinstance(holder, str) else ()
+    if reason is not None:
+        why = short(reason)
+    elif holder is None:
+        why = f"{key!r} was reserved for one that waits"
+    else:
+        then = clock.tell_seconds(since)
+        why = f"{key!r} was held by {short(holder)}{f' since {then}' if then else ''}"
+    return Verdict(State.SKIPPED, (f"was skipped{at}: {why}",), (str(key),), tasks)
+
+
+def _failure(result: Result, at: str) -> Verdict:
+    error = result.value
+    if not isinstance(error, LockContended):
+        why = f"failed{at}: {type(error).__name__}: {short(error)}"
+        key = getattr(error, "key", None)
+        return Verdict(State.FAILED, (why,), (key,) if isinstance(key, str) else ())
+    if isinstance(error, LockTimeout) and error.holder is None:
+        why = f"it gave up after it had waited {seconds(error.waited)} for {error.key!r}"
+    else:
+        why = short(error)
+    tasks = (error.holder,) if error.holder else ()
+    return Verdict(
+        State.FAILED, (f"failed{at}: {type(error).__name__}: {why}",), (error.key,), tasks
+    )
+
+
+def _revoked(at: str) -> Verdict:
+    return Verdict(State.REVOKED, (f"was revoked{at}",))
+
+
+def _dropped(facts: Facts, last: HistoryEntry, clock: Clock) -> Verdict:
+    """A duplicate was; the task itself may have been through before."""
+    ran = next((e for e in facts.all("Released") if e.details.get("outcome") == "done"), None)
+    reason = str(last.details.get("reason"))
+    at = clock.tell(last.at)
+    why = f"had a delivery dropped at {at}: {facts.task_id} is {reason} already"
+    if ran is not None and reason == "done":
+        return Verdict(State.DONE, (describe(ran, clock), why), _keys(ran))
+    return Verdict(State.DROPPED, (why,), _keys(last))
+
+
+def _rescheduled(facts: Facts, last: HistoryEntry, clock: Clock) -> Verdict:
+    refused = facts.latest("Contended")
+    holder = refused.details.get("holder") if refused else None
+    return Verdict(
+        State.RESCHEDULED,
+        _tries(facts, last, clock),
+        _keys(refused) if refused else (),
+        (holder,) if isinstance(holder, str) else (),
+    )
+
+
+def _tries(facts: Facts, last: HistoryEntry, clock: Clock) -> tuple[str, ...]:
+    """How often it was rescheduled and why, and when it comes next; *last* is the last time."""
+    times = count(len(facts.all("Rescheduled")), "time")
+    due = last.at + timedelta(seconds=float(last.details.get("countdown") or 0.0))
+    left = clock.until(due)
+    following = (
+        f"its next try is in at most {seconds(left)}"
+        if left > 0
+        else f"its next try was due at {clock.tell(due)}: does a worker consume its queue?"
+    )
+    reason = short(last.details.get("reason"))
+    why = f"was rescheduled {times}, at {clock.tell(last.at)} because of this: {reason}"
+    return why, following
+
+
+def _of(state: State, entry: HistoryEntry, clock: Clock, hint: str | None = None) -> Verdict:
+    holder = entry.details.get("holder")
+    reasons = (describe(entry, clock), hint) if hint else (describe(entry, clock),)
+    return Verdict(state, reasons, _keys(entry), (holder,) if isinstance(holder, str) else ())
+
+
+def _keys(entry: HistoryEntry) -> tuple[str, ...]:
+    return (entry.key,) if entry.key is not None else ()
+
+
+#: What is so after an event, unless somebody else knows better: of some only the store does.
+_AFTER = {
+    "Acquired": State.UNKNOWN,
+    "Lost": State.UNKNOWN,
+    "Parked": State.UNKNOWN,
+    "LeftToOthers": State.UNKNOWN,
+    "Contended": State.UNKNOWN,
+    "Unavailable": State.UNKNOWN,
+    "TooLarge": State.UNKNOWN,
+    "Released": State.DONE,
+    "Dropped": State.DROPPED,
+    "Rescheduled": State.RESCHEDULED,
+    "Woken": State.WOKEN,
+    "Skipped": State.SKIPPED,
+    "TimedOut": State.FAILED,
+    "Revoked": State.REVOKED,
+    "DeadLettered": State.DEAD,
+}
+
+_WITHOUT_STORE = {
+    "Acquired": State.RUNNING,
+    "Parked": State.WAITING,
+    "LeftToOthers": State.WAITING,
+}
+
+_RELEASED = {
+    "done": State.DONE,
+    "over": State.RESCHEDULED,
+    "repeat": State.RESCHEDULED,
+    "abandoned": State.UNKNOWN,
+    "unused": State.RESCHEDULED,
+}
+
+_HINTS = {
+    "Acquired": "it holds nothing any more: it has ended just now, or its worker is gone",
+    "Lost": "nothing says how it ended: its body may run on without it, or its worker is gone",
+    "Parked": "the lock store has it no more, and nothing says what became of it",
+    "LeftToOthers": "the lock store has it no more, so a worker there has taken it",
+    "Contended": "nothing says what became of it",
+    "Woken": "no worker has taken it since: does one consume its queue?",
+    "DeadLettered": "it is not among the dead any more",
+}
+
+_BESIDES = (
+    ("Lost", None),
+    ("StaleRejected", None),
+    ("Dropped", State.DROPPED),
+    ("Unavailable", None),
+    ("TooLarge", None),
+    ("LeftToOthers", State.UNKNOWN),
+    ("Rescheduled", State.RESCHEDULED),
+)
+
+
+def _in_store(facts: Facts) -> StoreFacts:
+    return facts.store or _NOTHING
+
+
+def runs(facts: Facts, clock: Clock) -> Verdict | None:
+    live = [(key, held) for key, held in _in_store(facts).holds if held.expires > clock.now]
+    if not live:
+        return None
+    reasons = [
+        f"runs, and has held {key!r} since {clock.tell(held.since)}"
+        f"{f' with token {held.token}' if held.token else ''}; its lease ends at "
+        f"{clock.tell(held.expires)} unless its worker renews it"
+        for key, held in live
+    ]
+    return Verdict(State.RUNNING, tuple(reasons), tuple(key for key, _ in live))
+
+
+def has_expired(facts: Facts, clock: Clock) -> Verdict | None:
+    """It was running when the store heard of it last."""
+    reasons = tuple(
+        f"held {key!r}{f' with token {held.token}' if held.token else ''} until its lease ended at "
+        f"{clock.tell(held.expires)}, and did not release it: its worker is gone, or cut off"
+        for key, held in _in_store(facts).holds
+    )
+    keys = tuple(key for key, _ in _in_store(facts).holds)
+    return Verdict(State.UNKNOWN, reasons, keys) if reasons else None
+
+
+def stands_in_line(facts: Facts, clock: Clock) -> Verdict | None:
+    places = _in_store(facts).places
+    woken = [place for place in places if place.entry.woken]
+    if woken:
+        reasons = (_woken(woken[0], clock), *_elsewhere(woken[0], facts))
+        return Verdict(State.WOKEN, reasons, (woken[0].key,))
+    if not places:
+        return None
+    place = max(places, key=lambda place: place.entry.parked)
+    ahead = tuple(held.task_id for held in place.holders) + place.woken
+    if place.entry.parked:
+        reasons = (_waits(place, facts, clock), *_elsewhere(place, facts))
+        return Verdict(State.WAITING, reasons, (place.key,), ahead)
+    last = facts.latest("Rescheduled")
+    tried = _tries(facts, last, clock) if last else ()
+    return Verdict(
+        State.RESCHEDULED, (*tried, _comes_back(place, facts, clock)), (place.key,), ahead
+    )
+
+
+def _elsewhere(place: QueuePosition, facts: Facts) -> tuple[str, ...]:
+    broker = facts.brokers.get(place.key)
+    if not broker:
+        return ()
+    return (
+        f"belongs to the broker {broker}, which is not this application's: only a process at that "
+        "broker, or one with its name as dlock_broker, publishes it",
+    )
+
+
+def _woken(place: QueuePosition, clock: Clock) -> str:
+    if place.entry.ending is not None:
+        return (
+            f"was woken from the queue of {place.key!r} to end, because it was "
+            f"{place.entry.ending}; no worker has done so yet"
+        )
+    again = ", and it is woken again until one does" if place.entry.parked else ""
+    return f"its turn for {place.key!r} has come; no worker has taken it yet{again}"
+
+
+def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:
+    arrived = place.entry.arrived
+    waits = f"has waited since {clock.tell(arrived)} for" if arrived else "waits for"
+    until = f"; it gives up at {clock.tell(place.entry.until)}" if place.entry.until else ""
+    return f"{waits} {place.key!r} {_behind(place, facts, clock)}{until}"
+
+
+def _comes_back(place: QueuePosition, facts: Facts, clock: Clock) -> str:
+    until = f" until {clock.tell(place.entry.until)}" if place.entry.until else ""
+    return f"has a place in the queue of {place.key!r}{until}, {_behind(place, facts, clock)}"
+
+
+def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
+    others = place.number - 1
+    ahead = f", and {count(others, 'other')}" if others else ""
+    place_is = f"; its place is {ordinal(place.number)} of {place.total}"
+    if not place.holders:
+        if place.woken:
+            who = f"behind {listed(place.woken)}, woken and not taken by any worker yet"
+            return f"{who}{place_is}"
+        wakes = "; a worker that runs wakes the next one" if place.entry.parked else ""
+        return f"though nobody holds it now{wakes}{place_is}"
+    held, *more = place.holders
+    if more:
+        who = listed([_named(one.task_id, facts) for one in place.holders])
+        return f"behind {who}, which hold it{ahead}{place_is}"
+    token = f" with token {held.token}" if held.token else ""
+    ended = f" (its lease ended at {clock.tell(held.expires)})" if held.expires < clock.now else ""
+    since = f"which has held it since {clock.tell(held.since)}{token}{ended}"
+    return f"behind {_named(held.task_id, facts)}, {since}{ahead}{place_is}"
+
+
+def _named(task_id: str, facts: Facts) -> str:
+    name = facts.names.get(task_id)
+    return f"{task_id} ({name})" if name else task_id
+
+
+_CAUSES = {
+    Cause.RUNS_LOST: f"{MAX_LOST_RUNS} of its runs lost their lock",
+    Cause.UNREADABLE: "no worker could read its message",
+    Cause.UNKNOWN_TASK: "no worker knows its task",
+    Cause.UNPUBLISHABLE: "its message could not be published",
+    Cause.OTHER_BROKER: "it was to end, and no worker at its broker has ended it",
+}
+
+
+def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
+    if not _in_store(facts).dead:
+        return None
+    letter = _in_store(facts).dead[-1]
+    since = clock.tell(instant(letter.dead.at))
+    why = f"has been dead since {since}: {_CAUSES[letter.dead.cause]}, of {letter.key!r}"
+    return Verdict(State.DEAD, (why, f"`dlock replay {facts.task_id}` puts it back"), (letter.key,))
+
+
+__all__ = ["Answer", "KeyAnswer", "State", "explain", "explain_key"]
+
+#: By the certainty of what they know.
+_WITNESSES = (
+    runs,
+    stands_in_line,
+    is_dead,
+    has_ended,
+    has_expired,
+    has_happened,
+    is_on_its_way,
+)
+
+#: What the store says for certain.
+_NOW = (State.RUNNING, State.WAITING, State.WOKEN, State.DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What has become of one task, and why.
+
+    Each of ``sentences`` goes on after "the task"; ``gaps`` say who could not be asked. ``keys``
+    and ``tasks`` are those that the first sentences name; ``entries`` are its events in order. All
+    texts may be of whoever sends messages.
+    """
+
+    task_id: str
+    task_name: str | None
+    state: State
+    sentences: tuple[str, ...]
+    gaps: tuple[str, ...]
+    keys: tuple[str, ...]
+    tasks: tuple[str, ...]
+    entries: tuple[HistoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """How a key stands, who waits for it in order, and what has happened to it, in order.
+
+    ``line`` is ``None`` if the store did not answer, and ``unavailable`` says why. ``queue`` are
+    the first who wait. *now* is the store's, if it did.
+    """
+
+    key: str
+    line: Line | None
+    queue: tuple[QueueEntry, ...]
+    sentences: tuple[str, ...]
+    entries: tuple[HistoryEntry, ...]
+    now: datetime
+    unavailable: str = ""
+
+
+def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
+    """What the store, the result backend and the history say of a task.
+
+    It reads the names of all messages that wait, and up to ten thousand that are dead; where no
+    event or result tells its keys, how up to a hundred thousand of them stand.
+
+    Whoever of them does not answer is named in a sentence. The store is not asked if it is
+    *unavailable*, which says why. Raises :exc:`~celery_dlock.ConfigurationError` when the
+    configuration is not usable.
+    """
+    known = facts(app, task_id, store_unavailable=unavailable)
+    clock = Clock.of(app, known.store.now if known.store else None)
+    found = _verdict(known, clock)
+    gaps = known.unavailable if found.state in _NOW else (*known.unavailable, *known.unset)
+    return Answer(
+        task_id,
+        known.task_name,
+        found.state,
+        tuple(dict.fromkeys((*found.reasons, *besides(known, found.state, clock)))),
+        gaps,
+        found.keys,
+        found.tasks,
+        known.entries,
+    )
+
+
+def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAnswer:
+    """How *key* stands, the first *limit* who wait for it, and its last *events*.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be a key.
+    """
+    key = canonical(key)
+    clock = Clock.of(app)
+    sentences: list[str] = []
+    stands: Line | None = None
+    waiting: tuple[QueueEntry, ...] = ()
+    unavailable = ""
+    try:
+        near = KeyDetails.of(app, key, limit)
+        stands, clock = near.line, Clock.of(app, near.now)
+        if stands.woken or stands.waiting:
+            waiting = near.queue
+        sentences += _of_line(stands, waiting, clock)
+        sentences += [
+            f"{task_id_of(task)} belongs to another broker, {broker}"
+            for task, broker in brokers_in_queue(app, key, waiting).items()
+        ]
+    except BackendUnavailable as exc:
+        unavailable = str(exc)
+        sentences.append(f"the lock store did not answer: {unavailable}")
+    entries, gap = _events(app, key, events)
+    return KeyAnswer(key, stands, waiting, (*sentences, *gap), entries, clock.now, unavailable)
+
+
+def _verdict(known: Facts, clock: Clock) -> Verdict:
+    for witness in _WITNESSES:
+        found = witness(known, clock)
+        if found is not None:
+            return found
+    where = "in the broker for a worker that consumes its queue"
+    if known.store is None:
+        why = f"is not known: it may run, it may wait for its key or {where}, or there was none"
+    else:
+        why = f"is not known: it may wait {where}, it may have ended long ago, or there was none"
+    return Verdict(State.UNKNOWN, (why,))
+
+
+def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:
+    if stands.unreadable:
+        return [f"the lock store answers, and cannot read this key: {stands.unreadable}"]
+    found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
+    if stands.woken:
+        found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
+    if stands.waiting:
+        since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
+        found.append(f"{count(stands.waiting, 'message waits', 'messages wait')}{since}")
+    places = [entry.task_id for entry in waiting if not entry.parked]
+    if places:
+        found.append(f"a place is kept for {listed(places)}, to come back by itself")
+    return found
+
+
+def _of_holder(held: Held, clock: Clock) -> str:
+    token = f" with token {held.token}" if held.token else ""
+    since, expires = clock.tell(held.since), clock.tell(held.expires)
+    if held.expires > clock.now:
+        return f"{held.task_id} has held it since {since}{token}; its lease lasts until {expires}"
+    return f"{held.task_id} held it from {since} on{token}, until its lease ended at {expires}"
+
+
+def _events(app: Any, key: str, limit: int) -> tuple[tuple[HistoryEntry, ...], tuple[str, ...]]:
+    try:
+        with closing(HistoryReader.from_app(app)) as reader:
+            return tuple(reversed(reader.of_key(key, limit))), ()
+    except (BackendUnavailable, ConfigurationError) as exc:
+        return (), (str(exc),)

@@ -1,0 +1,329 @@
+"""What store, result backend and history know of one task, and who of them is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import states
+from celery.backends.base import DisabledBackend
+
+from celery_dlock.core.canonical import canonical
+from celery_dlock.core.state import Grant, Holder, KeyState, Waiting, task_id_of
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockLost
+from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
+from celery_dlock.ops.actions import dead_letters_of
+from celery_dlock.ops.event_text import listed
+from celery_dlock.ops.overview import (
+    Held,
+    QueueEntry,
+    look,
+    names_in_use,
+    other_broker,
+    queue_of,
+    time_of,
+)
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import DeadMessage, LockBackend
+
+#: Keys that are looked through at the most.
+ALL_KEYS = 100_000
+
+#: Events of a task that are read, and tasks in its way that are told by name.
+EVENTS = 200
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A state, the result or error with it, since when if it is final, and the task's name."""
+
+    state: str
+    value: Any
+    at: datetime | None
+    name: str | None
+
+    @property
+    def skip(self) -> Mapping[str, Any] | None:
+        """What a task has returned that was skipped."""
+        value = self.value
+        is_skip = isinstance(value, dict) and value.get("skipped") is True and "key" in value
+        return value if self.state == states.SUCCESS and is_skip else None
+
+
+def _result_of(app: Any, task_id: str) -> Result | str | None:
+    """The result of a task, a sentence that says why there is none, or ``None``: nothing yet."""
+    backend = app.backend
+    if isinstance(backend, DisabledBackend):
+        return "no results are kept: with result_backend a task's own end would be told"
+    if type(backend).__module__ == "celery.backends.rpc":
+        return "results go back over rpc:// to whoever has sent a task, and cannot be asked for"
+    try:
+        meta = backend.get_task_meta(task_id, cache=False)
+    except Exception as exc:  # of any driver, and of what is stored there
+        return f"the result backend did not answer: {type(exc).__name__}: {exc}"
+    if meta.get("status", states.PENDING) == states.PENDING:
+        return None
+    return Result(meta["status"], meta.get("result"), _at(meta.get("date_done")), meta.get("name"))
+
+
+def _at(value: Any) -> datetime | None:
+    """Celery writes it in UTC, some versions without saying so."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """In the line for *key*: ``number`` counts from 1, and ``total`` are in line.
+
+    ``entry`` is what stands there: a message, or what keeps a place for a task that comes back by
+    itself. ``woken`` are the ids of the others whose turn has come.
+    """
+
+    key: str
+    entry: QueueEntry
+    holders: tuple[Held, ...]
+    woken: tuple[str, ...]
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """All that the store has of one task, but for what may be in keys that are ``unreadable``.
+
+    ``looked_through`` is ``False`` if keys were too many. It was so at *now*, by the store's clock.
+    """
+
+    now: datetime
+    holds: tuple[tuple[str, Held], ...] = ()
+    places: tuple[QueuePosition, ...] = ()
+    dead: tuple[DeadMessage, ...] = ()
+    looked_through: bool = True
+    unreadable: tuple[str, ...] = ()
+
+
+def store_facts(
+    backend: LockBackend, task_id: str, keys: Collection[str], *, everywhere: bool = False
+) -> StoreFacts:
+    """What *backend* has of *task_id*, at *keys* and wherever its message waits.
+
+    With *everywhere* all keys are looked through if there is none to look at. Raises
+    :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    dead = dead_letters_of(backend, task_id)
+    parked = {key for key, _ in backend.parked([task_id])}
+    names = sorted({*parked, *keys})
+    whole = True
+    if names or not everywhere:
+        found, unreadable = _look(backend, names)
+    else:
+        found, unreadable, whole = _look_through(backend, task_id)
+    holds: list[tuple[str, Held]] = []
+    places: list[QueuePosition] = []
+    for key, seen in found.items():
+        # Behind those that an operation sees.
+        hidden = key in parked and not _stands_in(seen, task_id)
+        state = backend.peek(key) if hidden else seen
+        mine = [Held.of(h) for h in state.holders if task_id_of(h.task) == task_id]
+        holds += [(key, held) for held in mine]
+        if not mine and (place := _place(key, state, task_id)):
+            places.append(place)
+    now = time_of(backend)
+    return StoreFacts(now, tuple(holds), tuple(places), dead, whole, tuple(unreadable))
+
+
+def _look(backend: LockBackend, names: Sequence[str]) -> tuple[dict[str, KeyState], list[str]]:
+    seen = dict(zip(names, look(backend, names), strict=True))
+    found = {key: state for key, state in seen.items() if isinstance(state, KeyState)}
+    return found, [key for key in names if key not in found]
+
+
+def _look_through(
+    backend: LockBackend, task_id: str
+) -> tuple[dict[str, KeyState], list[str], bool]:
+    found: dict[str, KeyState] = {}
+    unreadable: list[str] = []
+    looked = 0
+    for names in names_in_use(backend):
+        seen, broken = _look(backend, names)
+        found |= {key: state for key, state in seen.items() if _stands_in(state, task_id)}
+        unreadable += broken
+        looked += len(names)
+        if looked > ALL_KEYS:
+            return found, unreadable, False
+    return found, unreadable, True
+
+
+def _stands_in(state: KeyState, task_id: str) -> bool:
+    everybody: tuple[Holder | Grant | Waiting, ...]
+    everybody = (*state.holders, *state.grants, *state.waiting)
+    return any(task_id_of(one.task) == task_id for one in everybody)
+
+
+def _place(key: str, state: KeyState, task_id: str) -> QueuePosition | None:
+    queue = queue_of(state)
+    number, mine = next(
+        ((n, one) for n, one in enumerate(queue, 1) if one.task_id == task_id), (0, None)
+    )
+    if mine is None:
+        return None
+    woken = tuple(one.task_id for one in queue if one.woken and one.task_id != task_id)
+    more = max(0, state.parked - sum(w.parked for w in state.waiting))
+    holders = tuple(map(Held.of, state.holders))
+    return QueuePosition(key, mine, holders, woken, number, len(queue) + more)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The entries are in the order in which they happened; without ``store`` that did not answer.
+
+    ``names`` are those of tasks that are in its way, by their ids, as far as they are known;
+    ``brokers`` are those to which its messages belong, by key, where that is not this one.
+
+    ``unavailable`` are sentences on those that did not answer, and ``unset`` on what is set up so
+    that it cannot be known.
+    """
+
+    task_id: str
+    store: StoreFacts | None
+    result: Result | None
+    entries: tuple[HistoryEntry, ...]
+    names: Mapping[str, str]
+    brokers: Mapping[str, str]
+    unavailable: tuple[str, ...]
+    unset: tuple[str, ...]
+
+    @property
+    def task_name(self) -> str | None:
+        """As the latest event says, or the result."""
+        named = [entry.task_name for entry in self.entries if entry.task_name]
+        if named:
+            return named[-1]
+        return self.result.name if self.result else None
+
+    def latest(self, *events: str) -> HistoryEntry | None:
+        """The last of these that has happened."""
+        found = (entry for entry in reversed(self.entries) if entry.event in events)
+        return next(found, None)
+
+    def all(self, event: str) -> list[HistoryEntry]:
+        """Each of these, once, however many keys it concerns."""
+        return list({entry.at: entry for entry in self.entries if entry.event == event}.values())
+
+
+def facts(app: Any, task_id: str, *, store_unavailable: str = "") -> Facts:
+    """Ask everybody but a store that is unavailable; who does not answer is named."""
+    unavailable: list[str] = []
+    unset: list[str] = []
+    told = _result_of(app, task_id)
+    if isinstance(told, str):
+        (unavailable if "did not answer" in told else unset).append(told)
+    result = told if isinstance(told, Result) else None
+    with _history(app, unavailable, unset) as history:
+        entries = tuple(reversed(history(task_id, EVENTS)))
+        stands = None
+        if store_unavailable:
+            unavailable.append(f"the lock store did not answer: {store_unavailable}")
+        else:
+            stands = _ask_store(app, task_id, result, entries, unavailable)
+        if not isinstance(told, str) and not _is_final(result):
+            again = _result_of(app, task_id)  # it may have ended while the store was asked
+            result = again if isinstance(again, Result) else result
+        names = {
+            held.task_id: entry.task_name
+            for place in (stands.places if stands else ())
+            for held in place.holders[:NAMED]
+            for entry in history(held.task_id, 1)
+        }
+        brokers = _brokers(app, stands, unavailable)
+    return Facts(task_id, stands, result, entries, names, brokers, tuple(unavailable), tuple(unset))
+
+
+def _brokers(app: Any, stands: StoreFacts | None, unavailable: list[str]) -> Mapping[str, str]:
+    places = [place for place in (stands.places if stands else ()) if place.entry.parked]
+    try:
+        return {place.key: other_broker(app, place.key, place.entry.task) for place in places}
+    except BackendUnavailable as exc:
+        unavailable.append(f"the lock store did not answer: {exc}")
+        return {}
+
+
+def _ask_store(
+    app: Any,
+    task_id: str,
+    result: Result | None,
+    entries: Collection[HistoryEntry],
+    unavailable: list[str],
+) -> StoreFacts | None:
+    everywhere = not _is_final(result)
+    keys = _keys(entries, result)
+    try:
+        found = store_facts(runtime(app).existing_store(), task_id, keys, everywhere=everywhere)
+    except BackendUnavailable as exc:
+        unavailable.append(f"the lock store did not answer: {exc}")
+        return None
+    if found.unreadable:
+        unavailable.append(
+            f"the lock store cannot read {listed(list(map(repr, found.unreadable)))}"
+        )
+    if not found.looked_through:
+        unavailable.append(
+            f"only {ALL_KEYS} keys were looked through; dlock_history would say which"
+        )
+    return found
+
+
+def _is_final(result: Result | None) -> bool:
+    return result is not None and result.state in states.READY_STATES
+
+
+@contextmanager
+def _history(
+    app: Any, unavailable: list[str], unset: list[str]
+) -> Iterator[Callable[[str, int], tuple[HistoryEntry, ...]]]:
+    """What tells of a task its latest events; why it tells nothing is appended, once."""
+    try:
+        reader = HistoryReader.from_app(app)
+    except ConfigurationError as exc:
+        unset.append(str(exc))
+        yield lambda _task_id, _limit: ()
+        return
+    silent = False
+
+    def of_task(task_id: str, limit: int) -> tuple[HistoryEntry, ...]:
+        nonlocal silent
+        if silent:
+            return ()
+        try:
+            return reader.of_task(task_id, limit)
+        except BackendUnavailable as exc:
+            silent = True
+            unavailable.append(str(exc))
+            return ()
+
+    try:
+        yield of_task
+    finally:
+        reader.close()
+
+
+def _keys(entries: Collection[HistoryEntry], result: Result | None) -> set[str]:
+    """Where to look for a task in the store; anything may be written in a result."""
+    found: set[Any] = {entry.key for entry in entries if entry.event != "StaleRejected"}
+    value = result.value if result else None
+    if isinstance(value, LockContended | LockLost):
+        found.add(value.key)
+    elif isinstance(value, dict):
+        found.add(value.get("key"))
+    return {canonical(key) for key in found if isinstance(key, str) and key}

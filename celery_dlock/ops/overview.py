@@ -1,0 +1,511 @@
+"""What is locked, by whom, since when, and who waits: what the store says at one moment.
+
+Instants are those of the store's clock, and so is *now*, by which ages are reckoned: that of the
+host where somebody looks may be wrong. What is shown may have changed since: whoever acts on it
+names what was shown, see :mod:`celery_dlock.ops.actions`.
+
+Messages of another broker than this application's are told apart: processes of this one do not
+publish them. Gauges say how much is locked and how much waits, which no single process knows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Self
+
+from celery_dlock.core.canonical import canonical
+from celery_dlock.core.edits import backlog, messages
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import WINDOW, Grant, Holder, KeyState, Mode, Waiting, task_id_of
+from celery_dlock.errors import BackendUnavailable, DLockError
+from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.stores.unreadable import KeysUnavailable, is_text
+
+#: Names that are asked for at a time where all of them are looked through.
+BATCH = 1000
+
+#: A page that shows few of the names, because few match, looks through so many of them at most.
+LOOKED_THROUGH = 20_000
+
+#: A store that cannot tell of more keys than this at a time is away, whatever it says.
+MOST_UNREADABLE = 10
+
+#: Nobody holds it, so any store that answers can tell of it.
+_NOBODYS = "dlock:nobody"
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One holder. ``token`` is what the store issued (0 of a reader), ``owner`` names the claim."""
+
+    task_id: str
+    owner: str
+    token: int
+    mode: Mode
+    limit: int
+    since: datetime
+    expires: datetime
+
+    @classmethod
+    def of(cls, holder: Holder) -> Self:
+        return cls(
+            task_id_of(holder.task),
+            holder.owner,
+            holder.token,
+            holder.mode,
+            holder.limit,
+            instant(holder.since),
+            instant(holder.expires),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One key: who holds it, how many messages wait, and since when the one that waits longest.
+
+    ``woken`` are the ids of tasks whose turn has come and that have not taken it yet, of which so
+    many have been ``unanswered`` for long. ``head`` is the whole identity of the first with a
+    message, woken or waiting. Of a key that cannot be read there is nothing but ``unreadable``,
+    which says why.
+    """
+
+    key: str
+    holders: tuple[Held, ...]
+    woken: tuple[str, ...]
+    waiting: int
+    oldest: datetime | None
+    unreadable: str = ""
+    head: str = ""
+    unanswered: int = 0
+
+    @classmethod
+    def of(cls, key: str, state: KeyState) -> Self:
+        queue = messages(state)
+        arrived = [w.arrived for w in queue]
+        heads = [grant.task for grant in state.grants if grant.parked] + [w.task for w in queue]
+        return cls(
+            key,
+            tuple(map(Held.of, state.holders)),
+            tuple(task_id_of(grant.task) for grant in state.grants),
+            backlog(state),
+            instant(min(arrived)) if arrived else None,
+            head=next(iter(heads), ""),
+            unanswered=sum(grant.unanswered for grant in state.grants),
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to show of it."""
+        return not (self.holders or self.woken or self.waiting or self.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some keys, in no order, and what to ask for the next page with; ``None`` after the last."""
+
+    lines: tuple[Line, ...]
+    cursor: str | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The first of some keys, and of all of them how many there are and how many messages wait."""
+
+    lines: tuple[Line, ...]
+    total: int
+    messages: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One that waits for a key. A place expires, and a message gives up, unless that is ``None``.
+
+    It is *woken* when its turn has come, or when it is to end for the reason ``ending``.
+    """
+
+    task_id: str
+    task: str
+    mode: Mode
+    parked: bool
+    woken: bool
+    arrived: datetime | None
+    until: datetime | None
+    ending: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDetails:
+    """One key as it is: its line, who comes next, and how many wait *behind* those."""
+
+    line: Line
+    queue: tuple[QueueEntry, ...]
+    behind: int
+    now: datetime
+
+    @classmethod
+    def of(cls, app: Any, key: str, limit: int = WINDOW) -> Self:
+        """With the first *limit* that come.
+
+        Up to ``WINDOW`` it costs the same with ten waiting or a million, beyond it all are read.
+        Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
+        """
+        backend = runtime(app).existing_store()
+        (state,) = look(backend, [key])
+        now = time_of(backend)
+        if isinstance(state, BackendUnavailable):
+            return cls(_line(key, state), (), 0, now)
+        if limit > WINDOW <= len(state.waiting):
+            state = backend.peek(key)
+        queue = queue_of(state)
+        hidden = state.parked - sum(waiting.parked for waiting in state.waiting)
+        return cls(Line.of(key, state), queue[:limit], hidden + len(queue[limit:]), now)
+
+
+def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUnavailable]:
+    """The state of each of *keys*, or why that one cannot be read.
+
+    A store fails for all keys of a look when one makes no sense to it, which is right for a task
+    and wrong for a list: who looks for the key that is broken must not be shown nothing.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
+    """
+    try:
+        return [*backend.look(keys)]
+    except KeysUnavailable as exc:
+        others = [key for key in keys if key not in exc.keys]
+        told = dict(zip(others, look(backend, others), strict=True))
+        return [told.get(key, exc) for key in keys]
+    except BackendUnavailable as exc:
+        if _is_of_the_network(exc):
+            raise  # who has waited for one answer in vain does not wait for another
+    # Out of the block above: an error that is kept keeps what the store was doing.
+    backend.look([_NOBODYS])
+    failed = 0
+
+    def part(some: Sequence[str]) -> list[KeyState | BackendUnavailable]:
+        nonlocal failed
+        try:
+            return [*backend.look(some)]
+        except BackendUnavailable as exc:
+            if len(some) == 1:
+                failed += 1
+                if failed > MOST_UNREADABLE:
+                    raise
+                return [exc]
+        middle = len(some) // 2
+        return part(some[:middle]) + part(some[middle:])
+
+    return part(keys)
+
+
+def _is_of_the_network(error: BaseException | None) -> bool:
+    """Whether no answer came, so that it cannot be a key that is wrong.
+
+    ``False`` where that is not known: not all drivers tell.
+    """
+    while error is not None:
+        if isinstance(error, OSError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+#: Of the years 1 and 9999 a day is left over, for the time zones.
+_FIRST, _LAST = (
+    int(datetime(*day, tzinfo=UTC).timestamp()) * SECOND for day in ((1, 1, 2), (9999, 12, 30))
+)
+
+
+def instant(microseconds: int) -> datetime:
+    """A store's instant as a date, in UTC; one that no calendar has is the nearest that it has."""
+    return datetime.fromtimestamp(min(max(microseconds, _FIRST), _LAST) / SECOND, UTC)
+
+
+def time_of(backend: LockBackend) -> datetime:
+    """What time it is by the store, or where that cannot be asked by this host."""
+    try:
+        return instant(backend.now())
+    except BackendUnavailable:
+        return datetime.now(UTC)
+
+
+def page(
+    app: Any, cursor: str = "", limit: int = 100, *, match: str = "", waiting: bool = False
+) -> Page:
+    """About *limit* keys with *match* in their name; with *waiting* only those with a queue.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`, and :exc:`ValueError` for a wrong *cursor*.
+    """
+    backend = runtime(app).existing_store()
+    lines: list[Line] = []
+    following: str | None = cursor
+    looked = 0
+    while following is not None and len(lines) < limit and looked < LOOKED_THROUGH:
+        names = backend.keys(following, BATCH if match else limit, waiting=waiting)
+        following = names.cursor
+        looked += len(names.keys) + 1
+        lines += lines_of(backend, [key for key in dict.fromkeys(names.keys) if match in key])
+    return Page(tuple(lines), following, time_of(backend))
+
+
+def most_urgent(
+    app: Any, limit: int | None = 100, *, match: str = "", waiting: bool = False
+) -> Selection:
+    """The *limit* keys with *match* in their name that a person wants to see first, of all keys.
+
+    Those first that cannot be read, then those where a message waits longest, and then those that
+    are held longest. With *waiting* only keys with a queue.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    backend = runtime(app).existing_store()
+    total = messages = 0
+
+    def counted() -> Iterator[Line]:
+        nonlocal total, messages
+        for line in lines_in_use(backend, waiting=waiting, match=match):
+            total += 1
+            messages += line.waiting
+            yield line
+
+    if limit is None:
+        lines = sorted(counted(), key=_urgency)
+    else:
+        lines = heapq.nsmallest(limit, counted(), key=_urgency)
+    return Selection(tuple(lines), total, messages, time_of(backend))
+
+
+def _urgency(line: Line) -> tuple[bool, datetime, datetime, str]:
+    since = min((held.since for held in line.holders), default=_NEVER)
+    return not line.unreadable, line.oldest or _NEVER, since, line.key
+
+
+def lines_in_use(backend: LockBackend, *, waiting: bool = False, match: str = "") -> Iterator[Line]:
+    """Every key in use with *match* in its name, or of those every key with a queue, each once."""
+    for names in names_in_use(backend, waiting=waiting):
+        yield from lines_of(backend, [name for name in names if match in name])
+
+
+def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[list[str]]:
+    """The name of every key in use, or of those with a queue, some at a time, each once."""
+    cursor: str | None = ""
+    seen = set[str]()
+    while cursor is not None:
+        page = backend.keys(cursor, BATCH, waiting=waiting)
+        cursor = page.cursor
+        yield [name for name in dict.fromkeys(page.keys) if name not in seen]
+        seen.update(page.keys)
+
+
+def lines_of(backend: LockBackend, keys: list[str]) -> list[Line]:
+    """Those of *keys* that are in use still, or cannot be read."""
+    lines = (_line(key, state) for key, state in zip(keys, look(backend, keys), strict=True))
+    return [line for line in lines if not line.is_idle]
+
+
+def _line(key: str, state: KeyState | BackendUnavailable) -> Line:
+    if isinstance(state, BackendUnavailable):
+        return Line(key, (), (), 0, None, unreadable=str(state))
+    return Line.of(key, state)
+
+
+def line(app: Any, key: str) -> Line:
+    """One key as it is, also if it is idle."""
+    return KeyDetails.of(app, key).line
+
+
+def as_stored(app: Any, key: str) -> str:
+    """The key that a person means by *key*: that one if it is in use, else its canonical text.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be a key.
+    """
+    return canonical(key) if not is_text(key) or line(app, key).is_idle else key
+
+
+def queue_of(state: KeyState) -> tuple[QueueEntry, ...]:
+    """Who is woken, and then who waits, in their order.
+
+    The message that the store keeps of a running task is not among them. A place that has
+    expired may be, until somebody comes to the key: looking wakes nobody.
+    """
+    running = {holder.task for holder in state.holders}
+    waiting = (w for w in state.waiting if not (w.parked and w.task in running))
+    return (*map(_woken, state.grants), *(_waits(entry, state) for entry in waiting))
+
+
+def _woken(grant: Grant) -> QueueEntry:
+    until = None if grant.parked else instant(grant.due)
+    ending = grant.ending and grant.ending.value
+    return QueueEntry(
+        task_id_of(grant.task), grant.task, grant.mode, grant.parked, True, None, until, ending
+    )
+
+
+def _waits(entry: Waiting, state: KeyState) -> QueueEntry:
+    until = entry.lapses
+    if entry.parked and entry.gives_up is not None:
+        until = entry.gives_up + state.paused  # pauses of its key do not count
+    return QueueEntry(
+        task_id_of(entry.task),
+        entry.task,
+        entry.mode,
+        entry.parked,
+        False,
+        instant(entry.arrived),
+        None if until is None else instant(until),
+        None,
+    )
+
+
+#: Messages that are read to answer one question; each is read whole.
+MOST_MESSAGES = 20
+
+#: Keys of which the doctor looks at who comes next.
+KEYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBrokerMessage:
+    """A message that comes next for *key*, and its broker."""
+
+    key: str
+    task_id: str
+    broker: str
+
+
+def other_broker(app: Any, key: str, task: str) -> str:
+    """The broker of the message of *task* that waits for *key*; empty for ours, or if not known.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    here = runtime(app)
+    message = here.existing_store().message(key, task)
+    try:
+        broker = ParkedMessage.decode(key, message or b"").broker
+    except (Undecodable, OfAnotherVersion):
+        return ""
+    return "" if broker == here.wake.broker else broker
+
+
+def brokers_of_heads(app: Any, lines: Iterable[Line]) -> Mapping[str, str]:
+    """The other broker of who comes next, by key, for the first of *lines* that nobody holds."""
+    free = (line for line in lines if line.head and not line.holders)
+    return _found(app, ((line.key, line.key, line.head) for line in free))
+
+
+def brokers_in_queue(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, str]:
+    """The other broker of the first messages of *queue*, by the identity of their task."""
+    return _found(app, ((each.task, key, each.task) for each in queue if each.parked))
+
+
+def _found(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, str]:
+    """Under the first of each three, for a key and a task, as far as the store answers."""
+    found: dict[str, str] = {}
+    with suppress(BackendUnavailable):  # what is shown beside it is not lost for that
+        for name, key, task in islice(asked, MOST_MESSAGES):
+            if broker := other_broker(app, key, task):
+                found[name] = broker
+    return found
+
+
+def messages_of_other_brokers(app: Any) -> Iterator[OtherBrokerMessage]:
+    """Those that come next for one of a hundred keys with messages."""
+    backend = runtime(app).existing_store()
+    names = list(backend.keys("", KEYS, waiting=True).keys[:KEYS])
+    for line in lines_of(backend, names):
+        if line.head and (broker := other_broker(app, line.key, line.head)):
+            yield OtherBrokerMessage(line.key, task_id_of(line.head), broker)
+
+
+logger = logging.getLogger("celery_dlock")
+
+#: Each dead message that is counted is read.
+COUNTED = 1000
+
+#: Seconds for which what was found is good, for all who ask, and for which one of them waits.
+GOOD_FOR = 5.0
+READ_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """At one moment: keys that are held, messages that wait, and the wait of the oldest of them in
+    seconds (0 if none waits); messages that have been woken in vain for long, and those that are
+    dead, of which a thousand are counted.
+    """
+
+    held_keys: int
+    waiting_keys: int
+    waiting_messages: int
+    oldest_wait: float
+    unanswered_messages: int
+    dead_messages: int
+
+    @classmethod
+    def of(cls, app: Any) -> Gauges:
+        """Look through all keys in use. Raises :exc:`~celery_dlock.BackendUnavailable`."""
+        return _of(runtime(app).existing_store())
+
+
+def _of(backend: LockBackend) -> Gauges:
+    held = keys = messages = unanswered = 0
+    oldest: datetime | None = None
+    for line in lines_in_use(backend):
+        held += bool(line.holders)
+        keys += bool(line.waiting)
+        messages += line.waiting
+        unanswered += line.unanswered
+        if line.oldest is not None:
+            oldest = line.oldest if oldest is None else min(oldest, line.oldest)
+    waits = 0.0 if oldest is None else max(0.0, (time_of(backend) - oldest).total_seconds())
+    return Gauges(held, keys, messages, waits, unanswered, len(backend.dead(COUNTED)))
+
+
+class CachedGauges:
+    """The gauges of *app* for many who ask: the store is asked once in a while, by one of them."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._mutex = threading.Lock()
+        self._good_until = 0.0
+        self._found: Gauges | None = None
+        self._reading: threading.Thread | None = None
+
+    def get(self) -> Gauges | None:
+        """The gauges, ``None`` while the store does not answer or takes too long."""
+        with self._mutex:
+            if time.monotonic() >= self._good_until:
+                self._look()
+            return self._found
+
+    def _look(self) -> None:
+        if self._reading is None:
+            self._found = None
+            self._reading = threading.Thread(target=self._read, daemon=True)
+            self._reading.start()
+        self._reading.join(READ_TIMEOUT)
+        if not self._reading.is_alive():
+            self._reading = None
+            self._good_until = time.monotonic() + GOOD_FOR
+
+    def _read(self) -> None:
+        try:
+            self._found = Gauges.of(self._app)
+        except DLockError as exc:
+            logger.warning("the gauges of the lock store are not known: %s", exc)
+        except Exception:
+            logger.exception("the gauges of the lock store are not known")

@@ -1,0 +1,180 @@
+"""What one process keeps for one app: its settings, its store, its manager.
+
+Built at first use, under a mutex, and anew in a process that was forked: what the parent holds and
+renews is the parent's.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.local import Proxy
+
+from celery_dlock import forking
+from celery_dlock.contention import Policy, policy_named
+from celery_dlock.core.events import Sink, Sinks
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.turns import WAKE_AGAIN_LAST
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.forking import PerProcess
+from celery_dlock.locks.manager import LockManager
+from celery_dlock.messages.countdown import remembered
+from celery_dlock.messages.waking import Waker
+from celery_dlock.registry import HISTORY, load, open_backend, sink_named
+from celery_dlock.settings import Settings
+from celery_dlock.stores.base import Clock, LockBackend, Trait
+from celery_dlock.stores.memory import MemoryBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The objects of one process and one app."""
+
+    settings: Settings
+    backend: LockBackend
+    manager: LockManager
+    sinks: Sinks
+    policy: Policy
+    wake: Waker
+    #: Seconds for which a finished task is remembered.
+    remembers: float
+
+    def existing_store(self) -> LockBackend:
+        """The store, for a process that only looks: it makes none.
+
+        Raises :exc:`~celery_dlock.BackendUnavailable` where there is none yet.
+        """
+        if missing := self.backend.missing():
+            raise BackendUnavailable(missing)
+        return self.backend
+
+    def lease_time(self, ttl: float | None) -> int:
+        """The *ttl* of a task, or ``dlock_ttl``, in microseconds.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` for one that the store cannot keep.
+        """
+        if ttl is not None and Trait.LEASE_PER_TASK not in self.backend.traits:
+            raise ConfigurationError(
+                f"ttl= needs a store with the trait {Trait.LEASE_PER_TASK!s}, which "
+                f"{type(self.backend).__name__} lacks: set dlock_ttl for all locks"
+            )
+        return int((ttl or self.settings.ttl) * SECOND)
+
+    def done_ttl(self, *, queues: bool) -> int:
+        """For how many microseconds a finished task is remembered.
+
+        Of one that was woken a second wake may be on its way for so long.
+        """
+        least = WAKE_AGAIN_LAST if queues else 0
+        return max(int(self.remembers * SECOND), least)
+
+
+class _ProcessRuntimes:
+    """The runtimes of one process, and whether it forks children as long as it lives."""
+
+    def __init__(self) -> None:
+        self.runtimes: WeakKeyDictionary[Celery, Runtime] = WeakKeyDictionary()
+        self.forking = False
+        self.mutex = threading.Lock()
+
+
+_processes = PerProcess(_ProcessRuntimes)
+
+
+def runtime(app: Any) -> Runtime:
+    """The runtime of *app* in this process.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` when the configuration is not usable. It does
+    not connect to the store.
+    """
+    app, process = _real(app), _this_process()
+    found = process.runtimes.get(app)
+    if found is not None:
+        return found
+    with process.mutex:
+        if app not in process.runtimes:
+            process.runtimes[app] = _build(app)
+        return process.runtimes[app]
+
+
+def will_fork(app: Any) -> None:
+    """From now on this process forks children that use the store of *app*."""
+    _this_process().forking = True
+    forget(app)  # it may have a connection that children must not see
+
+
+def forget(app: Any) -> None:
+    """Close and drop the runtime of *app*; the next use builds it from the configuration anew."""
+    process = _this_process()
+    with process.mutex:
+        found = process.runtimes.pop(_real(app), None)
+    if found is not None:
+        found.manager.close()
+
+
+def finish(within: float) -> None:
+    """Wait, as the process ends, until its stores have heard what has left: *within* seconds."""
+    until = time.monotonic() + within
+    for here in list(_this_process().runtimes.values()):
+        here.manager.finish(max(0.0, until - time.monotonic()))
+
+
+def keep_in_memory(app: Any, clock: Clock) -> None:
+    """Until :func:`forget` is called, *app* has a ``memory://`` that goes by *clock*.
+
+    The rest of its configuration counts, but for what is asked of the store that it names.
+    """
+    forget(app)
+    app = _real(app)
+    settings = Settings.from_conf(app.conf, url="memory://")
+    built = _runtime(app, settings, MemoryBackend(replace(settings.options, clock=clock)))
+    process = _this_process()
+    with process.mutex:
+        process.runtimes[app] = built
+
+
+def _this_process() -> _ProcessRuntimes:
+    forking.notice()  # nothing is begun with the parent's, however this process was forked
+    return _processes()
+
+
+def _real(app: Any) -> Any:
+    """``current_app`` is a proxy, and another one in every thread."""
+    return app._get_current_object() if isinstance(app, Proxy) else app  # noqa: SLF001
+
+
+def _build(app: Celery) -> Runtime:
+    settings = Settings.from_conf(app.conf)
+    backend = open_backend(settings.url, settings.options, forking=_this_process().forking)
+    settings.check(type(backend))
+    return _runtime(app, settings, backend)
+
+
+def _runtime(app: Celery, settings: Settings, backend: LockBackend) -> Runtime:
+    told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
+    wake = Waker(app, backend, told, settings.broker)
+    return Runtime(
+        settings=settings,
+        backend=backend,
+        manager=LockManager(backend, wake, settings.fencing_epoch),
+        sinks=told,
+        policy=policy_named(settings.on_contention or "reschedule"),
+        wake=wake,
+        remembers=remembered(app, settings.done_ttl),
+    )
+
+
+def _sinks(app: Celery, settings: Settings) -> list[Sink]:
+    """One that wants to know the app is made for it."""
+    found: list[Any] = [sink_named(s) if isinstance(s, str) else s for s in settings.sinks]
+    if settings.history:
+        found.append(load(*HISTORY, "dlock_history"))
+    return [make(app) if (make := getattr(sink, "from_app", None)) else sink for sink in found]

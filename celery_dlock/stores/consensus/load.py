@@ -1,0 +1,245 @@
+"""Reads what one operation may see of a key: its version row, who is alive, the part of the queue.
+
+The rows are read in flights and may change in between. Nothing is believed until a commit has
+confirmed that the version row still stands, because no other row of a key changes without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from celery_dlock.core.operations import Operation, Replay
+from celery_dlock.core.state import WINDOW, Holder, KeyState, Waiting
+from celery_dlock.stores.base import live
+from celery_dlock.stores.consensus.record import (
+    Record,
+    as_state,
+    decode,
+    decode_dead,
+    decode_page,
+    number_in,
+    page_of,
+)
+from celery_dlock.stores.consensus.rows import Kind, Name, Row, Rows
+
+#: How many pages are read at a time, and after how many a part of the window is enough. The third
+#: bounds how many entries and pages one operation may clear away or wake, because a commit in etcd
+#: has at most 128 parts.
+PAGES_AT_ONCE = 2
+PAGES_ENOUGH = 16
+PARTS_ENOUGH = 110
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was read of one key at *now*.
+
+    ``rows`` are the rows of its holders that are there, by owner; ``pages`` the pages that were
+    looked at, by number, empty for one that is not there; ``unread`` is the first rank of the
+    queue behind them, if there may be more. ``done`` is the row that remembers the asking task,
+    ``dead`` that of its dead letter.
+    """
+
+    now: int
+    version_row: Row | None = None
+    record: Record = field(default_factory=Record)
+    state: KeyState = field(default_factory=KeyState)
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    pages: dict[int, tuple[Waiting, ...]] = field(default_factory=dict[int, tuple[Waiting, ...]])
+    unread: int | None = None
+    done: Row | None = None
+    dead: Row | None = None
+
+
+class Loader:
+    """Reads keys. With *remembers* a row of a finished task counts only if that says so."""
+
+    def __init__(self, rows: Rows, remembers: Callable[[Row, int], bool]) -> None:
+        self._rows = rows
+        self._remembers = remembers
+
+    def load(self, operation: Operation[object], now: int) -> Loaded:
+        """What *operation* may see. Raises :exc:`~celery_dlock.stores.unreadable.UnreadableKey`."""
+        claim = operation.claim
+        key, task = claim.key, claim.task
+        named = [name for name in (task, claim.successor) if name]
+        places = [Name(Kind.PLACE, key, name) for name in named]
+        version_row, done, dead, *ranks = self._rows.read(
+            [
+                Name(Kind.VERSION_ROW, key),
+                Name(Kind.DONE, key, task),
+                Name(Kind.DEAD, key, task),
+                *places,
+            ]
+        )
+        found = Loaded(now, version_row, done=done, dead=dead)
+        if version_row is not None:
+            found.record = decode(version_row.value)
+            own = {page_of(number_in(row)) for row in ranks if row is not None}
+            ends = _ends(found.record) if task else set[int]()
+            self._load_holders(key, found, {*own, *ends})
+            self._load_queue(key, found, own, set(named))
+        if done is not None and self._remembers(done, now):
+            found.state = replace(found.state, done=frozenset({task}))
+        if dead is not None and isinstance(operation, Replay):
+            found.state = replace(found.state, dead=(decode_dead(dead.value)[0],))
+        return found
+
+    def load_all(self, key: str, now: int) -> Loaded:
+        """*key* with its whole queue."""
+        (version_row,) = self._rows.read([Name(Kind.VERSION_ROW, key)])
+        found = Loaded(now, version_row)
+        if version_row is not None:
+            found.record = decode(version_row.value)
+            self._load_holders(key, found, set(found.record.pages()))
+            entries = [entry for number in sorted(found.pages) for entry in found.pages[number]]
+            found.state = _state(found, entries)
+        return found
+
+    def load_heads(self, keys: Sequence[str], now: int) -> list[KeyState]:
+        """Each of *keys* with the head of its queue; most often that takes two flights for all.
+
+        The rows of one key may be of two moments: nothing is to be decided by them.
+        """
+        version_rows = self._rows.read([Name(Kind.VERSION_ROW, key) for key in keys])
+        heads = [
+            _Head(key, Loaded(now, version_row))
+            for key, version_row in zip(keys, version_rows, strict=True)
+        ]
+        while asked := [(head, name) for head in heads for name in head.asks()]:
+            read = self._rows.read([name for _, name in asked])
+            for (head, name), row in zip(asked, read, strict=True):
+                head.hears(name, row)
+        return [head.state() for head in heads]
+
+    def load_pages(self, key: str, found: Loaded, numbers: Iterable[int]) -> None:
+        """Add the pages *numbers* to what was *found*, in one flight."""
+        missing = [number for number in numbers if number not in found.pages]
+        if not missing:
+            return
+        read = self._rows.read([_page(key, number) for number in missing])
+        found.pages |= zip(missing, map(_entries, read), strict=True)
+
+    def _load_holders(self, key: str, found: Loaded, numbers: set[int]) -> None:
+        """The rows of the holders that are there, and in the same flight the pages *numbers*."""
+        owners, pages = [holder.owner for holder in found.record.holders], sorted(numbers)
+        held = [Name(Kind.HOLDER, key, owner) for owner in owners]
+        read = self._rows.read([*held, *(_page(key, number) for number in pages)])
+        rows = zip(owners, read[: len(held)], strict=True)
+        found.rows = {owner: row for owner, row in rows if row is not None}
+        found.pages = dict(zip(pages, map(_entries, read[len(held) :]), strict=True))
+
+    def _load_queue(self, key: str, found: Loaded, own: set[int], named: set[str]) -> None:
+        """The first entries that are alive, and those of the tasks *named* on the pages *own*."""
+        pages = found.record.pages()
+        window = _Window(found.now, {h.task for h in _holders(found) if h.frees > found.now})
+        left: int | None = None
+        while left is None and not window.enough:
+            batch = list(islice(pages, PAGES_AT_ONCE))
+            if not batch:
+                break
+            self.load_pages(key, found, batch)
+            left = next((number for number in batch if not window.takes(found.pages[number])), None)
+        left = next(pages, None) if left is None else left
+        found.unread = None if left is None else left * WINDOW
+        far = [
+            entry
+            for number in own
+            for entry in found.pages[number]
+            if left is not None and number >= left and entry.task in named
+        ]
+        found.state = _state(found, [*window.entries, *sorted(far, key=lambda e: e.rank)])
+
+
+@dataclass(slots=True)
+class _Window:
+    """As much of the head of a queue as one operation may see, while the tasks *running* run."""
+
+    now: int
+    running: set[str]
+    entries: list[Waiting] = field(default_factory=list[Waiting])
+    _alive: int = 0
+    _waits: bool = False
+    _parts: int = 0
+    _pages: int = 0
+
+    @property
+    def enough(self) -> bool:
+        return self._alive >= WINDOW or (self._waits and self._pages >= PAGES_ENOUGH)
+
+    def takes(self, page: tuple[Waiting, ...]) -> bool:
+        """Whether the next page still fits in."""
+        parts = self._parts + len(page) + bool(page)
+        if parts > PARTS_ENOUGH:
+            return False
+        alive = [e.task for e in page if e.lapses is None or e.lapses > self.now]
+        self.entries += page
+        self._alive += len(alive)
+        self._waits = self._waits or not self.running.issuperset(alive)
+        self._parts, self._pages = parts, self._pages + 1
+        return True
+
+
+class _Head:
+    """One key of many that are looked at together; a queue is read until its head is known."""
+
+    def __init__(self, key: str, found: Loaded) -> None:
+        self._key = key
+        self._found = found
+        if found.version_row is not None:
+            found.record = decode(found.version_row.value)
+        self._pages = islice(found.record.pages(), PAGES_ENOUGH)
+        self._holders = [Name(Kind.HOLDER, key, h.owner) for h in found.record.holders]
+        self._waiting: list[Waiting] = []
+
+    def asks(self) -> list[Name]:
+        """What is to be read next; nothing at the end."""
+        holders, self._holders = self._holders, []
+        pages = islice(self._pages, PAGES_AT_ONCE) if len(self._waiting) < WINDOW else ()
+        return [*holders, *(_page(self._key, number) for number in pages)]
+
+    def hears(self, name: Name, row: Row | None) -> None:
+        if name.kind is Kind.PAGE:
+            self._waiting += live(_entries(row), self._found.now)
+        elif row is not None:
+            self._found.rows[name.part] = row
+
+    def state(self) -> KeyState:
+        return _state(self._found, self._waiting[:WINDOW])
+
+
+def _state(found: Loaded, waiting: list[Waiting]) -> KeyState:
+    return as_state(found.record, _holders(found), waiting, found.now)
+
+
+def _holders(found: Loaded) -> tuple[Holder, ...]:
+    return tuple(_seen(holder, found.record, found) for holder in found.record.holders)
+
+
+def _seen(holder: Holder, record: Record, found: Loaded) -> Holder:
+    """*holder* with its token, and with instants: leased ones begin anew whenever seen."""
+    owner = holder.owner
+    row, ends, frees = found.rows.get(owner), holder.expires, holder.frees
+    if owner in record.leased and row is not None:
+        ends, frees = found.now + ends, found.now + frees
+    elif owner in record.leased:
+        # Since when it is gone is not known: since nobody came to look at the key, it may be.
+        gone = found.now if frees > ends or record.due is None else min(found.now, record.due)
+        ends, frees = gone, gone + frees - ends
+    token = row.born if row is not None and holder.token else 0
+    return replace(holder, token=token, expires=ends, frees=frees)
+
+
+def _page(key: str, number: int) -> Name:
+    return Name(Kind.PAGE, key, str(number))
+
+
+def _entries(row: Row | None) -> tuple[Waiting, ...]:
+    return () if row is None else decode_page(row.value)
+
+
+def _ends(record: Record) -> set[int]:
+    """The pages at the head of the queue, and the one on which the next comes to wait."""
+    return {*islice(record.pages(), PAGES_AT_ONCE), page_of(record.last + 1)}

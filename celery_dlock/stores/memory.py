@@ -1,0 +1,251 @@
+"""The store inside one process: the machine under a mutex.
+
+What it does not give: anything to a second process. It is for tests, for eager mode and for the
+pools that run in one process (threads, solo, gevent, eventlet); under prefork it is refused.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import ClassVar, Self, TypeVar
+
+from celery_dlock.core import turns
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Enter, Operation, Renew, Replay
+from celery_dlock.core.state import WINDOW, Claim, KeyState, RenewVerdict, Step, task_id_of
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.stores.base import (
+    BackendOptions,
+    DeadMessage,
+    Guarantee,
+    KeyPage,
+    NoteStore,
+    Reply,
+    Swept,
+    Trait,
+    Wake,
+    by_age,
+    first_of,
+    live,
+    page,
+    wall_clock,
+)
+from celery_dlock.stores.change import REMEMBER_LOST, difference
+
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class _Past:
+    """What is remembered of a task that does not hold its key: that it is done, or lost runs."""
+
+    done_until: int = 0
+    lost: int = 0
+    lost_until: int = 0
+
+
+@dataclass(slots=True)
+class _Key:
+    """One key: its state, the parked messages by task, and what is remembered of tasks."""
+
+    state: KeyState = field(default_factory=KeyState)
+    messages: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    past: dict[str, _Past] = field(default_factory=dict[str, _Past])
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What stands beside one key, and the largest token that has written there."""
+
+    bar: int = 0
+    texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+class MemoryBackend(NoteStore):
+    """All keys of one process in one dictionary; a key that says nothing any more is not in it."""
+
+    traits: ClassVar[frozenset[Trait]] = frozenset(
+        {Trait.LEASE_PER_TASK, Trait.MONOTONE_FENCING, Trait.STRICT_FENCING}
+    )
+    guarantee: ClassVar[Guarantee] = Guarantee.STRICT
+    largest_message: ClassVar[int] = 2**30
+
+    def __init__(self, options: BackendOptions) -> None:
+        self._now = options.clock or wall_clock
+        self._mutex = threading.Lock()
+        self._keys: dict[str, _Key] = {}
+        self._forget: list[tuple[int, str, str]] = []  # a heap: until when, key, task
+        self._dead: dict[tuple[str, str], DeadMessage] = {}
+        self._notes: dict[str, _Notes] = {}
+        self._token = 0
+
+    @classmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        if url != "memory://":
+            raise ConfigurationError("memory:// takes nothing after it")
+        return cls(options)
+
+    def apply(self, operation: Operation[V]) -> Reply[V]:
+        with self._mutex:
+            return self._apply(operation)
+
+    def _apply(self, operation: Operation[V]) -> Reply[V]:
+        now = self._now()
+        before = self._load(operation, now)
+        self._token += isinstance(operation, Enter)
+        return self._commit(operation, before, operation.apply(before, now, self._token), now)
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        with self._mutex:
+            return [self._apply(Renew(claim)).verdict for claim in claims]
+
+    def now(self) -> int:
+        return self._now()
+
+    def sweep(self, limit: int = 100) -> Swept:
+        overdue = [key for at, key in self._dues() if at <= self._now()]
+        wakes = [wake for key in overdue[:limit] for wake in self.reap(key).wakes]
+        later = self._dues()
+        next_in = max(0, later[0][0] - self._now()) / SECOND if later else None
+        return Swept(tuple(wakes), next_in)
+
+    def _dues(self) -> list[tuple[int, str]]:
+        with self._mutex:
+            dues = ((turns.due(found.state), key) for key, found in self._keys.items())
+            return sorted((at, key) for at, key in dues if at is not None)
+
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        with self._mutex:
+            return [
+                (key, task)
+                for key, found in self._keys.items()
+                for task in found.messages
+                if task_id_of(task) in task_ids
+            ]
+
+    def message(self, key: str, task: str) -> bytes | None:
+        with self._mutex:
+            found = self._keys.get(key)
+            return found.messages.get(task) if found else None
+
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
+        with self._mutex:
+            return sorted(self._dead.values(), key=by_age)[:limit]
+
+    def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        with self._mutex:
+            beside = self._notes.setdefault(key, _Notes())
+            if token < beside.bar:
+                return False
+            beside.bar = token
+            for name, text in notes.items():
+                if text is None:
+                    beside.texts.pop(name, None)
+                else:
+                    beside.texts[name] = text
+            return True
+
+    def notes(self, key: str) -> dict[str, bytes]:
+        with self._mutex:
+            return dict(self._notes.get(key, _Notes()).texts)
+
+    def peek(self, key: str) -> KeyState:
+        with self._mutex:
+            return self._keys.get(key, _Key()).state
+
+    def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
+        first = first_of(cursor)
+        with self._mutex:
+            there = dict(self._keys)
+        names = sorted(there)
+        later = islice(names, bisect_left(names, first), None)
+        in_use = (
+            key
+            for key in later
+            if there[key].messages or (not waiting and _in_use(there[key].state))
+        )
+        return page(list(islice(in_use, limit + 1)), limit)
+
+    def look(self, keys: Sequence[str]) -> list[KeyState]:
+        with self._mutex:
+            now = self._now()
+            return [_head(self._keys.get(key, _Key()).state, now) for key in keys]
+
+    def close(self) -> None:
+        """Nothing to give back: the locks live as long as the process."""
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        self._forget_past(now)
+        claim = operation.claim
+        found = self._keys.get(claim.key, _Key())
+        past = found.past.get(claim.task, _Past())
+        known = {claim.task, *(holder.task for holder in found.state.holders)}
+        lost = ((task, found.past[task].lost) for task in sorted(known & found.past.keys()))
+        letter = self._dead.get((claim.key, claim.task)) if isinstance(operation, Replay) else None
+        return replace(
+            found.state,
+            done=frozenset({claim.task} if past.done_until > now else ()),
+            lost=tuple((task, count) for task, count in lost if count),
+            dead=() if letter is None else (letter.dead,),
+        )
+
+    def _commit(
+        self, operation: Operation[object], before: KeyState, step: Step[V], now: int
+    ) -> Reply[V]:
+        claim, message = operation.claim, operation.message
+        change = difference(before, step.state)
+        found = self._keys.setdefault(claim.key, _Key())
+        found.state = replace(step.state, done=frozenset(), lost=(), dead=())
+        for dead in before.dead:
+            message = self._dead.pop((claim.key, dead.task)).message
+        for task in change.parked:
+            found.messages[task] = message or b""
+        wakes = tuple(
+            Wake(claim.key, turn.task, found.messages[turn.task], turn.ending, turn.calls)
+            for turn in step.wakes
+        )
+        for dead in change.dead:
+            kept = message or found.messages.get(dead.task, b"")
+            self._dead[claim.key, dead.task] = DeadMessage(claim.key, dead, kept)
+        for task in change.unparked:
+            del found.messages[task]
+        for task in change.undone & found.past.keys():
+            found.past[task].done_until = 0
+        for task in change.done:
+            found.past.setdefault(task, _Past()).done_until = now + claim.done_ttl
+            heapq.heappush(self._forget, (now + claim.done_ttl, claim.key, task))
+        for task, count in change.lost.items():
+            past = found.past.setdefault(task, _Past())
+            past.lost, past.lost_until = count, now + REMEMBER_LOST if count else 0
+            heapq.heappush(self._forget, (past.lost_until, claim.key, task))
+        self._tidy(claim.key)
+        return Reply(step.verdict, wakes)
+
+    def _forget_past(self, now: int) -> None:
+        while self._forget and self._forget[0][0] <= now:
+            _, key, task = heapq.heappop(self._forget)
+            found = self._keys.get(key)
+            past = found.past.get(task) if found else None
+            if found and past and max(past.done_until, past.lost_until) <= now:
+                del found.past[task]
+                self._tidy(key)
+
+    def _tidy(self, key: str) -> None:
+        found = self._keys[key]
+        if found.past or _in_use(found.state):
+            return
+        del self._keys[key]
+
+
+def _in_use(state: KeyState) -> bool:
+    return bool(state.holders or state.grants or state.waiting)
+
+
+def _head(state: KeyState, now: int) -> KeyState:
+    waiting = live(state.waiting[:WINDOW], now)
+    return KeyState(state.holders, state.grants, waiting, state.parked, paused=state.paused)

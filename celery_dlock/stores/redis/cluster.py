@@ -1,0 +1,219 @@
+"""The store on a Redis Cluster: all of a shard lies in one slot, so on one master.
+
+What it does not give: exclusion over a failover. A replica that is promoted may not know the
+holder, and lets a second one in; its token is larger as long as the clocks of the two servers
+differ by less than the failover takes. ``dlock_wait_replicas`` makes the first unlikely. What must
+not happen twice is guarded by the fence.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, RenewVerdict, Unknown
+from celery_dlock.stores.base import BackendOptions, Guarantee, KeyPage, Swept, Trait, Wake
+from celery_dlock.stores.redis import scripts, wire
+from celery_dlock.stores.redis.client import RedisSession, checked
+from celery_dlock.stores.redis.cluster_session import (
+    MOVING,
+    SILENCE,
+    ClusterSession,
+    session_of_cluster,
+)
+from celery_dlock.stores.redis.listing import walk, with_state
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.unreadable import KeysUnavailable
+
+logger = logging.getLogger("celery_dlock")
+
+_CURSOR = re.compile(r"c([0-9]{1,20}):([0-9a-f]{1,16}):([0-9a-f]{1,16}):(.{1,300})")
+
+
+class RedisClusterBackend(RedisBackend):
+    """All keys of one cluster. What concerns many shards asks every master at the same time.
+
+    A master that does not answer keeps only its own shards waiting: the leases that others have
+    are renewed, and their keys are swept.
+    """
+
+    traits: ClassVar[frozenset[Trait]] = RedisBackend.traits - {Trait.MONOTONE_FENCING}
+    guarantee: ClassVar[Guarantee] = Guarantee.BEST_EFFORT
+
+    _left: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        """``redis+cluster://[[user]:password@]host[:port][,host[:port]…]``; a few are enough."""
+        return cls(lambda: session_of_cluster(url, options.driver), options)
+
+    def _names(self, key: str, task: str = "") -> list[str]:
+        """All of them: a cluster refuses while it moves any of them to another master."""
+        return wire.touched(self._prefix, key, task)
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        shards = self._together([claim.key for claim in claims])
+        verdicts: list[RenewVerdict] = [Unknown()] * len(claims)
+        with self._asked() as session:
+            commands = [self._renewal([claims[n] for n in places]) for places in shards]
+            answers = session.each(commands, self._copies)
+            for places, answer in zip(shards, _answered(answers), strict=True):
+                if answer is None:
+                    continue
+                told = wire.renew_verdicts(answer, [claims[n] for n in places])
+                for place, verdict in zip(places, told, strict=True):
+                    verdicts[place] = verdict
+        return verdicts
+
+    def sweep(self, limit: int = 100) -> Swept:
+        """Two round trips: what is due, and to reap it by scripts that name what they touch.
+
+        A shard that refuses, as while its slot is moved, is left to a later sweep, and keeps no
+        other waiting: this one goes on with what is due there.
+        """
+        with self._asked() as session:
+            looks = [scripts.OVERDUE.on([index], [self._now(), limit]) for index in self._indexes]
+            told = session.each(looks)
+            found = {n: answer for n, answer in enumerate(_answered(told)) if answer is not None}
+            left = {n: answer for n, answer in enumerate(told) if n not in found}
+            next_in = {n: answer[1] for n, answer in found.items()}
+            due = self._named(session, {n: answer[0] for n, answer in found.items()})
+            wakes: list[Wake] = []
+            while first := due[:limit]:
+                keys = [key for _, _, key in first]
+                answers = session.each([self._on(scripts.REAP_OVERDUE, key) for key in keys])
+                for (_, n, _), key, answer in zip(first, keys, answers, strict=True):
+                    if isinstance(answer, Exception):
+                        left[n] = answer
+                    else:
+                        rows, next_in[n] = answer
+                        wakes += wire.wakes_of(key, rows)
+                        limit -= 1
+                if any(isinstance(answer, SILENCE) for answer in answers):
+                    break  # that took long enough
+                due = [row for row in due[len(first) :] if row[1] not in left]
+        self._say(left)
+        later = [at for n, at in next_in.items() if at is not None and n not in left]
+        return Swept(tuple(wakes), min(later) / SECOND if later else None)
+
+    def _named(
+        self, session: RedisSession, listed: Mapping[int, Sequence[Any]]
+    ) -> list[tuple[int, int, str]]:
+        """The keys that are due, the most overdue first; what is no name of one is taken off."""
+        rows = [(int(at), n, member) for n, found in listed.items() for at, member in found]
+        named = [(at, n, wire.key_of(member), member) for at, n, member in rows]
+        strangers = [
+            ("ZREM", self._indexes[n], member) for _, n, key, member in named if key is None
+        ]
+        if strangers:
+            session.each(strangers)
+        return sorted((at, n, key) for at, n, key, _ in named if key is not None)
+
+    def _say(self, left: Mapping[int, Exception]) -> None:
+        """Which shards were not swept, once; that may last for as long as a slot is on its way."""
+        if left.keys() - self._left:
+            what = ", ".join(sorted({type(error).__name__ for error in left.values()}))
+            logger.warning("not swept, %d of %d shards: %s", len(left), wire.SHARDS, what)
+        self._left = frozenset(left)
+
+    def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
+        """Master by master; one that does not answer holds the list up, and a later try goes on.
+
+        With *waiting* a key may be left out whose slot has moved to another master meanwhile.
+        """
+        if waiting:
+            return super().keys(cursor, limit, waiting=True)
+        where = Position.of(cursor)
+        with self._asked() as session:
+            assert isinstance(session, ClusterSession)
+            return _held(session, self._indexes, self._prefix, where, limit)
+
+    def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
+        """Of keys in a slot that is moved nothing is told, and which those are the error says."""
+        heads = [self._heads([keys[n] for n in part]) for part in parts]
+        answers = self._asked().each(heads)
+        moving = [n for n, answer in enumerate(answers) if isinstance(answer, MOVING)]
+        if moving:
+            raise KeysUnavailable(
+                self._asked().said(answers[moving[0]]), {keys[n] for m in moving for n in parts[m]}
+            )
+        return checked(answers)
+
+    def _together(self, keys: Sequence[str]) -> list[Sequence[int]]:
+        shards: dict[int, list[int]] = {}
+        for place, key in enumerate(keys):
+            shards.setdefault(wire.shard_of(key), []).append(place)
+        return list(shards.values())
+
+
+def _answered(answers: Sequence[Any]) -> list[Any]:
+    """The *answers*, ``None`` for each that is missing.
+
+    Without any there is no store: the first error is raised.
+    """
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    if errors and len(errors) == len(answers):
+        raise errors[0]
+    return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a list of keys is that goes from master to master until all shards are walked through.
+
+    It says which shards are done, at which master the walk is, and which shards that had when its
+    walk began; of shards each is a bit. Those are done with it only if it has them still: a shard
+    that moved meanwhile is walked through at the master to which it went. So none is left out, and
+    some are told twice.
+    """
+
+    at: int = 0
+    done: int = 0
+    begun: int = 0
+    master: str = ""
+
+    @classmethod
+    def of(cls, cursor: str) -> Position:
+        """Raises :exc:`ValueError` for what no page has given."""
+        if not cursor:
+            return cls()
+        found = _CURSOR.fullmatch(cursor)
+        if found is None or int(found[1]) >= 2**64:
+            raise ValueError("this cursor is of no list of keys")
+        return cls(int(found[1]), int(found[2], 16), int(found[3], 16), found[4])
+
+    def __str__(self) -> str:
+        return f"c{self.at}:{self.done:x}:{self.begun:x}:{self.master}"
+
+
+def _held(
+    session: ClusterSession, shards: Sequence[str], prefix: str, where: Position, limit: int
+) -> KeyPage:
+    """Keys that have a state; *shards* is a name of each shard."""
+    owners = session.owners(shards)
+    if where.master not in owners or not where.at:
+        where = _begun(owners, where)
+    if not where.master:
+        return KeyPage((), None)
+    step = with_state(lambda command: session.ask(where.master, command), prefix)
+    keys, at = walk(step, prefix, where.at, limit)
+    if at:
+        return KeyPage(tuple(keys), str(replace(where, at=at)))
+    done = where.done | where.begun & _of(where.master, session.owners(shards))
+    is_last = done == 2 ** len(shards) - 1
+    return KeyPage(tuple(keys), None if is_last else str(Position(done=done, master=where.master)))
+
+
+def _begun(owners: Sequence[str], where: Position) -> Position:
+    """At the master of the first shard that is not done; at none if all are."""
+    left = [owner for n, owner in enumerate(owners) if not where.done >> n & 1]
+    master = left[0] if left else ""
+    return Position(0, where.done, _of(master, owners), master)
+
+
+def _of(master: str, owners: Sequence[str]) -> int:
+    return sum(1 << n for n, owner in enumerate(owners) if owner == master)

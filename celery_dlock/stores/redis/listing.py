@@ -1,0 +1,113 @@
+"""Which keys there are on Redis: its own walk over all names, and the indexes of who waits.
+
+Nothing but a key's state says that it is held, and no index knows it: to keep one would cost each
+task more than its lock. So a walk meets the names of everybody, and a page may be empty. A server
+that has started anew, or a replica that was promoted, has its names in another order: a walk that
+is under way then may leave keys out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery_dlock.stores.base import KeyPage
+from celery_dlock.stores.redis import wire
+from celery_dlock.stores.redis.scripts import OLDEST_DEAD, Command
+
+#: So many names of Redis are looked at for one page, and at least so many at a time.
+MOST_NAMES, LEAST_NAMES = 10_000, 10
+
+#: Told where to go on and how many names to look at: where to go on next, and names.
+Step = Callable[[int, int], Sequence[Any]]
+
+_NUMBERS = r"([0-9]{1,20})"
+_HELD = re.compile(f"h{_NUMBERS}")
+_WAITING = re.compile(f"w{_NUMBERS}:{_NUMBERS}")
+
+
+def position(cursor: str, *, waiting: bool) -> tuple[int, ...]:
+    """Where Redis is to go on. Raises :exc:`ValueError` for what no page has given."""
+    if not cursor:
+        return (0, 0) if waiting else (0,)
+    found = (_WAITING if waiting else _HELD).fullmatch(cursor)
+    numbers = tuple(map(int, found.groups())) if found else ()
+    if not numbers or max(numbers) >= 2**64 or (waiting and numbers[0] >= wire.SHARDS):
+        raise ValueError("this cursor is of no list of keys")
+    return numbers
+
+
+def held(ask: Callable[[Command], Any], prefix: str, at: int, limit: int) -> KeyPage:
+    """Keys that have a state, of the one server that answers *ask*."""
+    keys, at = walk(with_state(ask, prefix), prefix, at, limit)
+    return KeyPage(tuple(keys), f"h{at}" if at else None)
+
+
+def with_state(ask: Callable[[Command], Any], prefix: str) -> Step:
+    """The steps through the states that lie on one server."""
+    pattern = wire.pattern(prefix, "state")
+    return lambda at, count: ask(("SCAN", at, "MATCH", pattern, "COUNT", count))
+
+
+def walk(step: Step, prefix: str, at: int, limit: int) -> tuple[list[str], int]:
+    """About *limit* keys, or as many as are found, and where to go on: 0 at the end."""
+    found, looked, count = list[str](), 0, min(max(limit, LEAST_NAMES), MOST_NAMES)
+    while count > 0:
+        told, names = step(at, count)
+        keys = [wire.key_named(prefix, name) for name in names]
+        found += [key for key in keys if key is not None]
+        at, looked = int(told), looked + count
+        if at == 0 or len(found) >= limit:
+            break
+        # As many more as the rest is likely to need.
+        wanted = math.ceil((limit - len(found)) * looked / len(found)) if found else looked
+        count = min(max(wanted, LEAST_NAMES), MOST_NAMES - looked)
+    return found, at
+
+
+def with_messages(
+    each: Callable[[Sequence[Command]], list[Any]],
+    indexes: Sequence[str],
+    at: tuple[int, ...],
+    limit: int,
+) -> KeyPage:
+    """Keys with messages, which are always due some time: shard by shard, all in one flight."""
+    first, within = at
+    commands: list[Command] = [
+        ("ZSCAN", index, within if n == first else 0, "COUNT", max(limit, LEAST_NAMES))
+        for n, index in enumerate(indexes)
+        if n >= first
+    ]
+    found: list[str] = []
+    for n, (told, members) in enumerate(each(commands), first):
+        found += [key for member, _ in members if (key := wire.key_of(member)) is not None]
+        if int(told):
+            return KeyPage(tuple(found), f"w{n}:{int(told)}")
+        if len(found) >= limit and n + 1 < len(indexes):
+            return KeyPage(tuple(found), f"w{n + 1}:0")
+    return KeyPage(tuple(found), None)
+
+
+def oldest_dead(
+    each: Callable[[Sequence[Command]], list[Any]], shards: Sequence[str], limit: int
+) -> list[dict[bytes, bytes]]:
+    """The *limit* messages that are dead longest, by shard; of all others not even a body is sent.
+
+    One that is replayed meanwhile is left out.
+    """
+    told = each([OLDEST_DEAD.on([shard], [limit]) for shard in shards])
+    found = [
+        (int(at), name, shard)
+        for shard, rows in zip(shards, told, strict=True)
+        for name, at in zip(rows[::2], rows[1::2], strict=True)
+    ]
+    names: dict[str, list[bytes]] = {}
+    for _, name, shard in sorted(found)[:limit]:
+        names.setdefault(shard, []).append(name)
+    bodies = each([("HMGET", shard, *some) for shard, some in names.items()]) if names else []
+    return [
+        {name: body for name, body in zip(some, answer, strict=True) if body is not None}
+        for some, answer in zip(names.values(), bodies, strict=True)
+    ]

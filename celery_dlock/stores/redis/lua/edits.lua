@@ -1,0 +1,197 @@
+-- Small edits of a key's state, as in celery_dlock/core/edits.py: each one thing, none a rule.
+-- A state is changed in place; what concerns the queue is written at once, the rest by save().
+
+local function find(list, task)
+  for i, item in ipairs(list) do
+    if item.task == task then return item, i end
+  end
+end
+
+local function holder_of(state, claim)
+  for i, holder in ipairs(state.holders) do
+    if holder.task == claim.task and holder.nonce == claim.nonce then return holder, i end
+  end
+end
+
+local function keep_if(list, condition)
+  local kept = {}
+  for _, item in ipairs(list) do
+    if condition(item) then kept[#kept + 1] = item end
+  end
+  return kept
+end
+
+local function take_out(state, entry)
+  local _, i = find(state.waiting, entry.task)
+  table.remove(state.waiting, i)
+  if not entry.lapses then state.parked = state.parked - 1 end
+end
+
+local function drop_entry(state, task)
+  local entry = find(state.waiting, task)
+  if not entry then return end
+  take_out(state, entry)
+  discard(entry)
+end
+
+local function add(state, entry, message)
+  enqueue(entry, message)
+  local i = 1
+  while state.waiting[i] and state.waiting[i].rank < entry.rank do i = i + 1 end
+  table.insert(state.waiting, i, entry)
+  if entry.lapses then
+    state.latest = math.max(state.latest, entry.lapses)
+  else
+    state.parked = state.parked + 1
+  end
+  state.queued = true
+  return entry
+end
+
+local function insert(state, claim, now, rank, lapses, message)
+  local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
+  local impatient = claim.gives_up > 0 and not lapses and not had_its_turn
+  return add(state, {
+    task = claim.task, mode = claim.mode, limit = claim.limit,
+    rank = rank, arrived = now, lapses = lapses,
+    gives_up = impatient and now + claim.gives_up - state.paused or nil,
+    ordered = claim.ordered or false,
+  }, message)
+end
+
+-- Back into the queue as the first, with the patience that was left when it had its turn.
+local function to_head(state, claim, turn, now, message)
+  add(state, {
+    task = claim.task, mode = claim.mode, limit = claim.limit,
+    rank = state.first - 1, arrived = now,
+    gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
+  }, message)
+end
+
+-- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
+local function to_grant(state, entry, now, ending)
+  take_out(state, entry)
+  if not state.supposed then (entry.lapses and discard or unqueue)(entry) end
+  state.grants[#state.grants + 1] = {
+    task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.lapses,
+    calls = 0, due = entry.lapses or now, ending = ending or false, taker = '',
+    gives_up = entry.gives_up or false, ordered = entry.ordered,
+  }
+end
+
+local function drop_grant(state, task)
+  local grant = find(state.grants, task)
+  if not grant then return end
+  state.grants = keep_if(state.grants, function(g) return g.task ~= task end)
+  if grant.parked then redis.call('HDEL', ENTRIES, task) end
+end
+
+local function leave_queue(state, task)
+  drop_entry(state, task)
+  drop_grant(state, task)
+end
+
+local function forget(state, task)
+  leave_queue(state, task)
+  redis.call('HDEL', LOST, task)
+end
+
+-- Out of the queue and the turns, onto the list of dead letters: *message*, or what the store has.
+local function to_dead_letter(state, task, turn, cause, now, message)
+  put_dead(task, turn, cause, now, message ~= '' and message or message_of(task))
+  leave_queue(state, task)
+end
+
+-- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
+-- than this claim and left its message with the store.
+local function reserve(state, claim, now)
+  if find(state.holders, claim.successor) or find(state.grants, claim.successor) then return end
+  local entry = find(state.waiting, claim.successor)
+  if entry then return to_grant(state, entry, now) end
+  state.grants[#state.grants + 1] = {
+    task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
+    calls = 0, due = now + claim.patience, ending = false, taker = '',
+  }
+end
+
+local function kept(state, task)
+  local entry, grant = find(state.waiting, task), find(state.grants, task)
+  return state.done or (entry and not entry.lapses) or (grant and grant.parked)
+end
+
+local function carried(state, task)
+  return kept(state, task) or find(state.holders, task) ~= nil
+end
+
+-- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take.
+local function reserves(grant)
+  if grant.ending then return false end
+  local strange_for = grant.handed_back and grant.due - grant.handed_back or 0
+  return grant.ordered or grant.calls <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
+end
+
+-- Whether one more may hold the key. After a change of the limit the smaller one counts.
+local function free(state, mode, limit)
+  local taken = 0
+  for _, list in ipairs({state.holders, keep_if(state.grants, reserves)}) do
+    for _, other in ipairs(list) do
+      if other.mode ~= mode then return false end
+      limit = math.min(limit, other.limit)
+      taken = taken + 1
+    end
+  end
+  return mode == SHARED or taken < limit
+end
+
+-- The parked tasks that are loaded and do not run meanwhile.
+local function messages(state)
+  return keep_if(state.waiting, function(entry)
+    return not entry.lapses and not find(state.holders, entry.task)
+  end)
+end
+
+-- How many messages wait; the duplicate of a running task does not count.
+local function backlog(state)
+  if state.parked == 0 then return 0 end
+  local loaded = #keep_if(state.waiting, function(entry) return not entry.lapses end)
+  return state.parked - loaded + #messages(state)
+end
+
+local function busy(state, now, full)
+  local holder
+  for _, other in ipairs(state.holders) do
+    if not holder or other.expires < holder.expires then holder = other end
+  end
+  local left = holder and math.max(0, holder.expires - now) or 0
+  return {'busy', holder and to_row(holder, HOLDER) or false, left, backlog(state), full and 1 or 0}
+end
+
+local function free_slot(state)
+  local taken = {}
+  for _, holder in ipairs(state.holders) do taken[holder.slot] = true end
+  local slot = 0
+  while taken[slot] do slot = slot + 1 end
+  return slot
+end
+
+-- *message* is what the store has of it already, if anything.
+local function hold(state, claim, now, message)
+  local exclusive = claim.mode == EXCLUSIVE
+  local slot = exclusive and free_slot(state) or 0
+  local token = exclusive and next_token(now) or 0
+  local expires = now + claim.ttl
+  state.holders[#state.holders + 1] = {
+    task = claim.task, nonce = claim.nonce, mode = claim.mode, limit = claim.limit,
+    slot = slot, token = token, since = now,
+    expires = expires, frees = expires + claim.lock_delay,
+  }
+  if claim.keep then  -- its own shadow: what runs again should this run be lost
+    insert(state, claim, now, state.first - 1, nil, message or claim.message)
+  end
+  return {'run', slot, token}
+end
+
+local function extend(holder, claim, now)
+  holder.expires = math.max(holder.expires, now + claim.ttl)
+  holder.frees = holder.expires + claim.lock_delay
+end

@@ -1,0 +1,26 @@
+-- How many keys stand, each as an operation finds it: of a queue the head, and of that who still
+-- waits. KEYS: the state and the queue of each; ARGV: now. Nothing is changed.
+
+local now = clock()
+
+local function head(queue)
+  local waiting = {}
+  local rows = redis.call('ZRANGE', queue, 0, WINDOW - 1, 'WITHSCORES')
+  for i = 1, #rows, 2 do
+    local entry = read_member(rows[i], rows[i + 1])
+    if not entry.lapses or entry.lapses > now then
+      waiting[#waiting + 1] = to_row(entry, WAITING)
+    end
+  end
+  return waiting
+end
+
+local found = {}
+for i = 1, #KEYS, 2 do
+  local state = read_state(KEYS[i])
+  found[#found + 1] = {
+    map(state.holders, to_row, HOLDER), map(state.grants, to_row, GRANT),
+    state.queued and head(KEYS[i + 1]) or {}, state.parked, {}, state.paused,
+  }
+end
+return found

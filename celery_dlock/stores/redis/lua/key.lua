@@ -1,0 +1,316 @@
+-- How one lock key lies in Redis. Keys are spread over shards by a hash of their name; all of a
+-- shard, its index included, lies in one hash slot: {17} is the hash tag of the shard 17.
+--
+--   {17}:due                   zset    the shard's keys by when a sweep has something to do there
+--   {17}:dead                  hash    the shard's dead messages: key and task -> head .. message
+--   {17}:{order:42}:state      string  holders, turns, how many messages are parked, when it is due
+--   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
+--                                      arrival, expiry, the end of patience and if it is ordered
+--   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
+--                                      tasks in their turn
+--   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
+--   {17}:{order:42}:token      string  the last fencing token
+--   {17}:{order:42}:notes      hash    what is noted beside the key, see note.lua; never expires
+--   {17}:{order:42}:done:task  string  until when the asking task counts as finished
+--
+-- Instants are microseconds.
+
+local QUEUE, ENTRIES = BASE .. 'queue', BASE .. 'entries'
+local DUE, DEAD = SHARD .. 'due', SHARD .. 'dead'
+-- One operation clears away at most this many windows of expired places.
+local ROUNDS = 32
+
+local HOLDER = {'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees'}
+local GRANT = {
+  'task', 'mode', 'limit', 'parked', 'calls', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
+  'ordered',
+}
+local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'lapses', 'gives_up', 'ordered'}
+
+-- To another key, of which the index of its shard knows the name within the shard.
+local function turn_to(index, member)
+  local base = string.sub(index, 1, -4) .. member
+  STATE, QUEUE, ENTRIES = base .. ':state', base .. ':queue', base .. ':entries'
+  LOST, TOKEN, DUE = base .. ':lost', base .. ':token', index
+end
+
+local function member()
+  return string.sub(STATE, #DUE - 2, -7)
+end
+
+local function read_number(name)
+  return tonumber(redis.call('GET', name) or 0) or error('this is not a number: ' .. name)
+end
+
+local function to_row(record, fields)
+  local row = {}
+  for i, field in ipairs(fields) do row[i] = record[field] or false end
+  return row
+end
+
+local function from_row(row, fields)
+  local record = {}
+  for i, field in ipairs(fields) do record[field] = row[i] end
+  return record
+end
+
+local function map(list, change, fields)
+  local changed = {}
+  for i, item in ipairs(list) do changed[i] = change(item, fields) end
+  return changed
+end
+
+-- The state: what every operation needs. Somebody else may have written to it: so that no operation
+-- stumbles half way over a value of another type, it is read as it was written, or not at all.
+
+local HOLDER_TYPES, GRANT_TYPES = 'sssnnnnnn', 'ssnbnn?soob'
+
+local function are(values, types)
+  for i = 1, #types do
+    local kind = string.sub(types, i, i)
+    local value = values[i]
+    if kind == 'o' then kind, value = 'n', value or 0 end  -- a number, or none
+    if kind ~= '?' and string.sub(type(value), 1, 1) ~= kind then return false end
+  end
+  return true
+end
+
+local function all_are(rows, types)
+  if type(rows) ~= 'table' then return false end
+  for _, row in ipairs(rows) do
+    if type(row) ~= 'table' or not are(row, types) then return false end
+  end
+  return true
+end
+
+local function is_state(parts)
+  return type(parts) == 'table' and #parts == 7 and are(parts, 'ttnn?bn')
+    and all_are(parts[1], HOLDER_TYPES) and all_are(parts[2], GRANT_TYPES)
+end
+
+local function read_state(name)
+  local packed = redis.call('GET', name)
+  if not packed then
+    return {holders = {}, grants = {}, parked = 0, latest = 0, due = false, paused = 0}
+  end
+  local readable, parts = pcall(cmsgpack.unpack, packed)
+  if not readable or not is_state(parts) then
+    error('this is not the state of a lock: ' .. name)
+  end
+  return {
+    packed = packed,
+    holders = map(parts[1], from_row, HOLDER),
+    grants = map(parts[2], from_row, GRANT),
+    parked = parts[3],
+    latest = parts[4],  -- the latest instant at which a place expires
+    due = parts[5],  -- as the index has it
+    queued = parts[6],  -- whether anybody waits
+    paused = parts[7],  -- for how long nobody served those who wait
+  }
+end
+
+-- How long the key must outlive this operation; nil with parked messages, which never end.
+local function lifetime(state, now)
+  local latest = state.latest
+  if state.parked > 0 then return nil end
+  for _, grant in ipairs(state.grants) do
+    if grant.parked then return nil end
+    latest = math.max(latest, grant.due)
+  end
+  for _, holder in ipairs(state.holders) do latest = math.max(latest, holder.frees) end
+  return math.max(0, latest - now) + DAY
+end
+
+local function write_state(name, state, now)
+  local holders = map(state.holders, to_row, HOLDER)
+  local grants = map(state.grants, to_row, GRANT)
+  local packed = cmsgpack.pack({
+    holders, grants, state.parked, state.latest, state.due, state.queued or false, state.paused,
+  })
+  if packed == state.packed then return end
+  local stays = lifetime(state, now)
+  if stays then
+    redis.call('SET', name, packed, 'PX', milliseconds(stays))
+  else
+    redis.call('SET', name, packed)
+  end
+end
+
+-- The queue: of which an operation sees the head, and where its own task stands.
+
+local function pack_head(entry)
+  return cmsgpack.pack(
+    entry.mode, entry.limit, entry.arrived, entry.lapses, entry.gives_up, entry.ordered)
+end
+
+local function unpack_head(packed)
+  local offset, mode, limit, arrived, lapses, gives_up, ordered = cmsgpack.unpack_limit(packed, 6)
+  local rest = offset < 0 and '' or string.sub(packed, offset + 1)
+  local ends = type(lapses or 0) .. type(gives_up or 0)
+  if not are({mode, limit, arrived}, 'snn') or ends ~= 'numbernumber' then
+    error('this is not the head of an entry')
+  end
+  local entry = {
+    mode = mode, limit = limit, arrived = arrived, lapses = lapses, gives_up = gives_up,
+    ordered = ordered,
+  }
+  return entry, rest
+end
+
+local function read_member(member, rank)
+  local entry, task = unpack_head(member)
+  entry.task, entry.rank = task, tonumber(rank)
+  return entry
+end
+
+-- Whose message cannot be read is woken all the same: so somebody notices.
+local function message_of(task)
+  local packed = redis.call('HGET', ENTRIES, task)
+  local readable, _, message = pcall(unpack_head, packed)
+  return readable and message or ''
+end
+
+local function unqueue(entry)
+  redis.call('ZREM', QUEUE, pack_head(entry) .. entry.task)
+end
+
+local function discard(entry)
+  unqueue(entry)
+  redis.call('HDEL', ENTRIES, entry.task)
+end
+
+local function enqueue(entry, message)
+  local head = pack_head(entry)
+  redis.call('HSET', ENTRIES, entry.task, head .. message)
+  redis.call('ZADD', QUEUE, integer(entry.rank), head .. entry.task)
+end
+
+local function add_live(waiting, entry, now)
+  if entry.lapses and entry.lapses <= now then
+    discard(entry)
+  else
+    waiting[#waiting + 1] = entry
+  end
+end
+
+local function load_window(state, now)
+  for _ = 1, ROUNDS do
+    local before = #state.waiting
+    local rows = redis.call('ZRANGE', QUEUE, before, WINDOW - 1, 'WITHSCORES')
+    state.first = state.first or tonumber(rows[2])
+    for i = 1, #rows, 2 do add_live(state.waiting, read_member(rows[i], rows[i + 1]), now) end
+    if #state.waiting - before == #rows / 2 then return end
+  end
+end
+
+local function load_own(state, task, now)
+  for _, entry in ipairs(state.waiting) do
+    if entry.task == task then return end
+  end
+  local packed = redis.call('HGET', ENTRIES, task)
+  if not packed then return end
+  local entry = unpack_head(packed)
+  local rank = redis.call('ZSCORE', QUEUE, pack_head(entry) .. task)
+  if not rank then return end  -- its turn has come
+  entry.task, entry.rank = task, tonumber(rank)
+  add_live(state.waiting, entry, now)
+end
+
+-- *successor*: who is to have the key after *task*, if it is known.
+local function load(task, now, successor)
+  local state = read_state(STATE)
+  state.waiting = {}
+  state.done = task and read_number(DONE) > now
+  if state.queued then
+    state.last = tonumber(redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2])
+    load_window(state, now)
+    if task then load_own(state, task, now) end
+    if successor then load_own(state, successor, now) end
+  end
+  state.first, state.last = state.first or 0, state.last or 0
+  return state
+end
+
+local function keep(name, stays)
+  if stays then
+    redis.call('PEXPIRE', name, milliseconds(stays))
+  else
+    redis.call('PERSIST', name)
+  end
+end
+
+local function index(state, due)
+  if due == state.due then return end
+  if due then
+    redis.call('ZADD', DUE, integer(due), member())
+  else
+    redis.call('ZREM', DUE, member())
+  end
+  state.due = due
+end
+
+local function save(state, due, now)
+  index(state, due or false)
+  local waited = state.queued
+  state.queued = waited and redis.call('EXISTS', QUEUE) == 1
+  if #state.holders == 0 and #state.grants == 0 and not state.queued then
+    redis.call('DEL', STATE)
+    return
+  end
+  write_state(STATE, state, now)
+  if waited then
+    local stays = lifetime(state, now)
+    keep(QUEUE, stays)
+    keep(ENTRIES, stays)
+  end
+end
+
+-- What is remembered of tasks that neither hold nor wait.
+
+local function remembered(value, now)
+  local count, ends = string.match(value or '', '^(%d+) (%d+)$')
+  return count and tonumber(ends) > now and tonumber(count) or 0
+end
+
+local function lost_runs(task, now)
+  return remembered(redis.call('HGET', LOST, task), now)
+end
+
+local function count_lost(task, now)
+  local count = lost_runs(task, now) + 1
+  redis.call('HSET', LOST, task, integer(count) .. ' ' .. integer(now + REMEMBER_LOST))
+  redis.call('PEXPIRE', LOST, milliseconds(REMEMBER_LOST))
+  -- Two at random for each new one: what nobody asks for again cannot pile up.
+  local some = redis.call('HRANDFIELD', LOST, 2, 'WITHVALUES')
+  for i = 1, #some, 2 do
+    if remembered(some[i + 1], now) == 0 then redis.call('HDEL', LOST, some[i]) end
+  end
+end
+
+-- The dead: out of every queue, until a person comes.
+
+local function put_dead(task, turn, cause, now, message)
+  local head = table.concat({turn.mode, integer(turn.limit), cause, integer(now)}, ',')
+  redis.call('HSET', DEAD, member() .. task, head .. ';' .. message)
+end
+
+local function take_dead(task)
+  local value = redis.call('HGET', DEAD, member() .. task)
+  if not value then return end
+  local mode, limit, message = string.match(value, '^([xs]),(%d+),[^;]*;(.*)$')
+  if not mode then error('this is not a dead message of a lock: ' .. STATE) end
+  redis.call('HDEL', DEAD, member() .. task)
+  return {mode = mode, limit = tonumber(limit)}, message
+end
+
+-- Later tokens are larger.
+local function note_token(token)
+  token = math.max(read_number(TOKEN), token)
+  redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
+end
+
+local function next_token(now)
+  local token = math.max(read_number(TOKEN) + 1, now)
+  note_token(token)
+  return token
+end

@@ -1,0 +1,19 @@
+-- A task is through with the key. ARGV[6]: how its delivery ended; ARGV[7]: its successor, if any;
+-- ARGV[8]: '1' if it asks again, for it did not hear the answer.
+
+local now = clock()
+redis.call('HDEL', LOST, '')  -- takes no room, so a server without memory lets all else pass, too
+claim.successor = ARGV[7]
+local successor = (ARGV[7] or '') ~= '' and ARGV[7]
+local state = load(claim.task, now, successor)
+note_pause(state, now)
+local mine, position = holder_of(state, claim)
+local again = ARGV[8] == '1'
+local remembered = ARGV[6] == 'done' and claim.done_ttl > 0
+local left = mine or again and (not remembered or state.done)
+if mine then table.remove(state.holders, position) end
+drop_expired(state, now)
+conclude(state, claim, ARGV[6], mine ~= nil, now)
+if mine and successor then reserve(state, claim, now) end
+local verdict = {left and 'left' or 'lost', carried(state, claim.task) and 1 or 0}
+return {verdict, commit(state, now, again)}

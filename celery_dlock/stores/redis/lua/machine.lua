@@ -1,0 +1,128 @@
+-- The rules of celery_dlock/core/machine.py, function by function and under the same names.
+
+local function full(state, claim)
+  if claim.max_waiting == 0 then return false end
+  return backlog(state) >= claim.max_waiting
+end
+
+local function may_start(state, claim, entry, started)
+  if not free(state, claim.mode, claim.limit) then return false end
+  if backlog(state) > 0 then return started() end
+  if claim.mode == EXCLUSIVE then return true end
+  local rank = entry and entry.rank or state.last + 1
+  for _, other in ipairs(state.waiting) do
+    if other.mode == EXCLUSIVE and other.rank < rank then return started() end
+  end
+  return true
+end
+
+local function make_room(state, claim, now)
+  if claim.max_waiting == 0 then return true end
+  local later = supposing(state, now)  -- who is woken as this operation ends has made room
+  if not full(later, claim) then return true end
+  local oldest = claim.drop_oldest and messages(later)[1]
+  if oldest then to_grant(state, oldest, now, DROPPED) end
+  return oldest
+end
+
+local function start_or_wait(state, claim, entry, now)
+  -- Asked for only where it makes a difference: on a free key it makes none.
+  local function started() return lost_runs(claim.task, now) > 0 end
+  if claim.wait ~= 'enqueue' and may_start(state, claim, entry, started) then
+    drop_entry(state, claim.task)
+    return hold(state, claim, now)
+  end
+  if claim.wait == 'not' or claim.wait == 'look' then return busy(state, now) end
+  local before = started()
+  local rank = entry and entry.rank or (before and state.first - 1) or state.last + 1
+  drop_entry(state, claim.task)
+  if claim.wait == 'place' then
+    insert(state, claim, now, rank, now + claim.patience, '')
+    return busy(state, now)
+  end
+  if not before and not make_room(state, claim, now) then return busy(state, now, true) end
+  insert(state, claim, now, rank, nil, claim.message)
+  return {'park'}
+end
+
+local function take_turn(state, claim, grant, now)
+  if grant.ending then
+    if grant.taker ~= '' and grant.taker ~= claim.nonce then return {'drop', 'waiting'} end
+    grant.taker, grant.due = claim.nonce, now + claim.ttl
+    return {'end', grant.ending}
+  end
+  local message = grant.parked and message_of(claim.task)
+  local enqueues = claim.wait == 'enqueue'  -- the slot is reserved for it, and it is to be woken
+  drop_grant(state, claim.task)
+  if free(state, claim.mode, claim.limit) and not enqueues then
+    return hold(state, claim, now, message)
+  end
+  -- The limit or the mode has changed since the task was woken, or it came too late for it: back
+  -- to the head.
+  if grant.parked then
+    to_head(state, claim, grant, now, message)
+    return {'park'}
+  end
+  if enqueues then
+    insert(state, claim, now, state.first - 1, nil, claim.message)
+    return {'park'}
+  end
+  local entry = insert(state, claim, now, state.first - 1, grant.due, '')
+  return start_or_wait(state, claim, entry, now)
+end
+
+local function lost_too_often(claim, now)
+  return has_message(claim) and lost_runs(claim.task, now) >= MAX_LOST_RUNS
+end
+
+local function answer(state, claim, now)
+  local mine = holder_of(state, claim)
+  if mine and mine.expires > now then
+    extend(mine, claim, now)
+    return {'run', mine.slot, mine.token}
+  end
+  if state.done then
+    forget(state, claim.task)
+    return {'drop', 'done'}
+  end
+  local grant, entry = find(state.grants, claim.task), find(state.waiting, claim.task)
+  local running = find(state.holders, claim.task)
+  local ends = grant and grant.ending
+  if not ends and not running and lost_too_often(claim, now) then
+    to_dead_letter(state, claim.task, claim, RUNS_LOST, now, claim.message)
+    return {'drop', 'dead'}
+  end
+  local asks_twice = grant and grant.parked and claim.wait == 'enqueue'
+  if asks_twice or entry and not entry.lapses then return {'drop', 'waiting'} end
+  if grant then return take_turn(state, claim, grant, now) end
+  if not running then return start_or_wait(state, claim, entry, now) end
+  if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then
+    return {'same', to_row(running, HOLDER), math.max(0, running.expires - now)}
+  end
+  -- A shadow: this delivery may be the only one that survives the first one's death.
+  drop_entry(state, claim.task)
+  insert(state, claim, now, state.first - 1, nil, claim.message)
+  return {'park'}
+end
+
+local function conclude(state, claim, outcome, held, now)
+  if outcome == 'done' then
+    forget(state, claim.task)
+    if claim.done_ttl > 0 and not state.done then
+      mark_done(claim.done_ttl, now)
+      state.done = true
+    end
+  elseif outcome == 'over' then
+    -- A duplicate that ends takes nothing from the one that runs: its message may wait here.
+    if held or not find(state.holders, claim.task) then forget(state, claim.task) end
+  elseif outcome == 'repeat' then
+    if not has_message(claim) then return end
+    if held then count_lost(claim.task, now) end  -- or it would run again for ever
+    if not kept(state, claim.task) then
+      leave_queue(state, claim.task)
+      insert(state, claim, now, state.first - 1, nil, claim.message)
+    end
+  elseif held and (outcome ~= 'unused' or lost_runs(claim.task, now) == 0) then
+    count_lost(claim.task, now)  -- of what never ran only that it has started
+  end
+end

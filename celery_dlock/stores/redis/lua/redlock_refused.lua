@@ -1,0 +1,34 @@
+-- The queue let a claim run, and the majority did not: it is out again, and waits at the head.
+-- ARGV[6]: 'taken', or 'unavailable' when there was no majority; then of everyone whom the majority
+-- knows to hold the key: a name, mode, limit, and for how long the queue is to respect it.
+
+local now = clock()
+local state = load(claim.task, now)
+note_pause(state, now)
+local mine, position = holder_of(state, claim)
+if mine then table.remove(state.holders, position) end
+drop_expired(state, now)
+for i = 7, #ARGV, 4 do
+  drop_grant(state, ARGV[i])
+  state.grants[#state.grants + 1] = {
+    task = ARGV[i], mode = ARGV[i + 1], limit = tonumber(ARGV[i + 2]), parked = false,
+    calls = 0, due = now + tonumber(ARGV[i + 3]), ending = false, taker = '',
+  }
+end
+
+local function wait_at_head()
+  local entry = find(state.waiting, claim.task)
+  if entry and not entry.lapses then return {'park'} end  -- its message was kept
+  drop_entry(state, claim.task)
+  if claim.wait == 'queue' and ARGV[6] == 'taken' then
+    insert(state, claim, now, state.first - 1, nil, claim.message)
+    return {'park'}
+  end
+  if (claim.wait == 'queue' or claim.wait == 'place') and claim.patience > 0 then
+    insert(state, claim, now, state.first - 1, now + claim.patience, '')
+  end
+  return busy(state, now)
+end
+
+local verdict = mine and wait_at_head() or busy(state, now)
+return {verdict, commit(state, now)}

@@ -1,0 +1,29 @@
+-- Many tasks go on, each with a key of its own. KEYS: the state of each key; ARGV: now, then
+-- task, nonce, ttl and lock delay of each. Returns when each lease ends now, 0 for a lost one, and
+-- -1 where the state cannot be read: one key must not cost the others their leases.
+
+-- A server without memory refuses what takes room until a script has written what takes none.
+local function write_even_if_full(name, state, now)
+  if pcall(write_state, name, state, now) then return end
+  keep(name, lifetime(state, now))
+  write_state(name, state, now)
+end
+
+local now = clock()
+local ends = {}
+for i, name in ipairs(KEYS) do
+  local task, nonce, ttl, lock_delay = unpack(ARGV, 4 * i - 2, 4 * i + 1)
+  local claim = {
+    task = task, nonce = nonce, ttl = tonumber(ttl), lock_delay = tonumber(lock_delay),
+  }
+  local readable, state = pcall(read_state, name)
+  local mine = readable and holder_of(state, claim)
+  if mine and mine.expires > now then
+    extend(mine, claim, now)
+    write_even_if_full(name, state, now)
+    ends[i] = mine.expires
+  else
+    ends[i] = readable and 0 or -1
+  end
+end
+return ends

@@ -1,0 +1,124 @@
+-- Time passes, and whose turn it is: celery_dlock/core/turns.py, under the same names.
+
+local function has_messages(state)
+  if state.parked > 0 then return true end
+  for _, grant in ipairs(state.grants) do
+    if grant.parked then return true end
+  end
+  return false
+end
+
+-- When a sweep has something to do, should nobody come before; nil for never.
+local function due(state)
+  if not has_messages(state) then return nil end
+  local first
+  local function at(instant)
+    if not first or instant < first then first = instant end
+  end
+  for _, grant in ipairs(state.grants) do at(grant.due) end
+  if state.parked == 0 then return first end
+  for _, holder in ipairs(state.holders) do at(holder.frees) end
+  for i = 1, math.min(WINDOW, #state.waiting) do
+    local gives_up = state.waiting[i].gives_up
+    if gives_up then at(gives_up + state.paused) end
+  end
+  return first
+end
+
+-- Nobody has waited for too long only because nobody was there who could have woken it.
+local function note_pause(state, now)
+  local late = now - (due(state) or now)
+  if late > UNATTENDED then state.paused = state.paused + late + UNATTENDED end
+end
+
+local function waited_enough(state, entry, now)
+  return entry.gives_up and entry.gives_up + state.paused <= now
+end
+
+-- Once more, and to its end if it was woken in vain and has waited for too long by now.
+local function wake(state, grant, now)
+  local in_vain = grant.calls > 0 or grant.handed_back
+  if in_vain and not grant.ending and waited_enough(state, grant, now) then
+    grant.ending = TIMED_OUT
+  end
+  local again = now + math.min(WAKE_AGAIN_FIRST * 2 ^ math.min(grant.calls, 16), WAKE_AGAIN_LAST)
+  if grant.gives_up and not grant.ending then
+    again = math.min(again, math.max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
+  end
+  grant.calls, grant.due, grant.taker = grant.calls + 1, again, ''
+end
+
+local function wake_due(state, now, woken)
+  for _, grant in ipairs(state.grants) do
+    if grant.parked and grant.due <= now then
+      wake(state, grant, now)
+      woken[#woken + 1] = grant
+    end
+  end
+end
+
+-- Every operation ends with this: end who waited too long, wake who is next or overdue.
+local function settle(state, now)
+  local window = {unpack(state.waiting, 1, math.min(WINDOW, #state.waiting))}
+  window = keep_if(window, function(entry) return not find(state.holders, entry.task) end)
+  for _, entry in ipairs(window) do
+    if waited_enough(state, entry, now) then to_grant(state, entry, now, TIMED_OUT) end
+  end
+  local woken = {}
+  wake_due(state, now, woken)  -- some of which reserve nothing from now on
+  for _, entry in ipairs(window) do
+    if backlog(state) == 0 then break end  -- places alone reserve nothing
+    if find(state.waiting, entry.task) then
+      if not free(state, entry.mode, entry.limit) then break end
+      to_grant(state, entry, now)
+    end
+  end
+  wake_due(state, now, woken)
+  if not has_messages(state) then state.paused = 0 end
+  return woken
+end
+
+-- What settle() would make of the state.
+local function supposing(state, now)
+  local later = {
+    supposed = true, holders = state.holders, waiting = {unpack(state.waiting)},
+    grants = map(map(state.grants, to_row, GRANT), from_row, GRANT), parked = state.parked,
+    paused = state.paused,
+  }
+  settle(later, now)
+  return later
+end
+
+local function drop_expired(state, now)
+  state.holders = keep_if(state.holders, function(holder)
+    if holder.frees > now then return true end
+    count_lost(holder.task, now)
+  end)
+  state.grants = keep_if(state.grants, function(grant) return grant.parked or grant.due > now end)
+end
+
+-- What every operation begins with: the time that has passed since the one before.
+local function expire(state, now)
+  note_pause(state, now)
+  drop_expired(state, now)
+end
+
+-- Who was woken a moment ago is woken once more: the wake may have been in a lost answer.
+local function wake_again(state, woken)
+  for _, grant in ipairs(state.grants) do
+    local just_woken = grant.parked and grant.calls == 1 and grant.taker == ''
+    if just_woken and not find(woken, grant.task) then woken[#woken + 1] = grant end
+  end
+end
+
+-- The end of each operation: its state is written, its wakes get their messages.
+local function commit(state, now, again)
+  local woken = settle(state, now)
+  if again then wake_again(state, woken) end
+  save(state, has_messages(state) and (due(state) or 0), now)
+  local wakes = {}
+  for i, grant in ipairs(woken) do
+    wakes[i] = {grant.task, message_of(grant.task), grant.ending, grant.calls}
+  end
+  return wakes
+end

@@ -1,0 +1,54 @@
+-- What people do to a queue: celery_dlock/core/upkeep.py, under the same names.
+-- ARGV: now, the task, what to do, and why.
+
+local now, task = clock(), ARGV[2]
+local state = load(task, now)
+expire(state, now)
+
+local function parked_turn()
+  local turn = find(state.grants, task)
+  return turn and turn.parked and turn
+end
+
+local function cancel()
+  local entry, turn = find(messages(state), task), parked_turn()
+  if entry then
+    to_grant(state, entry, now, REVOKED)
+  elseif turn and not turn.ending then
+    turn.ending = REVOKED
+  end
+  return entry or turn
+end
+
+local function dead_letter()
+  local turn = parked_turn()
+  if not turn or turn.calls < WAKES_BEFORE_DEAD then return false end
+  to_dead_letter(state, task, turn, ARGV[4], now, '')
+  return true
+end
+
+local function hand_back()
+  local turn = parked_turn()
+  if turn and turn.taker == '' then  -- else an earlier wake is being answered
+    turn.calls, turn.handed_back = math.max(0, turn.calls - 1), turn.handed_back or now
+    local strange_for = now - turn.handed_back
+    turn.due = now + (strange_for < STRANGER_RESERVED and WAKE_ELSEWHERE or WAKE_AGAIN_FIRST)
+  end
+  return turn
+end
+
+local function replay()
+  local dead, message = take_dead(task)
+  redis.call('DEL', DONE)
+  redis.call('HDEL', LOST, task)
+  if dead and not kept({waiting = state.waiting, grants = state.grants}, task) then
+    dead.task, dead.gives_up = task, 0
+    leave_queue(state, task)  -- another delivery may have a place, or one reserved
+    insert(state, dead, now, state.last + 1, nil, message)
+  end
+  return dead
+end
+
+local does = {cancel = cancel, dead_letter = dead_letter, hand_back = hand_back, replay = replay}
+local verdict = does[ARGV[3]]() and 1 or 0
+return {verdict, commit(state, now)}

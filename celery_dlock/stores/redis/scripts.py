@@ -1,0 +1,148 @@
+"""The rules of :mod:`celery_dlock.core.machine` in Lua, as scripts that Redis runs whole.
+
+They are kept as ``.lua`` files, a few of them to a script; their constants come from the Python
+side, so that there is one place for each. A script is called by its digest. A server that
+does not know it (after a restart, a failover) is sent the text with the same arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Self
+
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import (
+    Cancel,
+    DeadLetter,
+    Enter,
+    HandBack,
+    Leave,
+    Operation,
+    Reap,
+    Replay,
+)
+from celery_dlock.core.state import STRANGER_RESERVED, WAKES_RESERVED, WINDOW, Cause, Ending, Mode
+from celery_dlock.core.turns import UNATTENDED, WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
+from celery_dlock.core.upkeep import WAKE_ELSEWHERE, WAKES_BEFORE_DEAD
+from celery_dlock.stores.change import REMEMBER_LOST
+from celery_dlock.stores.redis import wire
+from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES
+
+#: What redis-py sends: the name of a command, and what it is about.
+Command = tuple[Any, ...]
+
+RULES = ("clock", "names", "key", "edits", "turns")
+
+_CONSTANTS = f"""\
+local WINDOW = {WINDOW}
+local WAKE_AGAIN_FIRST = {WAKE_AGAIN_FIRST}
+local WAKE_AGAIN_LAST = {WAKE_AGAIN_LAST}
+local UNATTENDED = {UNATTENDED}
+local WAKES_RESERVED, STRANGER_RESERVED = {WAKES_RESERVED}, {STRANGER_RESERVED}
+local REMEMBER_LOST = {REMEMBER_LOST}
+local EXCLUSIVE, SHARED = '{MODE_CODES[Mode.EXCLUSIVE]}', '{MODE_CODES[Mode.SHARED]}'
+local TIMED_OUT = '{ENDING_CODES[Ending.TIMED_OUT]}'
+local DROPPED = '{ENDING_CODES[Ending.DROPPED]}'
+local REVOKED = '{ENDING_CODES[Ending.REVOKED]}'
+local RUNS_LOST = '{Cause.RUNS_LOST}'
+local MAX_LOST_RUNS = {MAX_LOST_RUNS}
+local WAKES_BEFORE_DEAD = {WAKES_BEFORE_DEAD}
+local WAKE_ELSEWHERE = {WAKE_ELSEWHERE}
+"""
+
+
+#: The text of each script, by its digest.
+_TEXTS: dict[bytes, str] = {}
+
+
+def text_of(*names: str) -> str:
+    """The text of one script, made of the named files in this order."""
+    folder = files("celery_dlock.stores.redis") / "lua"
+    texts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
+    return "\n".join((_CONSTANTS, *texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script, and the digest by which Redis knows it."""
+
+    text: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, *names: str) -> Self:
+        return cls.with_text(text_of(*names))
+
+    @classmethod
+    def with_text(cls, text: str) -> Self:
+        digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+        _TEXTS[digest] = text
+        return cls(text, digest)
+
+    def on(self, keys: Sequence[str], arguments: Sequence[Any]) -> Command:
+        """The command that runs it on *keys*, which all lie in one slot of a cluster."""
+        return ("EVALSHA", self.digest, len(keys), *map(str.encode, keys), *arguments)
+
+
+# The common case comes first, and without the rules.
+_THE_REST = (*RULES[2:], "machine")
+
+ENTER = Script.of("clock", "names", "claim", "free", *_THE_REST, "enter")
+LEAVE = Script.of("clock", "names", "claim", "alone", *_THE_REST, "leave")
+RENEW = Script.of(*RULES, "renew")
+REAP = Script.of(*RULES, "reap")
+SWEEP = Script.of(*RULES, "overdue", "sweep")
+OVERDUE = Script.of(*RULES, "overdue", "look")
+REAP_OVERDUE = Script.of(*RULES, "overdue", "reap_overdue")
+UPKEEP = Script.of(*RULES, "upkeep")
+PARKED = Script.of("clock", "names", "key", "parked")
+MESSAGE = Script.of("clock", "names", "key", "message")
+PEEK = Script.of("clock", "names", "key", "peek")
+HEADS = Script.of("clock", "names", "key", "heads")
+OLDEST_DEAD = Script.of("oldest_dead")
+NOTE = Script.of("note")
+TIME = Script.with_text("return redis.call('TIME')")
+
+
+def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
+    """The script that has the rule of *operation*, and what it is told after the time."""
+    match operation:
+        case Enter(claim=claim, message=message):
+            return ENTER, wire.claim_arguments(claim, message)
+        case Leave(claim=claim, outcome=outcome, message=message):
+            return LEAVE, wire.leave_arguments(claim, outcome, message)
+        case Reap():
+            return REAP, []
+        case Cancel(task=task):
+            return UPKEEP, [task, "cancel", ""]
+        case DeadLetter(task=task, cause=cause):
+            return UPKEEP, [task, "dead_letter", cause.value]
+        case HandBack(task=task):
+            return UPKEEP, [task, "hand_back", ""]
+        case Replay(task=task):
+            return UPKEEP, [task, "replay", ""]
+        case _:
+            raise TypeError(f"there is no script for {operation!r}")
+
+
+def in_full(command: Command) -> Command:
+    """*command* with the text of its script, which Redis does not know yet."""
+    return ("EVAL", _TEXTS[command[1]], *command[2:])
+
+
+def packed(command: Command) -> bytes:
+    """*command* as it goes over the wire."""
+    parts = [b"*%d\r\n" % len(command)]
+    for argument in command:
+        value = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
+    return b"".join(parts)
+
+
+def key_of_command(command: Command) -> str | bytes:
+    """The first key that *command* is about."""
+    key: str | bytes = command[3] if command[0] == "EVALSHA" else command[1]
+    return key

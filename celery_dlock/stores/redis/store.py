@@ -1,0 +1,212 @@
+"""The store on Redis: each operation is one script, one round trip, applied whole or not at all.
+
+What it does not give: safety against loss of data. A server that restarts without its last writes,
+or a replica promoted too early, does not know the holder and lets a second one in; its token is
+larger all the same as long as the server's clock does not step back over the outage. What must
+not happen twice is guarded by the fence in the resource, with this store as with any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Enter, Operation
+from celery_dlock.core.state import Claim, KeyState, Outcome, RenewVerdict, task_id_of
+from celery_dlock.forking import PerProcess
+from celery_dlock.stores.base import (
+    BackendOptions,
+    Copies,
+    DeadMessage,
+    Guarantee,
+    KeyPage,
+    NoteStore,
+    Reply,
+    Swept,
+    Trait,
+    by_age,
+)
+from celery_dlock.stores.redis import listing, scripts, wire
+from celery_dlock.stores.redis.client import RedisSession, TooFewCopies, checked, session_of
+from celery_dlock.stores.redis.scripts import Command
+
+V = TypeVar("V")
+
+#: So many keys are looked at by one script.
+LOOK = 100
+
+
+class RedisBackend(NoteStore):
+    """All keys of one Redis server, version 6.2 or later."""
+
+    traits: ClassVar[frozenset[Trait]] = frozenset(
+        {Trait.MULTI_PROCESS, Trait.MULTI_HOST, Trait.LEASE_PER_TASK, Trait.MONOTONE_FENCING}
+    )
+    guarantee: ClassVar[Guarantee] = Guarantee.MONOTONE
+    largest_message: ClassVar[int] = 256 * 2**20  # half of what a server takes by default
+    replicates: ClassVar[bool] = True
+
+    def __init__(self, connect: Callable[[], RedisSession], options: BackendOptions) -> None:
+        self._asked = PerProcess(connect)  # within it, errors are translated
+        self._prefix = options.prefix
+        self._indexes = wire.indexes(options.prefix)
+        self._clock = options.clock
+        self._copies = options.copies
+        self._asked()  # what is wrong with the URL shows here
+
+    @classmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        """``redis://[[user]:password@]host[:port][/db]``, ``rediss://…`` the same with TLS, or
+        ``redis+unix:///path/to.sock[?db=n]``; the query takes redis-py's connection options.
+        """
+        return cls(lambda: session_of(url, options.driver), options)
+
+    def apply(self, operation: Operation[V]) -> Reply[V]:
+        with self._asked() as session:
+            return wire.reply(operation, self._answer(session, operation))
+
+    def _answer(self, session: RedisSession, operation: Operation[object]) -> Any:
+        if isinstance(operation, Enter) and self._copies is not None:
+            return self._copied(session, operation, self._copies)
+        return session.run(self._command(operation), lambda: self._command(operation.again()))
+
+    def _command(self, operation: Operation[object]) -> Command:
+        """The script that has the rule of *operation*, and what it is told."""
+        script, args = scripts.of(operation)
+        claim = operation.claim
+        return script.on(self._names(claim.key, claim.task), [self._now(), *args])
+
+    def _copied(self, session: RedisSession, enter: Enter, copies: Copies) -> Any:
+        """What is answered to *enter*, if it has been copied in time.
+
+        Otherwise the key is released: a replica that is promoted might not know of the hold.
+        """
+        answers = session.each([self._command(enter)], copies)
+        if isinstance(answers[0], TooFewCopies):
+            # What waits here may be the only message: its own, or that of another delivery.
+            claim = enter.claim
+            self.leave(claim, Outcome.UNUSED if claim.has_message else Outcome.OVER)
+        return checked(answers)[0]
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        if not claims:
+            return []
+        with self._asked() as session:
+            (answer,) = checked(session.each([self._renewal(claims)], self._copies))
+            return wire.renew_verdicts(answer, claims)
+
+    def _renewal(self, claims: Sequence[Claim]) -> Command:
+        keys = [wire.state_of(self._prefix, claim.key) for claim in claims]
+        return scripts.RENEW.on(keys, [self._now(), *wire.renew_arguments(claims)])
+
+    def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        with self._asked() as session:
+            seconds, microseconds = session.run(scripts.TIME.on(self._indexes[:1], []))
+            return int(seconds) * SECOND + int(microseconds)
+
+    def sweep(self, limit: int = 100) -> Swept:
+        with self._asked() as session:
+            return wire.swept(session.run(scripts.SWEEP.on(self._indexes, [self._now(), limit])))
+
+    def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        with self._asked() as session:
+            # A key with a message is always due some time.
+            indexed = self._each([("ZRANGE", index, 0, -1) for index in self._indexes])
+            members = [member for index in indexed for member in index]
+            keys = [key for key in map(wire.key_of, members) if key is not None]
+            found = ((key, task) for key in keys for task in self._parked_for(session, key))
+            return [(key, task) for key, task in found if task_id_of(task) in task_ids]
+
+    def _parked_for(self, session: RedisSession, key: str) -> set[str]:
+        """The tasks with a message for *key*; a long queue is told page by page."""
+        tasks, cursor = set[str](), b"0"
+        while True:
+            cursor, page = session.run(self._on(scripts.PARKED, key, cursor))
+            tasks.update(task.decode(errors="backslashreplace") for task in page)
+            if cursor == b"0":
+                return tasks
+
+    def message(self, key: str, task: str) -> bytes | None:
+        with self._asked() as session:
+            return bytes(session.run(self._on(scripts.MESSAGE, key, task))) or None
+
+    def dead(self, limit: int = 100) -> list[DeadMessage]:
+        with self._asked():
+            shards = listing.oldest_dead(self._each, wire.dead_letters(self._prefix), limit)
+            found = [message for shard in shards for message in wire.dead_messages(shard)]
+        return sorted(found, key=by_age)
+
+    def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        """With ``dlock_wait_replicas`` they have come to so many replicas, too, like a hold."""
+        with self._asked() as session:
+            beside = wire.notes_of(self._prefix, key)
+            command = scripts.NOTE.on([beside], wire.note_arguments(token, notes))
+            (answer,) = checked(session.each([command], self._copies))
+            return bool(answer)
+
+    def notes(self, key: str) -> dict[str, bytes]:
+        with self._asked():
+            (fields,) = self._each([("HGETALL", wire.notes_of(self._prefix, key))])
+            return wire.notes(fields)
+
+    def peek(self, key: str) -> KeyState:
+        """The whole state of *key*, expired places included; costs what the queue is long."""
+        with self._asked() as session:
+            return wire.key_state(session.run(self._on(scripts.PEEK, key)))
+
+    def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
+        """For a page ten thousand names are looked at, so it may be empty where there are many.
+
+        A cursor is of one server: over its restart, or a failover, a key may be left out.
+        """
+        at = listing.position(cursor, waiting=waiting)
+        with self._asked() as session:
+            if waiting:
+                return listing.with_messages(self._each, self._indexes, at, limit)
+            return listing.held(session.run, self._prefix, at[0], limit)
+
+    def look(self, keys: Sequence[str]) -> list[KeyState]:
+        """A hundred keys a script, all in one flight: others get their turn in between."""
+        states: dict[int, KeyState] = {}
+        with self._asked():
+            parts = [part for some in self._together(keys) for part in _parts(some)]
+            for part, answer in zip(parts, self._heads_of(keys, parts), strict=True):
+                states |= zip(part, map(wire.key_state, answer), strict=True)
+        return [states[n] for n in range(len(keys))]
+
+    def _together(self, keys: Sequence[str]) -> list[Sequence[int]]:
+        """The places of keys that one script can look at."""
+        return [range(len(keys))]
+
+    def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
+        return self._each([self._heads([keys[n] for n in part]) for part in parts])
+
+    def _heads(self, keys: Sequence[str]) -> Command:
+        names = [name for key in keys for name in wire.touched(self._prefix, key)[:2]]
+        return scripts.HEADS.on(names, [self._now()])
+
+    def _each(self, commands: Sequence[Command]) -> list[Any]:
+        """What is answered to *commands*, if all are answered."""
+        return checked(self._asked().each(commands))
+
+    def close(self) -> None:
+        with self._asked() as session:
+            session.close()
+
+    def _on(self, script: scripts.Script, key: str, *args: Any) -> Command:
+        return script.on(self._names(key), [self._now(), *args])
+
+    def _names(self, key: str, task: str = "") -> list[str]:
+        """What a script is told of *key*: it makes all other names from the first."""
+        return [wire.state_of(self._prefix, key)]
+
+    def _now(self) -> Any:
+        """Empty for the server's own time, which is what counts outside tests."""
+        return b"" if self._clock is None else self._clock()
+
+
+def _parts(places: Sequence[int]) -> list[Sequence[int]]:
+    return [places[start : start + LOOK] for start in range(0, len(places), LOOK)]

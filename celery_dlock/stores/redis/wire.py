@@ -1,0 +1,331 @@
+"""What goes to Redis and what comes back: key names, claims, verdicts."""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Enter, Leave, Operation, Reap
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Dead,
+    Drop,
+    End,
+    Ending,
+    EnterVerdict,
+    Grant,
+    Holder,
+    KeyState,
+    LeaveVerdict,
+    Left,
+    Mode,
+    NotHeld,
+    Outcome,
+    Park,
+    Reason,
+    Renewed,
+    RenewVerdict,
+    Run,
+    Same,
+    Unknown,
+    Waiting,
+)
+from celery_dlock.stores.base import DeadMessage, Reply, Swept, Wake
+from celery_dlock.stores.unreadable import NONSENSE, cause_of, dead_or_unreadable, sound
+
+logger = logging.getLogger("celery_dlock")
+
+#: What is stored under a key; a later form gets the next number and so never meets this one.
+SCHEMA = 2
+
+#: Over so many hash slots the keys are spread; a sweep looks at the index of each.
+SHARDS = 64
+
+# One letter each: a mode lies in every waiting entry.
+MODE_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
+_MODES = {code.encode(): mode for mode, code in MODE_CODES.items()}
+ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d", Ending.REVOKED: "r"}
+_ENDINGS = {code.encode(): ending for ending, code in ENDING_CODES.items()}
+
+_BRACES = re.compile(r"\{[{)]")
+_SPECIAL = re.compile(r"[*?\[\]\\]")
+_MEMBER = re.compile(r"\{[^}]*\}")
+_OF_A_KEY = re.compile(rb"\{[0-9]+\}:(\{[^}]*\}):[a-z]+")
+
+
+def base_name(prefix: str, key: str) -> str:
+    """What all names of *key* begin with; the first braces put a shard into one slot of a cluster.
+
+    A ``}`` would end the name of the key too early, so braces are written in another way; no two
+    keys become the same.
+    """
+    return f"{_shard(prefix, shard_of(key))}:{{{_without_braces(key)}}}"
+
+
+def shard_of(key: str) -> int:
+    return zlib.crc32(key.encode(errors="surrogatepass")) % SHARDS
+
+
+@lru_cache(maxsize=4 * SHARDS)
+def _shard(prefix: str, number: int) -> str:
+    return f"{_without_braces(prefix)}:{SCHEMA}:{{{number}}}"
+
+
+def _without_braces(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "{)")
+
+
+def key_of(member: bytes) -> str | None:
+    """The key whose name in the index of its shard is *member*; ``None`` for somebody else's."""
+    try:
+        name = member.decode()
+    except UnicodeDecodeError:
+        return None
+    if not _MEMBER.fullmatch(name):
+        return None
+    return _BRACES.sub(lambda found: "}" if found[0] == "{)" else "{", name[1:-1])
+
+
+def state_of(prefix: str, key: str) -> str:
+    """The name from which scripts make all others of *key*."""
+    return f"{base_name(prefix, key)}:state"
+
+
+def notes_of(prefix: str, key: str) -> str:
+    """The hash of the notes beside *key*."""
+    return f"{base_name(prefix, key)}:notes"
+
+
+def pattern(prefix: str, part: str) -> bytes:
+    """What that *part* of any key is called, for Redis to look for."""
+    ours = _SPECIAL.sub(r"\\\g<0>", f"{_without_braces(prefix)}:{SCHEMA}:")
+    return f"{ours}{{[0-9]*}}:{{*}}:{part}".encode()
+
+
+def key_named(prefix: str, name: bytes) -> str | None:
+    """The key of which *name* is a part; ``None`` for a name of something else."""
+    ours = f"{_without_braces(prefix)}:{SCHEMA}:".encode()
+    found = _OF_A_KEY.fullmatch(name.removeprefix(ours))
+    if not name.startswith(ours) or found is None:
+        return None
+    return key_of(found[1])
+
+
+def names(base: str, task: str | None = None) -> list[str]:
+    """The parts of a key in Redis; *task* is the one of which it may be known that it is done."""
+    parts = ["state", "queue", "entries", "lost", "token"]
+    return [f"{base}:{part}" for part in parts] + ([] if task is None else [f"{base}:done:{task}"])
+
+
+def touched(prefix: str, key: str, task: str = "") -> list[str]:
+    """What the script of an operation may touch, its state first."""
+    shard = _shard(prefix, shard_of(key))
+    return [*names(base_name(prefix, key), task), f"{shard}:due", f"{shard}:dead"]
+
+
+def indexes(prefix: str) -> list[str]:
+    """The index of due keys of each shard."""
+    return [f"{_shard(prefix, number)}:due" for number in range(SHARDS)]
+
+
+def dead_letters(prefix: str) -> list[str]:
+    """The dead messages of each shard."""
+    return [f"{_shard(prefix, number)}:dead" for number in range(SHARDS)]
+
+
+def claim_arguments(claim: Claim, message: bytes | None) -> list[bytes]:
+    """As bytes, which redis-py does not have to look at."""
+    c = claim
+    terms = (
+        f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
+        f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d}"
+    )
+    return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b""]
+
+
+def leave_arguments(claim: Claim, outcome: Outcome, message: bytes | None) -> list[bytes]:
+    """What most have not is left out: a successor, and that they ask again."""
+    args = [*claim_arguments(claim, message), outcome.value.encode()]
+    if claim.successor or claim.again:
+        args += [claim.successor.encode(), b"1" if claim.again else b""]
+    return args
+
+
+def reply(operation: Operation[Any], answer: Any) -> Reply[Any]:
+    """What *answer* to *operation* says."""
+    key = operation.claim.key
+    match operation:
+        case Enter():
+            return entered(key, answer)
+        case Leave():
+            return left(key, answer)
+        case _:
+            verdict, woken = answer
+            return Reply(None if isinstance(operation, Reap) else bool(verdict), wakes(key, woken))
+
+
+def entered(key: str, answer: Any) -> Reply[EnterVerdict]:
+    if isinstance(answer, bytes):  # the key was free
+        return Reply(Run(0, int(answer.removeprefix(b"run "))))
+    verdict, woken = answer
+    return Reply(enter_verdict(verdict), wakes(key, woken))
+
+
+def left(key: str, answer: Any) -> Reply[LeaveVerdict]:
+    if isinstance(answer, bytes):  # nobody else had to do with the key
+        return Reply(Left(bool(int(answer.removeprefix(b"left ")))))
+    verdict, woken = answer
+    return Reply(leave_verdict(verdict), wakes(key, woken))
+
+
+def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
+    match answer:
+        case [b"run", int(slot), int(token)]:
+            return Run(slot, token)
+        case [b"park"]:
+            return Park()
+        case [b"busy", row, int(left), int(parked), int(full)]:
+            return Busy(None if row is None else _holder(row), left, parked, bool(full))
+        case [b"same", row, int(left)]:
+            return Same(_holder(row), left)
+        case [b"end", bytes(code)]:
+            return End(_ENDINGS[code])
+        case [b"drop", bytes(reason)]:
+            return Drop(Reason(reason.decode()))
+        case _:
+            raise ValueError(f"no verdict: {answer!r}")
+
+
+def leave_verdict(answer: Sequence[Any]) -> LeaveVerdict:
+    match answer:
+        case [b"left", int(carried)]:
+            return Left(bool(carried))
+        case [b"lost", int(carried)]:
+            return NotHeld(bool(carried))
+        case _:
+            raise ValueError(f"no verdict: {answer!r}")
+
+
+def renew_arguments(claims: Sequence[Claim]) -> list[str | int]:
+    return [word for c in claims for word in (c.task, c.nonce, c.ttl, c.lock_delay)]
+
+
+def renew_verdicts(answer: Sequence[Any], claims: Sequence[Claim]) -> list[RenewVerdict]:
+    return [_renewed(claim, int(end)) for claim, end in zip(claims, answer, strict=True)]
+
+
+def _renewed(claim: Claim, end: int) -> RenewVerdict:
+    if end < 0:
+        logger.warning("the lease of %r cannot be renewed: its state is unreadable", claim.key)
+        return Unknown()
+    return Renewed(end) if end else NotHeld()
+
+
+def wakes(key: str, answer: Sequence[Any]) -> tuple[Wake, ...]:
+    return tuple(
+        Wake(key, task.decode(), message, _ending(code), calls)
+        for task, message, code, calls in answer
+    )
+
+
+def swept(answer: Sequence[Any]) -> Swept:
+    reaped, later = answer
+    named = ((key_of(member), rows) for member, rows in reaped)
+    woken = tuple(wake for key, rows in named if key is not None for wake in wakes_of(key, rows))
+    return Swept(woken, None if later is None else later / SECOND)
+
+
+def wakes_of(key: str, rows: Sequence[Any]) -> tuple[Wake, ...]:
+    """The wakes of one key of a sweep; one that cannot be read must not cost the others theirs."""
+    try:
+        return wakes(key, rows)
+    except NONSENSE:
+        logger.exception("nobody is woken for %r", key)
+        return ()
+
+
+def dead_messages(shard: Mapping[bytes, bytes]) -> list[DeadMessage]:
+    """The dead of one shard."""
+    return [_dead_message(name, value) for name, value in shard.items()]
+
+
+def _dead_message(name: bytes, value: bytes) -> DeadMessage:
+    member, brace, task = name.partition(b"}")  # the name of a key has one only at its end
+    key = key_of(member + brace)
+    if key is None:
+        key, task = _shown(member + brace), task if brace else name
+    head, _, message = value.partition(b";")
+
+    def dead() -> Dead:
+        mode, limit, cause, at = head.split(b",")
+        return Dead(task.decode(), _MODES[mode], int(limit), cause_of(_shown(cause)), int(at))
+
+    return DeadMessage(key, dead_or_unreadable(_shown(task), dead), message)
+
+
+def _shown(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
+
+
+def note_arguments(token: int, notes: Mapping[str, bytes | None]) -> list[bytes]:
+    gone = [f":{name}".encode() for name, text in notes.items() if text is None]
+    there = [
+        word
+        for name, text in notes.items()
+        if text is not None
+        for word in (f":{name}".encode(), text)
+    ]
+    return [str(token).encode(), *gone, b"", *there]
+
+
+def notes(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    return {name[1:].decode(): text for name, text in fields.items() if name.startswith(b":")}
+
+
+def key_state(answer: Sequence[Any]) -> KeyState:
+    holders, grants, queue, parked, lost, paused = answer
+    waiting = tuple(_waiting(row) for row in queue)
+    return KeyState(
+        holders=tuple(_holder(row) for row in holders),
+        grants=tuple(_grant(row) for row in grants),
+        waiting=waiting,
+        parked=parked,
+        first=waiting[0].rank if waiting else 0,
+        last=waiting[-1].rank if waiting else 0,
+        lost=tuple((task.decode(), count) for task, count in lost),
+        paused=paused,
+    )
+
+
+def _ending(code: bytes | None) -> Ending | None:
+    return None if code is None else _ENDINGS[code]
+
+
+def _holder(row: Sequence[Any]) -> Holder:
+    task, nonce, mode, *numbers = row
+    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers))
+
+
+def _grant(row: Sequence[Any]) -> Grant:
+    task, mode, limit, parked, calls, due, code, taker, gives_up, handed_back, ordered = row
+    return sound(
+        Grant(
+            *(task.decode(), _MODES[mode], limit, bool(parked), calls, due, _ending(code)),
+            *(taker.decode(), gives_up, handed_back, bool(ordered)),
+        )
+    )
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    task, mode, limit, rank, arrived, lapses, gives_up, ordered = row
+    return sound(
+        Waiting(
+            *(task.decode(), _MODES[mode], limit, rank, arrived, lapses, gives_up, bool(ordered))
+        )
+    )

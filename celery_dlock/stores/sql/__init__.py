@@ -1,0 +1,1 @@
+"""Stores of rows in SQL, which run the rules in a transaction."""

@@ -1,0 +1,410 @@
+"""The rows of a store in SQL: what an operation loads of one key, and what it writes back.
+
+Every statement goes through an index to a bounded number of rows, so an operation costs the same
+with ten waiting or with a million. Lists of keys go from one to the next through an index, too.
+The statements are those that SQLite and PostgreSQL share; what differs is an :class:`SqlDialect`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
+
+from celery_dlock.core.operations import Enter, Operation, Renew, Replay
+from celery_dlock.core.state import (
+    WINDOW,
+    Claim,
+    Dead,
+    Grant,
+    Holder,
+    KeyState,
+    RenewVerdict,
+    Run,
+    Step,
+    Waiting,
+    task_id_of,
+)
+from celery_dlock.core.turns import due
+from celery_dlock.stores.base import DeadMessage, KeyPage, Reply, Wake, live, page
+from celery_dlock.stores.change import REMEMBER_LOST, Change, difference
+from celery_dlock.stores.unreadable import dead_or_unreadable, is_text, number, restored
+
+V = TypeVar("V")
+
+#: The latest instant that a column can keep.
+_LATEST = 2**63 - 1
+
+#: How many expired memories of tasks are deleted whenever one is added.
+_SWEEP = 16
+
+_ENTRY = (
+    "SELECT task, mode, slots, rank, arrived, lapses, gives_up, ordered FROM waiting "
+    "WHERE prefix=? AND key=?"
+)
+
+_DEAD = "SELECT key, task, mode, slots, cause, at, body FROM dead"
+
+_HELD = "SELECT key FROM guard WHERE prefix=? AND key>=? ORDER BY key LIMIT ?"
+
+# A queue has many rows under one key: this steps from key to key, so a page costs the same
+# whatever waits, and holds up the writers of the file only for as long.
+_DISTINCT = """WITH RECURSIVE found(key) AS (
+    SELECT min(key) FROM {table} WHERE prefix=? AND key>=?
+    UNION ALL
+    SELECT (SELECT min(key) FROM {table} WHERE prefix=? AND key>found.key)
+    FROM found WHERE found.key IS NOT NULL)
+SELECT key FROM found WHERE key IS NOT NULL LIMIT ?"""
+
+#: Keys with messages, which are kept apart, and keys for which places are kept, too.
+_WITH_MESSAGE = _DISTINCT.format(table="message")
+_WAITED_FOR = _DISTINCT.format(table="waiting")
+
+
+def _put(table: str, names: str, *values: str) -> str:
+    """Insert a row, or replace the *values* of the one whose primary key, *names*, is the same."""
+    marks = ", ".join("?" * (names.count(",") + 1 + len(values)))
+    changed = ", ".join(f"{value}=excluded.{value}" for value in values)
+    return f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({names}) DO UPDATE SET {changed}"
+
+
+_TASK = "prefix, key, task"
+_PUT_GUARD = _put("guard", "prefix, key", "held", "parked", "due")
+_PUT_WAITING = _put(
+    "waiting", _TASK, "mode", "slots", "rank", "arrived", "lapses", "gives_up", "ordered"
+)
+_PUT_MESSAGE = _put("message", _TASK, "body")
+_PUT_DEAD = _put("dead", _TASK, "mode", "slots", "cause", "at", "body")
+_PUT_PAST = _put("past", f"{_TASK}, done", "lost", "until")
+
+# Notes beside a key, and the largest token that has written there.
+_PUT_NOTE = _put("note", "prefix, key, name", "body")
+_RAISE = _put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
+
+_Row = tuple[str, str, int, int, int, int | None, int | None, int]
+
+
+class Cursor(Protocol):
+    """What came of a statement: a cursor of a driver."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Database(Protocol):
+    """A connection in a transaction. In a statement ``?`` stands for each of the *values*."""
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ..., /) -> Cursor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SqlDialect:
+    """Where one SQL is not as the other.
+
+    ``next_token`` asks for the token of a grant; ``issued``, if not empty, takes it when there was
+    one. ``skip_locked`` ends a query for rows to delete that may be those of any key.
+    """
+
+    next_token: str
+    issued: str = ""
+    skip_locked: str = ""
+
+
+def due_keys(db: Database, prefix: str, now: int, limit: int) -> list[str]:
+    """Keys on which something is to be done without anybody coming, the most overdue first."""
+    rows = db.execute(
+        "SELECT key FROM guard WHERE prefix=? AND due<=? ORDER BY due LIMIT ?", (prefix, now, limit)
+    )
+    return [row[0] for row in rows]
+
+
+def next_due(db: Database, prefix: str) -> int | None:
+    """When the next of them will be. What is no instant is behind all that are."""
+    row = db.execute("SELECT min(due) FROM guard WHERE prefix=? AND due<=?", (prefix, _LATEST))
+    found: int | None = row.fetchone()[0]
+    return found
+
+
+def dead_messages(db: Database, prefix: str, limit: int) -> list[DeadMessage]:
+    """The dead of all keys, the oldest first."""
+    rows = db.execute(f"{_DEAD} WHERE prefix=? ORDER BY at, key, task LIMIT ?", (prefix, limit))
+    return [_dead_message(row) for row in rows]
+
+
+def parked_tasks(db: Database, prefix: str, task_ids: Collection[str]) -> list[tuple[str, str]]:
+    """Key and task of each message under any of *task_ids*, wherever it waits."""
+    rows = db.execute("SELECT key, task FROM message WHERE prefix=?", (prefix,))
+    readable = ((key, task) for key, task in rows if is_text(key) and is_text(task))
+    return [(key, task) for key, task in readable if task_id_of(task) in task_ids]
+
+
+def message_of(db: Database, prefix: str, key: str, task: str) -> bytes | None:
+    """The message of *task* for *key*, if there is one."""
+    at = (prefix, key, task)
+    row = db.execute("SELECT body FROM message WHERE prefix=? AND key=? AND task=?", at).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def list_keys(db: Database, prefix: str, first: str, limit: int, waiting: bool) -> KeyPage:
+    """Keys in use from *first* on, in the order of their names; or those with messages."""
+    begin, most = (prefix, first), limit + 1
+    with_places = [(_HELD, (*begin, most)), (_WAITED_FOR, (*begin, prefix, most))]
+    names = {
+        row[0]
+        for query, bounds in ([(_WITH_MESSAGE, (*begin, prefix, most))] if waiting else with_places)
+        for row in db.execute(query, bounds).fetchall()
+        if is_text(row[0])
+    }
+    return page(sorted(names)[: limit + 1], limit)
+
+
+def write_notes(
+    db: Database, prefix: str, key: str, token: int, notes: Mapping[str, bytes | None]
+) -> bool:
+    """Write *notes* unless a larger token has; whether that was done."""
+    if not db.execute(_RAISE, (prefix, key, token)).rowcount:
+        return False
+    for name, text in notes.items():
+        if text is None:
+            db.execute("DELETE FROM note WHERE prefix=? AND key=? AND name=?", (prefix, key, name))
+        else:
+            db.execute(_PUT_NOTE, (prefix, key, name, text))
+    return True
+
+
+def read_notes(db: Database, prefix: str, key: str) -> dict[str, bytes]:
+    """What stands beside *key*."""
+    rows = db.execute("SELECT name, body FROM note WHERE prefix=? AND key=?", (prefix, key))
+    return {name: _note(name, body) for name, body in rows.fetchall()}
+
+
+class KeyRows:
+    """The rows of one key within one transaction that began at *now*."""
+
+    def __init__(self, db: Database, dialect: SqlDialect, prefix: str, key: str, now: int) -> None:
+        self._db = db
+        self._dialect = dialect
+        self._at = (prefix, key)
+        self._due: int | None = None
+        self.now = now
+
+    def apply(self, operation: Operation[V]) -> Reply[V]:
+        """Commit what *operation* comes to."""
+        before = self.load(operation)
+        token = self._next_token(operation)
+        step = operation.apply(before, self.now, token)
+        issued = isinstance(step.verdict, Run) and step.verdict.token == token
+        if issued and self._dialect.issued:
+            self._db.execute(self._dialect.issued)
+        return Reply(step.verdict, self.save(operation, before, step))
+
+    def renew(self, claim: Claim) -> RenewVerdict:
+        """A longer lease. The key stays due when it was: a sweep will find it is not yet."""
+        step = Renew(claim).apply(self.load_guard(), self.now)
+        held = _held(step.state)
+        self._db.execute("UPDATE guard SET held=? WHERE prefix=? AND key=?", (held, *self._at))
+        return step.verdict
+
+    def _next_token(self, operation: Operation[object]) -> int:
+        """What a grant made now carries; nothing else is granted one."""
+        if not isinstance(operation, Enter):
+            return 0
+        return int(self._db.execute(self._dialect.next_token).fetchone()[0])
+
+    def load(self, operation: Operation[object]) -> KeyState:
+        """What *operation* may see: the bounded part of the key's state."""
+        task, successor = operation.claim.task, operation.claim.successor
+        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND lapses<=?", self.now)
+        guard = self.load_guard()
+        rows = self._run(f"{_ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
+        last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
+        if len(rows) == WINDOW:
+            for named in {task, successor} - {"", *(row[0] for row in rows)}:
+                rows += self._run(f"{_ENTRY} AND task=?", named).fetchall()
+        done = self._past(task, done=1)
+        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in guard.holders)})
+        return KeyState(
+            guard.holders,
+            guard.grants,
+            self._entries(rows),
+            guard.parked,
+            first=rows[0][3] if rows else 0,
+            last=last or 0,
+            done=frozenset({task} if done is not None else ()),
+            lost=tuple((t, count) for t, count in sorted(counts) if count),
+            dead=self._dead(task) if isinstance(operation, Replay) else (),
+            paused=guard.paused,
+        )
+
+    def load_guard(self) -> KeyState:
+        """Who holds the key and whose turn has come: all that a renewal needs."""
+        row = self._run("SELECT held, parked, due FROM guard WHERE prefix=? AND key=?").fetchone()
+        if row is None:
+            return KeyState()
+        held = json.loads(row[0])
+        self._due = row[2]
+        return KeyState(
+            tuple(restored(Holder, **fields) for fields in held["holders"]),
+            tuple(restored(Grant, **fields) for fields in held["grants"]),
+            parked=number(row[1]),
+            paused=number(held["paused"]),
+        )
+
+    def load_all(self) -> KeyState:
+        """The whole queue too; ``done`` and ``lost`` are left out."""
+        guard = self.load_guard()
+        waiting = self._entries(self._run(f"{_ENTRY} ORDER BY rank").fetchall())
+        ranks = [entry.rank for entry in waiting] or [0]
+        return replace(guard, waiting=waiting, first=ranks[0], last=ranks[-1])
+
+    def load_head(self) -> KeyState:
+        """What everybody sees, the same whatever waits behind it; nothing is changed."""
+        guard = self.load_guard()
+        head = self._run(f"{_ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
+        return replace(guard, waiting=live(self._entries(head), self.now))
+
+    def _entries(self, rows: Iterable[_Row]) -> tuple[Waiting, ...]:
+        return tuple(restored(Waiting, *row[:7], bool(number(row[7]))) for row in rows)
+
+    def put_off(self, delay: int) -> None:
+        """Make the key due in *delay* microseconds, whatever is in it."""
+        prefix, key = self._at
+        which, name = "key=?", cast("object", key)
+        if isinstance(name, str) and not is_text(name):
+            which, name = "key=CAST(? AS TEXT)", name.encode("utf-8", "surrogateescape")
+        update = f"UPDATE guard SET due=? WHERE prefix=? AND {which}"
+        self._db.execute(update, (self.now + delay, prefix, name))
+
+    def save(
+        self, operation: Operation[object], before: KeyState, step: Step[object]
+    ) -> tuple[Wake, ...]:
+        """Write what *step* changed; the wakes that the caller has to publish."""
+        claim, message = operation.claim, operation.message
+        for dead in before.dead:
+            message = self._take_dead(dead.task)
+        change = difference(before, step.state)
+        if change.guard or due(step.state) != self._due:  # a renewal leaves it where it was
+            self._save_guard(step.state)
+        self._save_dead(change, message)
+        self._save_queue(change, message)
+        wakes = tuple(
+            Wake(claim.key, turn.task, self._message(turn.task), turn.ending, turn.calls)
+            for turn in step.wakes
+        )
+        for task in change.unparked:
+            self._run("DELETE FROM message WHERE prefix=? AND key=? AND task=?", task)
+        self._save_past(change, claim.done_ttl)
+        return wakes
+
+    def _save_guard(self, state: KeyState) -> None:
+        if state.holders or state.grants or state.parked:
+            row = (_held(state), state.parked, due(state))
+            self._run(_PUT_GUARD, *row)
+        else:
+            self._run("DELETE FROM guard WHERE prefix=? AND key=?")
+
+    def _save_queue(self, change: Change, message: bytes | None) -> None:
+        for task in change.gone:
+            self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
+        for e in change.came:
+            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.lapses, e.gives_up)
+            self._run(_PUT_WAITING, *entry, e.ordered)
+        for task in change.parked:
+            self._run(_PUT_MESSAGE, task, message or b"")
+
+    def _save_dead(self, change: Change, message: bytes | None) -> None:
+        for d in change.dead:
+            body = message or (self._message(d.task) if d.task in change.unparked else b"")
+            row = (d.task, d.mode, d.limit, d.cause, d.at, body)
+            self._run(_PUT_DEAD, *row)
+
+    def _dead(self, task: str) -> tuple[Dead, ...]:
+        rows = self._run(
+            "SELECT task, mode, slots, cause, at FROM dead WHERE prefix=? AND key=? AND task=?",
+            task,
+        )
+        return tuple(restored(Dead, *row) for row in rows.fetchall())
+
+    def _take_dead(self, task: str) -> bytes:
+        """The dead message of *task*, off the list."""
+        at = "FROM dead WHERE prefix=? AND key=? AND task=?"
+        body = _body(self._run(f"SELECT body {at}", task).fetchone()[0])
+        self._run(f"DELETE {at}", task)
+        return body
+
+    def _save_past(self, change: Change, done_ttl: int) -> None:
+        for task in change.undone:
+            self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=1", task)
+        for task in change.done:
+            self._remember(task, done=1, lost=0, until=self.now + done_ttl)
+        for task, count in change.lost.items():
+            if count:
+                self._remember(task, done=0, lost=count, until=self.now + REMEMBER_LOST)
+            else:
+                self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=0", task)
+
+    def _remember(self, task: str, *, done: int, lost: int, until: int) -> None:
+        self._db.execute(
+            "DELETE FROM past WHERE (prefix, key, task, done) IN "
+            "(SELECT prefix, key, task, done FROM past WHERE until<=? ORDER BY until LIMIT ? "
+            f"{self._dialect.skip_locked})",
+            (self.now, _SWEEP),
+        )
+        self._run(_PUT_PAST, task, done, lost, until)
+
+    def _past(self, task: str, *, done: int) -> int | None:
+        row = self._run(
+            "SELECT lost FROM past WHERE prefix=? AND key=? AND task=? AND done=? AND until>?",
+            task,
+            done,
+            self.now,
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def _message(self, task: str) -> bytes:
+        """One that should be there and is not is woken all the same: so somebody notices."""
+        row = self._run("SELECT body FROM message WHERE prefix=? AND key=? AND task=?", task)
+        return _body((row.fetchone() or [b""])[0])
+
+    def _run(self, statement: str, *values: object) -> Cursor:
+        return self._db.execute(statement, (*self._at, *values))
+
+
+def _held(state: KeyState) -> str:
+    """Who holds the key and whose turn has come, as JSON with every field by its name."""
+    held = {
+        "holders": [asdict(holder) for holder in state.holders],
+        "grants": [asdict(grant) for grant in state.grants],
+        "paused": state.paused,
+    }
+    return json.dumps(held, separators=(",", ":"))
+
+
+def _note(name: object, body: object) -> bytes:
+    if not is_text(name) or not isinstance(body, bytes):
+        raise TypeError(f"the note {name!r} cannot be read")
+    return body
+
+
+def _body(value: object) -> bytes:
+    """A message as it was written; of another type it is none."""
+    return value if isinstance(value, bytes) else b""
+
+
+def _dead_message(row: tuple[Any, ...]) -> DeadMessage:
+    key, *fields, body = row
+    dead = dead_or_unreadable(_shown(fields[0]), lambda: restored(Dead, *fields))
+    return DeadMessage(_shown(key), dead, _body(body))
+
+
+def _shown(name: object) -> str:
+    """A name for people, which may be no UTF-8."""
+    raw = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
+    return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else str(raw)

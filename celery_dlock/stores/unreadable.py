@@ -1,0 +1,126 @@
+"""What a store says that answers, and can tell nothing of some of the keys it was asked for.
+
+Somebody else may have written to it. What is read is held to what was written, so that nonsense is
+found where it is read, by the key that it concerns, and not where it is used later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_type_hints
+
+from celery_dlock.core.state import Cause, Dead, Mode
+from celery_dlock.errors import BackendUnavailable
+
+T = TypeVar("T")
+
+#: What is raised where a store's contents are other than they were written.
+_WRONG = (ValueError, TypeError, AttributeError)
+NONSENSE = (*_WRONG, LookupError, ArithmeticError, RecursionError)
+
+
+class UnreadableKey(BackendUnavailable):
+    """The rows of one key make no sense; those of others may."""
+
+
+class KeysUnavailable(BackendUnavailable):
+    """Nothing can be told of *keys* now; of the others it can, if they are asked for alone."""
+
+    def __init__(self, reason: str, keys: Collection[str]) -> None:
+        super().__init__(reason, keys)
+        self.reason = reason
+        self.keys = keys
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """What stumbles over the contents of *key* says so."""
+    try:
+        yield
+    except NONSENSE as exc:
+        raise UnreadableKey(f"what is stored of {key!r} cannot be read: {exc!r}") from exc
+
+
+def is_text(name: object) -> bool:
+    """Whether *name* can be that of a key or a task: what is no UTF-8 is somebody else's."""
+    if not isinstance(name, str):
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def number(value: object) -> int:
+    """*value*, if it is one that is written here. Raises :exc:`TypeError`."""
+    if not isinstance(value, int) or abs(value) >= 2**63:
+        raise TypeError(f"{str(value)[:100]} is no number of ours")
+    return value
+
+
+def sound(record: T) -> T:
+    """*record*, one of :mod:`celery_dlock.core.state`, if each field is of the type it is to be.
+
+    Raises :exc:`TypeError`.
+    """
+    for name, kind in _kinds(cast("Any", type(record))):
+        value = getattr(record, name)
+        if not isinstance(value, kind) or (isinstance(value, str) and not is_text(value)):
+            raise TypeError(f"{name} is {str(value)[:100]!r}")
+    return record
+
+
+def restored(kind: Callable[..., T], *values: Any, **named: Any) -> T:
+    """A sound record of *kind* from its fields, in which words of an enumeration are text.
+
+    Raises one of ``NONSENSE``.
+    """
+    fields = list(values)
+    for at, name, word in _words(kind):
+        if at < len(fields):
+            fields[at] = None if fields[at] is None else word(fields[at])
+        elif named.get(name) is not None:
+            named[name] = word(named[name])
+    return sound(kind(*fields, **named))
+
+
+@cache
+def _kinds(of: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(get_type_hints(of).items())
+
+
+@cache
+def _words(of: Any) -> tuple[tuple[int, str, Callable[[Any], Any]], ...]:
+    """The fields that take a word of an enumeration: place, name, and how it is read."""
+    return tuple(
+        (at, name, cause_of if kind is Cause else kind)
+        for at, (name, kinds) in enumerate(_kinds(of))
+        for kind in get_args(kinds) or (kinds,)
+        if issubclass(kind, StrEnum)
+    )
+
+
+def cause_of(text: str) -> Cause:
+    """Why a message is dead; one that a later version knows is none that can be read here."""
+    try:
+        return Cause(text)
+    except ValueError:
+        return Cause.UNREADABLE
+
+
+def dead_or_unreadable(task: str, read: Callable[[], Dead]) -> Dead:
+    """What *read* returns of the dead message of *task*, or that nothing can be read of it.
+
+    One bad row must not hide the others. It comes first in their order.
+    """
+    try:
+        return sound(read())
+    except NONSENSE:
+        return Dead(task, Mode.EXCLUSIVE, 1, Cause.UNREADABLE, 0)

@@ -1,0 +1,194 @@
+"""Locks without a message: ``lock()`` in web handlers and scripts, and direct calls of a task.
+
+They take the very locks that tasks take. A key that the running code holds already is not taken
+again: the block runs under the lease that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from celery import current_app
+
+from celery_dlock.core.backoff import pauses
+from celery_dlock.core.checks import check_limit, duration
+from celery_dlock.core.events import Contended, Subject, TimedOut
+from celery_dlock.core.keys import Keys, canonical
+from celery_dlock.core.lease import SECOND, Lease, Term
+from celery_dlock.core.state import Busy, Claim, Mode, Outcome, Same, WaitMode, task_id_of
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockContended,
+    LockLost,
+    LockTimeout,
+)
+from celery_dlock.locks.current import held_term, holding
+from celery_dlock.locks.hold import Hold, Strike
+from celery_dlock.locks.manager import Refused
+from celery_dlock.messages.claims import claims_of
+from celery_dlock.runtime import Runtime, runtime
+
+#: Seconds for which a place is kept: more than the longest pause between two questions.
+PLACE_TTL = 1.0
+
+
+def lock(
+    key: str | Sequence[str],
+    *,
+    app: Any = None,
+    ttl: float | None = None,
+    timeout: float = 5.0,
+    limit: int = 1,
+    shared: bool = False,
+    parents: str | Sequence[str] = (),
+) -> AbstractContextManager[Lease]:
+    """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
+
+    It waits for up to *timeout* seconds (0: not at all). *ttl* is the length of the lease, which
+    is renewed in the background while the block runs. With several keys all are taken or none.
+    *parents* are keys that the block holds for reading: whoever takes one of them exclusively
+    waits for the block and holds it off.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for what makes no sense;
+    :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or when the running code
+    holds the key in another mode; :exc:`~celery_dlock.LockLost` when it held the key and has lost
+    it, or stood still before the block began; :exc:`~celery_dlock.LockTimeout` when time is over;
+    and :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
+    """
+    own = _canonical(key)
+    if not own:
+        raise ConfigurationError("a lock needs at least one key, got an empty list")
+    check_limit(limit, shared=shared)
+    return locked_block(
+        app or current_app,
+        Keys(own, _canonical(parents)),
+        name="lock()",
+        mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
+        limit=limit,
+        ttl=None if ttl is None else duration("ttl", ttl),
+        max_hold=None,
+        timeout=duration("timeout", timeout, zero=True),
+    )
+
+
+def _canonical(keys: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({canonical(k) for k in ([keys] if isinstance(keys, str) else keys)}))
+
+
+@contextmanager
+def locked_block(
+    app: Any,
+    keys: Keys,
+    *,
+    name: str,
+    mode: Mode,
+    limit: int,
+    ttl: float | None,
+    max_hold: float | None,
+    timeout: float,
+    strike: Strike | None = None,
+) -> Iterator[Lease]:
+    """Run the block under *keys*; *name* is what is holding them, for people.
+
+    *strike* is called at once when one of them is lost, with the key and the reason.
+    """
+    here = runtime(app)
+    held = _held(here, keys, mode, limit)
+    who = f"{name}@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
+    subject = Subject(who, name, name)
+    claim = Claim(
+        key="",
+        task=f"{who}:0:0",
+        nonce=uuid.uuid4().hex,
+        ttl=here.lease_time(ttl),
+        mode=mode,
+        limit=limit,
+        wait=WaitMode.PLACE if timeout else WaitMode.NOT,
+        patience=int(PLACE_TTL * SECOND),
+        lock_delay=int(here.settings.lock_delay * SECOND),
+    )
+    claims = [claim for claim in claims_of(keys, claim) if claim.key not in held]
+
+    hold = Hold(here.manager, here.sinks.emit, subject, strike)
+    try:
+        taken = _take(here, hold, claims, max_hold, timeout) if claims else ()
+        terms = sorted((*held.values(), *taken), key=lambda term: term.key)
+        lease = here.manager.lease(terms, keys.parents)
+        with holding(lease, here.backend):
+            lease.check()  # it may have stood still since it asked
+            yield lease
+    finally:
+        try:
+            hold.give_back(Outcome.OVER)
+        except BaseException:
+            # A soft time limit can strike anywhere, here too; the keeper would renew for ever.
+            hold.give_back(Outcome.OVER)
+            raise
+
+
+def _held(here: Runtime, keys: Keys, mode: Mode, limit: int) -> dict[str, Term]:
+    """What the running code holds already of *keys*.
+
+    Raises :exc:`LockContended` for a key that it holds otherwise, or beside more than *limit*:
+    waiting would be waiting for itself. Alone on a parent it may do below it what it likes.
+    Raises :exc:`LockLost` for a key that it has lost.
+    """
+    held = {key: term for key in keys.all if (term := held_term(key, here.backend))}
+    for key, term in held.items():
+        if term.lost:
+            raise LockLost(key, term.lost)
+        is_parent = key in keys.parents
+        alike = term.claim.mode is (Mode.SHARED if is_parent else mode)
+        alike = alike and term.claim.limit <= limit
+        alone = term.claim.mode is Mode.EXCLUSIVE and term.claim.limit == 1
+        if not (alike or (is_parent and alone)):
+            left = max(0.0, term.trusted_until - term.monotonic())
+            raise LockContended(key, task_id_of(term.claim.task), left)
+    return held
+
+
+def _take(
+    here: Runtime, hold: Hold, claims: list[Claim], max_hold: float | None, timeout: float
+) -> tuple[Term, ...]:
+    """Hold *claims*; when that is refused nothing is held, and nothing owed."""
+    started = time.monotonic()
+    told = False
+    pause = pauses()
+    while True:
+        try:
+            answer = hold.ask(claims, max_hold or here.settings.max_hold)
+        except BackendUnavailable:
+            hold.owe(())  # taken back as far as it goes; to wait for the same again helps nobody
+            raise
+        waited = time.monotonic() - started
+        if isinstance(answer, Lease):
+            hold.taken(answer, waited)
+            return answer.terms
+        refusal = _refusal(answer, waited if timeout else None)
+        if not told:
+            hold.emit(Contended(hold.subject, refusal.key, refusal.holder, 0, waited))
+            told = True
+        if waited >= timeout:
+            hold.owe(())
+            if isinstance(refusal, LockTimeout):
+                hold.emit(TimedOut(hold.subject, refusal.key, waited))
+            raise refusal
+        time.sleep(min(next(pause), timeout - waited))
+
+
+def _refusal(refused: Refused, waited: float | None) -> LockContended:
+    key, verdict = refused.claim.key, refused.verdict
+    who: str | None = None
+    seconds = 0.0
+    if isinstance(verdict, Busy | Same) and verdict.holder is not None:
+        who, seconds = task_id_of(verdict.holder.task), verdict.left / SECOND
+    if waited is None:
+        return LockContended(key, who, seconds)
+    return LockTimeout(key, who, seconds, waited)

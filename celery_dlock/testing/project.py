@@ -1,0 +1,150 @@
+"""For tests of a project: a clock that stands still, locks in memory, a holder that is too late.
+
+The last is a worker that was paused past its lease, played inside one test. Nothing is waited for.
+The lock is taken in the application's own store and released, because to the next holder an expired
+lease and a released one look alike; the late holder itself learns nothing of it. That is the
+strictest case, a pause right after its last look at the lease: what refuses it now is the resource,
+or nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from celery._state import _task_stack
+
+from celery_dlock.core.lease import Lease, Term
+from celery_dlock.core.state import Mode
+from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.locks.current import holding
+from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.tasks.block import locked_block
+from celery_dlock.tasks.task import LockedTask
+
+
+class ManualClock:
+    """Microseconds since the epoch, as a store's ``BackendOptions.clock``.
+
+    A copy that is pickled into another process stands at the same instant and moves on its own.
+    """
+
+    def __init__(self, now: int = 1_800_000_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move on by *seconds*; a negative number steps back, as real clocks do."""
+        self.now += round(seconds * 1_000_000)
+
+
+@contextmanager
+def in_memory(app: Any) -> Iterator[ManualClock]:
+    """Have *app* take its locks on a ``memory://`` of its own, whatever ``dlock_url`` says.
+
+    The clock is the store's: a lease ends there, and who waits is called, when the test moves it.
+    Afterwards the application goes back to its configuration, which is never touched. Raises
+    :exc:`~celery_dlock.ConfigurationError` for one that is wrong.
+    """
+    clock = ManualClock()
+    keep_in_memory(app, clock)
+    try:
+        yield clock
+    finally:
+        forget(app)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleHolder:
+    """It had the lock, and believes in its ``lease`` still. Made by :func:`stale_holder`."""
+
+    task: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    lease: Lease
+    store: object
+
+    def wakes_up(self) -> StaleFencingToken | LockLost:
+        """Run the body as if nothing had happened; what it ended with, when that is a refusal.
+
+        Raises :exc:`AssertionError` when the body runs to its end. Any other error of the body
+        passes through.
+        """
+        __tracebackhide__ = True
+        kwargs = self.task.lock_definition.injected(self.kwargs, self.lease)
+        try:
+            with _delivered(self.task, self.args, self.kwargs), holding(self.lease, self.store):
+                result = self.task.lock_body(*self.args, **kwargs)
+        except (StaleFencingToken, LockLost) as refusal:
+            return refusal
+        raise AssertionError(self._nothing_refused_it(result))
+
+    def _nothing_refused_it(self, result: object) -> str:
+        tokens = ", ".join(f"{t.resource!r} with {t.token}" for t in self.lease.own)
+        return (
+            f"{self.task.name} came too late and nothing refused it: it held {tokens}, was paused "
+            f"past its lease, woke up and ran to its end (result: {result!r}). Begin the "
+            "transaction that writes with celery_dlock.fencing.admit(connection), and let what it "
+            "raises roll the transaction back. If the task does that, nobody has written with a "
+            "newer token in between: call the task once before wakes_up()"
+        )
+
+
+def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
+    """Somebody who took the lock of ``task(*args, **kwargs)`` and was paused past its lease.
+
+    The lock is free when this returns. Let the next one take it and write, then call
+    :meth:`StaleHolder.wakes_up`.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for a task without a lock and for one that only
+    reads, and :exc:`~celery_dlock.LockContended` when somebody holds the lock.
+    """
+    _require_locked(task)
+    definition = task.lock_definition
+    if definition.mode is Mode.SHARED:
+        raise ConfigurationError(
+            f"{task.name} holds a read lock: it has no fencing token, and nothing to write"
+        )
+    definition.refuse_injected(task.name, kwargs)
+    keys = definition.keys(args, kwargs)
+    with locked_block(
+        task.app,
+        keys,
+        name=task.name,
+        mode=definition.mode,
+        limit=definition.limit,
+        ttl=definition.ttl,
+        max_hold=definition.max_hold,
+        timeout=0,
+    ) as held:
+        lease = _believed(held.terms, held.guarantee, keys.parents)
+        return StaleHolder(task, args, kwargs, lease, runtime(task.app).backend)
+
+
+def _require_locked(task: object) -> None:
+    if not isinstance(task, LockedTask):
+        raise ConfigurationError(f"{task!r} is no locked task: nothing of it can come too late")
+
+
+@contextmanager
+def _delivered(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """What a worker does around a body, as far as a body sees it: the task has a request."""
+    running = cast("Any", _task_stack)
+    running.push(task)
+    task.push_request(id=str(uuid.uuid4()), args=args, kwargs=dict(kwargs))
+    try:
+        yield
+    finally:
+        task.pop_request()
+        running.pop()
+
+
+def _believed(terms: Sequence[Term], guarantee: str, parents: Sequence[str]) -> Lease:
+    """The lease of one whose clock stood still while it was paused: it can always be trusted."""
+    paused = tuple(Term(t.claim, t.slot, t.token, 0.0, monotonic=lambda: 0.0) for t in terms)
+    return Lease(paused, guarantee, extend=lambda terms, seconds: None, parents=parents)

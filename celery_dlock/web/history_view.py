@@ -1,0 +1,197 @@
+"""What the history adds to a page: who held a key, and danger lines over the tasks of a name.
+
+Without ``dlock_history`` the page says how to have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from celery_dlock.core.events import LEAD
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.monitoring.history_reader import (
+    HistoryEntry,
+    HistoryReader,
+    TaskTallies,
+    TaskTally,
+)
+from celery_dlock.ops.event_text import Clock, describe
+
+#: Events of a key that are read at a time, and of those how many are told.
+EVENTS = 200
+TOLD = 30
+
+#: Seconds that are counted over, and for which a count is good.
+COUNTED = 3600.0
+GOOD_FOR = 10.0
+
+#: Dangers of the literature, above these: shares of the lease, and of all attempts.
+ACQUISITION, CONTENTION, HOLD, TIMEOUT = 0.5, 0.3, 0.8, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPeriod:
+    """One task had the key, with a token, from an instant to another; it ended in a word.
+
+    ``until`` is ``None`` where its end is not known: it holds still, or was killed.
+    """
+
+    task_id: str
+    task_name: str
+    token: int | None
+    since: datetime
+    until: datetime | None
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistory:
+    """The latest of a key: who held it, the last one first, and all events as sentences.
+
+    ``gap`` says why there is nothing; before the instant ``earlier`` there may be more.
+    """
+
+    holds: tuple[HeldPeriod, ...] = ()
+    events: tuple[tuple[HistoryEntry, str], ...] = ()
+    earlier: datetime | None = None
+    gap: str = ""
+
+
+class HistoryView:
+    """The history of *app*, if there is one; a database that is unavailable is a gap, not an error.
+
+    Between two questions it has no connection.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._reader: HistoryReader | None = None
+        self._unset = ""
+        try:
+            self._reader = HistoryReader.from_app(app)
+        except ConfigurationError as exc:
+            self._unset = str(exc)
+
+    def of_key(self, key: str, before: datetime | None) -> KeyHistory:
+        """What happened to *key*, of late or *before* an instant."""
+        if self._reader is None:
+            return KeyHistory(gap=self._unset)
+        try:
+            entries = self._reader.of_key(key, EVENTS, before)
+        except BackendUnavailable as exc:
+            return KeyHistory(gap=str(exc))
+        finally:
+            self._reader.close()
+        clock = Clock.of(self._app)
+        events = tuple((entry, describe(entry, clock)) for entry in entries[:TOLD])
+        earlier = entries[-1].at if len(entries) == EVENTS else None
+        return KeyHistory(tuple(_holds(reversed(entries))), events, earlier)
+
+    def of_the_last_hour(self) -> TaskTallies | str:
+        """What happened to the tasks, or why that is not known."""
+        if self._reader is None:
+            return self._unset
+        try:
+            return self._reader.by_task(datetime.now(UTC) - timedelta(seconds=COUNTED))
+        except BackendUnavailable as exc:
+            return str(exc)
+        finally:
+            self._reader.close()
+
+
+def _holds(entries: Iterable[HistoryEntry]) -> list[HeldPeriod]:
+    """Each acquisition with its end, the last one first; *entries* are in order."""
+    holds: list[HeldPeriod] = []
+    running: dict[str, int] = {}
+    for entry in entries:
+        if entry.event == "Acquired":
+            running[entry.task_id] = len(holds)
+            holds.append(
+                HeldPeriod(entry.task_id, entry.task_name, entry.token, entry.at, None, "")
+            )
+        elif entry.event in ("Released", "Lost"):
+            number = running.pop(entry.task_id, None)
+            if number is not None:
+                ended = str(entry.details.get("outcome", "lost"))
+                holds[number] = replace(holds[number], until=entry.at, ended=ended)
+    return holds[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A hold in a drawing that is a thousand wide."""
+
+    x: float
+    width: float
+    hold: HeldPeriod
+
+    @classmethod
+    def of_all(cls, holds: Iterable[HeldPeriod]) -> list[Self]:
+        """*holds* between the first one's beginning and the last one's end, or now."""
+        holds = list(holds)
+        if not holds:
+            return []
+        now = datetime.now(UTC)
+        first = min(hold.since for hold in holds)
+        last = max(hold.until or now for hold in holds)
+        scale = 1000 / max(1e-6, (last - first).total_seconds())
+
+        def at(instant: datetime) -> float:
+            return round((instant - first).total_seconds() * scale, 1)
+
+        return [
+            cls(at(hold.since), max(1.0, round(at(hold.until or now) - at(hold.since), 1)), hold)
+            for hold in holds
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A figure as it is, as a share of what it is measured by, and whether that is too much."""
+
+    value: float | None
+    share: float | None
+    is_danger: bool
+
+    @classmethod
+    def of(cls, value: float | None, whole: float | None, line: float) -> Self:
+        share = value / whole if value is not None and whole else None
+        return cls(value, share, share is not None and share > line)
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """One task's figures beside their danger lines."""
+
+    tally: TaskTally
+    acquisition: Reading
+    contention: Reading
+    hold: Reading
+    timeouts: Reading
+    rejects: Reading
+
+    @classmethod
+    def of(cls, tally: TaskTally) -> Self:
+        return cls(
+            tally,
+            Reading.of(tally.took, tally.ttl, ACQUISITION),
+            Reading.of(tally.contended, tally.contended + tally.acquired, CONTENTION),
+            Reading.of(tally.held, None if tally.task_name == LEAD else tally.ttl, HOLD),
+            Reading.of(tally.timed_out, tally.timed_out + tally.acquired, TIMEOUT),
+            Reading.of(tally.stale, 1, 0),
+        )
+
+    @classmethod
+    def of_all(cls, tallies: Iterable[TaskTally], most: int) -> list[Self]:
+        """Those with most dangers first, and then those that were refused most often."""
+        found = [cls.of(tally) for tally in tallies]
+        return sorted(found, key=lambda one: (-one.dangers, -one.tally.contended))[:most]
+
+    @property
+    def dangers(self) -> int:
+        """How many lines are crossed."""
+        readings = (self.acquisition, self.contention, self.hold, self.timeouts, self.rejects)
+        return sum(reading.is_danger for reading in readings)

@@ -1,0 +1,178 @@
+"""What every worker does again and again, each in a thread of its main process.
+
+It sweeps: it wakes tasks again that did not answer, and tasks behind a holder that died. There is
+no leader. Each worker asks the store for what is due, publishes it, and sleeps until the next due
+instant, or for a few seconds: a message that another worker parks meanwhile may be due before.
+
+A revoked task that waits in the store ends at once, and not when its turn comes. Celery keeps what
+was revoked in the memory of the workers, and forgets it. Each worker therefore looks for those ids
+among the messages that wait, soon after it has heard of them; in the store the end is written down.
+It looks twice, because a task may just be on its way into the queue.
+
+A retry for which its key is reserved may not come either: it is revoked, or has expired. Others
+would wait until a minute after it is due. The store does not have its message, so it is not found
+there: the worker that has it, or that has run the attempt before, releases the key.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from celery import bootsteps
+from celery.app.task import Context
+from celery.worker import state
+from celery.worker.request import Request
+
+from celery_dlock.core.state import Claim
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.throttled_warning import ThrottledWarning
+from celery_dlock.messages.claims import left_by
+from celery_dlock.messages.headers import identity_of_next
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.children import soon
+
+logger = logging.getLogger("celery_dlock")
+
+#: Seconds between two sweeps; a wake is repeated no earlier than after this time anyway.
+LONGEST_SLEEP = 5.0
+
+
+class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """One thread, started after the pool has forked. It survives a run that fails."""
+
+    requires = frozenset({"celery.worker.components:Pool"})
+
+    #: What a run that failed has left undone, for the log.
+    failure: ClassVar[str]
+    #: Seconds until the next run after one that failed.
+    pause_after_failure: ClassVar[float]
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._app = parent.app
+        self._stopped = threading.Event()
+        self._warning = ThrottledWarning()
+        name = f"celery-dlock-{type(self).__name__.lower()}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, parent: Any) -> None:
+        self._thread.start()
+
+    def stop(self, parent: Any) -> None:
+        self._stopped.set()
+
+    @abstractmethod
+    def run_once(self) -> float:
+        """Do it once; seconds until the next time."""
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._next_in()):
+            pass
+
+    def _next_in(self) -> float:
+        try:
+            pause = self.run_once()
+        except BackendUnavailable as exc:
+            self._warning.warn("%s: %s", self.failure, exc)
+        except Exception:  # a defect must not end the thread
+            logger.exception(self.failure)
+        else:
+            self._warning.resolved("the lock store answers again")
+            return pause
+        return self.pause_after_failure
+
+
+class Sweeper(PeriodicStep):
+    """Sweeps once a run."""
+
+    failure = "nothing was swept"
+    pause_after_failure = LONGEST_SLEEP
+
+    def run_once(self) -> float:
+        here = runtime(self._app)
+        swept = here.backend.sweep()
+        ours = here.wake(swept.wakes)
+        if swept.next_in is None or (swept.wakes and not ours):
+            return LONGEST_SLEEP  # what was handed back is for another worker to find
+        return min(swept.next_in, LONGEST_SLEEP)
+
+
+#: Seconds between two looks at what this worker has heard, and before an id is looked for again.
+INTERVAL = 0.5
+LOOK_AGAIN_AFTER = 10.0
+
+#: By task id, the requests of retries that this process has and whose keys are reserved for them.
+_here: WeakValueDictionary[str, Request] = WeakValueDictionary()
+
+
+class EndRevoked(PeriodicStep):
+    """It asks the store only after a revocation."""
+
+    failure = "revoked tasks that wait are not looked for"
+    pause_after_failure = INTERVAL
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._look_at: dict[str, float] = {}
+
+    def run_once(self) -> float:
+        revoked = set(state.revoked) if len(state.revoked) else set[str]()
+        for forgotten in self._look_at.keys() - revoked:
+            del self._look_at[forgotten]
+        now = time.monotonic()
+        due = {task_id for task_id in revoked if now >= self._look_at.get(task_id, now)}
+        if due:
+            self._end(due)
+        for task_id in due:
+            self._look_at[task_id] = inf if task_id in self._look_at else now + LOOK_AGAIN_AFTER
+        return INTERVAL
+
+    def _end(self, task_ids: set[str]) -> None:
+        here = runtime(self._app)
+        for key, task in here.backend.parked(task_ids):
+            here.wake(here.backend.cancel(key, task).wakes)
+        for task_id in task_ids:
+            will_not_come(task_id)
+
+
+def expect(retry: Request) -> None:
+    """Note that this process has it."""
+    _here[retry.id] = retry
+
+
+def will_not_come(task_id: str) -> None:
+    """The retry of *task_id*, if this process has one, is not going to run."""
+    retry = _here.get(task_id)
+    if retry is not None:
+        _release(retry.app, left_by(retry.task, Context(retry.request_dict)))
+
+
+def next_will_not_come(request: Request) -> None:
+    """*request* has published its retry, which is not going to run."""
+    claims = left_by(request.task, Context(request.request_dict))
+    _release(request.app, [replace(c, task=identity_of_next(c.task)) for c in claims])
+
+
+def _release(app: Any, claims: Sequence[Claim]) -> None:
+    soon(lambda: _now(app, claims))
+
+
+def _now(app: Any, claims: Sequence[Claim]) -> None:
+    """A message that waits in the store stays there: its end is written down, and it is woken."""
+    here = runtime(app)
+    for claim in claims:
+        try:
+            turns = here.backend.peek(claim.key).grants
+        except BackendUnavailable as exc:
+            logger.warning("%s is reserved for %s for a while: %s", claim.key, claim.task, exc)
+            continue
+        if any(turn.task == claim.task and not turn.parked for turn in turns):
+            here.manager.take_back([claim])

@@ -1,0 +1,223 @@
+"""A delivery as the worker's main process sees it: every one passes here exactly once.
+
+The process mints the nonce of the delivery: a redelivered or rescheduled message may carry the
+header of an older execution, and must never be taken for its owner. It notes the content type,
+which the child does not get to see, so that a message is published again in its own serializer; and
+the message as it came, which may have to wait in the store. The child has the same bytes anyway, so
+this sends it little more than their names.
+
+The request outlives the child that worked on it, and releases what that one held. It does so
+when the process is gone: at once in any case, as abandoned; as done when Celery's own record of the
+task is final, which may be known before or after. A message that somebody keeps has no such record,
+and runs again.
+
+A message that was woken may become no request: the task is not known here, or the message may not
+or cannot be read. Celery discards it. The store still has it and would wake it for ever, so after
+some such wakes, by which a worker of another version has had its chances, it becomes a dead letter
+and the next one is woken.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery import bootsteps, signals
+from celery.app.task import Context
+from celery.worker import state
+from celery.worker.request import Request
+from celery.worker.state import active_requests, task_ready
+
+from celery_dlock.contention import Policy, queueing
+from celery_dlock.core.state import Cause, Outcome
+from celery_dlock.messages.claims import failed, left_by
+from celery_dlock.messages.headers import DELIVERY, HISTORY, History, identity, identity_in
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.children import Children, soon
+from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
+
+logger = logging.getLogger("celery_dlock")
+
+_LOST = WorkerLostError | SystemExit | KeyboardInterrupt
+_PROCESS_ENDS = _LOST | Terminated | TimeLimitExceeded
+
+
+class LockedRequest(Request):  # type: ignore[misc]
+    """A request that knows which delivery it is; the child knows nothing of it."""
+
+    #: Whether something may have kept the child from ending the task itself.
+    _broken_off = False
+    #: Whether the broker was told to take the message back, or to put it where such messages go.
+    _rejected = False
+    #: Whether the child is gone, or through with it; how what it held is to be released then.
+    _gone = False
+    _outcome = Outcome.ABANDONED
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        delivery = {"nonce": uuid.uuid4().hex, "content_type": self.content_type}
+        if self.content_type:
+            delivery |= {
+                "content_encoding": self.content_encoding,
+                "headers": {k: v for k, v in self.message.headers.items() if k != DELIVERY},
+                "properties": self.message.properties,
+                "exchange": self.delivery_info["exchange"],
+                "routing_key": self.delivery_info["routing_key"],
+                "body": self.body if isinstance(self.body, bytes) else self.body.encode(),
+            }
+        self._request_dict[DELIVERY] = delivery
+        asks = queueing(self._policy)
+        self._reserves = asks is not None and asks.reserve_retries
+        if self._reserves and self._request_dict.get("retries"):
+            expect(self)
+
+    @property
+    def _policy(self) -> Policy:
+        policy: Policy | None = self.task.lock_definition.policy
+        return policy or runtime(self.app).policy
+
+    # What Celery tells, in the worker's main loop or in a signal handler.
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        try:
+            super().on_accepted(pid, time_accepted)
+        finally:
+            if Children.here is not None:
+                Children.here.watch(pid, self._child_is_gone)
+
+    def terminate(self, *args: Any, **kwargs: Any) -> None:
+        self._broken_off = True
+        super().terminate(*args, **kwargs)
+
+    def cancel(self, *args: Any, **kwargs: Any) -> None:
+        self._broken_off = True
+        super().cancel(*args, **kwargs)
+
+    def reject(self, requeue: bool = False) -> None:
+        if not self.acknowledged:  # else it does nothing
+            self._rejected = True
+        super().reject(requeue)
+
+    def on_failure(
+        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
+    ) -> None:
+        if return_ok:  # the child says so, and has released what it held
+            super().on_failure(exc_info, send_failed_event, return_ok)
+            return
+        self._broken_off = True
+        # Its process is reaped by now. Whether it came as far as the store, only the store knows.
+        if self._keeps() and self._is_lost(exc_info) and self._release():
+            task_ready(self)
+            self.acknowledge()
+            logger.warning("%s has lost its process; the lock store has its message", self)
+            return
+        super().on_failure(exc_info, send_failed_event, return_ok)
+        if self._already_cancelled:
+            return
+        if not isinstance(_raised(exc_info), _PROCESS_ENDS):
+            self._gone = True  # it lives, and could not even begin, or not say how it ended
+        elif self._rejected:
+            return  # what was abandoned runs when its message comes again
+        self._outcome = failed(let_go=not self._rejected)
+        soon(self._record_is_final)
+
+    def on_retry(self, exc_info: Any) -> None:
+        super().on_retry(exc_info)
+        if self._reserves and self.id in state.revoked:  # as its body ran: what follows does not
+            next_will_not_come(self)
+
+    def _is_lost(self, exc_info: Any) -> bool:
+        """Whether the process has ended without being told to, by Celery or by its time limit."""
+        told = self._already_revoked or self._already_cancelled
+        return not told and isinstance(_raised(exc_info), _LOST)
+
+    def _keeps(self) -> bool:
+        """Whether the lock store is to have the message, too, while the body runs."""
+        asks = queueing(self._policy)
+        return asks is not None and asks.keep
+
+    # What the watching thread does.
+
+    def _child_is_gone(self) -> None:
+        self._gone = True
+        if self._broken_off or self in active_requests:
+            self._release()
+
+    def _record_is_final(self) -> None:
+        if self._gone:
+            self._release()
+
+    def _release(self) -> bool:
+        """Whether the task is carried on; a claim that the child has left is not touched by it."""
+        here = runtime(self.app)
+        request = Context(self._request_dict)
+        nonce = self._request_dict[DELIVERY]["nonce"]
+        done_ttl = here.done_ttl(queues=queueing(self._policy) is not None)
+        claims = left_by(self.task, request, nonce, done_ttl)
+        logger.info("%s ended with its process: what it held is released", self)
+        return here.manager.take_back(claims, self._outcome)
+
+
+def _raised(exc_info: Any) -> BaseException:
+    """What the pool says was raised, without its wrapping."""
+    exc: Any = exc_info.exception
+    raised: BaseException = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+    return raised
+
+
+@signals.task_revoked.connect  # type: ignore[untyped-decorator]
+def release_turn(
+    sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
+) -> None:
+    """A message that is revoked, or has expired: if it was woken, or its key was reserved for it,
+    the next one's turn comes at once.
+
+    Such a message never reaches its task. One whose body is being killed is still at it, and gives
+    back what it holds when its process is gone.
+    """
+    if terminated or not hasattr(sender, "lock_definition") or not isinstance(request, Context):
+        return
+    will_not_come(request.id)
+    if History.read(request, identity(request)).key is not None:  # it was woken
+        turns = left_by(sender, request)
+        soon(lambda: runtime(sender.app).manager.take_back(turns))
+
+
+@signals.task_unknown.connect  # type: ignore[untyped-decorator]
+def dead_letter_unknown(sender: Any, message: Any, name: str = "", **_: Any) -> None:
+    """Receives ``task_unknown``."""
+    _dead_letter(sender.app, message, name, Cause.UNKNOWN_TASK)
+
+
+@signals.task_rejected.connect  # type: ignore[untyped-decorator]
+def dead_letter_rejected(sender: Any, message: Any, **_: Any) -> None:
+    """Receives ``task_rejected``."""
+    _dead_letter(sender.app, message, "", Cause.UNREADABLE)
+
+
+class DeadLetterUndecodable(bootsteps.Step):  # type: ignore[misc]
+    """Hears of what cannot be decoded or unpacked: Celery acknowledges it and sends no signal."""
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        discard = parent.on_decode_error
+
+        def discard_and_dead_letter(message: Any, exc: Exception) -> None:
+            discard(message, exc)
+            try:
+                _dead_letter(parent.app, message, "", Cause.UNREADABLE)
+            except Exception:  # nor may what a receiver of a signal raises end the worker's loop
+                logger.exception("a message that cannot be decoded is woken again")
+
+        parent.on_decode_error = discard_and_dead_letter
+
+
+def _dead_letter(app: Any, message: Any, name: str, cause: Cause) -> None:
+    headers = message.headers or {}
+    past = headers.get(HISTORY)
+    key = past.get("key") if isinstance(past, dict) else None
+    if isinstance(key, str) and "id" in headers:
+        runtime(app).wake.dead_letter(key, identity_in(headers), name, cause)

@@ -1,0 +1,78 @@
+"""What is checked when a worker starts, so that no message is the first to find out.
+
+A boot step and not a signal: what a receiver of a signal raises is swallowed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+
+from celery_dlock import runtime
+from celery_dlock.contention import Reschedule
+from celery_dlock.delivery.abort import IN_GREENLETS
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.messages.countdown import visibility_timeout
+from celery_dlock.stores.base import Trait
+
+logger = logging.getLogger("celery_dlock")
+
+
+class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
+    """Refuses to start a worker whose configuration cannot keep what the library promises."""
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        app = parent.app
+        prefork = parent.pool_cls.__module__ == "celery.concurrency.prefork"
+        if prefork:
+            runtime.will_fork(app)
+        here = runtime.runtime(app)
+        if prefork and Trait.MULTI_PROCESS not in here.backend.traits:
+            raise ConfigurationError(
+                f"{here.settings.url} lives in one process, and a prefork worker has several: "
+                "use sqlite:///dlock.db on a single machine, or a server"
+            )
+        check_leases(app, here)
+        check_broker(here)
+        if getattr(parent.pool_cls, "is_green", False):
+            check_aborts(app)
+        check_countdowns(app, here.policy)
+
+
+def check_leases(app: Any, here: runtime.Runtime) -> None:
+    """Refuse a lease time that the store cannot keep."""
+    for task in app.tasks.values():
+        definition = getattr(task, "lock_definition", None)
+        try:
+            here.lease_time(definition and definition.ttl)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"task {task.name}: {exc}") from exc
+
+
+def check_broker(here: runtime.Runtime) -> None:
+    """Refuse a broker whose name cannot be told: its messages could be taken for another's."""
+    logger.info("messages that wait in the lock store know this broker as %s", here.wake.broker)
+
+
+def check_aborts(app: Any) -> None:
+    """Refuse to abort bodies in greenlets."""
+    for task in app.tasks.values():
+        definition = getattr(task, "lock_definition", None)
+        if definition and definition.aborts:
+            raise ConfigurationError(f"task {task.name}: {IN_GREENLETS}")
+
+
+def check_countdowns(app: Any, default: Any) -> None:
+    """Refuse a backoff that outlasts the broker's visibility timeout."""
+    visible = visibility_timeout(app)
+    for task in app.tasks.values():
+        definition = getattr(task, "lock_definition", None)
+        policy = definition and (definition.policy or default)
+        if isinstance(policy, Reschedule) and policy.backoff.cap >= visible:
+            raise ConfigurationError(
+                f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "
+                f"delivers again after visibility_timeout={visible:g} s: lower the backoff's cap"
+            )

@@ -1,0 +1,110 @@
+"""Stores with one known defect each in what they do with turns that nobody takes, and pauses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from celery_dlock.core.operations import Operation
+from celery_dlock.core.state import Grant, KeyState
+from celery_dlock.stores.base import Reply, Swept
+from tests.contract.broken import Broken
+
+
+class _AltersTurns(Broken):
+    """Reads each turn in another way than it was written."""
+
+    noticed_by = ""
+
+    def turn(self, grant: Grant) -> Grant:
+        return grant
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        return replace(state, grants=tuple(map(self.turn, state.grants)))
+
+
+class ReservesForWhoNeverComes(_AltersTurns):
+    """Keeps the key for a turn that nobody takes, however often it was called."""
+
+    noticed_by = "test_the_next_is_woken_when_a_turn_keeps_the_key_no_longer"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, ordered=True)
+
+
+class ReservesForStrangersForEver(_AltersTurns):
+    noticed_by = "test_a_message_of_another_broker_keeps_the_key_for_half_a_minute_or_so"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, handed_back=grant.handed_back and grant.due)
+
+
+class ForgetsThePatienceOfWhoWasCalled(_AltersTurns):
+    noticed_by = "test_a_turn_that_nobody_takes_ends_when_it_has_waited_for_long_enough"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, gives_up=None)
+
+
+class ForgetsWhatWasHandedBack(_AltersTurns):
+    """So that what is for another broker never ends: it counts as never called."""
+
+    noticed_by = "test_a_message_of_another_broker_ends_when_it_has_waited_for_long_enough"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, handed_back=None)
+
+
+class BreaksThePromisedOrder(_AltersTurns):
+    noticed_by = "test_nobody_overtakes_a_turn_whose_order_was_promised"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, ordered=False)
+
+
+class IsPatientAnew(_AltersTurns):
+    """Counts from the start when a turn goes back into the queue."""
+
+    noticed_by = "test_who_comes_late_to_its_turn_is_the_next_and_as_patient_as_before"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, gives_up=grant.gives_up and grant.gives_up + 1)
+
+
+class DoesNotCountItsCalls(Broken):
+    noticed_by = "test_a_wake_says_how_often_it_was_made"
+
+    def sweep(self, limit: int = 100) -> Swept:
+        swept = super().sweep(limit)
+        return replace(swept, wakes=tuple(replace(wake, calls=1) for wake in swept.wakes))
+
+
+class _AltersPauses(Broken):
+    noticed_by = ""
+
+    def paused(self, state: KeyState) -> int:
+        return state.paused
+
+    def _commit(
+        self, operation: Operation[object], before: KeyState, step: Any, now: int
+    ) -> Reply[Any]:
+        reply: Reply[Any] = super()._commit(operation, before, step, now)
+        if found := self._keys.get(operation.claim.key):
+            found.state = replace(found.state, paused=self.paused(found.state))
+        return reply
+
+
+class ForgetsPauses(_AltersPauses):
+    noticed_by = "test_patience_ends_later_by_the_pause"
+
+    def paused(self, state: KeyState) -> int:
+        return 0
+
+
+class KeepsAPauseForWhoComesLater(_AltersPauses):
+    noticed_by = "test_a_pause_is_forgotten_with_the_last_message"
+
+    def paused(self, state: KeyState) -> int:
+        self.most = max(getattr(self, "most", 0), state.paused)
+        return self.most

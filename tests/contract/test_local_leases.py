@@ -1,0 +1,232 @@
+"""A holder's row that nobody renews is given up, whenever it came to be there."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from celery_dlock.core.state import (
+    Busy,
+    NotHeld,
+    Outcome,
+    Renewed,
+    Run,
+)
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.consensus import local_leases
+from celery_dlock.stores.consensus.local_leases import LocalLeases
+from celery_dlock.stores.consensus.rows import Commit, Kind, Name
+from celery_dlock.testing.contract.words import claim, running
+from tests.contract.memory_rows import RowsBackend
+from tests.contract.rows_store import options, store
+from tests.services.forked import in_a_forked_child
+from tests.services.until import until
+
+__all__ = ("options", "store")  # fixtures
+
+
+def test_a_lock_that_is_not_renewed_is_given_up_while_its_process_lives(
+    store: RowsBackend,
+) -> None:
+    running(store.enter(claim("a", ttl=0.05)))
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+    assert store.renew([claim("a", ttl=0.05)]) == [NotHeld()]
+
+
+def test_a_lease_goes_on_ending_while_the_host_sleeps(
+    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_leases, "PAUSE", 0.01)
+    awake = time.clock_gettime
+    running(store.enter(claim("a", ttl=600)))
+
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME)
+    )
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+
+def test_a_lock_that_is_renewed_stays(store: RowsBackend) -> None:
+    short, mine = claim("short", key="short", ttl=2), claim("a", ttl=1)
+    running(store.enter(mine))
+    running(store.enter(short))
+
+    def renewed_until_the_other_has_ended() -> bool:
+        (verdict,) = store.renew([mine])
+        assert isinstance(verdict, Renewed)
+        return not store.rows.alive([Name(Kind.HOLDER, "short", short.owner)], 0)[0]
+
+    until("the lock beside it has ended", renewed_until_the_other_has_ended)
+    assert isinstance(store.enter(claim("b")).verdict, Busy)
+
+
+def test_a_request_whose_reply_was_lost_holds_no_longer_than_its_lease(
+    store: RowsBackend,
+) -> None:
+    def lose(_: Commit) -> None:
+        store.rows.after_commit = lambda _: None
+        raise BackendUnavailable("the reply was lost")
+
+    store.rows.after_commit = lose
+    with pytest.raises(BackendUnavailable):
+        store.enter(claim("a", ttl=0.05))
+    assert isinstance(store.peek("key").holders[0].task, str)
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+
+def test_a_lease_that_has_ended_cannot_be_renewed_while_it_is_being_given_up(
+    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, asked = threading.Event(), threading.Event()
+    drop = store.rows.drop
+
+    def drop_later(row: Name) -> None:
+        asked.set()
+        if not away.is_set():
+            raise BackendUnavailable("not now")
+        drop(row)
+
+    monkeypatch.setattr(store._own().leases, "_drop", drop_later)
+    running(store.enter(claim("a", ttl=0.05)))
+    asked.wait()
+
+    assert store.rows.alive([Name(Kind.HOLDER, "key", "a|1")], 0) == [True]
+    assert store.renew([claim("a", ttl=0.05)]) == [NotHeld()]
+    with pytest.raises(BackendUnavailable, match="given up"):
+        store.enter(claim("a", ttl=0.05))
+    away.set()
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+
+def test_a_request_that_lands_after_it_was_given_back_holds_no_longer_than_its_lease(
+    store: RowsBackend,
+) -> None:
+    late: list[Commit] = []
+
+    def keep_back(commit: Commit) -> None:
+        store.rows.before_commit = lambda _: None
+        late.append(commit)
+        raise BackendUnavailable("no answer in time")
+
+    store.rows.before_commit = keep_back
+    with pytest.raises(BackendUnavailable):
+        store.enter(claim("a", ttl=0.05))
+    assert store.leave(claim("a", ttl=0.05), Outcome.OVER).verdict == NotHeld()
+    assert store.rows.commit(late[0]) is not None
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+
+def test_a_request_that_lands_when_its_time_has_passed_does_not_stay(store: RowsBackend) -> None:
+    def wait(_: Commit) -> None:
+        store.rows.before_commit = lambda _: None
+        until("its time has passed", lambda: not store._own().leases._ends)
+
+    store.rows.before_commit = wait
+    running(store.enter(claim("a", ttl=0.01)))
+    assert store.renew([claim("a", ttl=0.01)]) == [NotHeld()]
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+
+def test_a_lock_that_was_renewed_for_longer_is_not_given_up_before(store: RowsBackend) -> None:
+    running(store.enter(claim("a", ttl=0.05)))
+    assert isinstance(store.renew([claim("a", ttl=600)])[0], Renewed)
+
+    assert isinstance(store.renew([claim("a", ttl=0.05)])[0], Renewed)
+
+    running(store.enter(claim("b", key="other", ttl=0.1)))
+    free = claim("c", key="other")
+    until("a later lease has ended", lambda: isinstance(store.enter(free).verdict, Run))
+    assert isinstance(store.renew([claim("a")])[0], Renewed)
+    for mine in (claim("a"), free):
+        store.leave(mine, Outcome.OVER)
+
+
+def test_a_thread_that_cannot_be_started_is_started_the_next_time(
+    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(_: threading.Thread) -> None:
+        raise TimeoutError("a soft time limit")
+
+    monkeypatch.setattr(threading.Thread, "start", strike)
+    with pytest.raises(TimeoutError):
+        store.enter(claim("a", ttl=0.05))
+    monkeypatch.undo()
+    running(store.enter(claim("a", ttl=0.05)))
+
+    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+
+
+def test_the_thread_that_watches_ends_when_there_is_nothing_to_watch(store: RowsBackend) -> None:
+    running(store.enter(claim("a")))
+    store.leave(claim("a"), Outcome.OVER)
+
+    until("no thread is left", lambda: store._own().leases._thread is None)
+
+
+def test_who_was_refused_has_nothing_to_give_up(store: RowsBackend) -> None:
+    running(store.enter(claim("a")))
+    for task in "bcd":
+        assert isinstance(store.enter(claim(task)).verdict, Busy)
+
+    assert set(store._own().leases._ends) == {Name(Kind.HOLDER, "key", "a|1")}
+    assert store._own().leases._expired == {}
+
+
+def test_a_store_that_is_closed_has_nothing_to_give_up(store: RowsBackend) -> None:
+    running(store.enter(claim("a")))
+
+    store.close()
+
+    assert store._own().leases._ends == {}
+
+
+def test_while_the_store_is_away_one_row_at_a_time_is_tried_and_another_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that cannot reach its store for an hour has tried to take many a key."""
+    monkeypatch.setattr(local_leases, "PAUSE", 0.01)
+    rows = [Name(Kind.HOLDER, f"key {n}", "a|1") for n in range(3)]
+    clock, looks, tried = [0.0], [0], list[tuple[int, Name]]()
+
+    def monotonic() -> float:
+        looks[0] += 1
+        return clock[0]
+
+    def drop(row: Name) -> None:
+        tried.append((looks[0], row))
+        if len(tried) <= len(rows):
+            raise BackendUnavailable("away")
+
+    watched = LocalLeases(drop, monotonic)
+    for row in rows:
+        watched.expect(row, 1_000_000)
+    clock[0] = 2.0
+
+    until("all are given up", lambda: len(tried) == 2 * len(rows))
+    away, back = tried[: len(rows)], tried[len(rows) :]
+    assert len({look for look, _ in away}) == len(rows)
+    assert {row for _, row in away} == {row for _, row in back} == set(rows)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_rows_of_its_own_to_watch_over(store: RowsBackend) -> None:
+    running(store.enter(claim("a")))
+    parents = store._own().leases
+
+    def child() -> None:
+        store.close()  # of the parent's it would have to wait for the thread that is not here
+        running(store.enter(claim("b", key="other")))
+        assert set(store._own().leases._ends) == {Name(Kind.HOLDER, "other", "b|1")}
+
+    with parents._mutex:  # that thread is looking
+        in_a_forked_child(child)
+
+    assert set(parents._ends) == {Name(Kind.HOLDER, "key", "a|1")}

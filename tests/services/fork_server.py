@@ -1,0 +1,186 @@
+"""Celery's commands as processes that need not import Celery: forked from one that has.
+
+To import it is most of what a worker, a beat or a command costs, and this machine's processor is
+what the tests wait for. Each process of pytest has a fork server of its own. It has one thread, and
+what it imports opens nothing and starts nothing.
+
+Between it and each process stands a keeper, which tells what became of that process and leaves its
+number taken until we have heard, as between parent and child.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+#: What most of them come to import.
+IMPORTED = (
+    "celery.apps.beat",
+    "celery.apps.worker",
+    "celery.backends.redis",
+    "celery.bin.celery",
+    "celery.concurrency.prefork",
+    "celery.concurrency.thread",
+    "celery.worker.autoscale",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "celery_dlock.worker.request",
+    "celery_dlock.stores.redis",
+    "celery_dlock.stores.sql",
+    "kombu.transport.redis",
+    "tests.services.lab",
+    "tests.services.seen",
+    "tests.services.tasks",
+    "example_project.broker",
+)
+
+#: These pools change Python itself before anything is imported.
+GREEN = {"eventlet", "gevent"}
+
+
+class Forked:
+    """As much of :class:`subprocess.Popen` as is needed of a process that was forked for us."""
+
+    def __init__(self, keeper: socket.socket) -> None:
+        self._keeper = keeper
+        self._told = keeper.makefile("rb")
+        self.returncode: int | None = None
+        self.pid = int(self._told.readline())
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; a negative one is the number of the signal that ended it."""
+        if self.returncode is None:
+            if not select.select([self._keeper], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            self.returncode = int(self._told.readline())
+            self._told.close()
+            self._keeper.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def start(
+    command: Sequence[str], output: IO[bytes], env: Mapping[str, str]
+) -> Forked | subprocess.Popen[bytes]:
+    """Run ``python -m …`` in a session of its own, with the working directory of this process."""
+    assert command[:2] == [sys.executable, "-m"], command
+    # What is imported already would be this version, whatever the path says.
+    other_code = env.get("PYTHONPATH") != os.environ.get("PYTHONPATH")
+    forked = {"worker", "beat"} & {*command} and not GREEN & {*command}
+    if other_code or not forked:
+        return subprocess.Popen(
+            command, stdout=output, stderr=output, env=env, start_new_session=True
+        )
+    here, there = socket.socketpair()
+    with there:
+        request = json.dumps({"argv": command[2:], "env": {**env}, "cwd": str(Path.cwd())})
+        _server(os.getpid())(request.encode(), [there.fileno(), output.fileno()])
+    return Forked(here)
+
+
+@cache
+def _server(pid: int) -> Callable[[bytes, list[int]], None]:
+    """How to ask the fork server of this process, which *pid* is."""
+    here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with there:
+        server = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(there.fileno())],
+            pass_fds=[there.fileno()],
+            start_new_session=True,
+        )
+
+    def close() -> None:
+        here.close()
+        server.wait()
+
+    def ask(request: bytes, descriptors: list[int]) -> None:
+        socket.send_fds(here, [request], descriptors)
+
+    atexit.register(close)
+    return ask
+
+
+def serve(asked: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; returns it in the child, and nothing when no more will come."""
+    for name in IMPORTED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # or each child copies what its garbage collector looks at
+    keepers: set[int] = set()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 2)
+        keepers -= {keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG)[0]}
+        if not data:
+            return None
+        keeper = os.fork()
+        if keeper == 0:
+            asked.close()
+            with socket.socket(fileno=descriptors[0]) as teller:
+                if keep(teller, descriptors[1]):
+                    return dict(json.loads(data))
+            os._exit(0)
+        keepers.add(keeper)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def keep(teller: socket.socket, output: int) -> bool:
+    """In the child, true. In its keeper, false when it is gone and *teller* knows how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        for descriptor in (1, 2):
+            os.dup2(output, descriptor)
+        os.close(output)
+        return True
+    os.close(output)
+    with contextlib.suppress(OSError):  # nobody may want to know
+        teller.sendall(b"%d\n" % pid)
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+    with contextlib.suppress(OSError):
+        teller.sendall(b"%d\n" % code)
+        teller.recv(1)
+    os.waitpid(pid, 0)
+    return False
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Run what was asked for, as ``python -m`` would have."""
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    for name in ("stdout", "stderr"):
+        getattr(sys, name).reconfigure(write_through=True)
+    module, *sys.argv[1:] = request["argv"]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as asked:
+        child = serve(asked)
+    if child is not None:
+        become(child)

@@ -1,0 +1,140 @@
+"""A release that the store did not hear is retried until it has, each once and in its order."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.pending_releases import FIRST_PAUSE, GIVE_UP_AFTER, PendingReleases
+from tests.services.until import until
+
+
+class Store:
+    """It is away for so many tries."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+        self.heard: list[str] = []
+        self.pauses: list[float] = []
+        self.now = 0.0
+
+    def release(self, claim: Claim, outcome: Outcome) -> None:
+        if self.away:
+            self.away -= 1
+            raise BackendUnavailable("no store")
+        self.heard.append(f"{claim.task} {outcome}")
+
+    def wait(self, stirred: threading.Event, pause: float) -> bool:
+        self.pauses.append(pause)
+        self.now += pause
+        return stirred.is_set()
+
+    def releases(self) -> PendingReleases:
+        return PendingReleases(self.release, monotonic=lambda: self.now, wait=self.wait)
+
+
+def claim(task: str) -> Claim:
+    return Claim("key", task, "1", ttl=1)
+
+
+def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
+    store = Store(away=7)
+    releases = store.releases()
+
+    releases.retry(claim("a"), Outcome.DONE)
+    releases.retry(claim("b"), Outcome.OVER)
+
+    until("both are heard", lambda: len(store.heard) == 2)
+    assert store.heard == ["a done", "b over"]
+    assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+
+
+def test_after_a_while_it_is_given_up_and_the_thread_ends() -> None:
+    store = Store(away=10**6)
+    releases = store.releases()
+    others = set(threading.enumerate())
+
+    releases.retry(claim("a"), Outcome.DONE)
+
+    until("it ends", lambda: not releases._pending)
+    assert GIVE_UP_AFTER <= sum(store.pauses) <= GIVE_UP_AFTER + 30
+    store.away = 0
+    releases.retry(claim("b"), Outcome.DONE)
+    until("the next is heard", lambda: store.heard == ["b done"])
+    until("no thread is left", lambda: "celery-dlock-releases" not in _threads_but(others))
+
+
+def test_when_it_is_closed_all_is_tried_once_more_and_the_thread_ends() -> None:
+    store = Store(away=1)
+    releases = PendingReleases(store.release)
+    others = set(threading.enumerate())
+    for task in "abc":
+        releases.retry(claim(task), Outcome.DONE)
+    until("it was tried in vain", lambda: not store.away)
+
+    releases.close()
+
+    assert store.heard == ["a done", "b done", "c done"]
+    assert "celery-dlock-releases" not in _threads_but(others)
+
+
+def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(away=2)
+    releases = PendingReleases(store.release)
+    for task in "ab":
+        releases.retry(claim(task), Outcome.DONE)
+    until("it was tried in vain", lambda: store.away == 1)
+
+    releases.close()
+    releases.retry(claim("c"), Outcome.DONE)
+
+    assert store.heard == []
+    assert not store.away
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the lock store never heard that {task} is done" for task in "abc"
+    ]
+
+
+def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Given a pause that would last for long
+    store = Store(away=2)
+
+    def wait(stirred: threading.Event, pause: float) -> bool:
+        return stirred.wait(0 if pause <= FIRST_PAUSE else 600)
+
+    releases = PendingReleases(store.release, wait=wait)
+    for task in "ab":
+        releases.retry(claim(task), Outcome.DONE)
+    until("it was tried in vain", lambda: store.away == 1)
+    # When the process ends, and the store comes back
+    releases.finish(60)
+    # Then all is heard, and who looks knows what was waited for
+    assert store.heard == ["a done", "b done"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{task} is done, and the lock store has not heard it: it is waited for, 60 s at most"
+        for task in "ab"
+    ]
+    releases.finish(60)
+    assert len(caplog.records) == 2
+
+
+def test_who_ends_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(away=10**9)
+    releases = PendingReleases(store.release)
+    releases.retry(claim("a"), Outcome.DONE)
+
+    releases.finish(0.05)
+
+    assert caplog.records[-1].getMessage() == "the lock store never heard that a is done"
+    releases.close()
+
+
+def _threads_but(others: set[threading.Thread]) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread not in others]

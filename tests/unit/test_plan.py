@@ -1,0 +1,266 @@
+"""What a delivery comes to that does not run: every answer of the store, and every decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from celery_dlock.contention import Complete, Decision, GiveUp, RunLater, WaitHere
+from celery_dlock.core import events
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    Ending,
+    Holder,
+    Mode,
+    Park,
+    Reason,
+    Same,
+    WaitMode,
+)
+from celery_dlock.delivery.plan import (
+    FailWith,
+    Finish,
+    Gone,
+    Known,
+    Plan,
+    Repeat,
+    Resend,
+    Revoke,
+    Stay,
+    contention,
+    lost,
+    owed,
+    plan,
+    repeated,
+    too_early,
+    unanswered,
+)
+from celery_dlock.errors import (
+    BackendUnavailable,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
+from celery_dlock.locks.manager import Refusal, Refused
+from celery_dlock.messages.headers import History
+
+KEY = "order:42"
+SUBJECT = events.Subject("id", "charge", "order:{order}")
+PAST = History("id:0:0", waits=3, since=10.0, away=1, lost=2)
+KNOWN = Known(SUBJECT, PAST, eager=False, queues=False, since=10.0, waited=7.0)
+EAGER = replace(KNOWN, eager=True)
+
+
+def holder(task: str) -> Holder:
+    return Holder(task, "nonce", Mode.EXCLUSIVE, 1, 0, 7, since=5_000_000, expires=0, frees=0)
+
+
+OTHER, OWN = holder("other:0:0"), holder("id:1:0")
+HELD = Busy(OTHER, left=4_000_000, parked=2, full=True)
+RESERVED = Busy(None, left=0, parked=1)
+
+#: Every answer but that the key is given, and none twice.
+ANSWERS: list[Refusal] = [
+    *(Drop(reason) for reason in Reason),
+    *(End(ending) for ending in Ending),
+    *(Park(), Same(OWN, 90_000_000), Busy(OWN, 0, 0), HELD, RESERVED),
+]
+
+RESULT = Complete({"skipped": True}, then="continue")
+BROKEN = ValueError("broken")
+LATE = LockTimeout(KEY, "other", 4.0, 7.0)
+DECISIONS: list[Decision] = [RESULT, GiveUp(BROKEN), GiveUp(LATE), RunLater(2.0), WaitHere(3.0)]
+
+
+def refused(verdict: Refusal, **options: Any) -> Refused:
+    return Refused(Claim(KEY, "id:0:0", "mine", ttl=1, done_ttl=1, **options), verdict)
+
+
+def simply(found: Plan | Stay) -> Any:
+    """*found* to be compared: errors are equal that look the same, whichever object they are."""
+    match found:
+        case FailWith(error=error, event=event, gives_back=gives_back):
+            return ("fail", repr(error), event, gives_back)
+        case Resend(ends=Exception() as error):
+            return replace(found, ends=repr(error))
+        case _:
+            return found
+
+
+def fails(error: Exception, event: events.Event | None = None, *, gives_back: bool = True) -> Any:
+    return simply(FailWith(error, event, gives_back=gives_back))
+
+
+TAKEN = LockContended(KEY, "other", 4.0)
+RESERVED_FOR_ANOTHER = LockContended(KEY, None, 0.0)
+LOOKS = Resend(
+    1.0, PAST, "this task is running", "another delivery of this task is running", bounded=True
+)
+DEAD = LockLost(KEY, f"{MAX_LOST_RUNS} of its runs were; its message is a dead letter")
+DEAD_LETTERED = events.DeadLettered(SUBJECT, KEY, "runs lost")
+TIMED_OUT = events.TimedOut(SUBJECT, KEY, 7.0)
+REPLACED = Complete(
+    {
+        "skipped": True,
+        "key": KEY,
+        "holder": None,
+        "since": None,
+        "reason": "a newer message took its place in the queue",
+    }
+)
+
+#: What is the same whether the task runs eagerly or not, and whatever a policy might say.
+ANSWERED: dict[Refusal, Any] = {
+    Drop(Reason.DEAD): fails(DEAD, DEAD_LETTERED),
+    Drop(Reason.DONE): Gone(
+        "a duplicate of a task that is done already", events.Dropped(SUBJECT, KEY, "done")
+    ),
+    Drop(Reason.WAITING): Gone(
+        "a duplicate of a task that is waiting already", events.Dropped(SUBJECT, KEY, "waiting")
+    ),
+    Park(): Gone(f"waits for {KEY} in the lock store", events.Parked(SUBJECT, KEY, refused=True)),
+    End(Ending.TIMED_OUT): fails(LockTimeout(KEY, waited=7.0), TIMED_OUT),
+    End(Ending.REVOKED): Revoke(events.Revoked(SUBJECT, KEY)),
+    End(Ending.DROPPED): Finish(REPLACED, events.Skipped(SUBJECT, KEY, None)),
+    Busy(OWN, 0, 0): LOOKS,
+}
+
+
+def rescheduled(error: LockContended) -> Any:
+    past = replace(PAST, waits=4, since=10.0)
+    return simply(Resend(2.0, past, str(error), error, bounded=False))
+
+
+#: What it comes to when the policy has said so, in a worker and eagerly.
+DECIDED: dict[tuple[Refusal, int], tuple[Any, Any]] = {
+    (busy, number): found
+    for busy, who, error in [(HELD, "other", TAKEN), (RESERVED, None, RESERVED_FOR_ANOTHER)]
+    for number, found in enumerate(
+        [
+            (Finish(RESULT, events.Skipped(SUBJECT, KEY, who)),) * 2,
+            (fails(BROKEN),) * 2,
+            (fails(LATE, TIMED_OUT),) * 2,
+            (rescheduled(error), fails(error)),
+            (Stay(3.0), fails(error)),
+        ]
+    )
+}
+
+
+@pytest.mark.parametrize("known", [KNOWN, EAGER], ids=["in a worker", "eagerly"])
+@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+def test_every_answer_and_every_decision_comes_to_what_the_table_says(
+    answer: Refusal, known: Known
+) -> None:
+    asked = contention(known, refused(answer)) is not None
+    assert asked == (answer in (HELD, RESERVED))
+    for number, decision in enumerate(DECISIONS if asked else [None]):
+        found = simply(plan(known, refused(answer), decision))
+        if asked:
+            assert found == DECIDED[answer, number][known.eager]
+        elif isinstance(answer, Same):
+            own = fails(LockContended(KEY, "id", 90.0))
+            assert found == (own if known.eager else replace(LOOKS, countdown=60.0))
+        else:
+            assert found == ANSWERED[answer]
+
+
+def test_the_policy_is_told_who_has_the_key_and_how_long_it_was_waited_for() -> None:
+    found = contention(KNOWN, refused(HELD))
+    assert found is not None
+    assert (found.key, found.task_id, found.attempt, found.waited) == (KEY, "id", 3, 7.0)
+    assert (found.waiting, found.full) == (2, True)
+    assert found.holder is not None
+    assert (found.holder.task_id, found.holder.since, found.holder.seconds_left) == (
+        *("other", 5.0, 4.0),
+    )
+    reserved = contention(KNOWN, refused(RESERVED))
+    assert reserved is not None
+    assert reserved.holder is None
+
+
+HERE, FIRST = Claim(KEY, "id:0:0", "mine", 1, done_ttl=1), Claim("a", "id:0:0", "mine", 1)
+
+#: Whether the key that refuses has something of the task, for which it is told of its end.
+HAS_SOMETHING: list[tuple[Refusal, WaitMode, bool]] = [
+    *((End(ending), wait, True) for ending in Ending for wait in WaitMode),
+    *((Park(), wait, True) for wait in WaitMode),
+    *((busy, WaitMode.PLACE, True) for busy in (HELD, RESERVED, Busy(OWN, 0, 0))),
+    *((HELD, wait, False) for wait in WaitMode if wait is not WaitMode.PLACE),
+]
+
+
+@pytest.mark.parametrize(("answer", "wait", "something"), HAS_SOMETHING)
+def test_the_store_is_owed_the_end_where_it_has_something_and_at_the_first_key(
+    answer: Refusal, wait: WaitMode, something: bool
+) -> None:
+    here = replace(HERE, wait=wait)
+    refusal, forgets = Refused(here, answer), Refused(replace(here, done_ttl=0), answer)
+    left = (here,) if something else ()
+    assert owed(refusal, [here, FIRST], eager=False) == (FIRST, *left)
+    assert owed(refusal, [here], eager=False) == (here,)
+    assert owed(refusal, [here, FIRST], eager=True) == left
+    assert owed(forgets, [FIRST], eager=False) == ((forgets.claim,) if something else ())
+
+
+@pytest.mark.parametrize("answer", [Same(OWN, 0), *(Drop(reason) for reason in Reason)], ids=repr)
+def test_a_duplicate_owes_nothing_for_its_task_does_not_end_with_it(answer: Refusal) -> None:
+    assert owed(Refused(HERE, answer), [FIRST, HERE], eager=False) == ()
+
+
+def test_a_retry_that_is_called_too_early_gives_its_turn_back_once_it_is_published() -> None:
+    found = too_early(KNOWN, 12.3)
+    assert found == Resend(12.3, PAST, "it is not due", "due in 12 s", gives_back=True)
+
+
+@pytest.mark.parametrize("queues", [False, True])
+def test_without_an_answer_it_waits_in_the_broker_or_fails(queues: bool) -> None:
+    error = BackendUnavailable("no answer")
+    event = events.Unavailable(SUBJECT, "no answer")
+    known = replace(KNOWN, queues=queues)
+    # Where it fails, the message of one that queues may wait in the store
+    failed = fails(error, event, gives_back=queues)
+    assert simply(unanswered(known, error, _half, fails=True)) == failed
+    assert simply(unanswered(replace(known, eager=True), error, _half, fails=False)) == failed
+    again = Resend(1.0, replace(PAST, away=2), "no answer", error, event)
+    assert simply(unanswered(known, error, _half, fails=False)) == simply(again)
+
+
+LOST, STALE = LockLost(KEY, "gone"), StaleFencingToken("table", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "event"), [(LOST, None), (STALE, events.StaleRejected(SUBJECT, "table", 1))]
+)
+def test_a_lost_lock_is_no_failure_unless_it_is_lost_again_and_again(
+    error: LockLost | StaleFencingToken, event: events.Event | None
+) -> None:
+    assert lost(KNOWN, error) == Repeat(error, event)
+    assert simply(lost(EAGER, error)) == fails(error, event)
+    too_often = replace(KNOWN, history=replace(PAST, lost=MAX_LOST_RUNS))
+    assert simply(lost(too_often, error)) == fails(error, event)
+
+
+@pytest.mark.parametrize("queues", [False, True])
+@pytest.mark.parametrize("carried", [False, True])
+def test_what_is_to_run_again_is_published_unless_the_store_has_it(
+    queues: bool, carried: bool
+) -> None:
+    found = repeated(replace(KNOWN, queues=queues), LOST, _half, carried=carried)
+    if queues and carried:
+        assert found == Gone(f"{LOST}; the lock store has its message")
+        return
+    assert isinstance(found, Resend)
+    assert (found.countdown, found.history) == (2.0, replace(PAST, lost=3))
+    assert found.ends == (f"{LOST}; another delivery of this task has it" if carried else LOST)
+
+
+def _half() -> float:
+    return 0.5
