@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast, overload
 
 from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore
+from celery.utils.threads import LocalStack
 
 from celery_dlock.contention import Policy
 from celery_dlock.core.keys import Key
@@ -60,6 +61,8 @@ class LockedTask(Task):  # type: ignore[misc]
 
     abstract = True
     Request = REQUEST
+    #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
+    request_stack = LocalStack()
 
     lock_key: ClassVar[Key | Sequence[Key] | None] = None
     lock_ttl: ClassVar[float | None] = None
