@@ -43,8 +43,8 @@ def key_of(app: Any) -> str:
 
 
 def _requests_of(key: str) -> str:
-    """Beside this key stands who was asked to hand over, under the name ``to``."""
-    return f"{key}:hand-over"
+    """Beside this key stands who was asked to step down, under the name ``to``."""
+    return f"{key}:step-down"
 
 
 class Leader:
@@ -171,7 +171,7 @@ class Status:
         dues = [(record.next, name) for name, record in self.records.items() if record.next]
         return [(name, due) for due, name in sorted(dues)]
 
-    def ask_to_hand_over(self, backend: LockBackend) -> bool:
+    def ask_to_step_down(self, backend: LockBackend) -> bool:
         """Have the leader of this status go; ``False`` if another one was asked since."""
         assert self.holder is not None
         to = {"to": self.holder.owner.encode()}

@@ -304,7 +304,7 @@ def _step_down(app: Any, before: Status, timeout: float) -> Status:
         raise click.ClickException("no beat leads")
     if not before.standbys:
         raise click.ClickException(f"no beat stands by to take over from {before.leader}")
-    if not before.ask_to_hand_over(runtime(app).backend):
+    if not before.ask_to_step_down(runtime(app).backend):
         raise click.ClickException(f"{before.leader} does not lead any more")
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

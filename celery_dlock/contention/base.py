@@ -84,7 +84,7 @@ class Queueing:
     """What a policy asks of the key's queue in the store.
 
     ``max_waiting`` messages at most (``None``: no end); with ``drop_oldest`` the first of them
-    makes room. After ``max_wait`` seconds a message is called to time out. With ``at_publish`` it
+    makes room. After ``max_wait`` seconds a message is woken to time out. With ``at_publish`` it
     takes its place when it is published; with ``keep`` the store has it while its body runs too;
     with ``reserve_retries`` the key is kept for a task that retries.
     """

@@ -1,4 +1,4 @@
-"""Wait its turn: the message waits in the lock store, first come, first called.
+"""Wait its turn: the message waits in the lock store, first come, first woken.
 
 It leaves the worker at once, costs no polling and no worker memory, and is published again by
 whoever frees the key.

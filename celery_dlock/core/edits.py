@@ -40,13 +40,13 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
     return state, Run(slot, token)
 
 
-def insert(state: KeyState, claim: Claim, now: int, rank: int, lapses: int | None) -> KeyState:
-    """Put *claim*'s task into the queue: parked when *lapses* is ``None``, else a place."""
+def insert(state: KeyState, claim: Claim, now: int, rank: int, expires: int | None) -> KeyState:
+    """Put *claim*'s task into the queue: parked when *expires* is ``None``, else a place."""
     had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
-    impatient = claim.gives_up and lapses is None and not had_its_turn
+    impatient = claim.gives_up and expires is None and not had_its_turn
     gives_up = now + claim.gives_up - state.paused if impatient else None
     task, mode, limit = claim.task, claim.mode, claim.limit
-    return _add(state, Waiting(task, mode, limit, rank, now, lapses, gives_up, claim.ordered))
+    return _add(state, Waiting(task, mode, limit, rank, now, expires, gives_up, claim.ordered))
 
 
 def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
@@ -68,7 +68,7 @@ def _add(state: KeyState, entry: Waiting) -> KeyState:
 
 def to_grant(state: KeyState, entry: Waiting, now: int, ending: Ending | None = None) -> KeyState:
     """Out of the queue, into the turns: a parked task's is due to be woken at once."""
-    due = now if entry.lapses is None else entry.lapses
+    due = now if entry.expires is None else entry.expires
     task, mode, limit, parked = entry.task, entry.mode, entry.limit, entry.parked
     grant = Grant(
         *(task, mode, limit, parked, 0, due, ending),

@@ -37,7 +37,7 @@ class Acquired:
     """The keys were taken, under a lease of ``ttl`` seconds; a key that is only read has token 0.
 
     ``took`` is how long this delivery asked for them, round trips included; ``waited`` how long ago
-    the task was first refused, or took its place as it was published; ``handed_over`` how long ago
+    the task was first refused, or took its place as it was published; ``since_woken`` how long ago
     it was woken in the queue, ``None`` if it was not. All are in seconds, and but for ``took``
     they compare the clocks of two hosts.
     """
@@ -48,7 +48,7 @@ class Acquired:
     took: float
     ttl: float
     waited: float = 0.0
-    handed_over: float | None = None
+    since_woken: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

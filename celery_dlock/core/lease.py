@@ -255,7 +255,7 @@ class Lease:
     def give_back(self) -> None:
         """Whatever still has this lease in its hands must not trust it any more."""
         for term in self._terms:
-            term.lose("it was given back")
+            term.lose("it was released")
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else f"{self.remaining():.1f} s"

@@ -234,7 +234,7 @@ def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:
 
 def _just_woken(grant: Grant) -> bool:
     """Whether it was woken for the first time, and has not answered."""
-    return grant.parked and grant.calls == 1 and not grant.taker
+    return grant.parked and grant.woken == 1 and not grant.taker
 
 
 def _lost_too_often(state: KeyState, claim: Claim) -> bool:

@@ -146,7 +146,7 @@ class Grant:
     """A turn that has come. It reserves the slot until taken, if it :attr:`reserves`.
 
     A parked task is woken again whenever ``due`` has passed, for ever: a broker outage must not
-    kill it; from ``gives_up`` on, to its end. ``calls`` are the wakes that nobody answered, and
+    kill it; from ``gives_up`` on, to its end. ``woken`` counts the wakes that nobody answered, and
     ``handed_back`` is since when it is only found by workers of another broker. A place is not
     woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that is
     bringing an ending about, so that no second one does.
@@ -156,7 +156,7 @@ class Grant:
     mode: Mode
     limit: int
     parked: bool
-    calls: int
+    woken: int
     due: int
     ending: Ending | None = None
     taker: str = ""
@@ -168,7 +168,7 @@ class Grant:
     def unanswered(self) -> bool:
         """Whether it was woken for so long that nobody seems to be there who could take it."""
         strange_for = 0 if self.handed_back is None else self.due - self.handed_back
-        return self.calls > WAKES_RESERVED or strange_for > STRANGER_RESERVED
+        return self.woken > WAKES_RESERVED or strange_for > STRANGER_RESERVED
 
     @property
     def reserves(self) -> bool:
@@ -181,7 +181,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry of the queue; ``lapses`` is ``None`` for a parked task, which never expires.
+    """An entry of the queue; ``expires`` is ``None`` for a parked task, which never expires.
 
     ``gives_up`` is when a parked task has waited for long enough, if there is such an end; later by
     what the key was ``paused``.
@@ -192,13 +192,13 @@ class Waiting:
     limit: int
     rank: int
     arrived: int
-    lapses: int | None
+    expires: int | None
     gives_up: int | None = None
     ordered: bool = False
 
     @property
     def parked(self) -> bool:
-        return self.lapses is None
+        return self.expires is None
 
 
 class Cause(StrEnum):

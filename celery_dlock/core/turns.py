@@ -48,7 +48,7 @@ def drop_expired(state: KeyState, now: int) -> KeyState:
 
 
 def _drop_expired_places(state: KeyState, now: int) -> KeyState:
-    for task in [w.task for w in state.waiting if w.lapses is not None and w.lapses <= now]:
+    for task in [w.task for w in state.waiting if w.expires is not None and w.expires <= now]:
         state = drop_entry(state, task)
     return state
 
@@ -110,10 +110,10 @@ def _wake_due(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
 def _wake(state: KeyState, grant: Grant, now: int) -> Grant:
     """Once more, and to its end if it was woken in vain and has waited for too long by now."""
     ending = grant.ending
-    in_vain = grant.calls > 0 or grant.handed_back is not None
+    in_vain = grant.woken > 0 or grant.handed_back is not None
     if in_vain and ending is None and _waited_enough(state, grant, now):
         ending = Ending.TIMED_OUT
-    again = now + min(WAKE_AGAIN_FIRST << min(grant.calls, 16), WAKE_AGAIN_LAST)
+    again = now + min(WAKE_AGAIN_FIRST << min(grant.woken, 16), WAKE_AGAIN_LAST)
     if grant.gives_up is not None and ending is None:  # that wake is not to come too late
         again = min(again, max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
-    return replace(grant, calls=grant.calls + 1, due=again, ending=ending, taker="")
+    return replace(grant, woken=grant.woken + 1, due=again, ending=ending, taker="")

@@ -48,7 +48,7 @@ def dead_letter(state: KeyState, task: str, cause: Cause, now: int) -> Step[bool
     """*task* was woken and its message is of no use here; after enough wakes it is dead."""
     state = expire(state, now)
     turn = _turn(state, task)
-    hopeless = turn is not None and turn.calls >= WAKES_BEFORE_DEAD
+    hopeless = turn is not None and turn.woken >= WAKES_BEFORE_DEAD
     if turn is not None and hopeless:
         state = to_dead_letter(state, task, turn.mode, turn.limit, cause, now)
     return _settled(state, now, hopeless)
@@ -61,8 +61,8 @@ def hand_back(state: KeyState, task: str, now: int) -> Step[bool]:
     if turn is not None and not turn.taker:  # else an earlier wake is being answered
         since = now if turn.handed_back is None else turn.handed_back
         wait = WAKE_ELSEWHERE if now - since < STRANGER_RESERVED else WAKE_AGAIN_FIRST
-        calls = max(0, turn.calls - 1)
-        again = replace(turn, calls=calls, handed_back=since, due=now + wait)
+        woken = max(0, turn.woken - 1)
+        again = replace(turn, woken=woken, handed_back=since, due=now + wait)
         state = replace_grant(state, again)
     return _settled(state, now, turn is not None)
 

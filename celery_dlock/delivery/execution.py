@@ -176,7 +176,7 @@ class Execution:
             lease,
             took=time.monotonic() - self.started,
             waited=0.0 if past.since is None else max(0.0, now - past.since),
-            handed_over=None if past.called is None else max(0.0, now - past.called),
+            since_woken=None if past.woken is None else max(0.0, now - past.woken),
         )
         with holding(lease, self.runtime.backend):
             kwargs = definition.injected(self.kwargs, lease)
@@ -208,7 +208,7 @@ def _tells_of_loss(
 
 
 def _turn(history: History, nonce: str, done_ttl: int) -> tuple[Claim, ...]:
-    """What it has before it asks for anything: the turn for which it was called, if it was."""
+    """What it has before it asks for anything: the turn for which it was woken, if it was."""
     if history.key is None:
         return ()
     return (Claim(history.key, history.task, nonce, ttl=0, done_ttl=done_ttl),)

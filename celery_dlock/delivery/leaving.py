@@ -27,7 +27,7 @@ RETRY_GRACE = 60.0
 
 
 def leave_before_the_body(task: Any = None, **_: Any) -> None:
-    """A task that has no lock in this version was called from the queue that it had in another.
+    """A task that has no lock in this version was woken from the queue that it had in another.
 
     The store would never hear of it, and call it again for ever. Its message is the broker's now.
     """
@@ -67,10 +67,10 @@ def leave_after_result(
 
 
 def _leave_turn(task: Any, outcome: Outcome) -> None:
-    """If the task was called from a queue, give back the turn for which it has not asked.
+    """If the task was woken from a queue, give back the turn for which it has not asked.
 
     Its ``before_start`` raised, say, or its arguments give no key any more. The key would stay
-    reserved for it, and it would be called again for ever.
+    reserved for it, and it would be woken again for ever.
     """
     request = task.request
     if History.read(request, identity(request)).key is None:
@@ -86,7 +86,7 @@ def _failed(execution: Execution) -> Outcome:
     # Of a message that is kept in any case, what waits is that one: it would run again at once.
     waits = execution.hold.lease is not None and asks is not None and not asks.keep
     let_go = bool(execution.request.is_eager) or lets_go(execution.task)
-    return failed(let_go=let_go, copy_may_wait=waits)
+    return failed(let_go=let_go, duplicate_may_wait=waits)
 
 
 def _outcome(

@@ -241,7 +241,7 @@ def _decided(known: Known, error: LockContended, decision: Decision) -> Plan | S
 
 
 def _ended(known: Known, key: str, ending: Ending) -> Plan:
-    """It was called from the queue to end."""
+    """It was woken to end."""
     subject, waited = known.subject, known.waited
     match ending:
         case Ending.TIMED_OUT:
@@ -256,7 +256,7 @@ def _ended(known: Known, key: str, ending: Ending) -> Plan:
 
 
 def too_early(known: Known, left: float) -> Plan:
-    """A retry that the lock store kept is called *left* seconds before it is due."""
+    """A retry that the lock store kept is woken *left* seconds before it is due."""
     ends = f"due in {left:.0f} s"
     return Resend(left, known.history, "it is not due", ends, gives_back=True)
 
@@ -270,8 +270,10 @@ def unanswered(known: Known, error: BackendUnavailable, random: Random, *, fails
     if known.eager or fails:
         return FailWith(error, event, gives_back=known.queues)
     past = known.history
-    countdown = _AFTER_TROUBLE.delay(past.away, random)
-    return Resend(countdown, replace(past, away=past.away + 1), str(error), error, event)
+    countdown = _AFTER_TROUBLE.delay(past.unavailable, random)
+    return Resend(
+        countdown, replace(past, unavailable=past.unavailable + 1), str(error), error, event
+    )
 
 
 def lost(known: Known, error: LockLost | StaleFencingToken) -> Plan:

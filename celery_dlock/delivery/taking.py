@@ -94,14 +94,14 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
-    hold, called = execution.hold, execution.history.key
+    hold, woken = execution.hold, execution.history.key
     message, max_hold = execution.message(), execution.max_hold()
     parents = execution.keys.parents
-    if called is not None and called not in execution.keys.all:
+    if woken is not None and woken not in execution.keys.all:
         # The template has changed since it was parked: the old key's turn is given back.
-        turn = Claim(called, execution.history.task, execution.nonce, ttl=0)
+        turn = Claim(woken, execution.history.task, execution.nonce, ttl=0)
         execution.runtime.manager.take_back([turn])
-    if called is None and asks_before_queueing(execution):
+    if woken is None and asks_before_queueing(execution):
         answer = hold.ask(execution.claim(look=True), max_hold, message, parents=parents)
         if isinstance(answer, Lease) or not isinstance(answer.verdict, Busy | Same):
             return answer
@@ -109,7 +109,7 @@ def _ask_store(execution: Execution) -> Lease | Refused:
             if execution.known().is_own(answer.verdict.holder):
                 return answer
             store_parked(execution, answer.claim.key)
-    return hold.ask(execution.claim(), max_hold, message, called, parents)
+    return hold.ask(execution.claim(), max_hold, message, woken, parents)
 
 
 def _ask_policy(execution: Execution, found: Contention | None) -> Decision | None:

@@ -51,7 +51,7 @@ class Hold:
         claims: Sequence[Claim],
         max_hold: float | None = None,
         message: bytes | None = None,
-        called: str | None = None,
+        woken: str | None = None,
         parents: Collection[str] = (),
     ) -> Lease | Refused:
         """Ask for *claims* as :meth:`LockManager.acquire` does; from now on they are owed.
@@ -60,20 +60,20 @@ class Hold:
         """
         self._claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost)
-        return self.manager.acquire(claims, keeping, message, called, parents)
+        return self.manager.acquire(claims, keeping, message, woken, parents)
 
     def owe(self, claims: Sequence[Claim]) -> None:
         """These are to be given back, and nothing else that was asked for."""
         self._claims = tuple(claims)
 
     def taken(
-        self, lease: Lease, took: float, waited: float = 0.0, handed_over: float | None = None
+        self, lease: Lease, took: float, waited: float = 0.0, since_woken: float | None = None
     ) -> None:
         """The keys are held under *lease*; the durations are those of :class:`Acquired`."""
         self.lease = lease
         keys, tokens = _keys(lease), lease.fencing_tokens
         numbers = tuple(tokens.get(key, 0) for key in keys)
-        self.emit(Acquired(self.subject, keys, numbers, took, lease.ttl, waited, handed_over))
+        self.emit(Acquired(self.subject, keys, numbers, took, lease.ttl, waited, since_woken))
         self._since = time.monotonic()
 
     def give_back(
@@ -109,7 +109,7 @@ class Hold:
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             if self.ends_once:
-                lease.terms[0].lose(f"nobody heard that it was given back: {exc}")
+                lease.terms[0].lose(f"nobody heard that it was released: {exc}")
             else:
                 self.emit(Unavailable(self.subject, str(exc)))
         else:

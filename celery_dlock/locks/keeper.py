@@ -139,7 +139,7 @@ class Keeper:
         with self._mutex:
             watch = self._watches.get(term.claim)
         if watch is None or term.lost:
-            raise LockLost(term.key, term.lost or "it was given back")
+            raise LockLost(term.key, term.lost or "it was released")
         return watch
 
     def _tend(self) -> None:

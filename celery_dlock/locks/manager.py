@@ -98,17 +98,17 @@ class LockManager:
         claims: Sequence[Claim],
         keeping: Keeping,
         message: bytes | None = None,
-        called: str | None = None,
+        woken: str | None = None,
         parents: Collection[str] = (),
     ) -> Lease | Refused:
         """Take every key of *claims*, or none.
 
-        *message* is what waits at the first key that is taken, where a claim queues; *called* is
-        the key from whose queue the task was called, which reserves that one for it. *parents* are
+        *message* is what waits at the first key that is taken, where a claim queues; *woken* is
+        the key from whose queue the task was woken, which reserves that one for it. *parents* are
         those of the keys that are taken for the sake of the others.
 
-        Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is given back as
-        far as the store can be reached, and lapses with its lease otherwise.
+        Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is released as
+        far as the store can be reached, and expires with its lease otherwise.
         """
         if self._is_parents:  # who would renew all that the parent holds, and give nothing back
             raise RuntimeError("this lock manager is that of the parent process")
@@ -120,7 +120,7 @@ class LockManager:
                 verdict = self._told(self._backend.enter(claim, message))
                 if not isinstance(verdict, Run):
                     taken = [term.claim for term in terms]
-                    self.take_back([*taken, *_useless(claims, claim, verdict, called)])
+                    self.take_back([*taken, *_useless(claims, claim, verdict, woken)])
                     return Refused(claim, verdict)
                 token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
@@ -170,7 +170,7 @@ class LockManager:
             # An earlier try may have been interrupted, and nobody heard what was answered.
             claim = replace(term.claim, again=True) if term.leaves else term.claim
             term.leaves = True
-            # It is put back into one queue only. It may have been called from there by now and wait
+            # It is put back into one queue only. It may have been woken from there by now and wait
             # at the next key, behind this very claim: that must stay.
             says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
             if successor is not None and term in lease.own:
@@ -232,7 +232,7 @@ class LockManager:
         return claim if ttl == claim.ttl else replace(claim, ttl=ttl)
 
     def _told(self, reply: Reply[V]) -> V:
-        """Whoever was called is told before this process goes on."""
+        """Whoever was woken is told before this process goes on."""
         if reply.wakes:
             self._wake(reply.wakes)
         return reply.verdict
@@ -255,7 +255,7 @@ class LockManager:
 
 
 def _useless(
-    claims: Sequence[Claim], refused: Claim, verdict: Refusal, called: str | None
+    claims: Sequence[Claim], refused: Claim, verdict: Refusal, woken: str | None
 ) -> list[Claim]:
     """The turns of other keys that are of no more use to the task.
 
@@ -268,4 +268,4 @@ def _useless(
         case End():
             return [claim for claim in claims if claim is not refused]
         case _:
-            return [claim for claim in claims if claim.key == called != refused.key]
+            return [claim for claim in claims if claim.key == woken != refused.key]

@@ -1,6 +1,6 @@
 """Releases that the store did not answer are retried in the background, until it has heard.
 
-The lease ends by itself. But a task whose end the store does not know may be called again from its
+The lease ends by itself. But a task whose end the store does not know may be woken again from its
 queue, or by a copy in the broker, although its result stands.
 """
 

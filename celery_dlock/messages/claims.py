@@ -70,7 +70,7 @@ def lets_go(task: Any) -> bool:
     return bool(task.acks_on_failure_or_timeout if flag is None else flag)
 
 
-def failed(*, let_go: bool, copy_may_wait: bool = False) -> Outcome:
+def failed(*, let_go: bool, duplicate_may_wait: bool = False) -> Outcome:
     """The outcome of a failure whose message the broker *let_go*, or did not.
 
     Where a duplicate may wait behind the run, its acknowledgement has perhaps removed what the
@@ -78,4 +78,4 @@ def failed(*, let_go: bool, copy_may_wait: bool = False) -> Outcome:
     """
     if let_go:
         return Outcome.DONE
-    return Outcome.UNUSED if copy_may_wait else Outcome.OVER
+    return Outcome.UNUSED if duplicate_may_wait else Outcome.OVER

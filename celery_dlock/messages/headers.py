@@ -76,8 +76,8 @@ class History:
     """How often a task was refused (``waits``) and since when (``since``, seconds since 1970).
 
     It was ``expected`` again at an instant, and lay ``idle`` for the seconds in which no worker
-    took it after that. How often the store was ``away``; how many of its runs ``lost`` their lock.
-    ``key`` is the one in whose queue it waited, if it was woken there, and ``called`` since
+    took it after that. How often the store was ``unavailable``; how many of its runs ``lost`` their
+    lock. ``key`` is the one in whose queue it waited, if it was woken there, and ``woken`` since
     when. ``due`` says when a retry that waited there may run. ``carried`` is what sinks have said
     to their later selves.
     """
@@ -87,10 +87,10 @@ class History:
     since: float | None = None
     idle: float = 0.0
     expected: float | None = None
-    away: int = 0
+    unavailable: int = 0
     lost: int = 0
     key: str | None = None
-    called: float | None = None
+    woken: float | None = None
     due: float | None = None
     carried: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -105,10 +105,10 @@ class History:
             waits=_count(header.get("waits")),
             since=_instant(header.get("since")),
             idle=(_instant(header.get("idle")) or 0.0) + _late(header),
-            away=_count(header.get("away")),
+            unavailable=_count(header.get("away")),
             lost=_count(header.get("lost")),
             key=header.get("key") if isinstance(header.get("key"), str) else None,
-            called=_instant(header.get("called")),
+            woken=_instant(header.get("called")),
             due=_instant(header.get("due")),
             carried=_texts(header.get("carried")),
         )
@@ -125,7 +125,7 @@ class History:
             "since": self.since,
             "idle": self.idle,
             "expected": self.expected,
-            "away": self.away,
+            "away": self.unavailable,
             "lost": self.lost,
             **({} if self.due is None else {"due": self.due}),
             **({"carried": dict(self.carried)} if self.carried else {}),

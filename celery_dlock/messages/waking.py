@@ -139,8 +139,8 @@ class Waker:
             logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
             return self._dead_letter(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
         self._sinks.emit(Woken(subject, wake.key, wake.ending))
-        if wake.calls == WAKES_RESERVED + 1:
-            logger.warning(IN_VAIN, wake.task, entry.routing_key, wake.calls - 1, wake.key)
+        if wake.woken == WAKES_RESERVED + 1:
+            logger.warning(IN_VAIN, wake.task, entry.routing_key, wake.woken - 1, wake.key)
         return None
 
     def _leave_to_others(

@@ -85,9 +85,9 @@ WAIT = Measure(
     "Seconds from the first refusal, or the place taken, until the lock or until giving up",
     _BODY,
 )
-HAND_OVER = Measure(
+SINCE_WOKEN = Measure(
     MetricKind.HISTOGRAM,
-    "dlock_hand_over_seconds",
+    "dlock_woken_seconds",
     "Seconds from being woken until the lock",
     _STORE,
 )
@@ -127,7 +127,7 @@ TICKS_MISSED = Measure(
 
 #: Of every lock; those of beat are of its entries.
 OF_LOCKS = (
-    *(ACQUISITION, HOLD, TTL, WAIT, HAND_OVER, REFUSED, TIMED_OUT, STALE, LOST, UNAVAILABLE),
+    *(ACQUISITION, HOLD, TTL, WAIT, SINCE_WOKEN, REFUSED, TIMED_OUT, STALE, LOST, UNAVAILABLE),
     *(RESCHEDULED, PARKED, WOKEN, LEFT_TO_OTHERS, SKIPPED, DROPPED, REVOKED, DEAD_LETTERED),
     TOO_LARGE,
 )
@@ -186,6 +186,6 @@ def _acquired(event: Acquired) -> list[Measurement]:
     found = [(ACQUISITION, event.took), (TTL, event.ttl)]
     if event.waited:
         found.append((WAIT, event.waited))
-    if event.handed_over is not None:
-        found.append((HAND_OVER, event.handed_over))
+    if event.since_woken is not None:
+        found.append((SINCE_WOKEN, event.since_woken))
     return found

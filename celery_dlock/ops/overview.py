@@ -37,7 +37,7 @@ BATCH = 1000
 #: A page that shows few of the names, because few match, looks through so many of them at most.
 LOOKED_THROUGH = 20_000
 
-#: A store that cannot tell of more keys than this at a time is away, whatever it says.
+#: A store that cannot tell of more keys than this at a time is unavailable, whatever it says.
 MOST_UNREADABLE = 10
 
 #: Nobody holds it, so any store that answers can tell of it.
@@ -356,7 +356,7 @@ def _woken(grant: Grant) -> QueueEntry:
 
 
 def _waits(entry: Waiting, state: KeyState) -> QueueEntry:
-    until = entry.lapses
+    until = entry.expires
     if entry.parked and entry.gives_up is not None:
         until = entry.gives_up + state.paused  # pauses of its key do not count
     return QueueEntry(

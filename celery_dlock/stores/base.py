@@ -74,14 +74,14 @@ class Wake:
     """A waiting task that is woken, and its message as it was parked.
 
     ``ending`` is ``None`` when its turn has come; else it is woken to end, for that reason.
-    ``calls`` counts the wakes, this one included.
+    ``woken`` counts the wakes, this one included.
     """
 
     key: str
     task: str
     message: bytes
     ending: Ending | None = None
-    calls: int = field(default=1, compare=False)
+    woken: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,4 +373,4 @@ def page(names: Sequence[str], limit: int) -> KeyPage:
 
 def live(head: Iterable[Waiting], now: int) -> tuple[Waiting, ...]:
     """Of the *head* of a queue those who wait, and places that are still kept."""
-    return tuple(entry for entry in head if entry.lapses is None or entry.lapses > now)
+    return tuple(entry for entry in head if entry.expires is None or entry.expires > now)

@@ -206,7 +206,7 @@ class MemoryBackend(NoteStore):
         for task in change.parked:
             found.messages[task] = message or b""
         wakes = tuple(
-            Wake(claim.key, turn.task, found.messages[turn.task], turn.ending, turn.calls)
+            Wake(claim.key, turn.task, found.messages[turn.task], turn.ending, turn.woken)
             for turn in step.wakes
         )
         for dead in change.dead:

@@ -47,7 +47,7 @@ class ManualClock:
 def in_memory(app: Any) -> Iterator[ManualClock]:
     """Have *app* take its locks on a ``memory://`` of its own, whatever ``dlock_url`` says.
 
-    The clock is the store's: a lease ends there, and who waits is called, when the test moves it.
+    The clock is the store's: a lease ends there, and who waits is woken, when the test moves it.
     Afterwards the application goes back to its configuration, which is never touched. Raises
     :exc:`~celery_dlock.ConfigurationError` for one that is wrong.
     """

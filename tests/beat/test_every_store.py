@@ -77,7 +77,7 @@ def test_it_is_shown_who_leads_and_the_leader_goes_when_it_is_asked_to(three: Be
     assert (shown["leader"], shown["standbys"]) == (who[0], who[1:])
     assert shown["due"] == {"ten": at(10).isoformat()}
 
-    assert Status.of(three.app).ask_to_hand_over(three.backend)
+    assert Status.of(three.app).ask_to_step_down(three.backend)
     three.tick(0)
     assert three.leader() is None
     three.beats[0].close()

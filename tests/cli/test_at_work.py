@@ -38,7 +38,7 @@ def run(lab: Lab, *arguments: str) -> Any:
     return dlock(lab.folder, *arguments, app="tests.services.lab:app", env=config)
 
 
-def test_of_two_bodies_at_once_the_one_that_was_freed_cannot_write_any_more(lab: Lab) -> None:
+def test_of_two_bodies_at_once_the_one_that_was_released_cannot_write_any_more(lab: Lab) -> None:
     pay = lab.app.tasks["pay"]
     with lab.worker("threads", concurrency=2) as worker:
         # Given a body that hangs, and one that waits for its key

@@ -55,7 +55,7 @@ def test_how_long_something_lasts_is_told_by_the_stores_clock(
     assert not re.search(r"expired|lease ended| \d+ d ", said.stdout)
 
 
-def test_programs_are_told_by_it_whether_a_lease_has_lapsed(desk: Operator) -> None:
+def test_programs_are_told_by_it_whether_a_lease_has_expired(desk: Operator) -> None:
     (line,) = desk.read("ls")["keys"]
 
     assert [holder["expired"] for holder in line["holders"]] == [False]

@@ -224,7 +224,7 @@ def test_a_key_is_known_by_the_name_that_its_publisher_gave_it(desk: Operator) -
     assert desk.holders(canonical("größe:1")) == []
 
 
-def test_a_reader_is_freed_by_its_name(desk: Operator) -> None:
+def test_a_reader_is_released_by_its_name(desk: Operator) -> None:
     desk.hold("stock", "one", mode=Mode.SHARED)
     claim = desk.hold("stock", "two", mode=Mode.SHARED)
 

@@ -63,7 +63,7 @@ def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
     assert gauges.oldest_wait > 0
 
 
-def test_a_key_is_freed_and_the_next_one_is_called(desk: Operator) -> None:
+def test_a_key_is_released_and_the_next_one_is_woken(desk: Operator) -> None:
     held = desk.hold("order:42", "stuck")
     desk.park("order:42", "next", "behind")
 
@@ -113,7 +113,7 @@ def test_another_delivery_of_the_very_task_that_was_shown_is_left_alone(
     assert desk.holders("order:42") == ["redelivered"]
 
 
-def test_of_several_holders_the_one_that_is_meant_is_freed(desk: Operator) -> None:
+def test_of_several_holders_the_one_that_is_meant_is_released(desk: Operator) -> None:
     two: dict[str, Any] = {"limit": 2}
     desk.hold("pool", "one", **two)
     other = desk.hold("pool", "two", **two)
@@ -135,7 +135,7 @@ def test_of_several_holders_the_one_that_is_meant_is_freed(desk: Operator) -> No
     assert desk.holders("pool") == []
 
 
-def test_a_message_that_waits_is_called_to_end_as_revoked(desk: Operator) -> None:
+def test_a_message_that_waits_is_woken_to_end_as_revoked(desk: Operator) -> None:
     desk.hold("order:42")
     desk.park("order:42", "unwanted", "wanted")
 

@@ -95,7 +95,7 @@ def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
     assert "30 of 40: --limit shows more" in desk.run("waiting", "order:42").stderr
 
 
-def test_a_lease_that_has_lapsed_is_said_to_be(desk: Operator) -> None:
+def test_a_lease_that_has_expired_is_said_to_be(desk: Operator) -> None:
     desk.hold("order:42", ttl=1)
 
     assert "expired" in desk.run("ls").output

@@ -77,7 +77,7 @@ class DoesNotCountItsCalls(Broken):
 
     def sweep(self, limit: int = 100) -> Swept:
         swept = super().sweep(limit)
-        return replace(swept, wakes=tuple(replace(wake, calls=1) for wake in swept.wakes))
+        return replace(swept, wakes=tuple(replace(wake, woken=1) for wake in swept.wakes))
 
 
 class _AltersPauses(Broken):

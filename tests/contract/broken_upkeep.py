@@ -126,20 +126,20 @@ class TellsMessagesOfThoseWhoWaitOnly(Broken):
         return super().message(key, task) if waits else None
 
 
-class PutsAsideAtTheFirstCall(Broken):
+class DeadLettersAtTheFirstCall(Broken):
     noticed_by = "test_a_message_is_dead_lettered_after_so_many_wakes_and_the_next_is_woken"
 
     def dead_letter(self, key: str, task: str, cause: Cause) -> Reply[bool]:
         if found := self._keys.get(key):
             hopeless = tuple(
-                replace(g, calls=WAKES_BEFORE_DEAD) if g.task == task else g
+                replace(g, woken=WAKES_BEFORE_DEAD) if g.task == task else g
                 for g in found.state.grants
             )
             found.state = replace(found.state, grants=hopeless)
         return super().dead_letter(key, task, cause)
 
 
-class PutsAsideWithoutTheMessage(Broken):
+class DeadLettersWithoutTheMessage(Broken):
     noticed_by = "test_a_task_that_never_left_its_message_is_dead_lettered_with_the_delivered_one"
 
     def dead(self, limit: int = 100) -> list[DeadMessage]:
@@ -182,7 +182,7 @@ class RunsWhatKills(Broken):
         )
 
 
-class PutsAsideWhatSurvived(Broken):
+class DeadLettersWhatSurvived(Broken):
     """Counts the lost runs of a task's whole life, a replay included."""
 
     noticed_by = "test_a_replayed_task_starts_with_no_lost_runs"

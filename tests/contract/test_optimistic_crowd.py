@@ -39,7 +39,7 @@ def test_a_long_queue_costs_an_operation_no_more_than_a_short_one(store: RowsBac
     assert cost(500) == cost(40) == [4, 5, 4]
 
 
-def test_who_waits_is_called_however_many_have_passed_a_task_that_runs(store: RowsBackend) -> None:
+def test_who_waits_is_woken_however_many_have_passed_a_task_that_runs(store: RowsBackend) -> None:
     how: dict[str, Any] = {"limit": 2, "wait": WaitMode.QUEUE}
     running(store.enter(claim("long", keep=True, **how), b"its own copy"))
     running(store.enter(claim("0", **how), b"m"))

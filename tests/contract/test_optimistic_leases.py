@@ -47,7 +47,7 @@ def test_nothing_is_left_of_a_key_that_nobody_uses(store: RowsBackend) -> None:
     assert set(store.rows.shelf.rows) == {Name(Kind.DONE, "key", "done")}
 
 
-def test_a_holder_whose_process_is_gone_has_lapsed(store: RowsBackend) -> None:
+def test_a_holder_whose_process_is_gone_has_expired(store: RowsBackend) -> None:
     first = running(store.enter(claim("a")))
     assert isinstance(store.enter(claim("b")).verdict, Busy)
 
@@ -96,7 +96,7 @@ def test_after_a_lost_reply_the_same_request_is_the_same_grant(store: RowsBacken
     assert store.enter(claim("a", "copy")).verdict == Drop(Reason.DONE)
 
 
-def test_a_message_that_is_gone_is_called_all_the_same(store: RowsBackend) -> None:
+def test_a_message_that_is_gone_is_woken_all_the_same(store: RowsBackend) -> None:
     running(store.enter(claim("a")))
     park(store, "b")
     store.rows.drop(Name(Kind.MESSAGE, "key", "b"))

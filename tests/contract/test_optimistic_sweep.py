@@ -18,7 +18,7 @@ from tests.services.until import until
 __all__ = ("options", "other", "store")  # fixtures
 
 
-def test_a_message_is_called_when_the_process_of_the_holder_is_gone(store: RowsBackend) -> None:
+def test_a_message_is_woken_when_the_process_of_the_holder_is_gone(store: RowsBackend) -> None:
     running(store.enter(claim("a", ttl=0.05)))
     park(store, "b")
     die(store)

@@ -167,7 +167,7 @@ def test_a_sweep_tells_when_the_next_key_elsewhere_is_due_and_says_that_one_has_
     assert store.sweep() == Swept((wake,), 3)
 
 
-def test_a_sweep_calls_who_is_less_overdue_than_all_that_wait_in_a_slot_that_is_moved(
+def test_a_sweep_wakes_who_is_less_overdue_than_all_that_wait_in_a_slot_that_is_moved(
     store: RedisClusterBackend, clock: ManualClock, move: Move
 ) -> None:
     stuck = [wait_for(store, key) for key in MOVED]

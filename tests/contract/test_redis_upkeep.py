@@ -45,7 +45,7 @@ def test_a_readers_key_leaves_nothing(redis_server: RedisServer) -> None:
         assert store.lying() == {}
 
 
-def test_what_nobody_comes_back_for_ends_by_itself_a_day_after_it_lapsed(
+def test_what_nobody_comes_back_for_ends_by_itself_a_day_after_it_expired(
     redis_server: RedisServer,
 ) -> None:
     with store_on(redis_server) as store:
@@ -143,7 +143,7 @@ def test_lost_runs_are_counted_until_the_task_is_done(redis_server: RedisServer)
         assert store.backend.peek("key").lost == ()
 
 
-def test_a_crowd_of_lapsed_places_is_cleared_bit_by_bit(redis_server: RedisServer) -> None:
+def test_a_crowd_of_expired_places_is_cleared_bit_by_bit(redis_server: RedisServer) -> None:
     clock = ManualClock()
     with store_on(redis_server, clock) as store:
         running(store.backend.enter(claim("holder", ttl=1000)))

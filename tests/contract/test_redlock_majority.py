@@ -190,7 +190,7 @@ def test_who_has_lost_a_reply_asks_again_and_holds_once(
         assert running(store.another().enter(claim("a"))).token == token
 
 
-def test_what_was_taken_without_a_reply_is_freed_when_the_node_is_back(
+def test_what_was_taken_without_a_reply_is_released_when_the_node_is_back(
     own_redis_nodes: RedisNodes, proxies: list[Proxy], clock: ManualClock
 ) -> None:
     with store_on_nodes(own_redis_nodes, clock, [proxy.port for proxy in proxies]) as store:

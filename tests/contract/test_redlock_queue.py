@@ -95,7 +95,7 @@ def test_another_delivery_of_a_running_task_never_writes_a_result_while_the_queu
     assert verdict.holder.nonce == "first"
 
 
-def test_a_lock_delay_keeps_out_whoever_has_lapsed_too_while_the_queue_is_away(
+def test_a_lock_delay_keeps_out_whoever_has_expired_too_while_the_queue_is_away(
     store: StoreOnNodes, clock: ManualClock
 ) -> None:
     store.nodes[0].kill()
@@ -205,7 +205,7 @@ def test_whoever_leaves_waits_for_the_node_that_decides_whether_it_held(
             assert leaving.result().verdict == Left(carried=False)
 
 
-def test_a_message_that_the_majority_refuses_waits_at_the_head_and_is_called_again(
+def test_a_message_that_the_majority_refuses_waits_at_the_head_and_is_woken_again(
     forgotten: StoreOnNodes, clock: ManualClock
 ) -> None:
     backend = forgotten.backend

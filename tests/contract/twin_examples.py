@@ -60,7 +60,7 @@ def _dies_again_and_again() -> Operations:
     return [*dies * MAX_LOST_RUNS, _enter(mine), _enter(_claim("b", QUEUE)), *again]
 
 
-def _dies_and_is_not_put_aside() -> Operations:
+def _dies_and_is_not_dead_lettered() -> Operations:
     """Who was called to end is ended, and a copy of who runs once more waits for how that ends."""
     mine = _claim("a", QUEUE, keep=True)
     dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)] * MAX_LOST_RUNS
@@ -234,7 +234,7 @@ ALL: dict[str, Operations] = {
     "a writer ahead": _writer_ahead(),
     "never answered": _never_answered(),
     "dies again and again": _dies_again_and_again(),
-    "dies and is not dead-lettered": _dies_and_is_not_put_aside(),
+    "dies and is not dead-lettered": _dies_and_is_not_dead_lettered(),
     "nobody hears that it runs": _nobody_hears_that_it_runs(),
     "dies before it waits": _dies_before_it_waits(),
     "nobody reads it": _nobody_reads_it(),

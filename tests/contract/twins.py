@@ -129,7 +129,7 @@ class Twin:
     def state(self, now: int) -> object:
         """What the store says. Lapsed places may be cleared late, and ranks only order."""
         state = self.store.peek(KEY)
-        live = [e for e in state.waiting if e.lapses is None or e.lapses > now]
+        live = [e for e in state.waiting if e.expires is None or e.expires > now]
         waiting = tuple(replace(entry, rank=n) for n, entry in enumerate(live))
         holders = tuple(map(self._holder, state.holders))
         key_state = KeyState(holders, state.grants, waiting, state.parked, paused=state.paused)
@@ -138,7 +138,7 @@ class Twin:
     def is_seen_as_it_is(self, now: int) -> bool:
         """Whether a look tells what the whole key says, as far as it tells anything."""
         (seen,), state = self.store.look([KEY]), self.store.peek(KEY)
-        live = [e for e in state.waiting if e.lapses is None or e.lapses > now]
+        live = [e for e in state.waiting if e.expires is None or e.expires > now]
         head = tuple(live[: len(seen.waiting)])
         enough = min(WINDOW, len(live)) if len(state.waiting) <= WINDOW else 0
         known = KeyState(state.holders, state.grants, head, state.parked, paused=state.paused)
@@ -174,7 +174,7 @@ class Twin:
 
 def calls(reply: Any) -> list[int]:
     """How often each of the wakes was called: two wakes are equal without that."""
-    return [wake.calls for wake in reply.wakes]
+    return [wake.woken for wake in reply.wakes]
 
 
 def assert_alike(one: Twin, other: Twin, clock: Clock, ops: list[tuple[Any, ...]]) -> None:

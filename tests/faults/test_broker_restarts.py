@@ -68,7 +68,7 @@ def kill(broker: Server, lab: Lab) -> None:
     broker.kill()
 
 
-def test_a_broker_that_is_away_when_the_next_one_is_called(lab: Lab, broker: Server) -> None:
+def test_a_broker_that_is_away_when_the_next_one_is_woken(lab: Lab, broker: Server) -> None:
     with lab.worker("prefork", concurrency=2) as worker:
         # Given a body and messages that wait for it
         held(lab, "42")
@@ -91,7 +91,9 @@ def test_a_broker_that_is_away_when_the_next_one_is_called(lab: Lab, broker: Ser
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
-def test_a_broker_that_is_killed_with_a_call_in_it(lab: Lab, broker: Server, lost: bool) -> None:
+def test_a_broker_that_is_killed_with_a_woken_message_in_it(
+    lab: Lab, broker: Server, lost: bool
+) -> None:
     with lab.worker("prefork", concurrency=1) as worker:
         # Given messages that wait, and one of them called while no worker is there
         with lock("order:42", app=lab.app, timeout=0):

@@ -82,7 +82,7 @@ def test_the_reply_to_leaving_is_lost(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_who_was_called_in_a_reply_that_was_lost_is_called(
+def test_who_was_woken_in_a_reply_that_was_lost_is_woken_again(
     make_lab: MakeLab, redis_server: RedisServer, times: int
 ) -> None:
     with proxy_to(redis_server.port) as proxy:

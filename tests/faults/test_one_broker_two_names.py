@@ -120,7 +120,7 @@ def test_with_the_old_name_what_waits_is_published_at_the_new_address(
     assert paid_once(effects, waiting)
 
 
-def test_one_that_is_to_end_and_has_no_worker_at_its_broker_is_put_aside_for_its_application(
+def test_one_that_is_to_end_and_has_no_worker_at_its_broker_is_dead_lettered_for_its_application(
     make_lab: MakeLab, redis_server: RedisServer, effects: Effects
 ) -> None:
     # Given a task that waits for a key, And workers of another broker only

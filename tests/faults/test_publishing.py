@@ -123,7 +123,7 @@ def test_a_publisher_that_cannot_reach_the_broker_gets_an_error_and_leaves_nothi
     assert peek(lab) == KeyState()
 
 
-def test_what_the_broker_was_not_there_for_is_called_later(
+def test_what_the_broker_was_not_there_for_is_woken_later(
     make_lab: MakeLab, own_redis_server: RedisServer
 ) -> None:
     lab = make_lab(celery={"broker_url": own_redis_server.url}, lock=LOCK)
@@ -134,7 +134,7 @@ def test_what_the_broker_was_not_there_for_is_called_later(
     # When it publishes before it has noticed
     result = apply.delay("42", 1)
     # Then the store has the message, called in vain
-    assert [(grant.parked, grant.calls) for grant in peek(lab).grants] == [(True, 1)]
+    assert [(grant.parked, grant.woken) for grant in peek(lab).grants] == [(True, 1)]
     # And now that it has noticed, the next one is refused and leaves nothing
     with pytest.raises(OperationalError):
         apply.delay("42", 2)

@@ -114,7 +114,7 @@ def test_the_worker_that_parks_is_killed(
     assert len(lab.journal.read("start")) == 2
 
 
-def test_the_call_is_lost_in_the_broker(make_lab: MakeLab, effects: Effects) -> None:
+def test_the_woken_message_is_lost_in_the_broker(make_lab: MakeLab, effects: Effects) -> None:
     # Given a worker that publishes the call, And is gone before it takes it
     lab = make_lab(lock={"policy": "queue"}, faults=[faults.kill("after", WAKE)], sweeps=False)
     with lab.worker("prefork", concurrency=2) as worker:

@@ -142,7 +142,7 @@ def test_results_over_rpc_are_not_asked_for(open_one: Open) -> None:
     assert says(explain(open_one(result_backend="rpc://").app, "nobody"), "go back over rpc://")
 
 
-def test_one_whose_turn_has_come_and_one_that_is_called_to_end(open_one: Open) -> None:
+def test_one_whose_turn_has_come_and_one_that_is_woken_to_end(open_one: Open) -> None:
     desk = open_one()
     charge = task(desk, "queue")
     first, second = charge.delay("42"), charge.delay("42")

@@ -46,7 +46,7 @@ def park(store: LockBackend, key: str, task: str) -> None:
     store.enter(Claim(key, f"{task}:0:0", "nonce", ttl=A_MINUTE, wait=WaitMode.QUEUE), b"message")
 
 
-def test_who_looks_calls_nobody(app: Celery, store: LockBackend, clock: ManualClock) -> None:
+def test_who_looks_wakes_nobody(app: Celery, store: LockBackend, clock: ManualClock) -> None:
     """Who is called and not published is called again seconds later: it would wait for that."""
     # Given a holder whose lease has lapsed, and one that waits
     hold(store, "order:42")

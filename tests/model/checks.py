@@ -84,9 +84,9 @@ def check_state(state: KeyState) -> Facts:
     require(not set(waiting) & set(granted), "Q never granted and waiting", state)
     require(not set(tasks) & set(granted), "Q never granted while it runs", state)
     _check_reserved(state, live)
-    places = {w.task for w in state.waiting if w.lapses is not None}
+    places = {w.task for w in state.waiting if w.expires is not None}
     require(not places & set(tasks), "Q never a place for what runs", state)
-    parked = sum(w.lapses is None for w in state.waiting)
+    parked = sum(w.expires is None for w in state.waiting)
     require(state.parked == parked, "Q parked counts the parked entries", state)
     require(not parked or bool(live or granted) or due(state), "S4 somebody will wake it", state)
     return Facts(
@@ -96,7 +96,7 @@ def check_state(state: KeyState) -> Facts:
             + [(g.task, g.taker) for g in state.grants if g.taker]
         ),
         carried=frozenset(
-            [w.task for w in state.waiting if w.lapses is None]
+            [w.task for w in state.waiting if w.expires is None]
             + [g.task for g in state.grants if g.parked]
         ),
         tokens=frozenset(h.token for h in state.holders) - {0},
@@ -117,7 +117,7 @@ def _check_reserved(state: KeyState, live: list[Holder]) -> None:
 def reserved(turn: Grant) -> bool:
     """Whether the slot is to be kept for *turn*."""
     strange = turn.handed_back is not None and turn.handed_back < -STRANGER_RESERVED
-    stays_away = turn.calls > WAKES_RESERVED or strange
+    stays_away = turn.woken > WAKES_RESERVED or strange
     return turn.ending is None and (turn.ordered or not stays_away)
 
 
@@ -126,7 +126,7 @@ def due(state: KeyState) -> bool:
     return (
         any(h.frees <= 0 for h in state.holders)
         or any(g.due <= 0 for g in state.grants)
-        or any(w.lapses is not None and w.lapses <= 0 for w in state.waiting)
+        or any(w.expires is not None and w.expires <= 0 for w in state.waiting)
         or any(gave_up(w) for w in state.waiting if w.task not in _running(state))
     )
 
@@ -140,7 +140,7 @@ def check_after(state: KeyState) -> None:
     """Check what every operation must have left behind."""
     running = _running(state)
     others = [w for w in state.waiting if w.task not in running]
-    idle = any(w.lapses is None for w in others) and fits(state, others[0])
+    idle = any(w.expires is None for w in others) and fits(state, others[0])
     require(not idle, "S4 no slot stays free while a message waits that fits", state)
     late = [w for w in state.waiting if gave_up(w) and w.task not in running]
     require(not late, "S4 nobody waits who has waited for too long", state)
@@ -231,7 +231,7 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
     called = any(g.task == claim.task for g in before.grants)
     if not called and claim.task not in _started(before):
         live = {h.task for h in before.holders if h.frees > 0}
-        others = [w for w in before.waiting if w.lapses is None and w.task not in live]
+        others = [w for w in before.waiting if w.expires is None and w.task not in live]
         require(not others, "S6 a newcomer waits while others wait", (claim, before))
 
 

@@ -60,7 +60,7 @@ def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool])
     task = operation.claim.task
     held = {h.task for h in before.holders if h.frees > 0}
     turn = next((g for g in before.grants if g.task == task and g.parked), None)
-    entry = any(w.task == task and w.lapses is None for w in before.waiting)
+    entry = any(w.task == task and w.expires is None for w in before.waiting)
     after = next((g for g in step.state.grants if g.task == task), None)
     match operation:
         case Cancel():
@@ -73,7 +73,7 @@ def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool])
             due = ending is (earlier or Ending.REVOKED)
             require(due or not step.verdict, "S9 what is revoked ends as revoked", step)
         case DeadLetter():
-            often = turn is not None and turn.calls >= upkeep.WAKES_BEFORE_DEAD
+            often = turn is not None and turn.woken >= upkeep.WAKES_BEFORE_DEAD
             require(step.verdict == often, "B a message is dead after so many calls", step)
             require(bool(step.state.dead) == often, "B a dead message is on the list", step)
             if often:
@@ -91,7 +91,7 @@ def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool])
                     after == turn or turn.due <= 0, "S7 one delivery brings an ending about", step
                 )
             else:
-                again = after.calls < max(1, turn.calls)
+                again = after.woken < max(1, turn.woken)
                 require(again, "B what is handed back was not called", step)
         case _:
             known = dict(step.state.lost).get(task, 0) or task in step.state.done
@@ -111,6 +111,6 @@ def check_left_again(step: Step[LeaveVerdict], again: Step[LeaveVerdict], *, sam
     require(same, "R asking again changes nothing", both)
     if isinstance(step.verdict, Left):
         require(again.verdict == step.verdict, "R asked again, it left as the first time", both)
-    called = {turn.task for turn in step.wakes if turn.calls == 1}
+    called = {turn.task for turn in step.wakes if turn.woken == 1}
     told = {turn.task for turn in again.wakes}
     require(called <= told, "R who was called in a lost answer is called again", both)

@@ -45,7 +45,7 @@ RULES = (
         "a call that nobody answers is not repeated",
         "_wake_due",
         "if g.parked and g.due <= now",
-        "if g.parked and g.due <= now and not g.calls",
+        "if g.parked and g.due <= now and not g.woken",
         "L",
         module=turns,
     ),
@@ -212,7 +212,7 @@ RULES = (
     Defect(
         "places never lapse",
         "_drop_expired_places",
-        "if w.lapses is not None and w.lapses <= now",
+        "if w.expires is not None and w.expires <= now",
         "if False",
         "L",
         Config("early acknowledgement, 1 fault", (Q, P), faults=1, early_ack=True),

@@ -134,7 +134,7 @@ DEAD_LETTERS = (
     Defect(
         "one worker that does not know a task dead-letters it",
         "dead_letter",
-        "turn.calls >= WAKES_BEFORE_DEAD",
+        "turn.woken >= WAKES_BEFORE_DEAD",
         "True",
         "B a message is dead after so many calls",
         CALLED,
@@ -143,8 +143,8 @@ DEAD_LETTERS = (
     Defect(
         "what is handed back counts as called",
         "hand_back",
-        "max(0, turn.calls - 1)",
-        "turn.calls",
+        "max(0, turn.woken - 1)",
+        "turn.woken",
         "B what is handed back was not called",
         HANDED_BACK,
         upkeep,

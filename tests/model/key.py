@@ -66,13 +66,13 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
         replace(h, since=NOW, expires=when(h.expires), frees=when(h.frees)) for h in state.holders
     )
     waiting = tuple(
-        replace(w, rank=n, arrived=NOW, lapses=_when(w.lapses), gives_up=_when(w.gives_up))
+        replace(w, rank=n, arrived=NOW, expires=_when(w.expires), gives_up=_when(w.gives_up))
         for n, w in enumerate(state.waiting, 1)
     )
     grants = (
         replace(
             g,
-            calls=IN_VAIN if g.calls >= IN_VAIN else max(1, min(g.calls, most_calls)),
+            woken=IN_VAIN if g.woken >= IN_VAIN else max(1, min(g.woken, most_calls)),
             due=when(g.due),
             gives_up=_when(g.gives_up),
         )

@@ -85,18 +85,18 @@ def _overdue(at: int, state: KeyState) -> KeyState:
 
 def _places(model: Model, world: World, state: KeyState) -> Iterator[Next]:
     for at, place in enumerate(state.waiting):
-        if place.lapses is None or place.lapses <= NOW:
+        if place.expires is None or place.expires <= NOW:
             continue
         lapsed = model.keys.altered(world.key, ("place", at), partial(_lapsed, at))
         after = world._replace(key=lapsed)
         if not model.under_way(world, model.names[place.task]):
-            yield f"place of {place.task} lapses", 0, after
+            yield f"place of {place.task} expires", 0, after
         elif model.can(world, LATE):
-            yield f"PLACE of {place.task} lapses early", 1, spent(after)
+            yield f"PLACE of {place.task} expires early", 1, spent(after)
 
 
 def _lapsed(at: int, state: KeyState) -> KeyState:
-    place = replace(state.waiting[at], lapses=NOW)
+    place = replace(state.waiting[at], expires=NOW)
     return replace(state, waiting=(*state.waiting[:at], place, *state.waiting[at + 1 :]))
 
 
@@ -134,7 +134,7 @@ def _in_vain(model: Model, world: World, state: KeyState) -> Iterator[Next]:
 
 
 def _called_in_vain(at: int, state: KeyState) -> KeyState:
-    return _with_turn(state, at, replace(state.grants[at], calls=IN_VAIN))
+    return _with_turn(state, at, replace(state.grants[at], woken=IN_VAIN))
 
 
 def _strange(at: int, state: KeyState) -> KeyState:

@@ -46,7 +46,7 @@ def about(task: str = "charge") -> Subject:
 def one_of_each(subject: Subject) -> list[Event]:
     """All of the union; a kind that is missing here is an error."""
     events: list[Event] = [
-        acquired(subject, waited=2.0, handed_over=0.01),
+        acquired(subject, waited=2.0, since_woken=0.01),
         Contended(subject, KEY, HOLDER, 0, 0.0),
         Rescheduled(subject, f"{KEY} is held", 1.0),
         Parked(subject, KEY, refused=True),

@@ -87,7 +87,7 @@ def contention_and_time_out(lab: Lab) -> None:
     until_counted("apply", "dlock_timed_out_total")
     until_counted("see", "dlock_parked_total")
     lab.go("first")
-    until_counted("see", "dlock_hand_over_seconds_count")
+    until_counted("see", "dlock_woken_seconds_count")
 
 
 def late_write(lab: Lab) -> None:

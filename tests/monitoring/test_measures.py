@@ -14,7 +14,7 @@ EXPECTED: dict[str, dict[str, float]] = {
         "lock_acquisition_time": 0.004,
         "lock_ttl_seconds": 30.0,
         "dlock_wait_seconds": 2.0,
-        "dlock_hand_over_seconds": 0.01,
+        "dlock_woken_seconds": 0.01,
     },
     "Contended": {"dlock_refused": 1},
     "Rescheduled": {"dlock_rescheduled": 1},
@@ -52,7 +52,7 @@ def test_every_measure_has_an_event() -> None:
     }
 
 
-def test_who_was_neither_refused_nor_called_has_not_waited() -> None:
+def test_who_was_neither_refused_nor_woken_has_not_waited() -> None:
     assert measured(acquired(about())) == {"lock_acquisition_time": 0.004, "lock_ttl_seconds": 30.0}
 
 

@@ -120,7 +120,7 @@ class OneKey:
         return [w.task for w in self.state.waiting]
 
     @property
-    def called(self) -> list[str]:
+    def woken(self) -> list[str]:
         return [g.task for g in self.state.grants]
 
     def _applied(self, operation: Operation[V]) -> V:

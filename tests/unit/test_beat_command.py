@@ -79,7 +79,7 @@ def test_where_none_leads_it_exits_with_one(three: Beats) -> None:
     assert run(three, "--step-down").output == "Error: no beat leads\n"
 
 
-def test_without_another_beat_nothing_is_handed_over(three: Beats) -> None:
+def test_without_another_beat_nobody_steps_down(three: Beats) -> None:
     three.tick(0)
 
     result = run(three, "--step-down")
@@ -124,7 +124,7 @@ def test_who_leads_since_then_is_not_meant(three: Beats) -> None:
     three.die(0)
     three.tick(1)
 
-    before.ask_to_hand_over(three.backend)
+    before.ask_to_step_down(three.backend)
     three.tick(1)
 
     assert three.leader() == 1

@@ -389,7 +389,7 @@ def test_a_record_of_a_later_version_is_read() -> None:
     assert TickRecord.decode(json.dumps(note).encode()) == TickRecord(due(0))
 
 
-def test_whether_to_hand_over_may_stay_without_an_answer(three: Beats) -> None:
+def test_whether_to_step_down_may_stay_without_an_answer(three: Beats) -> None:
     three.faults["before notes"] = away
     three.advance(7)
 

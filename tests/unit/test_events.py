@@ -82,7 +82,7 @@ def test_a_log_record_has_the_event_for_people_and_for_programs(
     (record,) = caplog.records
     assert record.getMessage() == (
         "charge[id] Acquired: label='order:{order_id}', keys=('order:42',), tokens=(7,), "
-        "took=0.002, ttl=30.0, waited=0.0, handed_over=None"
+        "took=0.002, ttl=30.0, waited=0.0, since_woken=None"
     )
     assert vars(record)["dlock"] == {
         "event": "Acquired",
@@ -94,7 +94,7 @@ def test_a_log_record_has_the_event_for_people_and_for_programs(
         "took": 0.002,
         "ttl": 30.0,
         "waited": 0.0,
-        "handed_over": None,
+        "since_woken": None,
     }
 
 

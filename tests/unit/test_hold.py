@@ -160,7 +160,7 @@ def test_a_release_that_was_interrupted_is_said_again_and_no_loss(
     assert told.kinds() == [Acquired, Released]
 
 
-def test_what_an_interrupted_release_has_freed_is_no_loss_whatever_the_store_says_then(
+def test_what_an_interrupted_release_has_given_up_is_no_loss_whatever_the_store_says_then(
     manager: LockManager, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = told.hold(manager)

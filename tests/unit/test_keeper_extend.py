@@ -144,7 +144,7 @@ def test_one_that_was_lost_is_not_asked_for(stage: Stage) -> None:
 def test_one_that_was_given_back_stays_so(stage: Stage) -> None:
     lease = stage.take()
     stage.manager.release(lease, Outcome.DONE)
-    with pytest.raises(LockLost, match="given back"):
+    with pytest.raises(LockLost, match="released"):
         lease.extend(120)
     assert stage.asked == []
 

@@ -39,7 +39,7 @@ def key() -> OneKey:
 # Putting aside.
 
 
-def test_a_message_is_put_aside_after_enough_calls_and_the_next_is_called(key: OneKey) -> None:
+def test_a_message_is_dead_lettered_after_enough_wakes_and_the_next_is_woken(key: OneKey) -> None:
     key.leave(queued("a"))
 
     for _ in range(WAKES_BEFORE_DEAD - 1):
@@ -49,7 +49,7 @@ def test_a_message_is_put_aside_after_enough_calls_and_the_next_is_called(key: O
 
     assert key.dead_letter("b", Cause.UNKNOWN_TASK)
     assert key.dead == {"b": Dead("b", Mode.EXCLUSIVE, 1, Cause.UNKNOWN_TASK, key.now)}
-    assert (key.called, key.wakes, key.waiting) == (["c"], ["c"], [])
+    assert (key.woken, key.wakes, key.waiting) == (["c"], ["c"], [])
 
 
 def test_a_message_is_dead_lettered_once(key: OneKey) -> None:
@@ -63,7 +63,7 @@ def test_a_message_is_dead_lettered_once(key: OneKey) -> None:
 
 
 @pytest.mark.parametrize("task", ["a", "b", "p", "unknown"])
-def test_only_who_was_called_is_put_aside(key: OneKey, task: str) -> None:
+def test_only_who_was_woken_is_dead_lettered(key: OneKey, task: str) -> None:
     key.enter(place("p"))
 
     assert not key.dead_letter(task)
@@ -72,17 +72,17 @@ def test_only_who_was_called_is_put_aside(key: OneKey, task: str) -> None:
     assert key.waiting == ["b", "c", "p"]
 
 
-def test_an_ending_that_nobody_can_read_is_put_aside_too(key: OneKey) -> None:
+def test_an_ending_that_nobody_can_read_is_dead_lettered_too(key: OneKey) -> None:
     key.cancel("b")
     for _ in range(WAKES_BEFORE_DEAD - 1):
         _call_again(key)
 
     assert key.dead_letter("b")
 
-    assert key.called == []
+    assert key.woken == []
 
 
-def test_a_task_whose_runs_are_lost_again_and_again_is_put_aside() -> None:
+def test_a_task_whose_runs_are_lost_again_and_again_is_dead_lettered() -> None:
     key = OneKey()
     for n in range(MAX_LOST_RUNS):
         assert isinstance(key.enter(kept("a", str(n))), Run)
@@ -93,7 +93,7 @@ def test_a_task_whose_runs_are_lost_again_and_again_is_put_aside() -> None:
     assert key.enter(kept("a", "once more")) == Drop(Reason.DEAD)
 
     assert key.dead == {"a": Dead("a", Mode.EXCLUSIVE, 1, Cause.RUNS_LOST, key.now)}
-    assert (key.called, key.wakes) == (["b"], ["b"])
+    assert (key.woken, key.wakes) == (["b"], ["b"])
 
 
 def test_it_does_not_matter_how_its_runs_were_lost() -> None:
@@ -108,7 +108,7 @@ def test_it_does_not_matter_how_its_runs_were_lost() -> None:
 
 @pytest.mark.parametrize("wait", [WaitMode.QUEUE, WaitMode.LOOK])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_body_that_gives_its_lock_up_again_and_again_is_put_aside(
+def test_a_body_that_gives_its_lock_up_again_and_again_is_dead_lettered(
     wait: WaitMode, keep: bool
 ) -> None:
     key = OneKey()
@@ -121,19 +121,19 @@ def test_a_body_that_gives_its_lock_up_again_and_again_is_put_aside(
     assert key.enter(queued("a", "once more")) == Drop(Reason.DEAD)
 
 
-def test_a_task_that_says_first_that_it_waits_is_put_aside_as_well() -> None:
+def test_a_task_that_says_first_that_it_waits_is_dead_lettered_as_well() -> None:
     key = _lost_too_often()
 
     assert key.enter(claim("a", "look", wait=WaitMode.LOOK)) == Drop(Reason.DEAD)
 
 
-def test_a_task_that_does_not_leave_its_message_is_not_put_aside() -> None:
+def test_a_task_that_does_not_leave_its_message_is_not_dead_lettered() -> None:
     key = _lost_too_often()
 
     assert isinstance(key.enter(claim("a", "once more")), Run)
 
 
-def test_a_task_that_was_called_to_end_is_ended_and_not_put_aside() -> None:
+def test_a_task_that_was_woken_to_end_is_ended_and_not_dead_lettered() -> None:
     key = OneKey()
     for n in range(MAX_LOST_RUNS):
         key.enter(kept("a", str(n)))
@@ -143,14 +143,14 @@ def test_a_task_that_was_called_to_end_is_ended_and_not_put_aside() -> None:
     assert key.enter(kept("a", "once more")) == End(Ending.REVOKED)
 
 
-def test_the_copy_of_a_running_task_is_not_put_aside() -> None:
+def test_the_copy_of_a_running_task_is_not_dead_lettered() -> None:
     key = _lost_too_often()
     key.enter(claim("a", "once more"))  # by a worker whose version leaves no message
 
     assert key.enter(queued("a", "copy")) == Park()
 
 
-def test_a_task_that_finished_in_between_is_not_put_aside() -> None:
+def test_a_task_that_finished_in_between_is_not_dead_lettered() -> None:
     key = OneKey()
     for n in range(2 * MAX_LOST_RUNS):
         mine = queued("a", str(n), done_ttl=0)
@@ -167,19 +167,19 @@ def test_a_dead_message_waits_again_behind_the_others(key: OneKey) -> None:
 
     assert key.replay("b")
 
-    assert (key.called, key.waiting) == (["c"], ["d", "b"])
+    assert (key.woken, key.waiting) == (["c"], ["d", "b"])
     assert key.state.waiting[-1].arrived == key.now
     assert key.state.parked == 2
 
 
-def test_a_dead_message_is_called_at_once_on_a_free_key() -> None:
+def test_a_dead_message_is_woken_at_once_on_a_free_key() -> None:
     key = _lost_too_often()
     key.enter(queued("a", "once more"))
 
     assert key.replay("a")
 
     assert key.wakes == ["a"]
-    assert isinstance(key.enter(queued("a", "called")), Run)
+    assert isinstance(key.enter(queued("a", "woken")), Run)
 
 
 def test_runs_that_were_lost_before_are_forgotten_at_a_replay() -> None:
@@ -193,8 +193,8 @@ def test_runs_that_were_lost_before_are_forgotten_at_a_replay() -> None:
 
 def test_what_is_done_runs_again_once_it_is_replayed(key: OneKey) -> None:
     key.leave(queued("a"))
-    key.enter(queued("b", "called"))
-    key.leave(queued("b", "called"))
+    key.enter(queued("b", "woken"))
+    key.leave(queued("b", "woken"))
     assert key.enter(queued("a", "again")) == Drop(Reason.DONE)
 
     assert not key.replay("a")
@@ -250,7 +250,7 @@ def _call_again(key: OneKey) -> None:
 
 
 def _die_unread(key: OneKey, task: str) -> None:
-    """*task*, the next, is called until it is dead-lettered."""
+    """*task*, the next, is woken until it is dead-lettered."""
     key.leave(queued("a"))
     for _ in range(WAKES_BEFORE_DEAD - 1):
         _call_again(key)

@@ -34,7 +34,7 @@ def key() -> OneKey:
     return key
 
 
-def test_who_waited_for_long_enough_is_called_to_end(key: OneKey) -> None:
+def test_who_waited_for_long_enough_is_woken_to_end(key: OneKey) -> None:
     key.enter(queued("b", gives_up=MINUTE))
     key.enter(queued("c"))
     key.passes(MINUTE - 1)
@@ -67,7 +67,7 @@ def test_the_time_of_its_turn_and_the_end_of_its_patience_at_once_is_an_end(key:
     assert key.endings == {"b": Ending.TIMED_OUT}
 
 
-def test_a_called_task_is_not_called_to_end_any_more(key: OneKey) -> None:
+def test_a_woken_task_is_not_woken_to_end_any_more(key: OneKey) -> None:
     key.enter(queued("b", gives_up=MINUTE))
     key.leave(queued("a"))
     key.passes(MINUTE)
@@ -78,7 +78,7 @@ def test_a_called_task_is_not_called_to_end_any_more(key: OneKey) -> None:
     assert isinstance(key.enter(queued("b")), Run)
 
 
-def test_a_task_that_was_called_once_in_vain_ends_with_its_patience(key: OneKey) -> None:
+def test_a_task_that_was_woken_once_in_vain_ends_with_its_patience(key: OneKey) -> None:
     key.enter(queued("b", gives_up=WAKE_AGAIN_FIRST))
     key.leave(queued("a"))
     assert key.endings == {}
@@ -132,12 +132,12 @@ def test_an_ending_that_is_brought_about_is_over(key: OneKey) -> None:
 
     assert key.leave(queued("b", "one")) == NotHeld(carried=True)
 
-    assert key.called == []
+    assert key.woken == []
     assert key.due_in() is None
     assert key.enter(queued("b", "late")) == Drop(Reason.DONE)
 
 
-def test_an_ending_whose_taker_does_not_conclude_is_called_again(key: OneKey) -> None:
+def test_an_ending_whose_taker_does_not_conclude_is_woken_again(key: OneKey) -> None:
     _time_out(key, "b")
     key.enter(queued("b", "one", ttl=TTL))
     key.passes(TTL - 1)
@@ -152,7 +152,7 @@ def test_an_ending_whose_taker_does_not_conclude_is_called_again(key: OneKey) ->
     assert key.enter(queued("b", "one")) == Drop(Reason.WAITING)
 
 
-def test_an_ending_that_nobody_takes_is_called_again_and_again(key: OneKey) -> None:
+def test_an_ending_that_nobody_takes_is_woken_again_and_again(key: OneKey) -> None:
     _time_out(key, "b")
 
     for wait in (WAKE_AGAIN_FIRST, 2 * WAKE_AGAIN_FIRST, 4 * WAKE_AGAIN_FIRST):
@@ -197,7 +197,7 @@ def test_the_first_that_waits_makes_room(key: OneKey) -> None:
 
     assert key.endings == {"b": Ending.DROPPED}
     assert key.waiting == ["c", "d"]
-    assert key.enter(queued("b", "called")) == End(Ending.DROPPED)
+    assert key.enter(queued("b", "woken")) == End(Ending.DROPPED)
 
 
 def test_a_dropped_task_leaves_the_place_before_it_alone(key: OneKey) -> None:
@@ -221,13 +221,13 @@ def test_the_copy_of_a_running_task_neither_counts_nor_makes_room(key: OneKey) -
 
 
 def test_who_had_started_is_taken_although_it_is_full() -> None:
-    # Given a whose worker died, b that was called for it and runs, And c that waits
+    # Given a whose worker died, b that was woken for it and runs, And c that waits
     key = OneKey()
     key.enter(queued("a"))
     key.enter(queued("b"))
     key.passes(TTL)
     key.reap()
-    key.enter(queued("b", "called"))
+    key.enter(queued("b", "woken"))
     key.enter(queued("c"))
 
     assert key.enter(queued("a", "again", max_waiting=1, drop_oldest=True)) == Park()
@@ -271,10 +271,10 @@ def test_a_key_is_due_when_something_is_to_be_done_without_anybody_coming(key: O
     key.enter(queued("c", gives_up=MINUTE))
     assert key.due_in() == MINUTE
 
-    # And when a turn was called: when it is to be called again
+    # And when a turn was woken: when it is to be woken again
     key.enter(queued("p"))  # its place is a message now
     key.leave(queued("a"))
-    assert key.called == ["p"]
+    assert key.woken == ["p"]
     assert key.due_in() == WAKE_AGAIN_FIRST
 
 
@@ -291,7 +291,7 @@ def test_leaving_a_key_whose_endings_are_open_does_not_end_them(key: OneKey) -> 
 
     assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
 
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
     assert key.due_in() == WAKE_AGAIN_FIRST
 
 

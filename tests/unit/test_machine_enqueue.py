@@ -15,19 +15,19 @@ def key() -> OneKey:
     return OneKey()
 
 
-def test_on_a_free_key_it_is_called_at_once_and_holds_nothing(key: OneKey) -> None:
+def test_on_a_free_key_it_is_woken_at_once_and_holds_nothing(key: OneKey) -> None:
     assert key.enter(published("a")) == Park()
 
-    assert (key.wakes, key.called, key.running) == (["a"], ["a"], [])
-    assert key.enter(queued("a", "called")) == Run(slot=0, token=2)
+    assert (key.wakes, key.woken, key.running) == (["a"], ["a"], [])
+    assert key.enter(queued("a", "woken")) == Run(slot=0, token=2)
 
 
-def test_behind_a_call_it_waits_for_its_turn(key: OneKey) -> None:
+def test_behind_a_wake_it_waits_for_its_turn(key: OneKey) -> None:
     key.enter(published("a"))
 
     assert key.enter(published("b")) == Park()
 
-    assert (key.wakes, key.called, key.waiting) == ([], ["a"], ["b"])
+    assert (key.wakes, key.woken, key.waiting) == ([], ["a"], ["b"])
 
 
 def test_behind_a_holder_it_waits_for_its_turn(key: OneKey) -> None:
@@ -46,9 +46,9 @@ def test_the_order_is_that_of_publishing_and_not_of_arrival(key: OneKey) -> None
 
     order = []
     for task in "abc":
-        order += key.called
-        assert isinstance(key.enter(queued(task, "called")), Run)
-        key.leave(queued(task, "called"))
+        order += key.woken
+        assert isinstance(key.enter(queued(task, "woken")), Run)
+        key.leave(queued(task, "woken"))
 
     assert order == ["a", "b", "c"]
 
@@ -61,7 +61,7 @@ def test_it_does_not_overtake_who_came_by_a_worker(key: OneKey) -> None:
     assert key.waiting == ["b", "c"]
 
 
-def test_as_many_are_called_as_there_are_slots(key: OneKey) -> None:
+def test_as_many_are_woken_as_there_are_slots(key: OneKey) -> None:
     wakes = []
     for task in "abc":
         key.enter(published(task, limit=2))
@@ -71,7 +71,7 @@ def test_as_many_are_called_as_there_are_slots(key: OneKey) -> None:
     assert key.waiting == ["c"]
 
 
-def test_readers_are_called_together_and_a_writer_after_them(key: OneKey) -> None:
+def test_readers_are_woken_together_and_a_writer_after_them(key: OneKey) -> None:
     wakes = []
     for task, mode in (("r", Mode.SHARED), ("s", Mode.SHARED), ("w", Mode.EXCLUSIVE)):
         key.enter(published(task, mode=mode))
@@ -90,15 +90,15 @@ def test_publishing_twice_what_waits_is_a_duplicate(key: OneKey) -> None:
     assert (key.waiting, key.state.parked) == (["b"], 1)
 
 
-def test_publishing_twice_what_was_called_is_a_duplicate_and_takes_no_turn(key: OneKey) -> None:
+def test_publishing_twice_what_was_woken_is_a_duplicate_and_takes_no_turn(key: OneKey) -> None:
     key.enter(published("a", "one"))
 
     assert key.enter(published("a", "two")) == Drop(Reason.WAITING)
 
-    assert (key.called, key.running) == (["a"], [])
+    assert (key.woken, key.running) == (["a"], [])
 
 
-def test_publishing_what_is_called_to_end_does_not_end_it(key: OneKey) -> None:
+def test_publishing_what_is_woken_to_end_does_not_end_it(key: OneKey) -> None:
     key.enter(claim("a", ttl=LONG))
     key.enter(published("b", gives_up=TTL))
     key.passes(TTL)
@@ -107,17 +107,17 @@ def test_publishing_what_is_called_to_end_does_not_end_it(key: OneKey) -> None:
 
     assert key.enter(published("b", "two")) == Drop(Reason.WAITING)
 
-    assert key.enter(queued("b", "called")) == End(Ending.TIMED_OUT)
+    assert key.enter(queued("b", "woken")) == End(Ending.TIMED_OUT)
 
 
 def test_publishing_what_is_done_is_a_duplicate(key: OneKey) -> None:
     key.enter(published("a"))
-    key.enter(queued("a", "called"))
-    key.leave(queued("a", "called"), Outcome.DONE)
+    key.enter(queued("a", "woken"))
+    key.leave(queued("a", "woken"), Outcome.DONE)
 
     assert key.enter(published("a", "again")) == Drop(Reason.DONE)
 
-    assert (key.called, key.waiting) == ([], [])
+    assert (key.woken, key.waiting) == ([], [])
 
 
 def test_publishing_what_runs_leaves_its_shadow(key: OneKey) -> None:
@@ -127,7 +127,7 @@ def test_publishing_what_runs_leaves_its_shadow(key: OneKey) -> None:
 
     assert (key.running, key.waiting, key.wakes) == (["a"], ["a"], [])
     key.leave(queued("a"))
-    assert (key.called, key.waiting) == ([], [])
+    assert (key.woken, key.waiting) == ([], [])
 
 
 def test_publishing_what_runs_and_is_kept_is_a_duplicate(key: OneKey) -> None:
@@ -146,17 +146,17 @@ def test_a_place_becomes_a_message_in_its_rank(key: OneKey) -> None:
     assert (key.waiting, key.state.parked) == (["b", "c"], 1)
 
 
-def test_a_reserved_place_becomes_a_message_that_is_called(key: OneKey) -> None:
+def test_a_reserved_place_becomes_a_message_that_is_woken(key: OneKey) -> None:
     # Given b, for which the key is reserved, And c behind it
     key.enter(claim("a"))
     key.enter(place("b"))
     key.enter(queued("c"))
     key.leave(claim("a"))
-    assert (key.called, key.wakes) == (["b"], [])
+    assert (key.woken, key.wakes) == (["b"], [])
 
     assert key.enter(published("b")) == Park()
 
-    assert (key.called, key.wakes, key.waiting) == (["b"], ["b"], ["c"])
+    assert (key.woken, key.wakes, key.waiting) == (["b"], ["b"], ["c"])
     assert key.state.parked == 1
 
 
@@ -165,12 +165,12 @@ def test_a_place_reserved_under_a_larger_limit_becomes_a_message_at_the_head(key
     for mine in (queued("a", limit=2), queued("x", limit=2), place("b", limit=2), queued("c")):
         key.enter(mine)
     key.leave(queued("x", limit=2))
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
     key.passes(1)
 
     assert key.enter(published("b", limit=1)) == Park()
 
-    assert (key.waiting, key.called, key.state.parked) == (["b", "c"], [], 2)
+    assert (key.waiting, key.woken, key.state.parked) == (["b", "c"], [], 2)
     assert key.state.waiting[0].arrived == key.now
 
 
@@ -192,7 +192,7 @@ def test_who_had_started_is_put_before_the_others(key: OneKey) -> None:
 
     key.enter(published("a"))
 
-    assert (key.called, key.waiting) == (["b"], ["a", "c"])
+    assert (key.woken, key.waiting) == (["b"], ["a", "c"])
 
 
 def test_one_more_than_may_wait_is_told_that_it_is_full(key: OneKey) -> None:
@@ -210,10 +210,10 @@ def test_the_first_that_waits_makes_room(key: OneKey) -> None:
         assert key.enter(published(task, max_waiting=1, drop_oldest=True)) == Park()
 
     assert key.endings == {"b": Ending.DROPPED}
-    assert (key.called, key.waiting) == (["a", "b"], ["c"])
+    assert (key.woken, key.waiting) == (["a", "b"], ["c"])
 
 
-def test_who_was_called_does_not_count_as_waiting(key: OneKey) -> None:
+def test_who_was_woken_does_not_count_as_waiting(key: OneKey) -> None:
     key.enter(published("a", max_waiting=1))
 
     assert key.enter(published("b", max_waiting=1)) == Park()
@@ -230,7 +230,7 @@ def test_it_gives_up_like_any_other(key: OneKey) -> None:
     assert key.endings == {"b": Ending.TIMED_OUT}
 
 
-def test_a_call_that_nobody_answers_is_repeated(key: OneKey) -> None:
+def test_a_wake_that_nobody_answers_is_repeated(key: OneKey) -> None:
     key.enter(published("a"))
     due = key.due_in()
     assert due is not None

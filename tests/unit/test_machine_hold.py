@@ -140,7 +140,7 @@ def test_only_the_delivery_that_holds_renews(key: OneKey) -> None:
     assert key.renew(claim("a", "second")) == NotHeld()
 
 
-def test_a_lapsed_holder_keeps_the_next_one_out_for_the_lock_delay(key: OneKey) -> None:
+def test_a_expired_holder_keeps_the_next_one_out_for_the_lock_delay(key: OneKey) -> None:
     # Given a lease that lapsed, with a lock delay of 5 seconds
     key.enter(claim("a", lock_delay=5_000_000))
     key.passes(TTL + 4_999_999)
@@ -170,7 +170,7 @@ def test_a_clean_release_has_no_lock_delay(key: OneKey) -> None:
     assert isinstance(key.enter(claim("b")), Run)
 
 
-def test_under_a_lock_delay_the_lapsed_delivery_is_not_taken_for_the_owner(key: OneKey) -> None:
+def test_under_a_lock_delay_the_expired_delivery_is_not_taken_for_the_owner(key: OneKey) -> None:
     # Given a lease that has ended, whose lock delay has not
     delayed = claim("a", lock_delay=5_000_000)
     key.enter(delayed)

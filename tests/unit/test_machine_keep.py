@@ -54,11 +54,11 @@ def test_it_goes_when_the_task_is_through(key: OneKey, outcome: Outcome) -> None
 
     key.leave(kept("a"), outcome)
 
-    assert (key.wakes, key.called, key.waiting) == (["b"], ["b"], [])
+    assert (key.wakes, key.woken, key.waiting) == (["b"], ["b"], [])
     assert key.state.parked == 0
 
 
-def test_an_abandoned_run_calls_it_before_all_others(key: OneKey) -> None:
+def test_an_abandoned_run_wakes_it_before_all_others(key: OneKey) -> None:
     key.enter(queued("b"))
 
     assert key.leave(kept("a"), Outcome.ABANDONED) == Left(carried=True)
@@ -67,7 +67,7 @@ def test_an_abandoned_run_calls_it_before_all_others(key: OneKey) -> None:
     assert isinstance(key.enter(kept("a", "again")), Run)
 
 
-def test_a_lapsed_lease_calls_it_at_its_instant(key: OneKey) -> None:
+def test_a_expired_lease_wakes_it_at_its_instant(key: OneKey) -> None:
     key.passes(TTL - 1)
     key.reap()
     assert key.wakes == []
@@ -88,7 +88,7 @@ def test_the_key_is_due_when_the_lease_of_a_kept_one_ends(key: OneKey) -> None:
     assert key.due_in() == TTL
 
 
-def test_a_lock_delay_holds_the_call_up_as_well() -> None:
+def test_a_lock_delay_holds_the_wake_up_as_well() -> None:
     key = OneKey()
     key.enter(kept("a", lock_delay=MINUTE))
     key.passes(TTL)
@@ -101,7 +101,7 @@ def test_a_lock_delay_holds_the_call_up_as_well() -> None:
     assert key.wakes == ["a"]
 
 
-def test_it_is_called_again_until_somebody_comes(key: OneKey) -> None:
+def test_it_is_woken_again_until_somebody_comes(key: OneKey) -> None:
     key.leave(kept("a"), Outcome.ABANDONED)
 
     key.passes(TTL)
@@ -117,14 +117,14 @@ def test_a_redelivered_copy_is_dropped_because_the_store_has_the_message(key: On
     assert (key.waiting, key.state.parked) == (["a"], 1)
 
 
-def test_a_redelivered_copy_after_the_loss_takes_the_turn_that_was_called(key: OneKey) -> None:
-    # Given a whose lease ended, and whose message was called
+def test_a_redelivered_copy_after_the_loss_takes_the_turn_that_was_woken(key: OneKey) -> None:
+    # Given a whose lease ended, and whose message was woken
     key.passes(TTL)
     key.reap()
 
     # When the broker's copy is first, Then it runs, And the call is one too many
     assert isinstance(key.enter(kept("a", "redelivered")), Run)
-    assert key.enter(kept("a", "called")) == Drop(Reason.WAITING)
+    assert key.enter(kept("a", "woken")) == Drop(Reason.WAITING)
     assert (key.running, key.waiting) == (["a"], ["a"])
 
 
@@ -134,17 +134,17 @@ def test_who_asks_again_after_a_lost_reply_keeps_one_message(key: OneKey) -> Non
     assert (key.waiting, key.state.parked) == (["a"], 1)
 
 
-def test_who_is_called_keeps_its_message_too(key: OneKey) -> None:
+def test_who_is_woken_keeps_its_message_too(key: OneKey) -> None:
     key.enter(kept("b"))
     key.enter(queued("c"))
     key.leave(kept("a"))
     key.passes(1)
 
-    key.enter(kept("b", "called"))
+    key.enter(kept("b", "woken"))
 
-    assert (key.running, key.waiting, key.called) == (["b"], ["b", "c"], [])
+    assert (key.running, key.waiting, key.woken) == (["b"], ["b", "c"], [])
     assert key.state.waiting[0].arrived == key.now
-    key.leave(kept("b", "called"), Outcome.ABANDONED)
+    key.leave(kept("b", "woken"), Outcome.ABANDONED)
     assert key.wakes == ["b"]
 
 
@@ -159,10 +159,10 @@ def test_who_had_a_place_keeps_its_message_instead() -> None:
     assert (key.running, key.waiting, key.state.parked) == (["b"], ["b"], 1)
 
 
-def test_a_delivery_that_has_to_repeat_is_called_once(key: OneKey) -> None:
+def test_a_delivery_that_has_to_repeat_is_woken_once(key: OneKey) -> None:
     assert key.leave(kept("a"), Outcome.REPEAT) == Left(carried=True)
 
-    assert (key.wakes, key.called, key.waiting) == (["a"], ["a"], [])
+    assert (key.wakes, key.woken, key.waiting) == (["a"], ["a"], [])
 
 
 def test_a_repetition_after_the_lease_was_lost_changes_nothing(key: OneKey) -> None:
@@ -176,28 +176,28 @@ def test_a_repetition_after_the_lease_was_lost_changes_nothing(key: OneKey) -> N
 
 
 def test_a_result_that_comes_late_takes_the_message_out_of_the_queue(key: OneKey) -> None:
-    # Given a whose lease ended, so that its message was called
+    # Given a whose lease ended, so that its message was woken
     key.passes(TTL)
     key.reap()
 
     assert key.leave(kept("a"), Outcome.DONE) == NotHeld(carried=True)
 
-    assert (key.called, key.waiting) == ([], [])
-    assert key.enter(kept("a", "called")) == Drop(Reason.DONE)
+    assert (key.woken, key.waiting) == ([], [])
+    assert key.enter(kept("a", "woken")) == Drop(Reason.DONE)
 
 
-def test_a_call_that_does_not_fit_any_more_goes_back_to_the_head_with_its_message() -> None:
-    # Given two slots, And c, called into the second of them
+def test_a_wake_that_does_not_fit_any_more_goes_back_to_the_head_with_its_message() -> None:
+    # Given two slots, And c, woken into the second of them
     key = OneKey()
     for task in "abc":
         key.enter(kept(task, limit=2))
     key.leave(kept("b", limit=2))
-    assert key.called == ["c"]
+    assert key.woken == ["c"]
 
     # When the limit is one by now
-    assert key.enter(kept("c", "called", limit=1)) == Park()
+    assert key.enter(kept("c", "woken", limit=1)) == Park()
 
-    assert (key.running, key.called) == (["a"], [])
+    assert (key.running, key.woken) == (["a"], [])
     assert key.waiting == ["c", "a"]
     key.leave(kept("a", limit=2))
     assert key.wakes == ["c"]
@@ -258,7 +258,7 @@ def test_readers_run_beside_each_others_messages() -> None:
         assert isinstance(key.enter(kept(task, mode=Mode.SHARED)), Run)
     assert key.enter(kept("w")) == Park()
 
-    # When a reader is lost, Then it is called to run beside the other, before the writer
+    # When a reader is lost, Then it is woken to run beside the other, before the writer
     key.leave(kept("r", mode=Mode.SHARED), Outcome.ABANDONED)
 
     assert (key.wakes, key.running) == (["r"], ["s"])
@@ -269,7 +269,7 @@ def test_a_place_before_it_is_reserved_nothing_while_it_runs(key: OneKey) -> Non
 
     key.leave(kept("a"))
 
-    assert key.called == []
+    assert key.woken == []
     assert isinstance(key.enter(claim("c")), Run)
 
 
@@ -281,10 +281,10 @@ def test_a_run_that_lasted_longer_than_its_patience_is_woken_to_run_again() -> N
     key.reap()
 
     assert (key.wakes, key.endings) == (["a"], {})
-    assert isinstance(key.enter(kept("a", "called", gives_up=PATIENCE)), Run)
+    assert isinstance(key.enter(kept("a", "woken", gives_up=PATIENCE)), Run)
 
 
-def test_the_copy_of_a_long_run_is_called_to_run_again_too() -> None:
+def test_the_copy_of_a_long_run_is_woken_to_run_again_too() -> None:
     key = OneKey()
     key.enter(queued("a", ttl=MINUTE))
     key.enter(queued("a", "copy", gives_up=PATIENCE))

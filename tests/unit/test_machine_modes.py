@@ -63,7 +63,7 @@ def test_later_readers_queue_behind_a_writer_that_queues(key: OneKey) -> None:
     assert key.waiting == ["w", "b"]
 
 
-def test_all_readers_before_the_next_writer_are_called_together(key: OneKey) -> None:
+def test_all_readers_before_the_next_writer_are_woken_together(key: OneKey) -> None:
     # Given a writer, And two readers, another writer and a reader that wait
     key.enter(queued("w"))
     for waiting in (
@@ -91,15 +91,15 @@ def test_the_smaller_limit_counts_while_two_versions_run(key: OneKey) -> None:
     assert isinstance(key.enter(claim("old2", limit=1)), Busy)
 
 
-def test_a_turn_called_under_a_larger_limit_goes_back_to_the_head(key: OneKey) -> None:
-    # Given b, called into the second slot, And c behind it
+def test_a_turn_woken_under_a_larger_limit_goes_back_to_the_head(key: OneKey) -> None:
+    # Given b, woken into the second slot, And c behind it
     for task in ("a", "x", "b", "c"):
         key.enter(queued(task, limit=2))
     key.leave(queued("x", limit=2))
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
     # When a version with one slot takes up the call, Then it waits for a
-    assert key.enter(queued("b", "called", limit=1)) == Park()
+    assert key.enter(queued("b", "woken", limit=1)) == Park()
     assert key.waiting == ["b", "c"]
     assert key.wakes == []
 
@@ -108,15 +108,15 @@ def test_a_turn_called_under_a_larger_limit_goes_back_to_the_head(key: OneKey) -
     assert key.wakes == ["b"]
 
 
-def test_a_called_message_stays_with_the_store_when_the_new_version_does_not_queue(
+def test_a_woken_message_stays_with_the_store_when_the_new_version_does_not_queue(
     key: OneKey,
 ) -> None:
     for task in ("a", "x", "b"):
         key.enter(queued(task, limit=2))
     key.leave(queued("x", limit=2))
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
-    assert key.enter(place("b", "called", limit=1)) == Park()
+    assert key.enter(place("b", "woken", limit=1)) == Park()
 
     assert key.state.parked == 1
 
@@ -134,11 +134,11 @@ def test_what_goes_back_to_the_head_keeps_its_patience_and_its_order(
     key.leave(queued("x", limit=2))
     key.passes(1)
 
-    key.enter(queued("b", "called", limit=1, ordered=asked))
+    key.enter(queued("b", "woken", limit=1, ordered=asked))
 
     (back,) = key.state.waiting
     assert (back.task, back.mode, back.limit) == ("b", Mode.EXCLUSIVE, 1)
-    assert (back.arrived, back.lapses, back.gives_up) == (key.now, None, START + TTL)
+    assert (back.arrived, back.expires, back.gives_up) == (key.now, None, START + TTL)
     assert back.ordered is True
 
 
@@ -149,7 +149,7 @@ def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(key: OneKey) -
     key.enter(place("b", limit=2))
     key.enter(queued("c", limit=2))
     key.leave(queued("x", limit=2))
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
     assert isinstance(key.enter(place("b", "back", limit=1)), Busy)
 
@@ -165,7 +165,7 @@ def test_so_it_is_for_one_that_does_not_wait_any_more(key: OneKey) -> None:
     assert isinstance(key.enter(claim("b", "back", limit=1)), Busy)
 
     back = key.state.waiting[0]
-    assert (back.task, back.arrived, back.lapses) == ("b", key.now, START + PATIENCE)
+    assert (back.task, back.arrived, back.expires) == ("b", key.now, START + PATIENCE)
     assert key.state.parked == 1
 
 
@@ -176,16 +176,16 @@ def test_a_writer_that_is_a_reader_by_now_does_not_wait_for_its_own_place(key: O
     assert isinstance(key.enter(reader("b", "back", wait=WaitMode.PLACE)), Run)
 
 
-def test_a_reader_that_was_called_and_is_a_writer_by_now_waits_for_the_readers(key: OneKey) -> None:
-    # Given two readers that were called together, And one of them runs
+def test_a_reader_that_was_woken_and_is_a_writer_by_now_waits_for_the_readers(key: OneKey) -> None:
+    # Given two readers that were woken together, And one of them runs
     key.enter(queued("w"))
     key.enter(reader("a", wait=WaitMode.QUEUE))
     key.enter(reader("b", wait=WaitMode.QUEUE))
     key.leave(queued("w"))
-    key.enter(reader("a", "called", wait=WaitMode.QUEUE))
+    key.enter(reader("a", "woken", wait=WaitMode.QUEUE))
 
     # When the new version of the other one writes
-    assert key.enter(queued("b", "called")) == Park()
+    assert key.enter(queued("b", "woken")) == Park()
 
-    key.leave(reader("a", "called", wait=WaitMode.QUEUE))
+    key.leave(reader("a", "woken", wait=WaitMode.QUEUE))
     assert key.wakes == ["b"]

@@ -34,7 +34,7 @@ def test_a_task_that_must_repeat_goes_back_to_the_head(key: OneKey) -> None:
     key.enter(queued("c"))
     key.passes(TTL)
     key.reap()
-    key.enter(queued("b", "called"))
+    key.enter(queued("b", "woken"))
 
     assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
@@ -48,31 +48,31 @@ def test_a_task_that_must_repeat_is_not_put_back_twice(key: OneKey) -> None:
 
     assert key.leave(queued("a"), Outcome.REPEAT) == Left(carried=True)
 
-    assert key.called == ["a"]
+    assert key.woken == ["a"]
     assert key.waiting == []
 
 
 def test_a_turn_of_another_does_not_carry_a_task(key: OneKey) -> None:
-    # Given a, which lost its lock, And b, which was called for it and has not come yet
+    # Given a, which lost its lock, And b, which was woken for it and has not come yet
     key.enter(queued("b"))
     key.passes(TTL)
     key.reap()
 
     assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
-    assert (key.called, key.waiting) == (["b"], ["a"])
+    assert (key.woken, key.waiting) == (["b"], ["a"])
 
 
-def test_a_task_that_was_called_meanwhile_is_not_put_back(key: OneKey) -> None:
-    # Given a copy of a, called since a's lease ended
+def test_a_task_that_was_woken_meanwhile_is_not_put_back(key: OneKey) -> None:
+    # Given a copy of a, woken since a's lease ended
     key.enter(queued("a", "copy"))
     key.passes(TTL)
     key.reap()
-    assert key.called == ["a"]
+    assert key.woken == ["a"]
 
     assert key.leave(queued("a"), Outcome.REPEAT) == NotHeld(carried=True)
 
-    assert (key.called, key.waiting, key.wakes) == (["a"], [], [])
+    assert (key.woken, key.waiting, key.wakes) == (["a"], [], [])
 
 
 def test_a_reserved_place_carries_no_message(key: OneKey) -> None:
@@ -82,12 +82,12 @@ def test_a_reserved_place_carries_no_message(key: OneKey) -> None:
     key.enter(place("a", "other"))
     key.enter(queued("c"))
     key.leave(queued("b"))
-    assert key.called == ["a"]
+    assert key.woken == ["a"]
 
     key.leave(queued("a"), Outcome.REPEAT)
 
-    # Then a's message is with the store, and called
-    assert (key.called, key.waiting, key.wakes) == (["a"], ["c"], ["a"])
+    # Then a's message is with the store, and woken
+    assert (key.woken, key.waiting, key.wakes) == (["a"], ["c"], ["a"])
 
 
 def test_a_task_whose_copy_runs_meanwhile_is_kept_behind_it(key: OneKey) -> None:
@@ -101,7 +101,7 @@ def test_a_task_whose_copy_runs_meanwhile_is_kept_behind_it(key: OneKey) -> None
 
     # And goes when the copy is through
     key.leave(queued("a", "copy"))
-    assert (key.waiting, key.called) == ([], [])
+    assert (key.waiting, key.woken) == ([], [])
 
 
 def test_a_message_put_back_takes_the_place_of_its_place(key: OneKey) -> None:
@@ -131,7 +131,7 @@ def test_a_result_counts_although_the_lock_was_lost(key: OneKey) -> None:
     key.enter(queued("b"))
     key.passes(TTL)
     key.reap()
-    key.enter(queued("b", "called"))
+    key.enter(queued("b", "woken"))
 
     assert key.leave(queued("a"), Outcome.DONE) == NotHeld(carried=True)
 
@@ -140,7 +140,7 @@ def test_a_result_counts_although_the_lock_was_lost(key: OneKey) -> None:
 
 
 def test_a_copy_of_what_is_done_takes_along_whatever_was_left_of_it() -> None:
-    left = Waiting("a", Mode.EXCLUSIVE, 1, rank=1, arrived=START, lapses=None)
+    left = Waiting("a", Mode.EXCLUSIVE, 1, rank=1, arrived=START, expires=None)
     state = KeyState(waiting=(left,), parked=1, last=1, done=frozenset({"a"}))
 
     step = machine.enter(state, queued("a"), START)
@@ -162,7 +162,7 @@ def test_a_task_that_goes_on_elsewhere_takes_its_copy_along(key: OneKey) -> None
 
     assert key.leave(queued("a"), Outcome.OVER) == Left(carried=False)
 
-    assert (key.waiting, key.called, key.state.done) == ([], [], frozenset())
+    assert (key.waiting, key.woken, key.state.done) == ([], [], frozenset())
 
 
 def test_a_run_that_was_lost_and_then_killed_is_one_lost_run(key: OneKey) -> None:
@@ -175,7 +175,7 @@ def test_a_run_that_was_lost_and_then_killed_is_one_lost_run(key: OneKey) -> Non
 
 
 def test_what_ends_takes_nobody_elses_turn() -> None:
-    # Given two slots, And b called into one of them
+    # Given two slots, And b woken into one of them
     key = OneKey()
     for task in ("a", "x", "b"):
         key.enter(queued(task, limit=2))
@@ -183,7 +183,7 @@ def test_what_ends_takes_nobody_elses_turn() -> None:
 
     key.leave(queued("a", limit=2))
 
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
 
 def test_a_killed_body_leaves_its_copy_and_its_turn(key: OneKey) -> None:
@@ -192,7 +192,7 @@ def test_a_killed_body_leaves_its_copy_and_its_turn(key: OneKey) -> None:
 
     assert key.leave(queued("a"), Outcome.ABANDONED) == Left(carried=False)
 
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
     assert key.enter(queued("a", "redelivered")) == Park()
     assert key.state.waiting[0].task == "a"
 
@@ -204,7 +204,7 @@ def test_a_copy_that_ends_takes_no_message_from_the_one_that_runs() -> None:
 
     key.leave(queued("a", "copy"), Outcome.OVER)
 
-    # Then it is still called should its run be lost
+    # Then it is still woken should its run be lost
     key.passes(TTL)
     key.reap()
     assert key.wakes == ["a"]
@@ -217,18 +217,18 @@ def test_who_says_again_what_nobody_heard_has_lost_what_another_holds(key: OneKe
     assert key.leave(queued("a", again=True)) == NotHeld(carried=True)
 
 
-def test_who_leaves_again_calls_nobody_who_comes_by_itself(key: OneKey) -> None:
+def test_who_leaves_again_wakes_nobody_who_comes_by_itself(key: OneKey) -> None:
     key.enter(place("b"))
     key.enter(queued("c"))
     key.leave(queued("a"))
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
     key.leave(queued("a", again=True))
 
     assert key.wakes == []
 
 
-def test_who_leaves_again_calls_nobody_who_was_called_again_since(key: OneKey) -> None:
+def test_who_leaves_again_wakes_nobody_who_was_woken_again_since(key: OneKey) -> None:
     key.enter(queued("b"))
     key.leave(queued("a"))
     key.passes(WAKE_AGAIN_FIRST)

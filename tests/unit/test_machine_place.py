@@ -1,4 +1,4 @@
-"""Coming back by oneself: a place keeps a rank, and lapses when nobody comes."""
+"""Coming back by oneself: a place keeps a rank, and expires when nobody comes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_a_new_attempt_keeps_the_rank_and_begins_the_patience_anew(key: OneKey) 
     key.enter(place("b", "second attempt"))
 
     assert key.waiting == ["b", "c"]
-    assert key.state.waiting[0].lapses == key.now + PATIENCE
+    assert key.state.waiting[0].expires == key.now + PATIENCE
 
 
 def test_among_places_the_first_to_come_back_takes_a_free_key(key: OneKey) -> None:
     key.enter(place("b"))
     key.enter(place("c"))
     key.leave(place("a"))
-    assert key.called == []
+    assert key.woken == []
 
     assert isinstance(key.enter(place("c", "back")), Run)
     assert key.waiting == ["b"]
@@ -70,7 +70,7 @@ def test_a_place_before_a_parked_task_is_reserved_and_not_woken(key: OneKey) -> 
 
     key.leave(place("a"))
 
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
     assert key.wakes == []
     assert isinstance(key.enter(place("b", "back")), Run)
 
@@ -81,13 +81,13 @@ def test_a_place_that_is_not_taken_in_time_goes_to_the_next(key: OneKey) -> None
     key.leave(place("a"))
     key.passes(PATIENCE - 1)
     key.reap()
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
     key.passes(1)
     key.reap()
 
     assert key.wakes == ["c"]
-    assert key.called == ["c"]
+    assert key.woken == ["c"]
 
 
 def test_a_parked_task_goes_before_a_later_place(key: OneKey) -> None:
@@ -97,7 +97,7 @@ def test_a_parked_task_goes_before_a_later_place(key: OneKey) -> None:
     key.leave(place("a"))
 
     assert isinstance(key.enter(place("b", "back")), Busy)
-    assert isinstance(key.enter(queued("c", "called")), Run)
+    assert isinstance(key.enter(queued("c", "woken")), Run)
 
 
 def test_a_place_becomes_a_parked_message_in_the_same_rank(key: OneKey) -> None:

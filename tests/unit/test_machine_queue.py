@@ -1,4 +1,4 @@
-"""Waiting in the store: first come, first called, and nobody is forgotten."""
+"""Waiting in the store: first come, first woken, and nobody is forgotten."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def test_who_queues_is_parked_behind_the_holder(key: OneKey) -> None:
     assert key.wakes == []
 
 
-def test_leaving_calls_the_first_who_came(key: OneKey) -> None:
+def test_leaving_wakes_the_first_who_came(key: OneKey) -> None:
     key.enter(queued("b"))
     key.enter(queued("c"))
 
     key.leave(queued("a"))
 
     assert key.wakes == ["b"]
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
     assert key.waiting == ["c"]
 
 
-def test_who_is_called_runs_with_a_new_token(key: OneKey) -> None:
+def test_who_is_woken_runs_with_a_new_token(key: OneKey) -> None:
     key.enter(queued("b"))
     key.leave(queued("a"))
 
-    assert key.enter(queued("b", "called")) == Run(slot=0, token=3)
+    assert key.enter(queued("b", "woken")) == Run(slot=0, token=3)
 
-    assert key.called == []
+    assert key.woken == []
 
 
 def test_a_wake_reserves_the_key_against_newcomers(key: OneKey) -> None:
-    # Given b, which was called and has not come yet
+    # Given b, which was woken and has not come yet
     key.enter(queued("b"))
     key.leave(queued("a"))
 
@@ -77,8 +77,8 @@ def test_a_redelivered_copy_of_what_waits_is_dropped(key: OneKey) -> None:
     assert key.waiting == ["b"]
 
 
-def test_a_call_that_comes_twice_runs_once(key: OneKey) -> None:
-    # Given b, which was called twice and runs
+def test_a_wake_that_comes_twice_runs_once(key: OneKey) -> None:
+    # Given b, which was woken twice and runs
     key.enter(queued("b"))
     key.leave(queued("a"))
     key.enter(queued("b", "one"))
@@ -88,7 +88,7 @@ def test_a_call_that_comes_twice_runs_once(key: OneKey) -> None:
 
     # And is gone when that one is done
     key.leave(queued("b", "one"))
-    assert (key.waiting, key.called, key.wakes) == ([], [], [])
+    assert (key.waiting, key.woken, key.wakes) == ([], [], [])
 
 
 def test_what_is_done_is_dropped(key: OneKey) -> None:
@@ -124,7 +124,7 @@ def test_the_copy_runs_next_when_the_first_one_has_died(key: OneKey) -> None:
     assert key.wakes == ["a"]
 
 
-def test_the_copy_is_neither_called_into_a_second_slot_nor_in_the_way_of_another() -> None:
+def test_the_copy_is_neither_woken_into_a_second_slot_nor_in_the_way_of_another() -> None:
     # Given two slots, And the only holder has a copy in the queue
     key = OneKey()
     key.enter(queued("a", limit=2))
@@ -150,29 +150,29 @@ def test_who_had_started_before_its_worker_died_does_not_queue_again(key: OneKey
 
 
 def test_who_had_started_waits_at_the_head_when_the_key_is_taken(key: OneKey) -> None:
-    # Given a that died, b that was called for it and runs, And c that waits
+    # Given a that died, b that was woken for it and runs, And c that waits
     key.enter(queued("b"))
     key.enter(queued("c"))
     key.passes(TTL)
     key.reap()
-    key.enter(queued("b", "called"))
+    key.enter(queued("b", "woken"))
 
     assert key.enter(queued("a", "redelivered")) == Park()
 
     assert key.waiting == ["a", "c"]
 
 
-def test_whatever_frees_the_key_calls_the_next(key: OneKey) -> None:
+def test_whatever_releases_the_key_wakes_the_next(key: OneKey) -> None:
     # Given b that waits for a, whose lease ends
     key.enter(queued("b"))
     key.passes(TTL)
 
-    # When anybody asks, Then b is called, not the one who asked
+    # When anybody asks, Then b is woken, not the one who asked
     assert key.enter(queued("c")) == Park()
     assert key.wakes == ["b"]
 
 
-def test_an_unanswered_call_is_repeated_at_growing_intervals_for_ever(key: OneKey) -> None:
+def test_an_unanswered_wake_is_repeated_at_growing_intervals_for_ever(key: OneKey) -> None:
     key.enter(queued("b"))
     key.leave(queued("a"))
     waits: list[int] = []
@@ -191,7 +191,7 @@ def test_an_unanswered_call_is_repeated_at_growing_intervals_for_ever(key: OneKe
     assert waits[-1] == WAKE_AGAIN_LAST
 
 
-def test_as_many_are_called_as_there_are_slots() -> None:
+def test_as_many_are_woken_as_there_are_slots() -> None:
     # Given three slots that are taken, And four that wait
     key = OneKey()
     for task in "abc":
@@ -207,7 +207,7 @@ def test_as_many_are_called_as_there_are_slots() -> None:
     assert key.wakes == ["w", "x"]
 
 
-def test_only_the_loaded_part_of_a_long_queue_is_called_from() -> None:
+def test_only_the_loaded_part_of_a_long_queue_is_woken_from() -> None:
     # Given more slots than entries are loaded, all taken by tasks that die
     many = 2 * WINDOW
     key = OneKey()
@@ -224,26 +224,26 @@ def test_only_the_loaded_part_of_a_long_queue_is_called_from() -> None:
     assert len(key.wakes) == many - WINDOW
 
 
-def test_what_is_handed_back_was_not_called_and_is_called_elsewhere_soon(key: OneKey) -> None:
+def test_what_is_handed_back_was_not_woken_and_is_woken_elsewhere_soon(key: OneKey) -> None:
     key.enter(queued("b"))
     key.leave(queued("a"))
     key.passes(WAKE_AGAIN_FIRST)
     key.reap()
     (turn,) = key.state.grants
-    assert turn.calls == 2
+    assert turn.woken == 2
     key.passes(1)
 
     assert key.hand_back("b") is True
 
     again = key.now + WAKE_ELSEWHERE
-    assert key.state.grants == (replace(turn, calls=1, handed_back=key.now, due=again),)
+    assert key.state.grants == (replace(turn, woken=1, handed_back=key.now, due=again),)
 
 
 @pytest.mark.parametrize(
     ("after", "wait"),
     [(STRANGER_RESERVED - 1, WAKE_ELSEWHERE), (STRANGER_RESERVED, WAKE_AGAIN_FIRST)],
 )
-def test_what_is_handed_back_for_long_is_called_less_often(
+def test_what_is_handed_back_for_long_is_woken_less_often(
     key: OneKey, after: int, wait: int
 ) -> None:
     key.enter(queued("b"))
@@ -253,10 +253,10 @@ def test_what_is_handed_back_for_long_is_called_less_often(
 
     key.hand_back("b")
 
-    assert [turn.due - key.now for turn in key.state.grants if not turn.calls] == [wait]
+    assert [turn.due - key.now for turn in key.state.grants if not turn.woken] == [wait]
 
 
-def test_only_who_was_called_is_handed_back() -> None:
+def test_only_who_was_woken_is_handed_back() -> None:
     key = OneKey()
     for task in "abcd":
         key.enter(queued(task, limit=2))

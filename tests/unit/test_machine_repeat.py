@@ -23,7 +23,7 @@ def test_it_survives_the_place_that_another_delivery_of_its_task_had() -> None:
     # When the first asks to be repeated, and the time of the place is over
     state = machine.leave(state, _claim("b", "0", WaitMode.QUEUE), Outcome.REPEAT, now=1).state
     step = machine.leave(state, _claim("a", "1"), Outcome.OVER, now=3 * SECOND)
-    # Then its message is called
+    # Then its message is woken
     assert [turn.task for turn in step.wakes] == ["b"]
     assert step.state.waiting == ()
 

@@ -35,7 +35,7 @@ def test_nobody_overtakes_the_retry(key: OneKey) -> None:
 
     assert _retries(key) == Left(carried=False)
 
-    turn = Grant("a+1", Mode.EXCLUSIVE, 1, parked=False, calls=0, due=key.now + PATIENCE)
+    turn = Grant("a+1", Mode.EXCLUSIVE, 1, parked=False, woken=0, due=key.now + PATIENCE)
     assert (key.state.grants, key.wakes, key.waiting) == ((turn,), [], ["b"])
     assert key.enter(claim("c")) == Busy(holder=None, left=0, parked=1)
 
@@ -46,7 +46,7 @@ def test_the_retry_takes_what_is_reserved(key: OneKey) -> None:
 
     assert isinstance(key.enter(queued("a+1")), Run)
 
-    assert (key.running, key.called, key.waiting) == (["a+1"], [], ["b"])
+    assert (key.running, key.woken, key.waiting) == (["a+1"], [], ["b"])
     key.leave(queued("a+1"))
     assert key.wakes == ["b"]
 
@@ -65,17 +65,17 @@ def test_a_retry_whose_message_is_kept_takes_it_too(key: OneKey) -> None:
     assert (key.running, key.waiting) == (["a+1"], ["a+1"])
 
 
-def test_a_reservation_lapses_and_the_next_is_called(key: OneKey) -> None:
+def test_a_reservation_expires_and_the_next_is_woken(key: OneKey) -> None:
     key.enter(queued("b"))
     _retries(key)
     key.passes(PATIENCE - 1)
     key.reap()
-    assert (key.called, key.wakes) == (["a+1"], [])
+    assert (key.woken, key.wakes) == (["a+1"], [])
 
     key.passes(1)
     key.reap()
 
-    assert (key.called, key.wakes) == (["b"], ["b"])
+    assert (key.woken, key.wakes) == (["b"], ["b"])
 
 
 def test_a_retry_that_comes_too_late_waits_like_any_other(key: OneKey) -> None:
@@ -88,7 +88,7 @@ def test_a_retry_that_comes_too_late_waits_like_any_other(key: OneKey) -> None:
     assert (key.wakes, key.waiting) == (["b"], ["a+1"])
 
 
-def test_the_key_is_due_when_the_reservation_lapses_if_a_message_waits(key: OneKey) -> None:
+def test_the_key_is_due_when_the_reservation_expires_if_a_message_waits(key: OneKey) -> None:
     key.enter(queued("b"))
     _retries(key)
     assert key.due_in() == PATIENCE
@@ -96,12 +96,12 @@ def test_the_key_is_due_when_the_reservation_lapses_if_a_message_waits(key: OneK
     # And not at all if none does: who comes will see
     key.passes(PATIENCE)
     key.reap()
-    key.enter(queued("b", "called"))
-    key.leave(queued("b", "called", successor="b+1"))
-    assert (key.called, key.due_in()) == (["b+1"], None)
+    key.enter(queued("b", "woken"))
+    key.leave(queued("b", "woken", successor="b+1"))
+    assert (key.woken, key.due_in()) == (["b+1"], None)
 
 
-def test_a_reservation_that_lapsed_lets_newcomers_in(key: OneKey) -> None:
+def test_a_reservation_that_expired_lets_newcomers_in(key: OneKey) -> None:
     _retries(key)
     key.passes(PATIENCE)
 
@@ -123,7 +123,7 @@ def test_who_lost_its_lock_reserves_nothing(key: OneKey) -> None:
 
     assert isinstance(_retries(key), NotHeld)
 
-    assert key.called == []
+    assert key.woken == []
 
 
 def test_a_retry_reserves_one_slot_of_two() -> None:
@@ -132,7 +132,7 @@ def test_a_retry_reserves_one_slot_of_two() -> None:
         key.enter(queued(task, limit=2))
 
     _retries(key, limit=2)
-    assert (key.running, key.called, key.waiting) == (["b"], ["a+1"], ["c"])
+    assert (key.running, key.woken, key.waiting) == (["b"], ["a+1"], ["c"])
 
     key.leave(queued("b", limit=2))
     assert key.wakes == ["c"]
@@ -160,22 +160,22 @@ def test_a_retry_under_another_limit_goes_to_the_head() -> None:
 
     assert key.enter(queued("a+1", limit=1)) == Park()
 
-    assert (key.called, key.waiting) == ([], ["a+1", "c"])
+    assert (key.woken, key.waiting) == ([], ["a+1", "c"])
 
 
-def test_a_retry_that_waits_already_is_called_in_place_of_a_reservation(key: OneKey) -> None:
+def test_a_retry_that_waits_already_is_woken_in_place_of_a_reservation(key: OneKey) -> None:
     # Given a retry that was delivered before its forerunner had left
     key.enter(queued("b"))
     key.enter(queued("a+1"))
 
     _retries(key)
 
-    assert (key.wakes, key.called, key.waiting) == (["a+1"], ["a+1"], ["b"])
-    assert isinstance(key.enter(queued("a+1", "called")), Run)
-    assert key.called == []
+    assert (key.wakes, key.woken, key.waiting) == (["a+1"], ["a+1"], ["b"])
+    assert isinstance(key.enter(queued("a+1", "woken")), Run)
+    assert key.woken == []
 
 
-def test_a_retry_that_is_called_as_its_patience_ends_is_not_ended(key: OneKey) -> None:
+def test_a_retry_that_is_woken_as_its_patience_ends_is_not_ended(key: OneKey) -> None:
     key.enter(queued("a+1", gives_up=PATIENCE))
     key.passes(PATIENCE)
 
@@ -190,9 +190,9 @@ def test_a_retry_that_has_a_place_already_has_the_key_reserved(key: OneKey) -> N
 
     _retries(key)
 
-    assert (key.wakes, key.called, key.waiting) == ([], ["a+1"], ["b"])
+    assert (key.wakes, key.woken, key.waiting) == ([], ["a+1"], ["b"])
     assert isinstance(key.enter(place("a+1", "back")), Run)
-    assert key.called == []
+    assert key.woken == []
 
 
 def test_a_retry_that_runs_already_has_nothing_reserved() -> None:
@@ -203,30 +203,30 @@ def test_a_retry_that_runs_already_has_nothing_reserved() -> None:
 
     _retries(key, limit=2)
 
-    assert (key.called, key.wakes) == (["b"], ["b"])
+    assert (key.woken, key.wakes) == (["b"], ["b"])
     assert key.enter(queued("a+1", "copy", limit=2)) == Park()
     assert key.running == ["a+1"]
 
 
-def test_a_retry_that_was_called_already_keeps_its_one_turn() -> None:
+def test_a_retry_that_was_woken_already_keeps_its_one_turn() -> None:
     key = OneKey()
     for task in ("a", "b", "a+1"):
         key.enter(queued(task, limit=2))
     key.leave(queued("b", limit=2))
-    assert key.called == ["a+1"]
+    assert key.woken == ["a+1"]
 
     _retries(key, limit=2)
 
-    assert key.called == ["a+1"]
+    assert key.woken == ["a+1"]
 
 
-def test_a_retry_that_is_published_into_the_queue_is_called_at_once(key: OneKey) -> None:
+def test_a_retry_that_is_published_into_the_queue_is_woken_at_once(key: OneKey) -> None:
     key.enter(queued("b"))
     _retries(key)
 
     assert key.enter(published("a+1")) == Park()
 
-    assert (key.wakes, key.called, key.waiting) == (["a+1"], ["a+1"], ["b"])
+    assert (key.wakes, key.woken, key.waiting) == (["a+1"], ["a+1"], ["b"])
 
 
 def test_a_retry_that_ends_without_asking_gives_the_reservation_back(key: OneKey) -> None:
@@ -235,7 +235,7 @@ def test_a_retry_that_ends_without_asking_gives_the_reservation_back(key: OneKey
 
     key.leave(queued("a+1"), Outcome.OVER)
 
-    assert (key.called, key.wakes) == (["b"], ["b"])
+    assert (key.woken, key.wakes) == (["b"], ["b"])
 
 
 def _retries(key: OneKey, **options: Any) -> LeaveVerdict:

@@ -1,4 +1,4 @@
-"""Revoked: a task whose message waits is called to its end, and one that runs is left alone."""
+"""Revoked: a task whose message waits is woken to its end, and one that runs is left alone."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def key() -> OneKey:
     return key
 
 
-def test_who_waits_and_is_revoked_is_called_to_end(key: OneKey) -> None:
+def test_who_waits_and_is_revoked_is_woken_to_end(key: OneKey) -> None:
     assert key.cancel("c")
 
     assert key.endings == {"c": Ending.REVOKED}
     assert (key.waiting, key.state.parked) == (["b"], 1)
-    assert key.enter(queued("c", "called")) == End(Ending.REVOKED)
-    assert key.leave(queued("c", "called")) == NotHeld(carried=True)
-    assert key.called == []
+    assert key.enter(queued("c", "woken")) == End(Ending.REVOKED)
+    assert key.leave(queued("c", "woken")) == NotHeld(carried=True)
+    assert key.woken == []
 
 
-def test_a_revoked_task_that_nobody_ends_is_called_again(key: OneKey) -> None:
+def test_a_revoked_task_that_nobody_ends_is_woken_again(key: OneKey) -> None:
     key.cancel("b")
     key.passes(WAKE_AGAIN_LAST)
 
@@ -45,17 +45,17 @@ def test_revoking_twice_wakes_once(key: OneKey) -> None:
 
     assert key.cancel("b")
 
-    assert (key.wakes, key.called) == ([], ["b"])
+    assert (key.wakes, key.woken) == ([], ["b"])
 
 
-def test_who_was_called_and_is_revoked_ends_when_it_comes_and_keeps_no_slot(key: OneKey) -> None:
+def test_who_was_woken_and_is_revoked_ends_when_it_comes_and_keeps_no_slot(key: OneKey) -> None:
     key.leave(queued("a"))
-    assert key.called == ["b"]
+    assert key.woken == ["b"]
 
     assert key.cancel("b")
 
-    assert (key.wakes, key.called) == (["c"], ["b", "c"])
-    assert key.enter(queued("b", "called")) == End(Ending.REVOKED)
+    assert (key.wakes, key.woken) == (["c"], ["b", "c"])
+    assert key.enter(queued("b", "woken")) == End(Ending.REVOKED)
 
 
 def test_an_ending_stays_what_it_was(key: OneKey) -> None:
@@ -66,7 +66,7 @@ def test_an_ending_stays_what_it_was(key: OneKey) -> None:
 
     assert key.cancel("d")
 
-    assert key.enter(queued("d", "called")) == End(Ending.TIMED_OUT)
+    assert key.enter(queued("d", "woken")) == End(Ending.TIMED_OUT)
 
 
 @pytest.mark.parametrize("task", ["a", "unknown"])
@@ -107,7 +107,7 @@ def test_a_place_is_nobodys_message_to_be_revoked(key: OneKey) -> None:
     assert key.waiting == ["b", "c", "p"]
 
 
-def test_whatever_else_is_due_is_called_when_one_is_revoked(key: OneKey) -> None:
+def test_whatever_else_is_due_is_woken_when_one_is_revoked(key: OneKey) -> None:
     key.passes(LONG)
 
     key.cancel("c")

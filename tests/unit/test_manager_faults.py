@@ -76,7 +76,7 @@ def test_the_error_is_that_of_the_request_even_when_taking_back_fails_too(
     store.fault = fails_for(("leave", "a"), ("leave", "b"))
     with pytest.raises(BackendUnavailable, match="no answer to enter b"):
         manager.acquire(claims(), KEEPING)
-    # What cannot be reached lapses with its lease, for nobody renews it
+    # What cannot be reached expires with its lease, for nobody renews it
     assert store.held() == {"a", "b"}
     assert watched(manager) == set()
     store.late = fails_for()
@@ -159,7 +159,7 @@ def test_a_time_limit_while_releasing_can_be_made_good_by_releasing_again(
 
 
 @pytest.mark.parametrize("struck", [True, False], ids=["a time limit", "no answer"])
-def test_who_was_called_in_an_answer_that_was_lost_is_called_again_and_nothing_is_told_as_lost(
+def test_who_was_woken_in_an_answer_that_was_lost_is_woken_again_and_nothing_is_told_as_lost(
     store: Faulty, struck: bool
 ) -> None:
     # Given a task that waits behind another one
@@ -200,7 +200,7 @@ def test_a_lease_that_ended_before_it_was_given_back_is_lost_and_one_that_ends_m
 
 
 @pytest.mark.parametrize("failing", KEYS)
-def test_a_key_that_cannot_be_freed_does_not_keep_the_others(
+def test_a_key_that_cannot_be_released_does_not_keep_the_others(
     manager: LockManager, store: Faulty, failing: str
 ) -> None:
     lease = taken(manager.acquire(claims(), KEEPING))
@@ -224,7 +224,7 @@ def test_a_claim_taken_back_while_the_store_is_away_is_not_renewed_when_it_is_ba
     assert watched(manager) == set()
 
 
-def test_a_task_that_ended_without_a_lease_is_not_called_again_for_a_store_that_was_away(
+def test_a_task_that_ended_without_a_lease_is_not_woken_again_for_a_store_that_was_unavailable(
     manager: LockManager, store: Faulty
 ) -> None:
     # Given a task that was called to its end, as after max_wait, and that ended

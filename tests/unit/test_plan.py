@@ -53,7 +53,7 @@ from celery_dlock.messages.headers import History
 
 KEY = "order:42"
 SUBJECT = events.Subject("id", "charge", "order:{order}")
-PAST = History("id:0:0", waits=3, since=10.0, away=1, lost=2)
+PAST = History("id:0:0", waits=3, since=10.0, unavailable=1, lost=2)
 KNOWN = Known(SUBJECT, PAST, eager=False, queues=False, since=10.0, waited=7.0)
 EAGER = replace(KNOWN, eager=True)
 
@@ -215,7 +215,7 @@ def test_a_duplicate_owes_nothing_for_its_task_does_not_end_with_it(answer: Refu
     assert owed(Refused(HERE, answer), [FIRST, HERE], eager=False) == ()
 
 
-def test_a_retry_that_is_called_too_early_gives_its_turn_back_once_it_is_published() -> None:
+def test_a_retry_that_is_woken_too_early_gives_its_turn_back_once_it_is_published() -> None:
     found = too_early(KNOWN, 12.3)
     assert found == Resend(12.3, PAST, "it is not due", "due in 12 s", gives_back=True)
 
@@ -229,7 +229,7 @@ def test_without_an_answer_it_waits_in_the_broker_or_fails(queues: bool) -> None
     failed = fails(error, event, gives_back=queues)
     assert simply(unanswered(known, error, _half, fails=True)) == failed
     assert simply(unanswered(replace(known, eager=True), error, _half, fails=False)) == failed
-    again = Resend(1.0, replace(PAST, away=2), "no answer", error, event)
+    again = Resend(1.0, replace(PAST, unavailable=2), "no answer", error, event)
     assert simply(unanswered(known, error, _half, fails=False)) == simply(again)
 
 

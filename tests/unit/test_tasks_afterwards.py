@@ -128,7 +128,7 @@ def test_a_lease_that_was_given_back_is_not_trusted_any_more() -> None:
         for lease in kept:
             assert lease.lost
             assert lease.remaining() == 0
-            with pytest.raises(LockLost, match="given back"):
+            with pytest.raises(LockLost, match="released"):
                 lease.check()
 
 

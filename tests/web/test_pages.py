@@ -195,7 +195,7 @@ def test_who_holds_a_key_still_is_said_to(
     assert ("holds it" in killed, "not told" in killed) == (False, True)
 
 
-def test_a_holder_whose_lease_has_lapsed_is_lit(app: Celery, open_site: Open) -> None:
+def test_a_holder_whose_lease_has_expired_is_lit(app: Celery, open_site: Open) -> None:
     hold(app, "order:1", "ship")
     runtime(app).backend.enter(Claim("order:2", "gone:0:0", "n", ttl=1))
     client = open_site()

@@ -52,7 +52,7 @@ def test_a_holder_that_came_since_is_left_alone(app: Celery, operator: Visitor) 
     assert holders(app, "order:42") == ["ship:0:0"]
 
 
-def test_the_key_of_a_beat_is_handed_over_and_not_freed(app: Celery, operator: Visitor) -> None:
+def test_the_key_of_a_beat_steps_down_and_is_not_released(app: Celery, operator: Visitor) -> None:
     hold(app, "dlock:beat:shop", "beat")
     address = "/release?key=dlock:beat:shop&owner=beat:0:0|nonce-beat"
 

@@ -88,7 +88,7 @@ def test_a_rescheduled_message_carries_it_over_each_attempt(desk: Desk) -> None:
     acquired = told(Acquired)[-1]
     assert acquired.subject.carried == {"hops": "..."}
     assert acquired.waited > 0
-    assert acquired.handed_over is None
+    assert acquired.since_woken is None
 
 
 def test_a_parked_message_carries_it_through_the_store(desk: Desk) -> None:
@@ -106,7 +106,7 @@ def test_a_parked_message_carries_it_through_the_store(desk: Desk) -> None:
     assert woken.subject.carried == {"hops": "."}
     acquired = told(Acquired)[-1]
     assert acquired.subject.carried == {"hops": "."}
-    assert acquired.waited >= acquired.handed_over >= 0
+    assert acquired.waited >= acquired.since_woken >= 0
 
 
 def test_who_takes_its_place_as_it_is_published_was_not_refused(desk: Desk) -> None:

@@ -37,7 +37,7 @@ def waits(desk: Desk, policy: Queue) -> None:
 
 @pytest.mark.parametrize("compression", ["application/x-gzip", "application/x-bz2"])
 @pytest.mark.parametrize("serializer", ["json", "pickle"])
-def test_a_compressed_message_is_compressed_when_it_is_called(
+def test_a_compressed_message_is_compressed_when_it_is_woken(
     desk: Desk, policy: Queue, compression: str, serializer: str
 ) -> None:
     desk.app.conf.accept_content = ["json", "pickle"]
@@ -58,7 +58,7 @@ def test_a_compressed_message_is_compressed_when_it_is_called(
     assert result.get() == 9000
 
 
-def test_a_signed_message_is_signed_when_it_is_called(tmp_path: Path, policy: Queue) -> None:
+def test_a_signed_message_is_signed_when_it_is_woken(tmp_path: Path, policy: Queue) -> None:
     key, certificate = _signer(tmp_path)
     # As setup_security() does it, which would also disable the other serializers for all tests.
     register_auth(key.read_text(), None, certificate.read_text(), str(tmp_path / "*.pem"))

@@ -65,7 +65,7 @@ class Consumer:
     [(dead_letter_unknown, Cause.UNKNOWN_TASK), (dead_letter_rejected, Cause.UNREADABLE)],
     ids=["a task that no worker knows", "a message that is refused"],
 )
-def test_after_some_calls_it_is_put_aside_and_the_next_one_runs(
+def test_after_some_wakes_it_is_dead_lettered_and_the_next_one_runs(
     desk: Desk, charge: LockedTask, clock: ManualClock, receiver: Any, cause: Cause
 ) -> None:
     # Given two tasks that wait for a key
@@ -101,7 +101,7 @@ def test_after_some_calls_it_is_put_aside_and_the_next_one_runs(
     ],
     ids=["no message", "without headers", "nested too deep"],
 )
-def test_what_lies_in_the_store_and_is_no_message_is_put_aside(
+def test_what_lies_in_the_store_and_is_no_message_is_dead_lettered(
     desk: Desk, charge: LockedTask, clock: ManualClock, nonsense: bytes
 ) -> None:
     broken = Claim(KEY, "broken:0:0", "1", ttl=1, wait=WaitMode.QUEUE)
@@ -159,7 +159,7 @@ class Refuses:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_a_message_is_put_aside_when_it_cannot_be_published_and_not_when_the_broker_is_away(
+def test_a_message_that_cannot_be_published_is_dead_lettered_and_not_for_want_of_a_broker(
     desk: Desk, charge: LockedTask, clock: ManualClock, error: Exception, dead: bool
 ) -> None:
     # Given two tasks that wait for a key, And the first is called

@@ -52,7 +52,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         close(lab.app)
 
 
-def test_who_waits_is_called_in_the_order_of_arrival(make: Make) -> None:
+def test_who_waits_is_woken_in_the_order_of_arrival(make: Make) -> None:
     lab = make("queue")
     with lab.worker("threads", concurrency=3) as worker:
         # Given two orders in work, so that messages arrive one after another at the third slot
@@ -144,7 +144,7 @@ def test_a_task_whose_worker_is_killed_runs_again_before_who_waits(make: Make) -
 
 
 @pytest.mark.slow
-def test_who_is_next_is_called_although_the_one_that_should_have_is_killed(make: Make) -> None:
+def test_who_is_next_is_woken_although_the_one_that_should_have_is_killed(make: Make) -> None:
     lab = make("queue", faults=[faults.kill("before", WAKE)], call_again=1_000_000)
     with lab.worker("prefork", concurrency=2, sweeps=False) as worker:
         held(lab, "42")

@@ -68,7 +68,7 @@ def test_a_block_within_a_block_extends_what_it_needs(desk: Desk) -> None:
             inner.extend(300)
             assert inner.remaining() > 299
         assert outer.remaining() > 299
-        with pytest.raises(LockLost, match="given back"):
+        with pytest.raises(LockLost, match="released"):
             inner.extend(300)
 
 

@@ -71,7 +71,7 @@ def test_giving_up_leaves_nothing_behind_in_the_queue_of_the_key(
         result = charge.apply_async(("42",))
         desk.deliver()
 
-    # Neither a lock nor a place, behind which messages would have to wait until it lapses
+    # Neither a lock nor a place, behind which messages would have to wait until it expires
     assert result.state == "FAILURE"
     assert nothing_is_left(desk)
 

@@ -45,7 +45,7 @@ def store_of(desk: Desk) -> LockBackend:
     return runtime(desk.app).backend
 
 
-def test_what_is_put_back_and_called_at_once_waits_behind_the_keys_that_are_given_back_next(
+def test_what_is_put_back_and_woken_at_once_waits_behind_the_keys_that_are_given_back_next(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a run that has lost its lock, and is slow between giving back its keys

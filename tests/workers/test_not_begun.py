@@ -115,7 +115,7 @@ def test_what_is_rejected_in_before_start_to_come_again_keeps_its_turn(
     assert ran == []
 
 
-def test_a_task_that_has_no_lock_any_more_is_not_called_again(
+def test_a_task_that_has_no_lock_any_more_is_not_woken_again(
     desk: Desk, charge: LockedTask, ran: list[int]
 ) -> None:
     # Given a new version of it without a lock, while it waits

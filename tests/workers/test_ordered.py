@@ -35,7 +35,7 @@ def peek(desk: Desk, key: str = KEY) -> KeyState:
     return runtime(desk.app).backend.peek(key)
 
 
-def test_who_finds_the_key_free_is_called_at_once(desk: Desk, charge: LockedTask) -> None:
+def test_who_finds_the_key_free_is_woken_at_once(desk: Desk, charge: LockedTask) -> None:
     result = charge.delay("42", 7)
 
     assert [type(e) for e in desk.events] == [Parked, Woken]

@@ -67,7 +67,7 @@ def test_links_take_places_behind(desk: Desk, charge: LockedTask, ran: Ran) -> N
     assert ran == [1, 2, 4]
 
 
-def test_as_many_are_called_as_may_run(desk: Desk, make_ordered: MakeOrdered, ran: Ran) -> None:
+def test_as_many_are_woken_as_may_run(desk: Desk, make_ordered: MakeOrdered, ran: Ran) -> None:
     charge = make_ordered(limit=2)
     for number in range(5):
         charge.delay("42", number)
@@ -76,7 +76,7 @@ def test_as_many_are_called_as_may_run(desk: Desk, make_ordered: MakeOrdered, ra
     assert ran == [0, 1, 2, 3, 4]
 
 
-def test_readers_are_called_together(desk: Desk, make_ordered: MakeOrdered, ran: Ran) -> None:
+def test_readers_are_woken_together(desk: Desk, make_ordered: MakeOrdered, ran: Ran) -> None:
     read, write = make_ordered(name="read", shared=True), make_ordered(name="write")
     for task, number in ((read, 0), (read, 1), (write, 2), (read, 3)):
         task.delay("42", number)

@@ -100,7 +100,7 @@ def test_it_goes_where_it_is_sent(desk: Desk, charge: LockedTask, where: dict[st
     assert result.get() == 1
 
 
-def test_its_queue_is_there_before_it_is_called(desk: Desk, charge: LockedTask) -> None:
+def test_its_queue_is_there_before_it_is_woken(desk: Desk, charge: LockedTask) -> None:
     with lock(KEY, app=desk.app, timeout=0):
         charge.apply_async(("42",), queue="never-seen")
         assert desk.channel._has_queue("never-seen")

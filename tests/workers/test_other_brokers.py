@@ -120,7 +120,7 @@ def test_one_that_waits_too_long_is_put_aside_where_no_worker_of_its_own_ends_it
     assert task.get() == 7
 
 
-def test_its_own_workers_end_it_although_others_are_called_too(
+def test_its_own_workers_end_it_although_others_are_woken_too(
     desk: Desk, charge: LockedTask, others: Others, held: Claim, clock: ManualClock
 ) -> None:
     task = charge.delay("42")

@@ -99,7 +99,7 @@ def test_a_task_that_failed_for_contention_runs_when_it_is_sent_anew(desk: Desk)
     assert desk.result("two").get() == 1
 
 
-def test_wait_takes_the_key_in_the_same_slot_when_it_is_freed(desk: Desk) -> None:
+def test_wait_takes_the_key_in_the_same_slot_when_it_is_released(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", on_contention=Wait(timeout=30))
     def charge(order: str, *, fencing_token: int) -> int:
         return fencing_token

@@ -44,7 +44,7 @@ def test_tasks_of_one_order_never_overlap_and_their_tokens_grow(
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_the_lock_is_freed_after_success_and_after_failure(make_lab: MakeLab, pool: str) -> None:
+def test_the_lock_is_released_after_success_and_after_failure(make_lab: MakeLab, pool: str) -> None:
     # Leases that outlast the test: only a leave can free them
     lab = make_lab(lock={"ttl": 600.0})
 

@@ -61,7 +61,7 @@ def test_who_waits_leaves_the_worker_to_others(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_what_waits_behind_a_worker_that_died_is_called_when_its_lease_ends(
+def test_what_waits_behind_a_worker_that_died_is_woken_when_its_lease_ends(
     make_lab: MakeLab,
 ) -> None:
     lab = make_lab(

@@ -96,7 +96,7 @@ def test_what_was_parked_runs_when_it_is_due_and_holds_up_nobody_until_then(
     assert nothing_is_left(desk)
 
 
-def test_what_is_called_too_early_while_the_broker_is_away_stays_parked(
+def test_what_is_woken_too_early_while_the_broker_is_unavailable_stays_parked(
     desk: Desk, trouble: Trouble, clock: ManualClock, ran: list[Any]
 ) -> None:
     result = make(desk, trouble, ran, countdown=600).delay("42")

@@ -77,7 +77,7 @@ def test_its_copy_does_not_run_later(desk: Desk, charge: LockedTask) -> None:
     assert result.state == states.REVOKED
 
 
-def test_one_that_was_called_already_does_not_run(desk: Desk, charge: LockedTask) -> None:
+def test_one_that_was_woken_already_does_not_run(desk: Desk, charge: LockedTask) -> None:
     first, second = charge.delay("42", 1), charge.delay("42", 2)
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()

@@ -65,7 +65,7 @@ def own_compression() -> Iterator[dict[str, str]]:
     [(spoilt_json, Cause.UNREADABLE), (own_compression, Cause.UNPUBLISHABLE)],
     ids=["a spoilt body", "an unknown compression"],
 )
-def test_a_message_that_cannot_be_decoded_is_put_aside_and_the_next_one_runs(
+def test_a_message_that_cannot_be_decoded_is_dead_lettered_and_the_next_one_runs(
     lab: Lab, spoilt: Spoilt, cause: Cause
 ) -> None:
     apply = lab.app.tasks["apply"]

@@ -140,7 +140,7 @@ def test_a_message_of_another_broker_is_left_to_its_workers(
 
 @pytest.mark.parametrize("name", ["web", None])
 @pytest.mark.parametrize("user", ["", "web:secret@"])
-def test_whoever_speaks_to_the_broker_may_call(name: str | None, user: str) -> None:
+def test_whoever_speaks_to_the_broker_may_wake(name: str | None, user: str) -> None:
     worker = Celery("shop", broker="amqp://worker:other@rabbit/shop", set_as_current=False)
     other = Celery(name, broker=f"pyamqp://{user}rabbit:5672/shop", set_as_current=False)
     store = MemoryBackend.from_url("memory://", BackendOptions())
@@ -185,7 +185,7 @@ class CallsOthers(MemoryBackend):
         return Reply(True, self.both)
 
 
-def test_who_is_called_when_a_message_is_handed_back_is_published_and_nobody_for_ever(
+def test_who_is_woken_when_a_message_is_handed_back_is_published_and_nobody_for_ever(
     desk: Desk, charge: LockedTask
 ) -> None:
     # Given a store that calls a sound message as another one is handed back, and that one again

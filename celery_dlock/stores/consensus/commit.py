@@ -140,7 +140,7 @@ class Transactions:
         # One that should be there and is not is woken all the same: so somebody notices.
         wakes = tuple(
             Wake(
-                claim.key, t.task, messages.get(_message(claim.key, t.task), b""), t.ending, t.calls
+                claim.key, t.task, messages.get(_message(claim.key, t.task), b""), t.ending, t.woken
             )
             for t in step.wakes
         )

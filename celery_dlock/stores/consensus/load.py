@@ -174,7 +174,7 @@ class _Window:
         parts = self._parts + len(page) + bool(page)
         if parts > PARTS_ENOUGH:
             return False
-        alive = [e.task for e in page if e.lapses is None or e.lapses > self.now]
+        alive = [e.task for e in page if e.expires is None or e.expires > self.now]
         self.entries += page
         self._alive += len(alive)
         self._waits = self._waits or not self.running.issuperset(alive)

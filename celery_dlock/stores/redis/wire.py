@@ -229,8 +229,8 @@ def _renewed(claim: Claim, end: int) -> RenewVerdict:
 
 def wakes(key: str, answer: Sequence[Any]) -> tuple[Wake, ...]:
     return tuple(
-        Wake(key, task.decode(), message, _ending(code), calls)
-        for task, message, code, calls in answer
+        Wake(key, task.decode(), message, _ending(code), woken)
+        for task, message, code, woken in answer
     )
 
 
@@ -313,19 +313,19 @@ def _holder(row: Sequence[Any]) -> Holder:
 
 
 def _grant(row: Sequence[Any]) -> Grant:
-    task, mode, limit, parked, calls, due, code, taker, gives_up, handed_back, ordered = row
+    task, mode, limit, parked, woken, due, code, taker, gives_up, handed_back, ordered = row
     return sound(
         Grant(
-            *(task.decode(), _MODES[mode], limit, bool(parked), calls, due, _ending(code)),
+            *(task.decode(), _MODES[mode], limit, bool(parked), woken, due, _ending(code)),
             *(taker.decode(), gives_up, handed_back, bool(ordered)),
         )
     )
 
 
 def _waiting(row: Sequence[Any]) -> Waiting:
-    task, mode, limit, rank, arrived, lapses, gives_up, ordered = row
+    task, mode, limit, rank, arrived, expires, gives_up, ordered = row
     return sound(
         Waiting(
-            *(task.decode(), _MODES[mode], limit, rank, arrived, lapses, gives_up, bool(ordered))
+            *(task.decode(), _MODES[mode], limit, rank, arrived, expires, gives_up, bool(ordered))
         )
     )

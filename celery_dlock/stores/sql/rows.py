@@ -295,7 +295,7 @@ class KeyRows:
         self._save_dead(change, message)
         self._save_queue(change, message)
         wakes = tuple(
-            Wake(claim.key, turn.task, self._message(turn.task), turn.ending, turn.calls)
+            Wake(claim.key, turn.task, self._message(turn.task), turn.ending, turn.woken)
             for turn in step.wakes
         )
         for task in change.unparked:
@@ -314,7 +314,7 @@ class KeyRows:
         for task in change.gone:
             self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
         for e in change.came:
-            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.lapses, e.gives_up)
+            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.expires, e.gives_up)
             self._run(_PUT_WAITING, *entry, e.ordered)
         for task in change.parked:
             self._run(_PUT_MESSAGE, task, message or b"")

@@ -67,7 +67,7 @@ class Turns:
     def _wait(self, task: str) -> None:
         seen = -1
         while not self._called[task].wait(STALLED):
-            assert self.count > seen, f"{task} waits, and nobody is called any more"
+            assert self.count > seen, f"{task} waits, and nobody is woken any more"
             seen = self.count
 
     def _call(self, reply: Reply[object]) -> None:
@@ -150,13 +150,13 @@ class Crowd(StoreUnderTest):
         park(backend, *queue, limit=slots)
         clock.advance(11)
 
-        called: list[str] = woken(
+        tasks: list[str] = woken(
             backend.enter(claim("newcomer", wait=QUEUE, limit=slots), b"message")
         )
         for _ in range(3):
-            called += woken(backend.reap("key"))
+            tasks += woken(backend.reap("key"))
 
-        assert called == queue[:slots]
+        assert tasks == queue[:slots]
 
     def test_places_that_expired_by_the_hundred_do_not_hide_a_message(
         self, backend: LockBackend, clock: ManualClock

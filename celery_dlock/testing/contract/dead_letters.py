@@ -27,7 +27,7 @@ UNREADABLE = Cause.UNREADABLE
 
 
 def wake_in_vain(backend: LockBackend, clock: ManualClock, key: str = "key") -> None:
-    """Who was called for *key* just now is called again, as often as a message is spared."""
+    """Who was woken for *key* just now is woken again, as often as a message is spared."""
     for _ in range(WAKES_BEFORE_DEAD - 1):
         clock.advance(LAST_CALL)
         backend.reap(key)
@@ -36,7 +36,7 @@ def wake_in_vain(backend: LockBackend, clock: ManualClock, key: str = "key") -> 
 def die(
     backend: LockBackend, clock: ManualClock, task: str, key: str = "key", message: bytes = b"m"
 ) -> None:
-    """*task* is called for *key* in vain, and dead-lettered as unreadable."""
+    """*task* is woken for *key* in vain, and dead-lettered as unreadable."""
     running(backend.enter(claim("holder", key=key, done_ttl=0)))
     assert backend.enter(claim(task, key=key, wait=QUEUE), message).verdict == Park()
     backend.leave(claim("holder", key=key, done_ttl=0), Outcome.DONE)

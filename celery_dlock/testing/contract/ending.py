@@ -22,7 +22,7 @@ DROPPED = Wake("key", "b", b"message of b", Ending.DROPPED)
 
 
 class Endings(StoreUnderTest):
-    """Endings: a message that waited too long, or has to make room, is called to end, visibly."""
+    """Endings: a message that waited too long, or has to make room, is woken to end, visibly."""
 
     @pytest.fixture
     def overdue(self, backend: LockBackend, clock: ManualClock) -> LockBackend:
@@ -166,7 +166,7 @@ ODD_IDS = ["a*", "a?c", "[ab]", "a\\b", "^a-c]", "задача \U0001f511", "a:b
 
 
 class Revoking(StoreUnderTest):
-    """Revoked: a task whose message waits is found by its id, and called to its end."""
+    """Revoked: a task whose message waits is found by its id, and woken to its end."""
 
     @pytest.fixture
     def queue(self, backend: LockBackend) -> LockBackend:

@@ -148,7 +148,7 @@ class KeepingTests(StoreUnderTest):
         kept.reap("key")
 
         running(kept.enter(claim("a", "redelivered", wait=QUEUE, keep=True), b"redelivered"))
-        call = kept.enter(claim("a", "called", wait=QUEUE, keep=True), b"first").verdict
+        call = kept.enter(claim("a", "woken", wait=QUEUE, keep=True), b"first").verdict
 
         assert call == Drop(Reason.WAITING)
         assert kept.leave(claim("a", "redelivered"), Outcome.ABANDONED).wakes == (MESSAGE,)
@@ -166,7 +166,7 @@ class KeepingTests(StoreUnderTest):
         backend.enter(claim("c", wait=QUEUE, keep=True, limit=2), b"first")
         backend.leave(claim("a", limit=2), Outcome.DONE)
 
-        again = claim("c", "called", wait=QUEUE, keep=True, limit=1)
+        again = claim("c", "woken", wait=QUEUE, keep=True, limit=1)
         assert backend.enter(again, b"second").verdict == Park()
 
         reply = backend.leave(claim("b", limit=2), Outcome.DONE)
@@ -228,8 +228,8 @@ class KeepingTests(StoreUnderTest):
 
         swept = at_once(SWEEPERS, lambda _: [backend.sweep() for _ in range(2)])
 
-        called = [wake.key for each in swept for one in each for wake in one.wakes]
-        assert sorted(called) == sorted(f"key {number}" for number in range(KEYS))
+        keys_woken = [wake.key for each in swept for one in each for wake in one.wakes]
+        assert sorted(keys_woken) == sorted(f"key {number}" for number in range(KEYS))
 
 
 RETRY = claim("a:1:0", wait=QUEUE)

@@ -125,11 +125,11 @@ class KeysTests(StoreUnderTest):
         for number, task in enumerate(ODD):
             backend.enter(claim(task, wait=QUEUE), str(number).encode())
 
-        called = backend.leave(claim("holder"), Outcome.OVER).wakes
+        wakes = backend.leave(claim("holder"), Outcome.OVER).wakes
         for number, task in enumerate(ODD):
-            assert called == (Wake("key", task, str(number).encode()),)
+            assert wakes == (Wake("key", task, str(number).encode()),)
             running(backend.enter(claim(task, wait=QUEUE)))
-            called = backend.leave(claim(task), Outcome.DONE).wakes
+            wakes = backend.leave(claim(task), Outcome.DONE).wakes
 
     def test_two_prefixes_do_not_meet(self, url: str, options: BackendOptions) -> None:
         pairs = [("shop", "order"), ("other", "order"), ("a", "b:c"), ("a:b", "c"), ("a:b:c", "")]
@@ -204,14 +204,14 @@ class Listing(StoreUnderTest):
         running(backend.enter(claim("a", key="read", mode=SHARED)))
         running(backend.enter(claim("a", key="waited for")))
         park(backend, "b", key="waited for")
-        running(backend.enter(claim("a", key="called")))
-        park(backend, "b", key="called")
-        assert woken(backend.leave(claim("a", key="called"), Outcome.DONE)) == ["b"]
+        running(backend.enter(claim("a", key="woken")))
+        park(backend, "b", key="woken")
+        assert woken(backend.leave(claim("a", key="woken"), Outcome.DONE)) == ["b"]
         backend.enter(claim("a", key="declared", wait=ENQUEUE), b"message")
         running(backend.enter(claim("a", key="kept", wait=QUEUE, keep=True), b"message"))
         running(backend.enter(claim("a", key="comes back")))
         backend.enter(claim("b", key="comes back", wait=PLACE))
-        with_messages = ["called", "declared", "kept", "waited for"]
+        with_messages = ["woken", "declared", "kept", "waited for"]
 
         assert listed_keys(backend) == sorted([*with_messages, "held", "read", "comes back"])
         assert listed_keys(backend, waiting=True) == with_messages

@@ -280,8 +280,8 @@ class Repeating(StoreUnderTest):
 
         assert first.wakes == (Wake("key", "a", b"message"),)
         assert backend.leave(asked_again(mine), Outcome.REPEAT, b"message") == first
-        running(backend.enter(claim("a", "called", wait=QUEUE)))
-        assert woken(backend.leave(claim("a", "called"), Outcome.DONE)) == ["b"]
+        running(backend.enter(claim("a", "woken", wait=QUEUE)))
+        assert woken(backend.leave(claim("a", "woken"), Outcome.DONE)) == ["b"]
 
     def test_who_has_answered_a_wake_is_not_woken_when_a_release_is_asked_again(
         self, backend: LockBackend

@@ -383,8 +383,8 @@ class Survivors(SharedStore):
 
         answers = both(recipe, [("sweep", 10)] * 4)
 
-        called = [wake.key for swept in answers for each in swept for wake in each.wakes]
-        assert sorted(called) == sorted(keys)
+        keys_woken = [wake.key for swept in answers for each in swept for wake in each.wakes]
+        assert sorted(keys_woken) == sorted(keys)
 
     def test_two_processes_that_publish_the_same_message_leave_it_once(
         self, backend: LockBackend, recipe: Recipe

@@ -25,7 +25,7 @@ from celery_dlock.testing.project import ManualClock
 
 
 class QueueingTests(StoreUnderTest):
-    """The queue: a message is kept as it came, first come first called, and a call reserves."""
+    """The queue: a message is kept as it came, first come first woken, and a wake reserves."""
 
     def test_a_free_key_needs_no_queue(self, backend: LockBackend) -> None:
         running(backend.enter(claim("a", wait=QUEUE), b"message"))
@@ -170,13 +170,13 @@ class QueueingTests(StoreUnderTest):
 
 
 def publish(backend: LockBackend, *tasks: str, nonce: str = "p", **others: Any) -> list[str]:
-    """Publish each of *tasks*, its name its message; who was called meanwhile."""
-    called: list[str] = []
+    """Publish each of *tasks*, its name its message; who was woken meanwhile."""
+    meanwhile: list[str] = []
     for task in tasks:
         reply = backend.enter(claim(task, nonce, wait=ENQUEUE, **others), task.encode())
         assert reply.verdict == Park()
-        called += woken(reply)
-    return called
+        meanwhile += woken(reply)
+    return meanwhile
 
 
 class Publishing(StoreUnderTest):

@@ -178,32 +178,32 @@ class SweepingTests(StoreUnderTest):
 
         swept = at_once(SWEEPERS, lambda _: [backend.sweep(limit=20) for _ in range(3)])
 
-        called = [wake.key for each in swept for one in each for wake in one.wakes]
-        called += [wake.key for wake in backend.sweep().wakes]
+        keys_woken = [wake.key for each in swept for one in each for wake in one.wakes]
+        keys_woken += [wake.key for wake in backend.sweep().wakes]
 
-        assert sorted(called) == sorted(f"key {number}" for number in range(KEYS))
+        assert sorted(keys_woken) == sorted(f"key {number}" for number in range(KEYS))
 
 
 def call(backend: LockBackend, task: str = "b", **others: float | bool) -> None:
-    """*task* has had to wait for the key, and is called."""
+    """*task* has had to wait for the key, and is woken."""
     running(backend.enter(claim("a")))
     park(backend, task, **others)
     assert woken(backend.leave(claim("a"), Outcome.DONE)) == [task]
 
 
 def wake_in_vain(backend: LockBackend, clock: ManualClock, times: int) -> list[str]:
-    """Sweep whenever it is time to, so often; who was called the last time."""
-    called: list[str] = []
+    """Sweep whenever it is time to, so often; who was woken the last time."""
+    tasks: list[str] = []
     for _ in range(times):
         clock.advance(backend.sweep().next_in or 0)
-        called = woken(backend.sweep())
-    return called
+        tasks = woken(backend.sweep())
+    return tasks
 
 
 def hand_back(backend: LockBackend, clock: ManualClock, times: int) -> list[str]:
     """Task b is of another broker, of which nobody comes for five seconds, so often.
 
-    Returns who was called besides.
+    Returns who was woken besides.
     """
     others: list[str] = []
     for _ in range(times):
@@ -273,12 +273,12 @@ class Unanswered(StoreUnderTest):
 
         clock.advance(0.000_001)
 
-        ended, called = backend.sweep().wakes
+        ended, woken_one = backend.sweep().wakes
         assert (ended.task, ended.ending, ended.message) == (
             *("b", Ending.TIMED_OUT),
             b"message of b",
         )
-        assert (called.task, called.ending) == ("c", None)
+        assert (woken_one.task, woken_one.ending) == ("c", None)
         verdict = backend.enter(claim("b", wait=QUEUE), b"message of b").verdict
         assert verdict == End(Ending.TIMED_OUT)
 
@@ -344,7 +344,7 @@ class Unanswered(StoreUnderTest):
 
             (wake,) = backend.sweep().wakes
 
-            assert wake.calls == calls
+            assert wake.woken == calls
 
 
 GRACE = UNATTENDED / SECOND
@@ -363,9 +363,9 @@ class Pausing(StoreUnderTest):
         return backend
 
     def test_nobody_is_ended_because_no_worker_was_there(self, unserved: LockBackend) -> None:
-        (called,) = unserved.sweep().wakes
+        (woken_one,) = unserved.sweep().wakes
 
-        assert (called.task, called.ending) == ("b", None)
+        assert (woken_one.task, woken_one.ending) == ("b", None)
         assert [entry.task for entry in unserved.peek("key").waiting] == ["c", "d"]
 
     def test_all_who_waited_have_their_turn_after_the_pause(
@@ -417,9 +417,9 @@ class Pausing(StoreUnderTest):
         assert woken(backend.leave(claim("a"), Outcome.OVER)) == ["b"]
         clock.advance(AWAY)
 
-        (called,) = backend.sweep().wakes
+        (woken_one,) = backend.sweep().wakes
 
-        assert (called.task, called.ending) == ("b", None)
+        assert (woken_one.task, woken_one.ending) == ("b", None)
 
     def test_a_sweep_that_is_a_little_late_is_no_pause(
         self, backend: LockBackend, clock: ManualClock

@@ -155,7 +155,7 @@ def test_a_doctored_record_is_found_out(forgery: str) -> None:
     assert [n for n, finding in enumerate(findings) if not finding.holds] == [what]
 
 
-def test_a_run_whose_lock_had_lapsed_may_overlap_with_its_successor() -> None:
+def test_a_run_whose_lock_had_expired_may_overlap_with_its_successor() -> None:
     findings = doctored(runs=put(0, run("7-001", 11, 1.0, held=False, ended=2.5)))
     assert findings[OVERLAP].holds
     assert "1 had lost the lock" in findings[OVERLAP].detail

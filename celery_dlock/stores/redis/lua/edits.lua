@@ -24,7 +24,7 @@ end
 local function take_out(state, entry)
   local _, i = find(state.waiting, entry.task)
   table.remove(state.waiting, i)
-  if not entry.lapses then state.parked = state.parked - 1 end
+  if not entry.expires then state.parked = state.parked - 1 end
 end
 
 local function drop_entry(state, task)
@@ -39,8 +39,8 @@ local function add(state, entry, message)
   local i = 1
   while state.waiting[i] and state.waiting[i].rank < entry.rank do i = i + 1 end
   table.insert(state.waiting, i, entry)
-  if entry.lapses then
-    state.latest = math.max(state.latest, entry.lapses)
+  if entry.expires then
+    state.latest = math.max(state.latest, entry.expires)
   else
     state.parked = state.parked + 1
   end
@@ -48,12 +48,12 @@ local function add(state, entry, message)
   return entry
 end
 
-local function insert(state, claim, now, rank, lapses, message)
+local function insert(state, claim, now, rank, expires, message)
   local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
-  local impatient = claim.gives_up > 0 and not lapses and not had_its_turn
+  local impatient = claim.gives_up > 0 and not expires and not had_its_turn
   return add(state, {
     task = claim.task, mode = claim.mode, limit = claim.limit,
-    rank = rank, arrived = now, lapses = lapses,
+    rank = rank, arrived = now, expires = expires,
     gives_up = impatient and now + claim.gives_up - state.paused or nil,
     ordered = claim.ordered or false,
   }, message)
@@ -71,10 +71,10 @@ end
 -- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
 local function to_grant(state, entry, now, ending)
   take_out(state, entry)
-  if not state.supposed then (entry.lapses and discard or unqueue)(entry) end
+  if not state.supposed then (entry.expires and discard or unqueue)(entry) end
   state.grants[#state.grants + 1] = {
-    task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.lapses,
-    calls = 0, due = entry.lapses or now, ending = ending or false, taker = '',
+    task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.expires,
+    woken = 0, due = entry.expires or now, ending = ending or false, taker = '',
     gives_up = entry.gives_up or false, ordered = entry.ordered,
   }
 end
@@ -110,13 +110,13 @@ local function reserve(state, claim, now)
   if entry then return to_grant(state, entry, now) end
   state.grants[#state.grants + 1] = {
     task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
-    calls = 0, due = now + claim.patience, ending = false, taker = '',
+    woken = 0, due = now + claim.patience, ending = false, taker = '',
   }
 end
 
 local function kept(state, task)
   local entry, grant = find(state.waiting, task), find(state.grants, task)
-  return state.done or (entry and not entry.lapses) or (grant and grant.parked)
+  return state.done or (entry and not entry.expires) or (grant and grant.parked)
 end
 
 local function carried(state, task)
@@ -127,7 +127,7 @@ end
 local function reserves(grant)
   if grant.ending then return false end
   local strange_for = grant.handed_back and grant.due - grant.handed_back or 0
-  return grant.ordered or grant.calls <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
+  return grant.ordered or grant.woken <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
 end
 
 -- Whether one more may hold the key. After a change of the limit the smaller one counts.
@@ -146,14 +146,14 @@ end
 -- The parked tasks that are loaded and do not run meanwhile.
 local function messages(state)
   return keep_if(state.waiting, function(entry)
-    return not entry.lapses and not find(state.holders, entry.task)
+    return not entry.expires and not find(state.holders, entry.task)
   end)
 end
 
 -- How many messages wait; the duplicate of a running task does not count.
 local function backlog(state)
   if state.parked == 0 then return 0 end
-  local loaded = #keep_if(state.waiting, function(entry) return not entry.lapses end)
+  local loaded = #keep_if(state.waiting, function(entry) return not entry.expires end)
   return state.parked - loaded + #messages(state)
 end
 

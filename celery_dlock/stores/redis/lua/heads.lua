@@ -8,7 +8,7 @@ local function head(queue)
   local rows = redis.call('ZRANGE', queue, 0, WINDOW - 1, 'WITHSCORES')
   for i = 1, #rows, 2 do
     local entry = read_member(rows[i], rows[i + 1])
-    if not entry.lapses or entry.lapses > now then
+    if not entry.expires or entry.expires > now then
       waiting[#waiting + 1] = to_row(entry, WAITING)
     end
   end

@@ -22,10 +22,10 @@ local ROUNDS = 32
 
 local HOLDER = {'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees'}
 local GRANT = {
-  'task', 'mode', 'limit', 'parked', 'calls', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
+  'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
   'ordered',
 }
-local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'lapses', 'gives_up', 'ordered'}
+local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'expires', 'gives_up', 'ordered'}
 
 -- To another key, of which the index of its shard knows the name within the shard.
 local function turn_to(index, member)
@@ -140,18 +140,18 @@ end
 
 local function pack_head(entry)
   return cmsgpack.pack(
-    entry.mode, entry.limit, entry.arrived, entry.lapses, entry.gives_up, entry.ordered)
+    entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
 end
 
 local function unpack_head(packed)
-  local offset, mode, limit, arrived, lapses, gives_up, ordered = cmsgpack.unpack_limit(packed, 6)
+  local offset, mode, limit, arrived, expires, gives_up, ordered = cmsgpack.unpack_limit(packed, 6)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
-  local ends = type(lapses or 0) .. type(gives_up or 0)
+  local ends = type(expires or 0) .. type(gives_up or 0)
   if not are({mode, limit, arrived}, 'snn') or ends ~= 'numbernumber' then
     error('this is not the head of an entry')
   end
   local entry = {
-    mode = mode, limit = limit, arrived = arrived, lapses = lapses, gives_up = gives_up,
+    mode = mode, limit = limit, arrived = arrived, expires = expires, gives_up = gives_up,
     ordered = ordered,
   }
   return entry, rest
@@ -186,7 +186,7 @@ local function enqueue(entry, message)
 end
 
 local function add_live(waiting, entry, now)
-  if entry.lapses and entry.lapses <= now then
+  if entry.expires and entry.expires <= now then
     discard(entry)
   else
     waiting[#waiting + 1] = entry

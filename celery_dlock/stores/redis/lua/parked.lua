@@ -6,7 +6,7 @@ local tasks = {}
 
 local function add_waiting(row)
   local entry = read_member(row)
-  if not entry.lapses then tasks[#tasks + 1] = entry.task end
+  if not entry.expires then tasks[#tasks + 1] = entry.task end
 end
 
 local listed, page = pcall(redis.call, 'ZSCAN', QUEUE, ARGV[2], 'COUNT', 250)

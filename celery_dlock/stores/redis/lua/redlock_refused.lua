@@ -12,13 +12,13 @@ for i = 7, #ARGV, 4 do
   drop_grant(state, ARGV[i])
   state.grants[#state.grants + 1] = {
     task = ARGV[i], mode = ARGV[i + 1], limit = tonumber(ARGV[i + 2]), parked = false,
-    calls = 0, due = now + tonumber(ARGV[i + 3]), ending = false, taker = '',
+    woken = 0, due = now + tonumber(ARGV[i + 3]), ending = false, taker = '',
   }
 end
 
 local function wait_at_head()
   local entry = find(state.waiting, claim.task)
-  if entry and not entry.lapses then return {'park'} end  -- its message was kept
+  if entry and not entry.expires then return {'park'} end  -- its message was kept
   drop_entry(state, claim.task)
   if claim.wait == 'queue' and ARGV[6] == 'taken' then
     insert(state, claim, now, state.first - 1, nil, claim.message)

@@ -37,15 +37,15 @@ end
 
 -- Once more, and to its end if it was woken in vain and has waited for too long by now.
 local function wake(state, grant, now)
-  local in_vain = grant.calls > 0 or grant.handed_back
+  local in_vain = grant.woken > 0 or grant.handed_back
   if in_vain and not grant.ending and waited_enough(state, grant, now) then
     grant.ending = TIMED_OUT
   end
-  local again = now + math.min(WAKE_AGAIN_FIRST * 2 ^ math.min(grant.calls, 16), WAKE_AGAIN_LAST)
+  local again = now + math.min(WAKE_AGAIN_FIRST * 2 ^ math.min(grant.woken, 16), WAKE_AGAIN_LAST)
   if grant.gives_up and not grant.ending then
     again = math.min(again, math.max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
   end
-  grant.calls, grant.due, grant.taker = grant.calls + 1, again, ''
+  grant.woken, grant.due, grant.taker = grant.woken + 1, again, ''
 end
 
 local function wake_due(state, now, woken)
@@ -106,7 +106,7 @@ end
 -- Who was woken a moment ago is woken once more: the wake may have been in a lost answer.
 local function wake_again(state, woken)
   for _, grant in ipairs(state.grants) do
-    local just_woken = grant.parked and grant.calls == 1 and grant.taker == ''
+    local just_woken = grant.parked and grant.woken == 1 and grant.taker == ''
     if just_woken and not find(woken, grant.task) then woken[#woken + 1] = grant end
   end
 end
@@ -118,7 +118,7 @@ local function commit(state, now, again)
   save(state, has_messages(state) and (due(state) or 0), now)
   local wakes = {}
   for i, grant in ipairs(woken) do
-    wakes[i] = {grant.task, message_of(grant.task), grant.ending, grant.calls}
+    wakes[i] = {grant.task, message_of(grant.task), grant.ending, grant.woken}
   end
   return wakes
 end

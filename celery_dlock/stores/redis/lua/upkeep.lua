@@ -22,7 +22,7 @@ end
 
 local function dead_letter()
   local turn = parked_turn()
-  if not turn or turn.calls < WAKES_BEFORE_DEAD then return false end
+  if not turn or turn.woken < WAKES_BEFORE_DEAD then return false end
   to_dead_letter(state, task, turn, ARGV[4], now, '')
   return true
 end
@@ -30,7 +30,7 @@ end
 local function hand_back()
   local turn = parked_turn()
   if turn and turn.taker == '' then  -- else an earlier wake is being answered
-    turn.calls, turn.handed_back = math.max(0, turn.calls - 1), turn.handed_back or now
+    turn.woken, turn.handed_back = math.max(0, turn.woken - 1), turn.handed_back or now
     local strange_for = now - turn.handed_back
     turn.due = now + (strange_for < STRANGER_RESERVED and WAKE_ELSEWHERE or WAKE_AGAIN_FIRST)
   end
