@@ -96,7 +96,7 @@ TABLE = Table(
 
 _json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
-#: Seconds until a database that does not answer counts as unavailable, for drivers that know the word;
+#: Seconds until a database that does not answer is unavailable, for drivers that know the word;
 #: with SQLite, how long to wait for another process.
 DATABASE_TIMEOUT = 5
 _TIMEOUTS = {
