@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix quick lint types docs bench chaos mutants clean
+.PHONY: help demo test matrix quick checks bench chaos mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -10,17 +10,14 @@ demo:   ## install the package in .venv-demo and run the shop, with workers kill
 test:   ## lint, types, docs and every test on one Python and Celery; installs servers where it may
 	@scripts/test
 
-matrix: ## what could differ on the oldest Celery and the other Pythons
-	@scripts/test -e celery55,py311,py313
+matrix: ## what could differ on the oldest Celery and the other Pythons, and for pyright
+	@scripts/test -e celery55,py311,py313,pyright
 
 quick:  ## the tests that need no server, in under two minutes
 	@scripts/tox run -e quick
 
-lint:   ## style, format and layers, then the types
-	@scripts/tox run -e lint,types
-
-docs:   ## build the documentation into docs/_build/html
-	@scripts/tox run -e docs
+checks: ## style, format, layers, types, and the documentation into docs/_build/html
+	@scripts/tox run -e checks
 
 bench:  ## cycles and throughput as ratios, and beats under faults; the report goes to the terminal
 	@scripts/tox run -e bench

@@ -1,4 +1,4 @@
-"""How Sphinx builds this documentation: ``make docs``."""
+"""How Sphinx builds this documentation: ``make checks``."""
 
 from __future__ import annotations
 
