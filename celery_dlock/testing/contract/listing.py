@@ -211,7 +211,7 @@ class Listing(StoreUnderTest):
         running(backend.enter(claim("a", key="kept", wait=QUEUE, keep=True), b"message"))
         running(backend.enter(claim("a", key="comes back")))
         backend.enter(claim("b", key="comes back", wait=PLACE))
-        with_messages = ["woken", "declared", "kept", "waited for"]
+        with_messages = ["declared", "kept", "waited for", "woken"]
 
         assert listed_keys(backend) == sorted([*with_messages, "held", "read", "comes back"])
         assert listed_keys(backend, waiting=True) == with_messages
