@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core import machine
+from celery_dlock.core.operations import Cancel, Enter, Leave, Reap, Renew
 from celery_dlock.core.state import (
     Drop,
     KeyState,
@@ -238,3 +239,11 @@ def test_who_leaves_again_wakes_nobody_who_was_woken_again_since(key: OneKey) ->
     key.leave(queued("a", again=True))
 
     assert key.wakes == []
+
+
+def test_a_request_that_is_repeated_says_so_where_it_matters_and_else_is_the_same() -> None:
+    leave = Leave(queued("a"), Outcome.REPEAT, b"message")
+    assert leave.again() == Leave(queued("a", again=True), Outcome.REPEAT, b"message")
+    for other in (Enter(queued("a"), b"message"), Renew(queued("a")), Reap("key")):
+        assert other.again() is other
+    assert Cancel("key", "a").again() == Cancel("key", "a")

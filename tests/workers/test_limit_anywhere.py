@@ -37,7 +37,7 @@ def is_refused(desk: Desk, send: Send, deliver: Deliver) -> None:
         deliver()
 
 
-def is_called(desk: Desk, send: Send, deliver: Deliver) -> None:
+def is_woken(desk: Desk, send: Send, deliver: Deliver) -> None:
     with lock("b", app=desk.app, timeout=0):
         send()
         desk.deliver()
@@ -69,7 +69,7 @@ def opened(policy: Policy, *, loses: bool) -> Iterator[tuple[Desk, Ran, LockedTa
     [
         (is_refused, Queue(), False),
         (is_refused, Reschedule(backoff=FullJitter(base=0.01, cap=0.01)), False),
-        (is_called, Queue(), False),
+        (is_woken, Queue(), False),
         (runs, Queue(), True),
     ],
     ids=["it is parked", "it is rescheduled", "it was called", "it is put back"],
