@@ -61,9 +61,10 @@ def test_trust_is_counted_from_the_sending_so_a_slow_answer_does_not_stretch_it(
 def test_trust_ends_a_margin_before_the_store_lets_the_next_one_in(monotonic: Monotonic) -> None:
     held = lease(term(monotonic))
 
-    monotonic.now += TTL - margin(TTL) - 0.001
+    monotonic.now = held.terms[0].trusted_until - 0.001
     assert not held.lost
-    monotonic.now += 0.002
+    assert held.remaining() == pytest.approx(0.001)
+    monotonic.now = held.terms[0].trusted_until
     assert held.lost
 
 
@@ -124,6 +125,39 @@ def test_the_first_reason_of_a_loss_is_the_one_that_is_told(monotonic: Monotonic
 def test_a_lease_of_no_store_cannot_be_extended(monotonic: Monotonic) -> None:
     with pytest.raises(ConfigurationError, match="no store"):
         lease(term(monotonic)).extend(10)
+
+
+def test_the_store_is_asked_to_keep_all_of_its_terms_for_longer(monotonic: Monotonic) -> None:
+    asked: list[object] = []
+    own, parent = term(monotonic, "order:42"), term(monotonic, "shop")
+    held = Lease((own, parent), "strict", extend=lambda *what: asked.append(what), parents=["shop"])
+
+    held.extend(10)
+
+    assert asked == [((own, parent), 10)]
+    assert (held.guarantee, held.keys) == ("strict", ("order:42",))
+
+
+def test_checking_waits_for_the_store_as_long_as_there_is_trust(monotonic: Monotonic) -> None:
+    asked: list[float] = []
+
+    def interrupted(seconds: float) -> bool:
+        asked.append(seconds)
+        return False
+
+    held = Lease((term(monotonic, "order:42"),), "strict", interrupted)
+
+    with pytest.raises(LockLost) as caught:
+        held.check()
+
+    assert asked == [pytest.approx(TTL - margin(TTL))]
+    assert caught.value.key == "order:42"
+    assert caught.value.reason == "the connection to the store is interrupted"
+
+
+def test_a_loss_is_told_by_whoever_comes_first_with_it(monotonic: Monotonic) -> None:
+    kept = term(monotonic)
+    assert [kept.first_to_tell(), kept.first_to_tell()] == [True, False]
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "10", True])
