@@ -7,7 +7,10 @@ start: it is started once, and not in each process.
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import re
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 
@@ -97,6 +100,27 @@ def _names(file: str, server: str) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Dealer:
     return Dealer(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Ten thousand tests are no garbage: nothing looks at them while they are made, nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, object, object]:
+    """Who comes first to a file that nobody has compiled does it, and the others wait for that."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
