@@ -1,7 +1,10 @@
 """Every world that can be reached is met once, breadth first, and checked.
 
 Breadth first, so the way to a broken rule is the shortest. At the end the worlds are walked
-backwards from those where all is done: what is not met on the way is stuck, and a defect.
+backwards from those where all is done: what is not met on the way is stuck, and a defect. How
+often a task is called is counted then, too: no step depends on it, so worlds in which nothing else
+differs are one, and are walked again, for each task, with the count of its calls. What can be
+left out after the last fault, and why, says :mod:`tests.model.at_once`.
 Run ``python -m tests.model.explore --full`` for the large worlds.
 """
 
@@ -11,17 +14,22 @@ import sys
 import time
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import compress, pairwise
+from typing import TypeVar
 from unittest import mock
 
 from celery_dlock.core import machine, upkeep
+from tests.model.at_once import at_once
 from tests.model.checks import Violation, require
 from tests.model.config import Config
 from tests.model.moves import Next
 from tests.model.people import people_steps
 from tests.model.surroundings import other_steps
 from tests.model.workers import worker_steps
-from tests.model.world import Model, World, check_world, goal
+from tests.model.world import Model, World, check_world, goal, most_calls
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Report:
     worlds: int
     steps: int
     keys: int
+    operations: int
     most_calls: int
 
 
@@ -48,33 +57,52 @@ def explore(config: Config) -> Report:
         return _explore(config)
 
 
+@dataclass(slots=True)
+class _Met:
+    """The worlds that were met, and the steps between them: those from one world lie together.
+
+    ``first`` is where the steps from a world begin, ``free`` whether a step is no fault, ``called``
+    what it says in the world after it. That is no part of a world, for no step asks for it.
+    """
+
+    worlds: list[World]
+    parents: array[int] = field(default_factory=lambda: array("l", [-1]))
+    first: array[int] = field(default_factory=lambda: array("l", [0]))
+    targets: array[int] = field(default_factory=lambda: array("l"))
+    free: bytearray = field(default_factory=bytearray)
+    called: array[int] = field(default_factory=lambda: array("b"))
+
+
 def _explore(config: Config) -> Report:
     model = Model(config)
-    start = model.start()
-    numbers, worlds = {start: 0}, [start]
-    parents, sources, targets = array("l", [-1]), array("l"), array("l")
-    steps = 0
-    at = -1
+    met = _Met([model.start()])
+    worlds, numbers = met.worlds, {met.worlds[0]: 0}
+    at = 0
     try:
         for at, world in enumerate(worlds):  # grows while it is walked
             check_world(model, world)
-            for _, cost, after in _steps(model, world):
-                steps += 1
+            for _, cost, step in _steps(model, world):
+                after = at_once(model, step)
+                called = after.called
+                if called:
+                    after = after._replace(called=0)
                 number = numbers.get(after)
                 if number is None:
                     number = numbers[after] = len(worlds)
                     worlds.append(after)
-                    parents.append(at)
-                if not cost:
-                    sources.append(at)
-                    targets.append(number)
-        at = _stuck(model, worlds, sources, targets)
+                    met.parents.append(at)
+                met.targets.append(number)
+                met.free.append(not cost)
+                met.called.append(called)
+            met.first.append(len(met.targets))
+        most = max(_most_calls(model, met, task) for task in range(len(config.tasks)))
+        at = _stuck(model, met)
         require(at < 0, "L from here nothing can finish it all", worlds[at])
     except Violation as broken:
-        broken.trace = _trace(model, worlds, parents, at)
+        broken.trace = broken.trace or _trace(model, _way(met.parents, at, worlds))
         raise
-    most = max(max(world.calls) for world in worlds)
-    return Report(len(worlds), steps, len(model.keys.states), most)
+    keys = model.keys
+    return Report(len(worlds), len(met.targets), len(keys.states), keys.operations, most)
 
 
 def _steps(model: Model, world: World) -> Iterator[Next]:
@@ -83,17 +111,20 @@ def _steps(model: Model, world: World) -> Iterator[Next]:
     yield from people_steps(model, world)
 
 
-def _stuck(model: Model, worlds: list[World], sources: array[int], targets: array[int]) -> int:
+def _stuck(model: Model, met: _Met) -> int:
     """The first world from which no way without a fault leads to a goal; -1 if there is none."""
+    worlds, targets = met.worlds, met.targets
     first = array("l", [0]) * (len(worlds) + 1)
-    for target in targets:
+    for target in compress(targets, met.free):
         first[target + 1] += 1
     for n in range(len(worlds)):
         first[n + 1] += first[n]
-    into, free = array("l", [0]) * len(sources), first[:]
-    for source, target in zip(sources, targets, strict=True):
-        into[free[target]] = source
-        free[target] += 1
+    into, room = array("l", [0]) * first[-1], first[:]
+    for source in range(len(worlds)):
+        steps = slice(met.first[source], met.first[source + 1])
+        for target in compress(targets[steps], met.free[steps]):
+            into[room[target]] = source
+            room[target] += 1
     fine = bytearray(len(worlds))
     todo = [n for n, world in enumerate(worlds) if goal(model, world)]
     for n in todo:
@@ -107,14 +138,52 @@ def _stuck(model: Model, worlds: list[World], sources: array[int], targets: arra
     return fine.find(0)
 
 
-def _trace(model: Model, worlds: list[World], parents: array[int], at: int) -> list[str]:
-    way: list[str] = []
-    while at > 0:
-        before = parents[at]
-        labels = (label for label, _, after in _steps(model, worlds[before]) if after == worlds[at])
-        way.append(next(labels))
-        at = before
-    return ["start", *way[::-1]]
+def _most_calls(model: Model, met: _Met, task: int) -> int:
+    """How often *task* is called at most, on any way: the worlds are walked once more, with it.
+
+    Raises :exc:`~tests.model.checks.Violation` where that is too often.
+    """
+    mine, size = task + 1, len(met.worlds)
+    pairs, parents = [0], array("l", [-1])  # so many calls times all worlds, and a world
+    seen = {0}
+    bounds = [most_calls(model, task, left) for left in range(model.config.faults + 1)]
+    calls = 0
+    for at, pair in enumerate(pairs):  # grows while it is walked
+        calls, number = divmod(pair, size)
+        if calls > bounds[met.worlds[number].left]:
+            too_often = Violation("S5 one wake a task, and one a fault", met.worlds[number])
+            too_often.trace = _trace(
+                model, [met.worlds[p % size] for p in _way(parents, at, pairs)]
+            )
+            raise too_often
+        steps = slice(met.first[number], met.first[number + 1])
+        for called, target in zip(met.called[steps], met.targets[steps], strict=True):
+            after = calls + 1 if called == mine else 0 if called == -mine else calls
+            then = after * size + target
+            if then not in seen:
+                seen.add(then)
+                pairs.append(then)
+                parents.append(at)
+    return max(pairs) // size
+
+
+def _way(parents: array[int], at: int, things: list[T]) -> list[T]:
+    """What of *things* lies on the way to the one at *at*, by the one before each."""
+    way: list[T] = []
+    while at >= 0:
+        way.append(things[at])
+        at = parents[at]
+    return way[::-1]
+
+
+def _trace(model: Model, way: list[World]) -> list[str]:
+    """The labels of the steps on *way*."""
+    labels = ["start"]
+    for before, then in pairwise(way):
+        steps = _steps(model, before)
+        ends = ((label, at_once(model, after)) for label, _, after in steps)
+        labels.append(next(label for label, after in ends if after._replace(called=0) == then))
+    return labels
 
 
 def main(arguments: list[str]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+from unittest import mock
+
 import pytest
 
 from celery_dlock.core.state import WaitMode
+from tests.model import explore as explorer
 from tests.model.checks import Violation
 from tests.model.config import CRASH, FAULTS, Config, Task
 from tests.model.configs import QUICK, SLOW
@@ -15,6 +19,16 @@ from tests.model.defects_of_rules import RULES
 from tests.model.defects_of_upkeep import UPKEEP
 from tests.model.defects_of_world import AROUND
 from tests.model.explore import explore
+
+#: Small worlds of every sort, which are explored with and without what is done at once.
+WHOLE = (
+    Config("ways", (Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT))),
+    Config("a fault", (Task(gives_up=True), Task(keep=True)), faults=1),
+    Config("early", (Task(keep=True, ordered=True), Task(ordered=True)), faults=1, early_ack=True),
+    Config("copies", (Task(WaitMode.PLACE),), faults=2, shared_ack=True),
+    Config("a retry", (Task(retries_as=2, reserves=True), Task(looks=True), Task())),
+    Config("dead", (Task(unknown=True, revocable=True), Task(foreign=True)), most_calls=2),
+)
 
 
 @pytest.mark.parametrize("config", QUICK, ids=lambda config: config.name)
@@ -47,15 +61,28 @@ def test_no_defect_stays_behind() -> None:
     explore(TWO)
 
 
+@pytest.mark.parametrize("config", WHOLE, ids=lambda config: config.name)
+def test_what_is_done_at_once_keeps_no_operation_from_any_state(config: Config) -> None:
+    less = explore(config)
+
+    with mock.patch.object(explorer, "at_once", lambda _, world: world):
+        whole = explore(config)
+
+    assert less.worlds < whole.worlds
+    assert (less.keys, less.operations) == (whole.keys, whole.operations)
+    assert less.most_calls == whole.most_calls
+
+
+@cache
+def worlds(*kinds: str) -> int:
+    tasks = (Task(WaitMode.QUEUE, ordered=True), Task(WaitMode.PLACE))
+    return explore(Config(" ".join(kinds), tasks, faults=2, kinds=frozenset(kinds))).worlds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(FAULTS - {CRASH}))
 def test_every_kind_of_fault_leads_to_worlds_of_its_own(kind: str) -> None:
-    tasks = (Task(WaitMode.QUEUE, ordered=True), Task(WaitMode.PLACE))
-    crashes = explore(Config("crashes", tasks, faults=2, kinds=frozenset({CRASH})))
-
-    both = explore(Config(kind, tasks, faults=2, kinds=frozenset({CRASH, kind})))
-
-    assert both.worlds > crashes.worlds
+    assert worlds(CRASH, kind) > worlds(CRASH)
 
 
 def test_without_faults_a_contended_task_costs_one_publish_more() -> None:

@@ -74,10 +74,11 @@ NOBODY = Worker()
 
 
 class World(NamedTuple):
-    """Everything there is. ``effects`` and ``calls`` count by task.
+    """Everything there is. ``effects`` count by task.
 
     ``told``, ``revoked`` (with the store's word that they end), ``dead`` and ``unpublished`` are
-    tasks; ``waking`` are the wakes that are left to people to publish.
+    tasks; ``waking`` are the wakes that are left to people to publish. ``called`` is no part of the
+    world, but of the step to it: 1 for task 0 if that was called, -1 if its calls are forgotten.
     """
 
     key: int
@@ -86,7 +87,6 @@ class World(NamedTuple):
     sweeper: tuple[int, ...]
     fence: tuple[int, ...]
     effects: tuple[int, ...]
-    calls: tuple[int, ...]
     told: frozenset[int]
     arrived: tuple[int, ...]
     turns: tuple[int, ...]
@@ -95,6 +95,11 @@ class World(NamedTuple):
     waking: tuple[int, ...] = ()
     revoked: frozenset[int] = frozenset()
     dead: frozenset[int] = frozenset()
+    called: int = 0
+
+
+#: Where tokens are: the key, the fence and the workers.
+Tokens = tuple[int, tuple[int, ...], tuple[Worker, ...]]
 
 
 @dataclass(slots=True)
@@ -105,6 +110,7 @@ class Model:
     keys: Keys = field(init=False)
     names: dict[str, int] = field(default_factory=dict)
     claims: dict[tuple[object, ...], Claim] = field(default_factory=dict)
+    settled: dict[Tokens, Tokens] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.keys = Keys(max(1, self.config.most_lost), max(1, self.config.most_calls))
@@ -122,7 +128,6 @@ class Model:
             sweeper=(),
             fence=(0,) * slots,
             effects=(0,) * len(tasks),
-            calls=(0,) * len(tasks),
             told=frozenset(),
             arrived=(),
             turns=(),
@@ -183,18 +188,25 @@ class Model:
 
     def settle(self, world: World) -> World:
         """Number the tokens that are still known anywhere 1, 2, 3, in their order."""
+        known = (world.key, world.fence, world.workers)
+        found = self.settled.get(known)
+        if found is None:
+            found = self.settled[known] = self._settled(world)
+        key, fence, workers = found
+        if (key, fence, workers) == known:
+            return world
+        return world._replace(key=key, fence=fence, workers=workers)
+
+    def _settled(self, world: World) -> Tokens:
         tokens = self._tokens(world)
         if not tokens or max(tokens) == len(tokens):
-            return world
+            return world.key, world.fence, world.workers
         new = {old: n for n, old in enumerate(sorted(tokens), 1)} | {0: 0}
         key = self.keys.altered(
             world.key, ("tokens", *sorted(tokens)), lambda state: _renumbered(state, new)
         )
-        return world._replace(
-            key=key,
-            fence=tuple(new[t] for t in world.fence),
-            workers=tuple(sorted(w._replace(token=new[w.token]) for w in world.workers)),
-        )
+        fence = tuple(new[t] for t in world.fence)
+        return key, fence, tuple(sorted(w._replace(token=new[w.token]) for w in world.workers))
 
     def concluding(self, world: World, grant: Grant) -> bool:
         """Whether a worker is bringing the ending about that *grant* calls for."""
@@ -244,21 +256,23 @@ def check_world(model: Model, world: World) -> None:
         if worker.phase in HOLDING and not worker.ended:
             name = (f"t{worker.task}", str(worker.nonce))
             require(name in facts.held, "S1 only its owner or time takes a lock away", world)
-    faults = model.config.faults - world.left
     require(max(world.effects) <= 1, "S2 one effect a task", world)
-    for spec, calls in zip(model.config.tasks, world.calls, strict=True):
-        # A second copy of a task that went on as a retry is not known as done: it waits again.
-        # So does a task that was called under an older version, which asked for less.
-        most = 1 + faults * (1 if spec.retries_as is None else 2) + (spec.becomes is not None)
-        # A lost lock puts its message back, also when another delivery was just dead-lettered.
-        most += model.config.most_lost > 0
-        most += model.config.most_calls * (1 + faults) if spec.unknown else 0
-        # Who comes too late to its turn is called once more, when the one that was faster is gone.
-        most += len(model.config.tasks) if spec.unanswered or spec.foreign else 0
-        require(calls <= most, "S5 one wake a task, and one a fault", world)
     for task in owed(model, world) - on_the_way(world):
         if f"t{task}" not in facts.carried:
             raise Violation("S8 nobody carries a task whose callbacks were not published", world)
+
+
+def most_calls(model: Model, task: int, left: int) -> int:
+    """How often *task* may have been called where *left* faults are left."""
+    spec, faults = model.config.tasks[task], model.config.faults - left
+    # A second copy of a task that went on as a retry is not known as done: it waits again.
+    # So does a task that was called under an older version, which asked for less.
+    most = 1 + faults * (1 if spec.retries_as is None else 2) + (spec.becomes is not None)
+    # A lost lock puts its message back, also when another delivery was just dead-lettered.
+    most += model.config.most_lost > 0
+    most += model.config.most_calls * (1 + faults) if spec.unknown else 0
+    # Who comes too late to its turn is called once more, when the one that was faster is gone.
+    return most + (len(model.config.tasks) if spec.unanswered or spec.foreign else 0)
 
 
 def on_the_way(world: World) -> set[int]:
