@@ -1,4 +1,4 @@
-"""The broker is killed in the instant in which a running task publishes its own message again.
+"""The broker is gone in the instant in which a running task publishes its own message again.
 
 The worker stands still right before the publish until the broker is gone.
 """
@@ -15,7 +15,7 @@ from celery_dlock import lock
 from celery_dlock.runtime import runtime
 from tests.services import faults
 from tests.services.brokers import close, kept_in_sqlite, over_rabbitmq, over_redis
-from tests.services.durable import Server, all_are_done, durable, kinds, no_copy_is_left
+from tests.services.durable import Way, all_are_done, kinds, no_copy_is_left, sometimes_away
 from tests.services.lab import Lab
 from tests.services.redelivery import deliver_again
 from tests.services.redis import RedisServer
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=kinds("redis", "rabbitmq"))
-def broker(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with durable(request.param) as server:
+def broker(request: pytest.FixtureRequest) -> Iterator[RedisServer | Way]:
+    with sometimes_away(request, request.param) as server:
         yield server
 
 
@@ -37,7 +37,7 @@ def late(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, broker: Server, late: bool) -> Iterator[Lab]:
+def lab(tmp_path: Path, broker: RedisServer | Way, late: bool) -> Iterator[Lab]:
     redis = isinstance(broker, RedisServer)
     config = over_redis(broker.port) if redis else over_rabbitmq(broker.url)
     lab = Lab(
@@ -55,7 +55,7 @@ def lab(tmp_path: Path, broker: Server, late: bool) -> Iterator[Lab]:
 
 @pytest.mark.parametrize("how", ["reschedule", "retry"])
 def test_a_task_outlives_a_broker_that_is_away_as_it_publishes(
-    lab: Lab, broker: Server, late: bool, how: str
+    lab: Lab, broker: RedisServer | Way, late: bool, how: str
 ) -> None:
     with lab.worker("prefork", concurrency=1) as worker, ExitStack() as stack:
         # Given a task that is about to publish itself again

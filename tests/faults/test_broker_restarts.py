@@ -23,33 +23,66 @@ from tests.services.brokers import (
     over_redis,
     purge,
 )
-from tests.services.durable import Server, all_are_done, durable, kinds, no_copy_is_left
+from tests.services.durable import (
+    Server,
+    Way,
+    all_are_done,
+    durable,
+    kinds,
+    no_copy_is_left,
+    sometimes_away,
+)
 from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redelivery import deliver_again
 from tests.services.redis import RedisServer
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
 from tests.services.until import until
+from tests.services.worker import Worker
 
 pytestmark = pytest.mark.slow
 
 
+Broker = Server | Way
+
+
 @pytest.fixture(params=kinds("redis", "rabbitmq", "quorum"))
-def broker(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with durable(request.param) as server:
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, kind: str) -> Iterator[Broker]:
+    """One that is away for a while."""
+    with sometimes_away(request, kind) as server:
         yield server
 
 
 @pytest.fixture
-def lab(request: pytest.FixtureRequest, tmp_path: Path, broker: Server) -> Iterator[Lab]:
+def lab(tmp_path: Path, broker: Broker, kind: str) -> Iterator[Lab]:
+    yield from make_lab(tmp_path, broker, kind)
+
+
+@pytest.fixture
+def own_broker(kind: str) -> Iterator[Server]:
+    """One whose process dies, and starts with what is on its disk."""
+    with durable(kind) as server:
+        yield server
+
+
+@pytest.fixture
+def own_lab(tmp_path: Path, own_broker: Server, kind: str) -> Iterator[Lab]:
+    yield from make_lab(tmp_path, own_broker, kind)
+
+
+def make_lab(folder: Path, broker: Broker, kind: str) -> Iterator[Lab]:
     if isinstance(broker, RedisServer):
         config = over_redis(broker.port)
     else:
-        quorum = "quorum" in request.node.callspec.params.values()
-        config = (over_quorum_queues if quorum else over_rabbitmq)(broker.url)
-    celery = {**config, **kept_in_sqlite(tmp_path)}
+        config = (over_quorum_queues if kind == "quorum" else over_rabbitmq)(broker.url)
+    celery = {**config, **kept_in_sqlite(folder)}
     options = {"lock": {"policy": "queue"}, "task": {"acks_late": True}}
-    lab = Lab(tmp_path, {"celery": celery, **options})
+    lab = Lab(folder, {"celery": celery, **options})
     yield lab
     close(lab.app)
 
@@ -68,13 +101,13 @@ def kill(broker: Server, lab: Lab) -> None:
     broker.kill()
 
 
-def test_a_broker_that_is_away_when_the_next_one_is_woken(lab: Lab, broker: Server) -> None:
+def test_a_broker_that_is_away_when_the_next_one_is_woken(lab: Lab, broker: Broker) -> None:
     with lab.worker("prefork", concurrency=2) as worker:
         # Given a body and messages that wait for it
         held(lab, "42")
         sent = send(lab, 4)
         # When the body ends, and calls the next one, while there is no broker
-        kill(broker, lab)
+        broker.kill()
         lab.go("42")
         until("it is called", lambda: runtime(lab.app).backend.peek("order:42").grants)
         until("in vain", lambda: "could not be woken" in worker.log)
@@ -90,26 +123,43 @@ def test_a_broker_that_is_away_when_the_next_one_is_woken(lab: Lab, broker: Serv
         nothing_is_left(lab, "42")
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
 def test_a_broker_that_is_killed_with_a_woken_message_in_it(
-    lab: Lab, broker: Server, lost: bool
+    own_lab: Lab, own_broker: Server
 ) -> None:
+    lab = own_lab
     with lab.worker("prefork", concurrency=1) as worker:
         # Given messages that wait, and one of them called while no worker is there
-        with lock("order:42", app=lab.app, timeout=0):
-            sent = send(lab, 4)
-            worker.stop()
-        until("it is called", lambda: left(lab.app) == 1)
-        # When the broker is killed and comes back, with the call or without
-        kill(broker, lab)
-        broker.start()
+        sent = one_is_called(lab, worker)
+        # When the broker is killed and comes back
+        kill(own_broker, lab)
+        own_broker.start()
         until("the call is there again", lambda: left(lab.app) == 1)
-        if lost:
-            assert purge(lab.app) == 1
         # Then all run in their turn
-        worker.start()
-        until("all are done", lambda: all_are_done(worker, sent), timeout=60)
-        assert done(sent) == [1, 2, 3, 4]
-        until("no copy is left", lambda: no_copy_is_left(worker, lab))
-        assert numbers(lab, "42") == [1, 2, 3, 4]
-        nothing_is_left(lab, "42")
+        all_run(lab, worker, sent)
+
+
+def test_a_woken_message_that_the_broker_has_lost(lab: Lab) -> None:
+    with lab.worker("prefork", concurrency=1) as worker:
+        # Given messages that wait, and one of them called while no worker is there
+        sent = one_is_called(lab, worker)
+        # When the call is lost
+        assert purge(lab.app) == 1
+        # Then all run in their turn
+        all_run(lab, worker, sent)
+
+
+def one_is_called(lab: Lab, worker: Worker) -> list[AsyncResult]:
+    with lock("order:42", app=lab.app, timeout=0):
+        sent = send(lab, 4)
+        worker.stop()
+    until("it is called", lambda: left(lab.app) == 1)
+    return sent
+
+
+def all_run(lab: Lab, worker: Worker, sent: list[AsyncResult]) -> None:
+    worker.start()
+    until("all are done", lambda: all_are_done(worker, sent), timeout=60)
+    assert done(sent) == [1, 2, 3, 4]
+    until("no copy is left", lambda: no_copy_is_left(worker, lab))
+    assert numbers(lab, "42") == [1, 2, 3, 4]
+    nothing_is_left(lab, "42")

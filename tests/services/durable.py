@@ -10,6 +10,7 @@ expects).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,12 +18,41 @@ from celery.result import AsyncResult
 
 from tests.services.brokers import left
 from tests.services.lab import Lab
+from tests.services.ports import free_ports
+from tests.services.proxy import proxy_to
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redis import RedisServer
 from tests.services.require import require
+from tests.services.started import Started
 from tests.services.worker import Worker
 
 Server = RedisServer | RabbitMQServer
+
+
+class Way(Started):
+    """A way to the node of the whole run, for who can only tell that it leads nowhere.
+
+    When it is killed connections end and new ones are refused, as with a node's own end, and the
+    node delivers again what was not acknowledged. What a node finds on its disk is not asked.
+    """
+
+    def __init__(self, node: RabbitMQServer) -> None:
+        self._node = node
+        self._open = ExitStack()
+        (self.port,) = free_ports(1)
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def start(self) -> None:
+        self._open.enter_context(proxy_to(self._node.port, self.port))
+
+    def kill(self) -> None:
+        self._open.close()
+
+    def stop(self) -> None:
+        self.kill()
 
 
 def kinds(*names: str) -> list[Any]:
@@ -40,6 +70,14 @@ def durable(kind: str) -> Server:
         return RedisServer("--appendonly", "yes")
     require("rabbitmq")
     return RabbitMQServer()
+
+
+def sometimes_away(request: pytest.FixtureRequest, kind: str) -> RedisServer | Way:
+    """As :func:`durable`, where it is enough that clients find no broker for a while."""
+    if kind == "redis":
+        require("redis")
+        return RedisServer("--appendonly", "yes")
+    return Way(request.getfixturevalue("rabbitmq_server"))
 
 
 def all_are_done(worker: Worker, sent: Iterable[AsyncResult]) -> bool:

@@ -15,16 +15,16 @@ Matches = Callable[[bytes], bool]
 
 
 class Proxy:
-    """Forwards to *port* on loopback, the ``target``; ``port`` is where it listens."""
+    """Forwards to *port* on loopback, the ``target``; ``port`` is where it listens, *at* or any."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, at: int = 0) -> None:
         self.nonsense: bytes | None = None
         self.lost: list[bytes] = []
         self.target = port
         self._mutex = threading.Lock()
         self._to_lose = 0
         self._matches: Matches = lambda request: True
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", at))
         self._open: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
 
@@ -94,9 +94,9 @@ class Proxy:
 
 
 @contextmanager
-def proxy_to(port: int) -> Iterator[Proxy]:
+def proxy_to(port: int, at: int = 0) -> Iterator[Proxy]:
     """A proxy that serves for the time of the block."""
-    proxy = Proxy(port)
+    proxy = Proxy(port, at)
     thread = threading.Thread(target=proxy.serve, daemon=True)
     thread.start()
     try:
@@ -104,3 +104,4 @@ def proxy_to(port: int) -> Iterator[Proxy]:
     finally:
         proxy.close()
         thread.join()
+        proxy.cut()  # who was taken in the last moment
