@@ -28,6 +28,7 @@ WHOLE = (
     Config("copies", (Task(WaitMode.PLACE),), faults=2, shared_ack=True),
     Config("a retry", (Task(retries_as=2, reserves=True), Task(looks=True), Task())),
     Config("dead", (Task(unknown=True, revocable=True), Task(foreign=True)), most_calls=2),
+    Config("handed back", (Task(), Task(foreign=True)), faults=1),
 )
 
 
