@@ -21,7 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -80,6 +80,10 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
 
 def start(
     command: Sequence[str], output: IO[bytes], env: Mapping[str, str]
@@ -93,16 +97,28 @@ def start(
         return subprocess.Popen(
             command, stdout=output, stderr=output, env=env, start_new_session=True
         )
+    return fork(command, output, env)
+
+
+def fork(command: Sequence[str], output: IO[bytes], env: Mapping[str, str]) -> Forked:
+    """As :func:`start`, whatever the module is."""
+    return ask(_server(os.getpid()), command, output.fileno(), env)
+
+
+def ask(
+    server: socket.socket, command: Sequence[str], output: int, env: Mapping[str, str]
+) -> Forked:
+    """Have the process at the other end of *server* fork one for us."""
     here, there = socket.socketpair()
     with there:
         request = json.dumps({"argv": command[2:], "env": {**env}, "cwd": str(Path.cwd())})
-        _server(os.getpid())(request.encode(), [there.fileno(), output.fileno()])
+        socket.send_fds(server, [request.encode()], [there.fileno(), output])
     return Forked(here)
 
 
 @cache
-def _server(pid: int) -> Callable[[bytes, list[int]], None]:
-    """How to ask the fork server of this process, which *pid* is."""
+def _server(pid: int) -> socket.socket:
+    """Where the fork server of this process is asked, which *pid* is."""
     here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with there:
         server = subprocess.Popen(
@@ -115,11 +131,8 @@ def _server(pid: int) -> Callable[[bytes, list[int]], None]:
         here.close()
         server.wait()
 
-    def ask(request: bytes, descriptors: list[int]) -> None:
-        socket.send_fds(here, [request], descriptors)
-
     atexit.register(close)
-    return ask
+    return here
 
 
 def serve(asked: socket.socket) -> dict[str, Any] | None:
@@ -154,10 +167,10 @@ def keep(teller: socket.socket, output: int) -> bool:
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
         os.close(output)
+        with contextlib.suppress(OSError):  # nobody may want to know
+            teller.sendall(b"%d\n" % os.getpid())  # who hears it may signal the group
         return True
     os.close(output)
-    with contextlib.suppress(OSError):  # nobody may want to know
-        teller.sendall(b"%d\n" % pid)
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert ended is not None
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

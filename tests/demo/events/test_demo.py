@@ -1,4 +1,4 @@
-"""The demo as its user starts it: to the end, interrupted, and with the library broken."""
+"""The demo, once as its user starts it: to the end, interrupted, and with the library broken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,25 @@ def demo(tmp_path: Path) -> Command:
     return Command(tmp_path, "example_project.events.demo")
 
 
-def test_it_shows_that_every_promise_holds_and_leaves_nothing(demo: Command) -> None:
+INTERRUPTED = {
+    "are starting": signal.SIGINT,
+    "0 of 500": signal.SIGINT,
+    "killed worker": signal.SIGHUP,
+    "stopped worker": signal.SIGTERM,
+    "closing": signal.SIGINT,
+}
+
+
+def test_interrupted_anywhere_it_leaves_nothing_and_the_next_run_shows_every_promise(
+    demo: Command,
+) -> None:
+    for moment, number in INTERRUPTED.items():
+        with demo.forked() as process:
+            until(moment, lambda moment=moment: moment in demo.output)  # type: ignore[misc]
+            assert len(demo.processes()) > 3
+            os.kill(process.pid, number)
+            assert process.wait(60) == 130, demo.output
+            demo.check_nothing_is_left()
     with demo.started() as process:
         assert process.wait(200) == 0, demo.output
         demo.check_nothing_is_left()
@@ -27,29 +45,6 @@ def test_it_shows_that_every_promise_holds_and_leaves_nothing(demo: Command) -> 
     assert "500 of 500" in demo.output
     assert "killed worker" in demo.output
     assert "goes on after" in demo.output
-
-
-def interrupt(demo: Command, number: signal.Signals, moment: str) -> None:
-    with demo.started() as process:
-        until(moment, lambda: moment in demo.output)
-        assert len(demo.processes()) > 1
-        process.send_signal(number)
-        assert process.wait(60) == 130, demo.output
-        demo.check_nothing_is_left()
-
-
-def test_interrupted_anywhere_it_leaves_nothing_and_the_next_run_works(demo: Command) -> None:
-    for moment in ("are starting", "0 of 500", "killed worker", "stopped worker", "closing"):
-        interrupt(demo, signal.SIGINT, moment)
-    with demo.started() as process:
-        assert process.wait(200) == 0, demo.output
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_asked_to_end_while_a_worker_is_stopped_it_leaves_nothing(
-    demo: Command, number: signal.Signals
-) -> None:
-    interrupt(demo, number, "stopped worker")
 
 
 DEFECTS = {
@@ -77,11 +72,9 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_it_fails_when(demo: Command, defect: str, tmp_path: Path) -> None:
+def test_it_fails_when(demo: Command, defect: str) -> None:
     patch, verdict = DEFECTS[defect]
-    (tmp_path / "sitecustomize.py").write_text(patch)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    with demo.started(PYTHONPATH=path) as process:
+    with demo.forked(DEFECT=patch) as process:
         assert process.wait(200) == 1, demo.output
     assert verdict in demo.output
     assert "what it has left is in" in demo.output

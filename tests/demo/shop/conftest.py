@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from celery import _state
@@ -17,11 +18,24 @@ from sqlalchemy import select
 
 from example_project import journal, workers
 from example_project.workers import Worker
+from tests.services import fork_server
 from tests.services.databases import own_database
 from tests.services.until import until
 
 APP = "example_project.shop.app"
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.server("postgresql"))
+
+
+class Forking:
+    """As much of :mod:`subprocess` as starts a worker: these need not import Celery."""
+
+    DEVNULL, STDOUT = subprocess.DEVNULL, subprocess.STDOUT
+
+    @staticmethod
+    def Popen(  # noqa: N802
+        command: Sequence[str], *, env: Mapping[str, str], stdout: IO[bytes], **_: object
+    ) -> fork_server.Forked:
+        return fork_server.fork(command, stdout, env)
 
 
 class Shop:
@@ -84,6 +98,7 @@ def _shop(folder: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Itera
     finalizers = set(_state._on_app_finalizers)
     monkeypatch.setenv("SHOP_DIR", str(folder))
     monkeypatch.setenv("SHOP_DATABASE", database)
+    monkeypatch.setattr(workers, "subprocess", Forking)
     _forget()
     shop = Shop(folder, database)
     try:

@@ -1,12 +1,10 @@
-"""The comparison as its user starts it: who has a fence is right, the others are not."""
+"""The comparison, once as its user starts it: who has a fence is right, the others are not."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 
 from example_project.compare.__main__ import as_expected
 from example_project.compare.figures import FILE, Figures
-from tests.demo.command import ROOT, Command
+from tests.demo.command import Command
 from tests.services.until import until
 
 RIGHT = Figures(
@@ -83,9 +81,9 @@ def test_only_a_lock_with_a_fence_damages_nothing(compare: Command) -> None:
 
 @pytest.mark.slow
 def test_interrupted_while_a_worker_is_stopped_it_leaves_nothing(compare: Command) -> None:
-    with compare.started() as process:
+    with compare.forked() as process:
         until("a worker is stopped", lambda: "stopped worker" in compare.output, timeout=120)
-        process.send_signal(signal.SIGINT)
+        os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 130, compare.output
         compare.check_nothing_is_left()
 
@@ -107,10 +105,8 @@ DEFECTS = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_the_fenced_side_is_damaged_when(defect: str, tmp_path: Path) -> None:
     patch, damaged = DEFECTS[defect]
-    (tmp_path / "sitecustomize.py").write_text(patch)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     shop = tmp_path / "shop"
-    env = {**os.environ, "PYTHONPATH": path, "SHOP_DIR": str(shop), "SHOP_DATABASE": ""}
-    line = (sys.executable, "-m", "example_project.compare.side", "tasks")
-    subprocess.run(line, cwd=ROOT, env=env, check=True, timeout=200)
+    side = Command(tmp_path, "example_project.compare.side")
+    with side.forked("tasks", DEFECT=patch, SHOP_DIR=str(shop), SHOP_DATABASE="") as process:
+        assert process.wait(200) == 0, side.output
     assert damaged in Figures(**json.loads((shop / FILE).read_text())).wrong
