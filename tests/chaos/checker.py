@@ -28,7 +28,7 @@ class Check(StrEnum):
     TWICE = "and has it once"
     OVERLAP = "no two live holders"
     TOKENS = "tokens grow"
-    ORDER = "first come, first called"
+    ORDER = "first come, first woken"
     REPEATED = "what is finished does not run again"
     LOCKED = "no key is left locked"
     LEFT = "no message is left behind"

@@ -41,7 +41,7 @@ class FreesWhoeverHolds(Copy):
 
 
 class LetsNewcomersOvertake(Copy):
-    """Who comes while the key is free has it, whoever was called or waits."""
+    """Who comes while the key is free has it, whoever was woken or waits."""
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
         operation = Enter(claim, message)
@@ -59,7 +59,7 @@ class LetsNewcomersOvertake(Copy):
 
 
 class WakesNobody(Copy):
-    """Who is called never hears of it, nor is called again."""
+    """Who is woken never hears of it, nor is woken again."""
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
         return replace(super().enter(claim, message), wakes=())

@@ -60,7 +60,7 @@ def left(stage: Stage) -> Iterator[str]:
         state = stage.backend.peek(key.name)
         if _waits(state):
             turns = [grant.task for grant in state.grants if grant.parked]
-            yield f"{state.parked} wait for {key.name}, called are {turns}"
+            yield f"{state.parked} wait for {key.name}, woken are {turns}"
 
 
 def locked(stage: Stage) -> list[str]:

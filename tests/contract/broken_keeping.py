@@ -231,7 +231,7 @@ class ReservesForWhoHasLostItsLock(Broken):
 
 
 class ReservesBesideAMessageThatWaits(Broken):
-    """As it was: the retry had been faster, and nobody called it."""
+    """As it was: the retry had been faster, and nobody woke it."""
 
     noticed_by = "test_a_retry_that_was_faster_and_waits_is_woken"
 

@@ -25,7 +25,7 @@ class _AltersTurns(Broken):
 
 
 class ReservesForWhoNeverComes(_AltersTurns):
-    """Keeps the key for a turn that nobody takes, however often it was called."""
+    """Keeps the key for a turn that nobody takes, however often it was woken."""
 
     noticed_by = "test_the_next_is_woken_when_a_turn_keeps_the_key_no_longer"
 
@@ -48,7 +48,7 @@ class ForgetsThePatienceOfWhoWasCalled(_AltersTurns):
 
 
 class ForgetsWhatWasHandedBack(_AltersTurns):
-    """So that what is for another broker never ends: it counts as never called."""
+    """So that what is for another broker never ends: it counts as never woken."""
 
     noticed_by = "test_a_message_of_another_broker_ends_when_it_has_waited_for_long_enough"
 

@@ -177,5 +177,5 @@ def test_a_release_whose_fate_is_unknown_is_said_again_and_is_no_lost_lock(
         with pytest.raises(BackendUnavailable):
             holding.release()
         # Then it is asked again in the background
-        until("the next one is called", lambda: holding.woken)
+        until("the next one is woken", lambda: holding.woken)
     holding.is_as_if_the_answer_had_come()

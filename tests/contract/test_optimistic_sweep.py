@@ -23,7 +23,7 @@ def test_a_message_is_woken_when_the_process_of_the_holder_is_gone(store: RowsBa
     park(store, "b")
     die(store)
 
-    until("the waiting task is called", lambda: woken(store.sweep()) == ["b"])
+    until("the waiting task is woken", lambda: woken(store.sweep()) == ["b"])
 
 
 def test_what_a_process_has_left_behind_is_cleared_away_some_time(

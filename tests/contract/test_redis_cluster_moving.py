@@ -44,7 +44,7 @@ def move(own_redis_cluster: RedisCluster) -> Move:
 
 
 def wait_for(store: RedisClusterBackend, key: str, ttl: float = 10) -> Wake:
-    """Let task b wait for *key*, which task a holds for *ttl* seconds; how b is called."""
+    """Let task b wait for *key*, which task a holds for *ttl* seconds; how b is woken."""
     running(store.enter(claim("a", key=key, ttl=ttl)))
     store.enter(claim("b", key=key, wait=QUEUE), b"message")
     return Wake(key, "b", b"message")

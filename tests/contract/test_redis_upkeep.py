@@ -68,7 +68,7 @@ def test_a_parked_message_has_no_end(redis_server: RedisServer) -> None:
         state, queue, entries, *_ = store.names("key")
 
         assert {store.lying()[name] for name in (state, queue, entries)} == {-1}
-        # Nor has one whose turn is called and who does not come
+        # Nor has one whose turn is woken and who does not come
         store.backend.leave(claim("holder"), Outcome.DONE)
         running(store.backend.enter(claim("place")))
         assert woken(store.backend.leave(claim("place"), Outcome.DONE)) == ["a"]

@@ -161,7 +161,7 @@ def test_the_queue_waits_for_who_started_while_it_was_away(
     def called() -> list[str]:
         return woken(store.backend.sweep())
 
-    assert until("b is called", called) == ["b"]
+    assert until("b is woken", called) == ["b"]
     running(store.backend.enter(claim("b", wait=QUEUE)))
 
 

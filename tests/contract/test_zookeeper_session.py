@@ -130,7 +130,7 @@ def test_a_killed_process_frees_its_key_with_its_session_and_not_before(
     backend = recipe.build()
     park(backend, "b", ttl=0.5)
 
-    wakes = until("the next is called", lambda: backend.reap("key").wakes, timeout=10)
+    wakes = until("the next is woken", lambda: backend.reap("key").wakes, timeout=10)
 
     assert [wake.task for wake in wakes] == ["b"]
     assert running(backend.enter(claim("b", wait=QUEUE, ttl=0.5))).token > dead.token

@@ -61,7 +61,7 @@ def _dies_again_and_again() -> Operations:
 
 
 def _dies_and_is_not_dead_lettered() -> Operations:
-    """Who was called to end is ended, and a copy of who runs once more waits for how that ends."""
+    """Who was woken to end is ended, and a copy of who runs once more waits for how that ends."""
     mine = _claim("a", QUEUE, keep=True)
     dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)] * MAX_LOST_RUNS
     ends = [("cancel", KEY, "a"), _enter(mine), _leave(mine, Outcome.DONE)]
@@ -86,7 +86,7 @@ def _dies_before_it_waits() -> Operations:
 
 
 def _nobody_reads_it() -> Operations:
-    """A message that is called in vain is dead-lettered, and the next one is called."""
+    """A message that is woken in vain is dead-lettered, and the next one is woken."""
     holder = _claim("a")
     in_vain = [("dead_letter", KEY, "b", Cause.UNREADABLE), _pass(700), REAP]
     queue = [_enter(holder), _enter(_claim("b", QUEUE)), _enter(_claim("c", QUEUE))]
@@ -153,13 +153,13 @@ def _kept_in_turn() -> Operations:
 
 
 def _revoked() -> Operations:
-    """Who waits, who was called, who ends already, who runs, who is kept and who has a place."""
+    """Who waits, who was woken, who ends already, who runs, who is kept and who has a place."""
     cancel = [("cancel", KEY, task) for task in "abcdp"]
     runs = [_enter(_claim("a", QUEUE, keep=True)), _enter(_claim("p", PLACE))]
     late = _enter(_claim("d", QUEUE, gives_up=SECOND))
     waits = [_enter(_claim("b", QUEUE)), _enter(_claim("c", QUEUE)), late, _pass(1), REAP]
     ends = [_enter(_claim(task, QUEUE)) for task in "bcd"]
-    # The key is reserved for the place, and revoked is who was called behind it
+    # The key is reserved for the place, and revoked is who was woken behind it
     again = [_enter(_claim("e", QUEUE)), _enter(_claim("f", QUEUE)), _leave(_claim("a", QUEUE))]
     called = [*cancel, _enter(_claim("p")), _leave(_claim("p")), ("cancel", KEY, "e"), REAP]
     return [*runs, *waits, *cancel, *ends, *cancel, _pass(2), *again, *called, _pass(700), SWEEP]
@@ -173,7 +173,7 @@ def _published() -> Operations:
 
 
 def _published_while_it_runs() -> Operations:
-    """Its message is a shadow, which is called when the run was lost; a look is told the same."""
+    """Its message is a shadow, which is woken when the run was lost; a look is told the same."""
     mine, again = _claim("a", QUEUE, done_ttl=9 * SECOND), _claim("a", ENQUEUE, "2")
     looks = [_enter(_claim("a", LOOK, "3")), _enter(again), _enter(_claim("a", LOOK, "3"))]
     lost = [_pass(4), SWEEP, _enter(again), _leave(mine, Outcome.DONE), _enter(again)]
@@ -220,7 +220,7 @@ def _retry_was_faster() -> Operations:
 
 
 def _retry_was_faster_still() -> Operations:
-    """It runs, or was called, in the other slot before its forerunner has left."""
+    """It runs, or was woken, in the other slot before its forerunner has left."""
     mine, retry = _claim("a", successor="c", limit=2), _claim("c", QUEUE, limit=2)
     other, again = _claim("h", limit=2), _claim("c", QUEUE, "2", limit=2)
     runs = [_enter(mine), _enter(retry), _leave(mine), _enter(again), _enter(other), _leave(other)]

@@ -173,7 +173,7 @@ class Twin:
 
 
 def calls(reply: Any) -> list[int]:
-    """How often each of the wakes was called: two wakes are equal without that."""
+    """How often each of the wakes was woken: two wakes are equal without that."""
     return [wake.woken for wake in reply.wakes]
 
 

@@ -1,4 +1,4 @@
-"""The broker is killed and comes back while messages wait in the store, or have been called.
+"""The broker is killed and comes back while messages wait in the store, or have been woken.
 
 A call that the broker lost, or never got, is repeated; what it kept is not run twice.
 """
@@ -106,10 +106,10 @@ def test_a_broker_that_is_away_when_the_next_one_is_woken(lab: Lab, broker: Brok
         # Given a body and messages that wait for it
         held(lab, "42")
         sent = send(lab, 4)
-        # When the body ends, and calls the next one, while there is no broker
+        # When the body ends, and wakes the next one, while there is no broker
         broker.kill()
         lab.go("42")
-        until("it is called", lambda: runtime(lab.app).backend.peek("order:42").grants)
+        until("it is woken", lambda: runtime(lab.app).backend.peek("order:42").grants)
         until("in vain", lambda: "could not be woken" in worker.log)
         broker.start()
         worker.start_if_gone()
@@ -128,31 +128,31 @@ def test_a_broker_that_is_killed_with_a_woken_message_in_it(
 ) -> None:
     lab = own_lab
     with lab.worker("prefork", concurrency=1) as worker:
-        # Given messages that wait, and one of them called while no worker is there
-        sent = one_is_called(lab, worker)
+        # Given messages that wait, and one of them woken while no worker is there
+        sent = one_is_woken(lab, worker)
         # When the broker is killed and comes back
         kill(own_broker, lab)
         own_broker.start()
-        until("the call is there again", lambda: left(lab.app) == 1)
+        until("the woken message is there again", lambda: left(lab.app) == 1)
         # Then all run in their turn
         all_run(lab, worker, sent)
 
 
 def test_a_woken_message_that_the_broker_has_lost(lab: Lab) -> None:
     with lab.worker("prefork", concurrency=1) as worker:
-        # Given messages that wait, and one of them called while no worker is there
-        sent = one_is_called(lab, worker)
-        # When the call is lost
+        # Given messages that wait, and one of them woken while no worker is there
+        sent = one_is_woken(lab, worker)
+        # When the woken message is lost
         assert purge(lab.app) == 1
         # Then all run in their turn
         all_run(lab, worker, sent)
 
 
-def one_is_called(lab: Lab, worker: Worker) -> list[AsyncResult]:
+def one_is_woken(lab: Lab, worker: Worker) -> list[AsyncResult]:
     with lock("order:42", app=lab.app, timeout=0):
         sent = send(lab, 4)
         worker.stop()
-    until("it is called", lambda: left(lab.app) == 1)
+    until("it is woken", lambda: left(lab.app) == 1)
     return sent
 
 

@@ -64,13 +64,13 @@ def test_a_worker_that_does_not_know_the_name_leaves_it_to_those_that_do(
         with lock("order:42", app=lab.app, timeout=0):
             sent = [lab.app.tasks["pay"].delay("42") for _ in range(2)]
             until("they wait", lambda: state(lab, "42").parked == 2)
-            # When the first is called, and a worker takes it that does not know its task
+            # When the first is woken, and a worker takes it that does not know its task
             old.pause()
             new = workers.enter_context(renamed(lab, alias=False))
         until("it is not known", lambda: UNKNOWN in new.log)
         new.kill()
         old.resume()
-        # Then it is called again, and both run where they are known
+        # Then it is woken again, and both run where they are known
         until("both are paid", lambda: paid_once(effects, sent))
         all_have_ended(sent)
         nothing_is_left(lab, ["42"])

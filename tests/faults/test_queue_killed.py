@@ -115,7 +115,7 @@ def test_the_worker_that_parks_is_killed(
 
 
 def test_the_woken_message_is_lost_in_the_broker(make_lab: MakeLab, effects: Effects) -> None:
-    # Given a worker that publishes the call, And is gone before it takes it
+    # Given a worker that publishes a woken message, And is gone before it takes it
     lab = make_lab(lock={"policy": "queue"}, faults=[faults.kill("after", WAKE)], sweeps=False)
     with lab.worker("prefork", concurrency=2) as worker:
         sent = one_runs_and_one_waits(lab)

@@ -45,7 +45,7 @@ def test_a_message_of_the_other_app_is_left_to_that_app(
         until("it waits", lambda: state(one, "42").parked == 1)
         # When the first is through, and calls it
         one.go("first")
-        until("it is called", lambda: state(one, "42").grants)
+        until("it is woken", lambda: state(one, "42").grants)
         assert first.stop() == 0
         # Then it comes through its own broker, and to its own worker
         all_have_ended([mine, theirs])

@@ -61,7 +61,7 @@ def test_the_older_one_leaves_to_the_newer_one_what_that_has_parked(
             coming.stop()
             older = workers.enter_context(lab.worker("threads", 4))
         # When the older one calls it again
-        until("it is called", lambda: "schema 2" in older.log)
+        until("it is woken", lambda: "schema 2" in older.log)
         # Then it is left where it is, and what works on other keys goes on
         elsewhere = lab.app.tasks["pay"].delay("41")
         all_have_ended([elsewhere])

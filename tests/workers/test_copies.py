@@ -221,7 +221,7 @@ def test_a_run_that_lost_its_lock_leaves_its_message_to_the_queue_alone(desk: De
     result = charge.delay("42")
     desk.deliver()
 
-    # Then it was called from the queue, And not published a second time
+    # Then it was woken from the queue, And not published a second time
     assert desk.size() == 1
     desk.deliver()
     assert result.get() == "charged"

@@ -83,7 +83,7 @@ def test_after_some_wakes_it_is_dead_lettered_and_the_next_one_runs(
         receiver(sender=Consumer(desk.app), message=message, name="charge", id=useless.id)
         message = called_again(desk, clock) if calls < WAKES_BEFORE_DEAD else desk.take()
 
-    # Then it is dead, And the next one was called, And runs
+    # Then it is dead, And the next one was woken, And runs
     (letter,) = store(desk).dead()
     assert (letter.key, letter.dead.task, letter.dead.cause) == (KEY, f"{useless.id}:0:0", cause)
     assert [event.cause for event in desk.happened(DeadLettered)] == [cause]
@@ -162,7 +162,7 @@ class Refuses:
 def test_a_message_that_cannot_be_published_is_dead_lettered_and_not_for_want_of_a_broker(
     desk: Desk, charge: LockedTask, clock: ManualClock, error: Exception, dead: bool
 ) -> None:
-    # Given two tasks that wait for a key, And the first is called
+    # Given two tasks that wait for a key, And the first is woken
     first, second = charge.delay("42", 1), charge.delay("42", 2)
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
@@ -178,7 +178,7 @@ def test_a_message_that_cannot_be_published_is_dead_lettered_and_not_for_want_of
         if store(desk).dead():
             break
 
-    # Then it is dead if it is to blame, else it is called without end
+    # Then it is dead if it is to blame, else it is woken without end
     causes = [(b.dead.task, b.dead.cause) for b in store(desk).dead()]
     assert causes == ([(f"{first.id}:0:0", Cause.UNPUBLISHABLE)] if dead else [])
     again = called_again(desk, clock)

@@ -55,7 +55,7 @@ def test_what_is_put_back_and_woken_at_once_waits_behind_the_keys_that_are_given
 
     def slowly(claim: Claim, outcome: Outcome, message: bytes | None = None) -> Reply[LeaveVerdict]:
         if claim.key == "b" and len(runs) == 1:
-            desk.deliver()  # its message is called from the queue of the first of them by now
+            desk.deliver()  # its message is woken from the queue of the first of them by now
             assert store.peek("b").parked == 1
         return leave(claim, outcome, message)
 
@@ -90,7 +90,7 @@ def test_a_store_that_hears_late_that_the_run_before_has_left_keeps_what_waits(
     desk.deliver_all()
     assert store.peek("b").parked == 1
     hears = True
-    until("it is called", desk.size)
+    until("it is woken", desk.size)
     assert not store.peek("b").holders
     # Then it runs
     desk.deliver_all()

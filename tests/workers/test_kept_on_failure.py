@@ -118,7 +118,7 @@ def test_a_copy_that_waits_behind_the_failure_runs_for_the_broker_may_not_have_i
     charge.apply_async(("42",), task_id="one")
     desk.deliver()
 
-    # Then it is called
+    # Then it is woken
     desk.deliver()
     assert desk.result("one").get() == "charged"
     assert nothing_is_left(desk)
@@ -145,7 +145,7 @@ def test_nor_is_it_the_end_where_the_task_failed_for_its_key(desk: Desk, policy:
 
 
 def test_a_turn_is_given_back_by_what_fails_before_its_body(desk: Desk) -> None:
-    # Given a task that is called from its queue, And fails in before_start
+    # Given a task that is woken from its queue, And fails in before_start
     class Failing(LockedTask):
         abstract = True
 

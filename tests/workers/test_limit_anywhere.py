@@ -72,7 +72,7 @@ def opened(policy: Policy, *, loses: bool) -> Iterator[tuple[Desk, Ran, LockedTa
         (is_woken, Queue(), False),
         (runs, Queue(), True),
     ],
-    ids=["it is parked", "it is rescheduled", "it was called", "it is put back"],
+    ids=["it is parked", "it is rescheduled", "it was woken", "it is put back"],
 )
 def test_at_whatever_instant_the_limit_strikes_a_failure_is_final(
     scenario: Scenario, policy: Policy, loses: bool

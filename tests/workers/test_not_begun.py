@@ -1,4 +1,4 @@
-"""A task is called from its queue, and ends before it asks for its lock: its turn is the next's."""
+"""A task is woken from its queue, and ends before it asks for its lock: its turn is the next's."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def charge(desk: Desk, ran: list[int]) -> LockedTask:
 
 
 def two_that_wait(desk: Desk, charge: LockedTask) -> Any:
-    """The result of the first of them, which has been called."""
+    """The result of the first of them, which has been woken."""
     with lock(KEY, app=desk.app, timeout=0):
         first = charge.delay("42", 1)
         charge.delay("42", 2)

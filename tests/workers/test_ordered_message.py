@@ -132,7 +132,7 @@ def test_signals_are_sent_once_and_where_it_is_published(desk: Desk, charge: Loc
     ):
         result = charge.delay("42")
         assert seen == [("before", result.id), ("after", result.id)]
-    # And it is not published a second time when it is called
+    # And it is not published a second time when it is woken
     message = desk.take()
     assert message is not None
     assert message.headers["tenant"] == "blue", "a receiver has its say"

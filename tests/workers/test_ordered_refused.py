@@ -108,7 +108,7 @@ def test_published_again_under_its_id_it_has_one_place(
         for _ in range(3):
             charge.apply_async(("42", 1), task_id="one")
         assert peek(desk).parked == 1
-    charge.apply_async(("42", 1), task_id="one")  # now it is called
+    charge.apply_async(("42", 1), task_id="one")  # now it is woken
     assert desk.size() == 1
     desk.deliver()
     charge.apply_async(("42", 1), task_id="one")  # and now it is done

@@ -67,7 +67,7 @@ def test_a_turn_at_a_key_that_the_task_does_not_have_any_more_is_given_back(desk
     with lock("old:42", app=desk.app, timeout=0):
         desk.deliver()
     prefix = "new:"
-    # When it is called
+    # When it is woken
     desk.deliver()
     # Then nobody waits for its turn at the old one
     assert result.get() == 0
@@ -76,7 +76,7 @@ def test_a_turn_at_a_key_that_the_task_does_not_have_any_more_is_given_back(desk
 def test_a_turn_that_is_kept_goes_when_its_task_ends(
     desk: Desk, charge: LockedTask, ran: Ran
 ) -> None:
-    # Given a task that was called for the stock and waits for the order
+    # Given a task that was woken for the stock and waits for the order
     with lock("stock", app=desk.app, timeout=0):
         result = charge.delay("42", 0)
         desk.deliver()
@@ -86,7 +86,7 @@ def test_a_turn_that_is_kept_goes_when_its_task_ends(
         (turn,) = store.peek("stock").grants
         (waits,) = store.peek("order:42").waiting
         assert turn.task == waits.task
-        # When it is called to end
+        # When it is woken to end
         runtime(desk.app).wake(store.cancel("order:42", waits.task).wakes)
         desk.deliver_all()
     # Then the stock is free for others

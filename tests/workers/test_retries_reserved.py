@@ -72,7 +72,7 @@ def test_another_waits_until_the_retry_is_through(
     assert second.acknowledged
     assert state(desk).parked == 1
     desk.deliver()  # the retry, now due
-    desk.deliver()  # the second is called
+    desk.deliver()  # the second is woken
 
     assert ran == [(1, 0), (1, 1), (2, 0)]
     assert state(desk).grants == ()

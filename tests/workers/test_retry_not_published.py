@@ -78,7 +78,7 @@ def test_what_was_parked_runs_when_it_is_due_and_holds_up_nobody_until_then(
     desk.deliver()
     assert result.state == "RETRY"
     assert desk.size() == 0
-    # When the broker is back and the retry is called
+    # When the broker is back and the retry is woken
     call(desk, trouble, clock)
     desk.deliver()
     # Then it waits in the broker for its time, And the key is free
