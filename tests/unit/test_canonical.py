@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time as clock
 from collections import OrderedDict, namedtuple
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -126,6 +127,16 @@ def through(serializer: str, value: Any) -> Any:
 )
 def test_a_value_has_one_text_before_and_after_the_message(serializer: str, value: Any) -> None:
     assert render(through(serializer, value)) == render(value)
+
+
+def test_an_instant_is_the_same_on_a_host_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    clock.tzset()
+    try:
+        assert render(NOON.replace(tzinfo=PARIS)) == "2026-07-01T10%3A00%3A00.000005+00%3A00"
+    finally:
+        monkeypatch.undo()
+        clock.tzset()
 
 
 @pytest.mark.parametrize("value", [NOON.replace(tzinfo=UTC), NOON.replace(tzinfo=PARIS)], ids=repr)
