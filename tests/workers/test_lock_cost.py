@@ -77,5 +77,5 @@ def test_below_a_lock_that_is_lost_no_other_key_is_asked_for(desk: Desk, asked: 
 def test_after_the_block_its_lease_is_not_trusted(desk: Desk) -> None:
     with lock("k", app=desk.app) as lease:
         lease.check()
-    with pytest.raises(LockLost, match="given back"):
+    with pytest.raises(LockLost, match="released"):
         lease.check()
