@@ -14,7 +14,7 @@ from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, WaitMode
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.finding import broker_url
+from celery_dlock.ops.doctor.finding import broker_url, place_of
 from celery_dlock.ops.doctor.redis import database, for_redis_py
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
@@ -128,10 +128,15 @@ def test_what_kombu_reads_in_a_url_redis_py_is_told(kombu: str, driver: str) -> 
         ("redis://h/1", "redis://h/0", False),
         ("redis://h:1", "redis://h", False),
         ("redis://h", "redlock://h:1,h:2,h:3/0", False),
+        ("redis://h", "redlock://h:1,[::1]:2,h:3/0", False),
     ],
 )
 def test_two_urls_may_name_one_database(broker: str, store: str, same: bool) -> None:
     assert (database(broker) == database(store)) is same
+
+
+def test_servers_are_told_without_their_login() -> None:
+    assert place_of("redis+cluster://shop:pw@a:1,[::1]:2/0?x=y") == "a:1,[::1]:2/0"
 
 
 RAISED = {"broker_transport_options": {"visibility_timeout": 40_000}}

@@ -115,6 +115,7 @@ def test_a_broker_whose_driver_is_missing_is_not_said_to_be_silent() -> None:
         {"broker_url": "amqp://a@h;amqp://shop:p%40ss%2Fw@rabbit//"},
         {"result_backend": "db+postgresql://shop:p@ss/w@db/shop"},
         {"dlock_url": "redis://h?password=p%40ss%2Fw"},
+        {"dlock_url": "redlock://a,[::1]:2,b?password=p%40ss%2Fw"},
         {"dlock_backend_options": {"sentinel_kwargs": {"password": "p@ss/w"}}},
         {"dlock_backend_options": {"sasl_options": {"password": "p@ss/w"}}},
         {"broker_password": "p@ss/w"},

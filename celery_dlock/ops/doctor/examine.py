@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.ops.doctor.broker import examine_broker
@@ -73,11 +73,8 @@ def _in_url(text: str) -> Iterator[str]:
         for _, password in _LOGIN.findall(url):
             yield password
             yield unquote(password)
-        try:
-            query = parse_qsl(urlsplit(url).query)
-        except ValueError:
-            continue
-        yield from (value for name, value in query if _SECRET.search(name))
+        query = url.partition("?")[2].partition("#")[0]
+        yield from (value for name, value in parse_qsl(query) if _SECRET.search(name))
 
 
 def examine_report(case: Case) -> Iterator[Finding]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from celery_dlock.ops import event_text
 from celery_dlock.settings import Settings
+from celery_dlock.stores.base import servers_of
 
 #: Seconds since 1970 on this host.
 Clock = Callable[[], float]
@@ -58,8 +58,8 @@ def measured(clock: Clock, ask: Callable[[], float], unit: float = 0.0) -> Offse
 
 def place_of(url: str) -> str:
     """Host and path of *url*."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] + parts.path
+    servers, parts = servers_of(url)
+    return servers.rpartition("@")[2] + parts.path
 
 
 def broker_url(conf: Any) -> str:

@@ -305,9 +305,9 @@ def for_redis_py(url: str) -> str:
 
 def database(url: str) -> tuple[str | None, int, str] | None:
     """Host, port and number of a database; ``None`` for a URL that names another thing."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss"):
+    if url.partition("://")[0] not in ("redis", "rediss"):
         return None
+    parts = urlsplit(url)
     return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0"
 
 
