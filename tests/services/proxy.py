@@ -67,10 +67,15 @@ class Proxy:
                 reply_is_lost = threading.Event()
                 args = (server, client, reply_is_lost)
                 threading.Thread(target=self._replies, args=args, daemon=True).start()
-                while request := client.recv(65536):
-                    if self._is_to_be_lost(request):
-                        reply_is_lost.set()
-                    server.sendall(request)
+                try:
+                    while request := client.recv(65536):
+                        if self._is_to_be_lost(request):
+                            reply_is_lost.set()
+                        server.sendall(request)
+                finally:
+                    # Not by a close, which tells nobody while the other thread reads from it
+                    with suppress(OSError):
+                        server.shutdown(socket.SHUT_RDWR)
 
     def _replies(
         self, server: socket.socket, client: socket.socket, reply_is_lost: threading.Event
