@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ class EtcdServer(ServerProcess):
     """One member, alone or of a cluster. *options* are those of its command line.
 
     What it has said it has written stays through a kill, though not through a power cut: it does
-    not wait for the disk. A password is hashed as cheaply as it can be: each client costs one.
+    not wait for the disk. A password is hashed as cheaply as it can be: each client costs one. Its
+    threads do not look for work of each other's: one runs at a time, and has little to do.
     """
 
     program = "etcd"
@@ -75,6 +77,9 @@ class EtcdServer(ServerProcess):
         command += ["--initial-cluster", cluster, "--initial-cluster-state", self._state]
         command += ["--listen-metrics-urls", f"http://127.0.0.1:{self._watched_port}"]
         self.run(*command, *self._options)
+
+    def surroundings(self) -> Mapping[str, Any]:
+        return {**super().surroundings(), "env": {**os.environ, "GOMAXPROCS": "1"}}
 
     @property
     def _data(self) -> Path:
