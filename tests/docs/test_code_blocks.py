@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from tests.docs.page import languages
 from tests.docs.shell import commands
+from tests.docs.warm import server
+from tests.services.fork_server import ask
 from tests.services.require import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,17 +25,26 @@ PAGES = sorted(str(page.relative_to(ROOT)) for files in FILES for page in ROOT.g
 SERVERS = {"docs/how-to/fence-redis-data.rst": "redis"}
 
 
-def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-m", "tests.docs.page", page],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Ended:
+    """What became of a page."""
+
+    returncode: int
+    stdout: str
+
+
+def run(page: Path, folder: Path) -> Ended:
+    module = (sys.executable, "-m", "tests.docs.page", str(page))
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    with TemporaryFile() as output:
+        with contextlib.chdir(folder):
+            process = ask(server(), module, output.fileno(), env)
+        try:
+            code = process.wait()
+        finally:
+            process.terminate()
+        output.seek(0)
+        return Ended(code, output.read().decode())
 
 
 @pytest.mark.parametrize(
