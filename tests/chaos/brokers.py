@@ -6,10 +6,12 @@ themselves. RabbitMQ does when the connection has ended.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 from tests.chaos.stores import DURABLE
+from tests.services.durable import Way
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redis import RedisServer
 from tests.services.until import until
@@ -65,6 +67,21 @@ class RabbitMQ(RabbitMQServer):
     @property
     def settings(self) -> Mapping[str, Any]:
         return {"broker_url": self.url, "broker_transport_options": {"confirm_publish": True}}
+
+
+class WayToRabbitMQ(Way):
+    """To a node that outlives it and the campaign, which has a queue of its own there."""
+
+    loses: ClassVar[bool] = False
+
+    def __init__(self, node: RabbitMQServer) -> None:
+        super().__init__(node)
+        self._queue = f"chaos-{uuid.uuid4().hex}"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        options = {"broker_transport_options": {"confirm_publish": True}}
+        return {"broker_url": self.url, "task_default_queue": self._queue, **options}
 
 
 class QuorumQueues(RabbitMQ):

@@ -41,9 +41,12 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a round runs on. *scheme* is that of a store of SQLite's kind."""
+    """What a round runs on. *scheme* is that of a store of SQLite's kind.
 
-    broker: str = "redis"
+    A broker that has a name is one of the round's own.
+    """
+
+    broker: str | Broker = "redis"
     store: str = "redis"
     ack: str = "late"
     scheme: str = "sqlite"
@@ -103,7 +106,7 @@ class Stage:
 def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
     """Everything is up in the block, and gone after it."""
     with ExitStack() as stack:
-        broker = stack.enter_context(BROKERS[setting.broker]())
+        broker = stack.enter_context(_broker(setting))
         store = _store(setting, folder, stack)
         config = {
             "folder": str(folder),
@@ -144,6 +147,10 @@ def _ends(worker: Worker) -> bool:
     finally:
         worker.kill()
     return True
+
+
+def _broker(setting: Setting) -> Broker:
+    return BROKERS[setting.broker]() if isinstance(setting.broker, str) else setting.broker
 
 
 def _store(setting: Setting, folder: Path, stack: ExitStack) -> Store:

@@ -1,18 +1,31 @@
-"""Short campaigns on the stores of several members: with some of them gone, and with too many."""
+"""Short campaigns on the stores of several members: with some of them gone, and with too many.
+
+The broker that goes away is a way that is cut: it is the members that start again here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.brokers import WayToRabbitMQ
 from tests.chaos.members import MEMBERS
 from tests.chaos.plan import draw
 from tests.chaos.round import play
 from tests.chaos.stage import TTL, Setting, kinds_of
+from tests.services.rabbitmq import RabbitMQServer
 from tests.services.require import require
 
 SERVERS = {"zookeeper": "zookeeper", "etcd": "etcd", "redlock": "redis"}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RabbitMQServer]:
+    require("rabbitmq")
+    with RabbitMQServer() as server:
+        yield server
 
 
 @pytest.mark.slow
@@ -21,10 +34,11 @@ SERVERS = {"zookeeper": "zookeeper", "etcd": "etcd", "redlock": "redis"}
     "store",
     [pytest.param(name, marks=pytest.mark.server(SERVERS[name])) for name in sorted(MEMBERS)],
 )
-def test_what_was_promised_is_kept_while_members_fail(store: str, tmp_path: Path) -> None:
-    for server in ("rabbitmq", SERVERS[store]):
-        require(server)
-    setting = Setting(broker="rabbitmq", store=store)
+def test_what_was_promised_is_kept_while_members_fail(
+    store: str, node: RabbitMQServer, tmp_path: Path
+) -> None:
+    require(SERVERS[store])
+    setting = Setting(broker=WayToRabbitMQ(node), store=store)
 
     figures = play(draw(5, 14.0, kinds_of(setting), TTL), setting, tmp_path)
 
