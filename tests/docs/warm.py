@@ -5,20 +5,16 @@ Here nobody has made an application, as with the fork server of workers: a page 
 
 from __future__ import annotations
 
-import atexit
-import gc
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.services.fork_server import become, keep
+from tests.services.fork_server import become, begun, serve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,45 +45,8 @@ IMPORTED = (
 @cache
 def server() -> socket.socket:
     """Where this process asks for pages, until it ends."""
-    here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
     warns = ("-W", "error::DeprecationWarning:__main__")
-    with there:
-        process = subprocess.Popen(
-            [sys.executable, *warns, "-m", __name__, str(there.fileno())],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            pass_fds=[there.fileno()],
-            start_new_session=True,
-        )
-
-    def close() -> None:
-        here.close()
-        process.wait()
-
-    atexit.register(close)
-    return here
-
-
-def serve(asked: socket.socket) -> Mapping[str, Any] | None:
-    """Fork for each request; returns it in the child, and nothing when no more will come."""
-    gc.collect()
-    gc.freeze()  # or each child copies what its garbage collector looks at
-    keepers: set[int] = set()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 2)
-        keepers -= {keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG)[0]}
-        if not data:
-            return None
-        keeper = os.fork()
-        if keeper == 0:
-            asked.close()
-            with socket.socket(fileno=descriptors[0]) as teller:
-                if keep(teller, descriptors[1]):
-                    return _with_its_path(json.loads(data))
-            os._exit(0)
-        keepers.add(keeper)
-        for descriptor in descriptors:
-            os.close(descriptor)
+    return begun(*warns, "-m", __name__, cwd=ROOT, stdin=subprocess.DEVNULL)
 
 
 def commands_of_this_page() -> socket.socket:
@@ -95,10 +54,10 @@ def commands_of_this_page() -> socket.socket:
     here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         here.close()
-        request = serve(there)
+        request = serve(there, imported=())
         if request is None:
             os._exit(0)
-        become(request)
+        become(_with_its_path(request))
         sys.exit()
     there.close()
     return here
@@ -113,10 +72,8 @@ def _with_its_path(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    for name in IMPORTED:
-        import_module(name)
-    del sys.path[0]  # what -m has put there
     with socket.socket(fileno=int(sys.argv[1])) as pages:
-        page = serve(pages)
+        page = serve(pages, IMPORTED)
     if page is not None:
-        become(page)
+        del sys.path[0]  # what -m has put there
+        become(_with_its_path(page))

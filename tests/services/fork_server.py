@@ -119,12 +119,18 @@ def ask(
 @cache
 def _server(pid: int) -> socket.socket:
     """Where the fork server of this process is asked, which *pid* is."""
+    return begun("-m", __name__)
+
+
+def begun(*module: str, **surroundings: Any) -> socket.socket:
+    """Where the fork server is asked that Python runs as *module*, until this process ends."""
     here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with there:
         server = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(there.fileno())],
+            [sys.executable, *module, str(there.fileno())],
             pass_fds=[there.fileno()],
             start_new_session=True,
+            **surroundings,
         )
 
     def close() -> None:
@@ -135,9 +141,9 @@ def _server(pid: int) -> socket.socket:
     return here
 
 
-def serve(asked: socket.socket) -> dict[str, Any] | None:
+def serve(asked: socket.socket, imported: Sequence[str] = IMPORTED) -> dict[str, Any] | None:
     """Fork for each request; returns it in the child, and nothing when no more will come."""
-    for name in IMPORTED:
+    for name in imported:
         import_module(name)
     gc.collect()
     gc.freeze()  # or each child copies what its garbage collector looks at
