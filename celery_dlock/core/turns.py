@@ -37,14 +37,13 @@ def note_pause(state: KeyState, now: int) -> KeyState:
 
 def drop_expired(state: KeyState, now: int) -> KeyState:
     """Drop expired leases, and reservations of places that never came back."""
-    for holder in state.holders:
-        if holder.frees <= now:
-            state = count_lost(state, holder.task)
-    return replace(
-        state,
-        holders=tuple(h for h in state.holders if h.frees > now),
-        grants=tuple(g for g in state.grants if g.parked or g.due > now),
-    )
+    lost = [h.task for h in state.holders if h.frees <= now]
+    for task in lost:
+        state = count_lost(state, task)
+    grants = tuple(g for g in state.grants if g.parked or g.due > now)
+    if not lost and len(grants) == len(state.grants):
+        return state  # as nearly always
+    return replace(state, holders=tuple(h for h in state.holders if h.frees > now), grants=grants)
 
 
 def _drop_expired_places(state: KeyState, now: int) -> KeyState:
@@ -70,7 +69,9 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
             break
         state = to_grant(state, entry, now)
     state, first = _wake_due(state, now)
-    return state if _has_messages(state) else replace(state, paused=0), (*again, *first)
+    if state.paused and not _has_messages(state):
+        state = replace(state, paused=0)
+    return state, (*again, *first)
 
 
 def due(state: KeyState) -> int | None:
@@ -103,6 +104,8 @@ def _waited_enough(state: KeyState, entry: Waiting | Grant, now: int) -> bool:
 
 def _wake_due(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
     woken = {g.task: _wake(state, g, now) for g in state.grants if g.parked and g.due <= now}
+    if not woken:
+        return state, ()
     state = replace(state, grants=tuple(woken.get(g.task, g) for g in state.grants))
     return state, tuple(woken.values())
 
