@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -27,7 +28,8 @@ _chance = random.SystemRandom()  # Hypothesis seeds the other one: the same in e
 def free_ports(count: int) -> list[int]:
     """*count* different ones, free at the moment and never given before, to this or another process
     that still runs."""
-    return [next(_free) for _ in range(count)]
+    with _one_at_a_time:
+        return [next(_free) for _ in range(count)]
 
 
 def _every_free() -> Iterator[int]:
@@ -59,3 +61,4 @@ def _bound(sock: socket.socket, port: int) -> bool:
 
 
 _free = _every_free()
+_one_at_a_time = threading.Lock()  # servers are started by several threads
