@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from celery_dlock.core.operations import Enter, Operation, Renew, Replay
@@ -380,11 +380,16 @@ class KeyRows:
 def _held(state: KeyState) -> str:
     """Who holds the key and whose turn has come, as JSON with every field by its name."""
     held = {
-        "holders": [asdict(holder) for holder in state.holders],
-        "grants": [asdict(grant) for grant in state.grants],
+        "holders": [_fields(holder) for holder in state.holders],
+        "grants": [_fields(grant) for grant in state.grants],
         "paused": state.paused,
     }
     return json.dumps(held, separators=(",", ":"))
+
+
+def _fields(record: Holder | Grant) -> dict[str, object]:
+    """As ``asdict``, which copies each value, whatever it is: a tenth of an operation."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def _note(name: object, body: object) -> bytes:
