@@ -152,9 +152,12 @@ end
 
 -- How many messages wait; the duplicate of a running task does not count.
 local function backlog(state)
-  if state.parked == 0 then return 0 end
-  local loaded = #keep_if(state.waiting, function(entry) return not entry.expires end)
-  return state.parked - loaded + #messages(state)
+  local count = state.parked
+  if count == 0 then return 0 end
+  for _, entry in ipairs(state.waiting) do
+    if not entry.expires and find(state.holders, entry.task) then count = count - 1 end
+  end
+  return count
 end
 
 local function busy(state, now, full)

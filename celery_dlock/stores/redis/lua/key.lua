@@ -143,11 +143,16 @@ local function pack_head(entry)
     entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
 end
 
+local function is_head(mode, limit, arrived, expires, gives_up)
+  return type(mode) == 'string' and type(limit) == 'number' and type(arrived) == 'number'
+    and type(expires or 0) == 'number' and type(gives_up or 0) == 'number'
+end
+
+-- A whole window of them for each operation: what is asked of an entry here makes no table.
 local function unpack_head(packed)
   local offset, mode, limit, arrived, expires, gives_up, ordered = cmsgpack.unpack_limit(packed, 6)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
-  local ends = type(expires or 0) .. type(gives_up or 0)
-  if not are({mode, limit, arrived}, 'snn') or ends ~= 'numbernumber' then
+  if not is_head(mode, limit, arrived, expires, gives_up) then
     error('this is not the head of an entry')
   end
   local entry = {

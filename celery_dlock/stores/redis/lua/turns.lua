@@ -59,17 +59,20 @@ end
 
 -- Every operation ends with this: end who waited too long, wake who is next or overdue.
 local function settle(state, now)
-  local window = {unpack(state.waiting, 1, math.min(WINDOW, #state.waiting))}
-  window = keep_if(window, function(entry) return not find(state.holders, entry.task) end)
+  local window = {}
+  for i = 1, math.min(WINDOW, #state.waiting) do
+    local entry = state.waiting[i]
+    if not find(state.holders, entry.task) then window[#window + 1] = entry end
+  end
   for _, entry in ipairs(window) do
     if waited_enough(state, entry, now) then to_grant(state, entry, now, TIMED_OUT) end
   end
   local woken = {}
   wake_due(state, now, woken)  -- some of which reserve nothing from now on
   for _, entry in ipairs(window) do
-    if backlog(state) == 0 then break end  -- places alone reserve nothing
     if find(state.waiting, entry.task) then
       if not free(state, entry.mode, entry.limit) then break end
+      if backlog(state) == 0 then break end  -- places alone reserve nothing
       to_grant(state, entry, now)
     end
   end
