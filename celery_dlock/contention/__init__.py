@@ -1,4 +1,4 @@
-"""What to do when the key is taken: one policy a file, each a pure decision."""
+"""What to do when the key is taken: policies, each a pure decision."""
 
 from celery_dlock.contention.base import (
     Complete,
@@ -13,12 +13,16 @@ from celery_dlock.contention.base import (
     patience,
     queueing,
 )
-from celery_dlock.contention.fail import Fail
-from celery_dlock.contention.named import policy_named
-from celery_dlock.contention.queue import Queue, Replace
-from celery_dlock.contention.reschedule import Reschedule
-from celery_dlock.contention.skip import Skip, skipped
-from celery_dlock.contention.wait import Wait
+from celery_dlock.contention.policies import (
+    Fail,
+    Queue,
+    Replace,
+    Reschedule,
+    Skip,
+    Wait,
+    policy_named,
+    skipped,
+)
 
 __all__ = [
     "Complete",

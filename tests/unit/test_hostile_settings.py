@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlock.contention import Queue, Replace, Reschedule, Wait
-from celery_dlock.contention.named import policy_named
+from celery_dlock.contention.policies import policy_named
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.checks import LONGEST_DURATION, SHORTEST_DURATION, duration
 from celery_dlock.errors import ConfigurationError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock.contention.skip import Skip
+from celery_dlock.contention.policies import Skip
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.settings import _CHECKS, HistoryOptions, Settings
 from celery_dlock.stores.base import Trait

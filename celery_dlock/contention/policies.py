@@ -1,0 +1,257 @@
+"""The policies, each a pure decision, and the names that ``on_contention=`` takes for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from celery_dlock.contention.base import (
+    Complete,
+    Contention,
+    Decision,
+    GiveUp,
+    HolderInfo,
+    Policy,
+    Queueing,
+    RunLater,
+    WaitHere,
+)
+from celery_dlock.core.backoff import Backoff, FullJitter
+from celery_dlock.core.checks import did_you_mean, duration, quoted
+from celery_dlock.errors import ConfigurationError, LockContended, LockTimeout
+
+#: How much longer a place is kept than the next attempt can take to be due: delivery takes time.
+GRACE = 5.0
+
+OVERFLOWS = ("fail", "drop_oldest", "drop_newest")
+
+#: For a message that the store cannot take: it waits in the broker instead.
+_INSTEAD = FullJitter()
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Fail with :exc:`~celery_dlock.LockContended`, which names the holder and its time left."""
+
+    def decide(self, contention: Contention) -> Decision:
+        holder = contention.holder
+        if holder is None:
+            return GiveUp(LockContended(contention.key))
+        return GiveUp(LockContended(contention.key, holder.task_id, holder.seconds_left))
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Complete at once with a result that names key, holder and since when it holds.
+
+    *then* is for a chain: ``"stop"`` ends it there, its later tasks complete with the same result
+    and none of them runs; ``"continue"`` goes on with the result of the skip. A chord counts a
+    skipped task as done, either way.
+    """
+
+    then: Literal["stop", "continue"] = "stop"
+
+    def __post_init__(self) -> None:
+        if self.then not in ("stop", "continue"):
+            raise ConfigurationError(f'then= is "stop" or "continue", got {quoted(self.then)}')
+
+    def decide(self, contention: Contention) -> Decision:
+        return Complete(skipped(contention.key, contention.holder), self.then)
+
+
+def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> dict[str, Any]:
+    """The result of a task that does not run; *reason* where it is another than the holder."""
+    result = {
+        "skipped": True,
+        "key": key,
+        "holder": holder.task_id if holder else None,
+        "since": holder.since if holder else None,
+    }
+    return result if reason is None else {**result, "reason": reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """Publish the message again after *backoff*, until *max_attempts* or *max_wait* (seconds).
+
+    The task keeps its id, its ``retries`` and everything that hangs on it. ``None`` means without
+    end. It gives up with :exc:`~celery_dlock.LockTimeout`.
+    """
+
+    backoff: Backoff = field(default_factory=FullJitter)
+    max_attempts: int | None = None
+    max_wait: float | None = 3600.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.backoff, type) or not isinstance(self.backoff, Backoff):
+            example = "an object such as FullJitter(base=1, cap=60)"
+            raise ConfigurationError(f"backoff takes {example}, got {quoted(self.backoff)}")
+        attempts = self.max_attempts
+        if attempts is not None and (type(attempts) is not int or attempts < 0):
+            raise ConfigurationError(f"max_attempts is a number from 0 up, got {quoted(attempts)}")
+        if self.max_wait is not None:
+            duration("max_wait", self.max_wait, zero=True)
+
+    def decide(self, contention: Contention) -> Decision:
+        too_often = self.max_attempts is not None and contention.attempt >= self.max_attempts
+        too_long = self.max_wait is not None and contention.waited >= self.max_wait
+        if too_often or too_long:
+            return GiveUp(timed_out(contention))
+        return RunLater(self.backoff.delay(contention.attempt, random.random))
+
+    def patience(self, attempt: int) -> float:
+        """A place is kept until the next attempt must have come."""
+        return self.backoff.ceiling(attempt) + GRACE
+
+
+def timed_out(contention: Contention) -> LockTimeout:
+    """The error of a task that has waited for long enough."""
+    holder = contention.holder
+    return LockTimeout(
+        contention.key,
+        holder.task_id if holder else None,
+        holder.seconds_left if holder else 0.0,
+        contention.waited,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Keep asking for *timeout* seconds, then fail with :exc:`~celery_dlock.LockTimeout`.
+
+    For locks that are held for moments: the slot is occupied meanwhile. A key that all slots wait
+    for, while its holder waits for a slot, is a deadlock that only the timeout ends.
+    """
+
+    timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        duration("timeout", self.timeout, zero=True)
+
+    def decide(self, contention: Contention) -> Decision:
+        left = self.timeout - contention.waited
+        return WaitHere(left) if left > 0 else GiveUp(timed_out(contention))
+
+    def patience(self, attempt: int) -> float:
+        """A place is kept from one question to the next, which are fractions of a second apart."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Wait in the key's queue, for at most *max_wait* seconds (``None``: without end).
+
+    The message waits in the lock store, first come, first woken. It leaves the worker at once,
+    costs no polling and no worker memory, and is published again by whoever frees the key.
+
+    At most *max_waiting* messages wait for a key; *overflow* says what happens to one more: it
+    fails (``"fail"``), it ends as skipped (``"drop_newest"``), or the first in the queue does
+    (``"drop_oldest"``). A task that waited too long fails with
+    :exc:`~celery_dlock.LockTimeout`.
+
+    *ordered*: a task takes its place when a worker first sees it (``"arrival"``), or where it is
+    published (``"publish"``), which needs the task declared and the store at hand there; only the
+    head of the queue goes to the broker. *keep*: the store keeps the message until the task is
+    through, so that a worker that dies loses nothing on any broker (of a key with a *limit* above
+    32, no more than that run then). *reserve_retries*: the key stays reserved for a task that
+    retries, until a minute after it is due; others of the key wait for it.
+    """
+
+    max_waiting: int | None = None
+    overflow: Literal["fail", "drop_oldest", "drop_newest"] = "fail"
+    max_wait: float | None = 86400.0
+    ordered: Literal["arrival", "publish"] = "arrival"
+    keep: bool = False
+    reserve_retries: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_waiting is not None and (
+            type(self.max_waiting) is not int or self.max_waiting < 1
+        ):
+            raise ConfigurationError(
+                f"max_waiting is a number from 1 up, got {quoted(self.max_waiting)}"
+            )
+        if self.overflow not in OVERFLOWS:
+            raise ConfigurationError(f"overflow is one of {', '.join(OVERFLOWS)}")
+        if self.ordered not in ("arrival", "publish"):
+            raise ConfigurationError(
+                f'ordered is "arrival" or "publish", got {quoted(self.ordered)}'
+            )
+        if self.max_wait is not None:
+            duration("max_wait", self.max_wait)
+
+    def queueing(self) -> Queueing:
+        """What the store needs to know."""
+        return Queueing(
+            self.max_waiting,
+            self.overflow == "drop_oldest",
+            self.max_wait,
+            at_publish=self.ordered == "publish",
+            keep=self.keep,
+            reserve_retries=self.reserve_retries,
+        )
+
+    def decide(self, contention: Contention) -> Decision:
+        """Asked only for a message that the store does not take: full, or too large for it."""
+        if not contention.full:
+            if self.max_wait is not None and contention.waited >= self.max_wait:
+                return GiveUp(timed_out(contention))
+            return RunLater(_INSTEAD.delay(contention.attempt, random.random))
+        if self.overflow == "drop_newest":
+            reason = f"{contention.waiting} messages wait for the key already"
+            return Complete(skipped(contention.key, contention.holder, reason))
+        return Fail().decide(contention)
+
+    def patience(self, attempt: int) -> float:
+        """For a message that waits in the broker instead, as with :class:`Reschedule`."""
+        return _INSTEAD.ceiling(attempt) + GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """One runs, one waits: the newest replaces the one that waits, which ends as skipped."""
+
+    max_wait: float | None = 86400.0
+
+    def __post_init__(self) -> None:
+        if self.max_wait is not None:
+            duration("max_wait", self.max_wait)
+
+    def queueing(self) -> Queueing:
+        """A queue of one."""
+        return Queueing(1, drop_oldest=True, max_wait=self.max_wait)
+
+    def decide(self, contention: Contention) -> Decision:
+        """Asked only for a message that the store cannot take."""
+        return Queue(max_wait=self.max_wait).decide(contention)
+
+    def patience(self, attempt: int) -> float:
+        return Queue().patience(attempt)
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "reschedule": Reschedule,
+    "skip": Skip,
+    "fail": Fail,
+    "wait": Wait,
+    "queue": Queue,
+    "replace": Replace,
+}
+
+
+def policy_named(policy: str | Policy) -> Policy:
+    """The policy of that name with its defaults; an object that decides is taken as it is.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for anything else, with the nearest name.
+    """
+    if isinstance(policy, str):
+        if policy in POLICIES:
+            return POLICIES[policy]()
+        hint = did_you_mean(policy, POLICIES)
+        raise ConfigurationError(f"on_contention={quoted(policy)} is no policy: {hint}")
+    if isinstance(policy, type) or not isinstance(policy, Policy):
+        what = "a name or an object with decide(contention)"
+        raise ConfigurationError(f"on_contention= takes {what}, got {quoted(policy)}")
+    return policy
