@@ -104,3 +104,4 @@ def test_who_is_overtaken_is_answered_as_if_it_had_come_later(
             assert [machine.apply(*fast)] == overtaken, fast
             assert machine.apply(*slow) == answer, (slow, fast)
             assert one.state(clock.now) == machine.state(clock.now), (slow, fast)
+            assert one.store.dead() == machine.store.dead(), (slow, fast)

@@ -126,14 +126,13 @@ class Twin:
     def apply(self, kind: str, *args: Any) -> object:
         return self._comparable(getattr(self.store, kind)(*args))
 
-    def state(self, now: int) -> object:
+    def state(self, now: int) -> KeyState:
         """What the store says. Lapsed places may be cleared late, and ranks only order."""
         state = self.store.peek(KEY)
         live = [e for e in state.waiting if e.expires is None or e.expires > now]
         waiting = tuple(replace(entry, rank=n) for n, entry in enumerate(live))
         holders = tuple(map(self._holder, state.holders))
-        key_state = KeyState(holders, state.grants, waiting, state.parked, paused=state.paused)
-        return key_state, self.store.dead()
+        return KeyState(holders, state.grants, waiting, state.parked, paused=state.paused)
 
     def is_seen_as_it_is(self, now: int) -> bool:
         """Whether a look tells what the whole key says, as far as it tells anything."""
@@ -178,12 +177,20 @@ def calls(reply: Any) -> list[int]:
 
 
 def assert_alike(one: Twin, other: Twin, clock: Clock, ops: list[tuple[Any, ...]]) -> None:
-    """Apply *ops* to both; each answer and each state in between must be the same."""
+    """Apply *ops* to both; each answer and each state in between must be the same.
+
+    So must the dead letters whenever those of *one* have changed, and at the end: a list of all
+    costs a server as much as the rest.
+    """
+    dead = one.store.dead()
     for op in ops:
         if op[0] == "pass":
             clock.now += op[1]
             continue
         assert other.apply(*op) == one.apply(*op), op
         assert other.state(clock.now) == one.state(clock.now), op
+        before, dead = dead, one.store.dead()
+        assert dead == before or other.store.dead() == dead, op
+    assert other.store.dead() == dead
     assert one.is_seen_as_it_is(clock.now)
     assert other.is_seen_as_it_is(clock.now)

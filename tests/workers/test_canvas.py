@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,13 +44,12 @@ def lab(
 
 
 def hang_up(lab: Lab) -> None:
-    """Results unsubscribe when they are collected: while there is a server to tell, then."""
+    """Each result unsubscribes when it is collected, if it is still subscribed: none is, then."""
+    results, client = lab.app.backend.result_consumer, lab.app.backend.client
+    results.subscribed_to.clear()
     forget(lab.app)
-    subscription, client = lab.app.backend.result_consumer._pubsub, lab.app.backend.client
     lab.app.close()
-    del lab.app
-    gc.collect()
-    subscription.close()
+    results._pubsub.close()
     client.connection_pool.disconnect()
 
 
