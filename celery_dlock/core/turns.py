@@ -37,13 +37,14 @@ def note_pause(state: KeyState, now: int) -> KeyState:
 
 def drop_expired(state: KeyState, now: int) -> KeyState:
     """Drop expired leases, and reservations of places that never came back."""
-    lost = [h.task for h in state.holders if h.frees <= now]
-    for task in lost:
-        state = count_lost(state, task)
+    for holder in state.holders:
+        if holder.frees <= now:
+            state = count_lost(state, holder.task)
+    holders = tuple(h for h in state.holders if h.frees > now)
     grants = tuple(g for g in state.grants if g.parked or g.due > now)
-    if not lost and len(grants) == len(state.grants):
+    if len(holders) == len(state.holders) and len(grants) == len(state.grants):
         return state  # as nearly always
-    return replace(state, holders=tuple(h for h in state.holders if h.frees > now), grants=grants)
+    return replace(state, holders=holders, grants=grants)
 
 
 def _drop_expired_places(state: KeyState, now: int) -> KeyState:
