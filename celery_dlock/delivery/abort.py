@@ -29,6 +29,7 @@ soft time limit: ``docs/decisions/0013-an-abort-strikes-the-body-only.rst``.
 from __future__ import annotations
 
 import ctypes
+import gc
 import inspect
 import operator
 import os
@@ -310,14 +311,22 @@ def _stack_of(ident: int) -> list[object]:
     They are collected in one call of C, as ``while frame: frame = frame.f_back`` would. Between two
     lines of Python the other thread would run, and what leads outwards from a frame that it has
     left in the meantime is not its stack, and need not even be a frame.
+
+    Nothing is collected meanwhile: where that frees a ``threading.local``, a Python without the
+    mending of https://github.com/python/cpython/issues/106883 waits for itself, as 3.11.7 does.
     """
     all_threads = sys._current_frames  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     innermost = map(operator.itemgetter(ident), map(operator.call, [all_threads]))
     frames: Iterator[object] = accumulate(chain(innermost, repeat("f_back")), getattr)
+    collects = gc.isenabled()
+    gc.disable()
     try:
         return list(iter(frames.__next__, None))
     except KeyError:  # the thread has ended
         return []
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Thrown(LockLost):

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -224,3 +225,26 @@ def test_nothing_waits_for_a_thread_that_has_ended_or_for_what_is_no_frame() -> 
     assert not abort_module._is_open(abort_module._stack_of(-1), here)
     assert not abort_module._is_open([here.f_code, here], here)
     assert abort_module._is_open([here], here)
+
+
+FREES_A_LOCAL_AS_IT_LOOKS = """
+import gc, threading
+from celery_dlock.delivery.abort import _stack_of
+
+for threshold in range(1, 60):
+    gc.set_threshold(10**6)
+    gc.collect()
+    garbage = [threading.local()]
+    garbage[0].used = garbage
+    del garbage
+    gc.set_threshold(threshold)
+    assert _stack_of(threading.get_ident())
+assert gc.isenabled()
+print("all")
+"""
+
+
+def test_nothing_is_collected_while_the_stack_of_a_thread_is_taken() -> None:
+    """Or the whole process would stand still for ever, on a Python before 3.11.9."""
+    command = [sys.executable, "-c", FREES_A_LOCAL_AS_IT_LOOKS]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == b"all\n"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
+from pprint import pformat
 from typing import Any
 
 import pytest
@@ -111,6 +112,7 @@ class Seen:
     ran: Mapping[str, int]
     hangs: str | None = None
     pending: int = 0
+    why: list[str] = field(default_factory=list[str], compare=False)  # for who reads a failure
 
 
 @pytest.fixture(
@@ -156,7 +158,10 @@ def seen_of(lab: Lab, played: Mapping[Case, Play]) -> dict[Case, Seen]:
     for entry in lab.journal.read("ran"):
         ran[entry["case"]][entry["label"]] += 1
     return {
-        case: Seen(value_of(one.result), ran[one.id], one.hangs, pending(case, one))
+        case: Seen(
+            *(value_of(one.result), ran[one.id], one.hangs, pending(case, one)),
+            why=[str(each.result) for each in everything_in(one.result) if each.failed()],
+        )
         for case, one in played.items()
     }
 
@@ -186,4 +191,4 @@ def test_it_ends_as_it_should_whatever_becomes_of_its_member(
 
     wrong = {str(case): (seen[case], end) for case, end in should.items() if seen[case] != end}
 
-    assert not wrong
+    assert not wrong, pformat(wrong)
