@@ -245,6 +245,6 @@ print("all")
 
 
 def test_nothing_is_collected_while_the_stack_of_a_thread_is_taken() -> None:
-    """Or the whole process would stand still for ever, on a Python before 3.11.9."""
+    """Or the whole process would stand still for ever, on Python 3.11.7."""
     command = [sys.executable, "-c", FREES_A_LOCAL_AS_IT_LOOKS]
     assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == b"all\n"

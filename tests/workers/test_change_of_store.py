@@ -173,9 +173,10 @@ def test_an_epoch_that_was_not_lifted_shows_where_tokens_become_smaller(move: Mo
 
     with move.worker(move.new) as worker:
         second = move.pay(1)
-        (_, mine, *_) = move.lab.journal.wait_for("start", 2)  # a stale one soon starts again
+        mine = move.lab.journal.wait_for("start", 2)[1]  # a stale one soon starts again
         if mine["token"] > seen:
             assert second.get(timeout=60) == 1
+            assert len(move.lab.journal.read("start")) == 2
             return
         with pytest.raises(LockLost):
             second.get(timeout=60)
