@@ -160,7 +160,7 @@ def _build(app: Celery) -> Runtime:
 
 def _runtime(app: Celery, settings: Settings, backend: LockBackend) -> Runtime:
     told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
-    wake = Waker(app, backend, told, settings.broker)
+    wake = Waker(app, backend, told, settings.broker, settings.woken_queue)
     return Runtime(
         settings=settings,
         backend=backend,

@@ -22,6 +22,9 @@ LARGEST_EPOCH = 1023
 #: Seconds for which the history keeps an event.
 A_DAY = 86_400.0
 
+#: The queue of the broker for what is woken, beside the one that it came from.
+WOKEN_QUEUE = "{queue}.woken"
+
 Sink = str | Callable[..., object]
 
 
@@ -38,7 +41,8 @@ class Settings:
     """Each field is the setting ``dlock_<field>``; durations are seconds.
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
-    broker: for as long can a duplicate of a finished task still be redelivered.
+    broker: for as long can a duplicate of a finished task still be redelivered. ``woken_queue`` is
+    empty where a woken message goes to the queue that it came from.
     """
 
     url: str = field(repr=False)
@@ -56,6 +60,7 @@ class Settings:
     sinks: tuple[Sink, ...] = ()
     history: HistoryOptions | None = None
     broker: str | None = None
+    woken_queue: str = WOKEN_QUEUE
     beat_scheduler: str = "celery.beat:PersistentScheduler"
     beat_catch_up: Literal["none", "once", "all"] = "once"
 
@@ -131,6 +136,15 @@ def _broker(name: str, value: Any) -> str:
     if "@" in told.partition("://")[2]:
         raise ConfigurationError(f"{name} is stored and logged: leave out user and password")
     return told
+
+
+def _woken_queue(name: str, value: Any) -> str:
+    if value is False:
+        return ""
+    if not isinstance(value, str) or value.count("{queue}") != 1 or value == "{queue}":
+        what = f"a name with {{queue}} in it, such as {WOKEN_QUEUE!r}, or False"
+        raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
+    return value
 
 
 def _traits(name: str, value: Any) -> frozenset[Trait]:
@@ -237,6 +251,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "sinks": _sinks,
     "history": _history,
     "broker": _broker,
+    "woken_queue": _woken_queue,
     "beat_scheduler": _name,
     "beat_catch_up": partial(_one_of, ("none", "once", "all")),
 }

@@ -106,6 +106,11 @@ class Execution:
             return None
         return ParkedMessage.of_delivery(self.runtime.wake.broker, self.history.task, self.delivery)
 
+    def was_received_before(self) -> bool:
+        """Whether the broker says so, or has had it in a queue for dead letters."""
+        info = self.request.delivery_info or {}
+        return bool(info.get("redelivered")) or "x-death" in self.delivery.get("headers", {})
+
     def known(self, since: float = 0.0, waited: float = 0.0) -> Known:
         """As far as it decides what becomes of it."""
         eager, queues = bool(self.request.is_eager), self.asks is not None

@@ -261,6 +261,13 @@ def too_early(known: Known, left: float) -> Plan:
     return Resend(left, known.history, "it is not due", ends, gives_back=True)
 
 
+def left_over(known: Known) -> Plan:
+    """It was woken, sent again since, and taken from there."""
+    assert known.history.key is not None
+    dropped = events.Dropped(known.subject, known.history.key, Reason.DONE)
+    return Gone("it was woken long ago, and has been taken since", dropped)
+
+
 def unanswered(known: Known, error: BackendUnavailable, random: Random, *, fails: bool) -> Plan:
     """The store does not answer: the message waits for it in the broker, unless the task *fails*.
 

@@ -18,11 +18,20 @@ from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Busy, Claim, Same
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
-from celery_dlock.delivery.plan import Stay, contention, owed, plan, too_early, unanswered
+from celery_dlock.delivery.plan import (
+    Stay,
+    contention,
+    left_over,
+    owed,
+    plan,
+    too_early,
+    unanswered,
+)
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.headers import HISTORY
+from celery_dlock.messages.woken_queues import tells_redelivery
 
 logger = logging.getLogger("celery_dlock")
 
@@ -41,6 +50,8 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     try:
         if left > 0:
             return carry_out(execution, too_early(execution.known(), left))
+        if _is_left_over(execution):
+            return carry_out(execution, left_over(execution.known()))
         return _take(execution)
     except TaskPredicate as gone:
         # Celery copies the code of every frame from there on and sends it to the main process: much
@@ -63,6 +74,25 @@ def _note_arrival(execution: Execution) -> None:
             name,
             request.id,
         )
+
+
+def _is_left_over(execution: Execution) -> bool:
+    """Whether it was woken so long ago that the store may have forgotten that it is done.
+
+    Such a message has lain in a queue that nobody looked at, and was sent again to another one. If
+    nobody has received it before, and the store has no message of it any more, that one was taken.
+    """
+    past = execution.history
+    if past.key is None or past.woken is None:
+        return False
+    if time.time() - past.woken < execution.runtime.remembers / 2:
+        return False
+    if execution.was_received_before() or not tells_redelivery(execution.task.app):
+        return False
+    try:
+        return execution.runtime.backend.message(past.key, past.task) is None
+    except BackendUnavailable:  # which is said by whoever asks for the key
+        return False
 
 
 def _take(execution: Execution) -> Lease | dict[str, Any]:

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.entity import Queue
-from kombu.transport.native_delayed_delivery import MAX_NUMBER_OF_BITS_TO_USE
+from kombu.transport.native_delayed_delivery import (
+    CELERY_DELAYED_DELIVERY_EXCHANGE,
+    MAX_NUMBER_OF_BITS_TO_USE,
+)
 
 from celery_dlock.core.checks import duration
 
@@ -69,7 +72,7 @@ def _finds_back(app: Any, options: dict[str, Any]) -> bool:
         return True
     came_by = options.get("routing_key") or ""
     key = _DELAY.sub("", came_by, count=1)
-    homes = [queue for queue in app.amqp.queues.values() if _is_reached(queue, key)]
+    homes = [queue for queue in app.amqp.queues.values() if _waits_for(queue, key)]
     exchanges = {queue.exchange.name for queue in homes}
     if not homes or (key == came_by and exchanges != {options.get("exchange")}):
         return False
@@ -80,7 +83,30 @@ def _finds_back(app: Any, options: dict[str, Any]) -> bool:
     return True
 
 
-def _is_reached(queue: Any, key: str) -> bool:
+def queues_reached(queues: Iterable[Any], exchange: str, routing_key: str) -> list[Any]:
+    """Those of *queues* to which a message goes by *exchange* and *routing_key*; or may have gone.
+
+    None where that cannot be told: one of them is bound in some other way.
+    """
+    if exchange.endswith(CELERY_DELAYED_DELIVERY_EXCHANGE):
+        key = _DELAY.sub("", routing_key, count=1)
+        return [queue for queue in queues if _waits_for(queue, key)]
+    bound = [queue for queue in queues if exchange in _exchanges(queue)]
+    kinds = {queue.exchange.type if not queue.bindings else "several" for queue in bound}
+    if kinds == {"direct"}:
+        return [queue for queue in bound if queue.routing_key == routing_key]
+    if kinds == {"topic"}:
+        words = routing_key.split(".")
+        return [q for q in bound if _matches(str(q.routing_key or "").split("."), words)]
+    return []
+
+
+def _exchanges(queue: Any) -> set[str]:
+    own = () if queue.exchange is None else (queue.exchange,)
+    return {exchange.name for exchange in (*own, *(each.exchange for each in queue.bindings))}
+
+
+def _waits_for(queue: Any, key: str) -> bool:
     """Whether RabbitMQ would bring there what has waited, as Celery's workers bind it."""
     exchange = queue.exchange
     if not key or exchange is None or exchange.type == "direct":

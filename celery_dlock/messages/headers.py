@@ -138,6 +138,14 @@ def carried_by(headers: Mapping[str, Any]) -> dict[str, str]:
     return _texts(header.get("carried")) if isinstance(header, dict) else {}
 
 
+def was_woken(headers: Mapping[str, Any]) -> bool:
+    """Whether the message with *headers* was, and not the attempt before it."""
+    header = headers.get(HISTORY)
+    if not isinstance(header, dict) or header.get("key") is None:
+        return False
+    return header.get("task") == identity_in(headers)
+
+
 def _late(header: Mapping[str, Any]) -> float:
     """How much too late a message comes that was refused, if nobody was there to take it."""
     expected = _instant(header.get("expected"))

@@ -25,6 +25,8 @@ from celery_dlock.core.state import WAKES_RESERVED, Cause, task_id_of
 from celery_dlock.messages.broker_name import broker_name
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.messages.headers import HISTORY, carried_by
+from celery_dlock.messages.woken_queues import WokenQueues, came_from
+from celery_dlock.settings import WOKEN_QUEUE
 from celery_dlock.stores.base import LockBackend, Wake
 
 logger = logging.getLogger("celery_dlock")
@@ -61,9 +63,15 @@ class Waker:
     """Publishes for one app."""
 
     def __init__(
-        self, app: Celery, backend: LockBackend, sinks: Sinks, broker: str | None = None
+        self,
+        app: Celery,
+        backend: LockBackend,
+        sinks: Sinks,
+        broker: str | None = None,
+        woken_queue: str = WOKEN_QUEUE,
     ) -> None:
         self._app = app
+        self.queues = WokenQueues(app, woken_queue)
         self._named = broker
         self._backend = backend
         self._sinks = sinks
@@ -134,7 +142,7 @@ class Waker:
             self._note_broker(wake, entry.broker)
             return self._leave_to_others(wake, entry, subject)
         try:
-            self._publish(entry, producer)
+            self._publish(entry, producer, again=wake.woken > 1)
         except UNPUBLISHABLE:
             logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
             return self._dead_letter(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
@@ -185,14 +193,22 @@ class Waker:
                 self.broker,
             )
 
-    def _publish(self, entry: ParkedMessage, producer: Any) -> None:
+    def _publish(self, entry: ParkedMessage, producer: Any, *, again: bool) -> None:
+        """To the queue for woken messages; *again* to the one that it came from."""
         history = {**entry.headers.get(HISTORY, {}), "key": entry.key, "called": time.time()}
         policy = self._app.conf.task_publish_retry_policy
         with self._app.producer_or_acquire(producer) as acquired:
+            exchange, routing_key = entry.exchange, entry.routing_key
+            beside = None if again else self.queues.of_message(exchange, routing_key)
+            if beside is not None and self.queues.is_there(
+                beside, acquired.connection, routing_key
+            ):
+                history |= came_from(exchange, routing_key)
+                exchange, routing_key = "", beside.name
             acquired.publish(
                 entry.body,
-                exchange=entry.exchange,
-                routing_key=entry.routing_key,
+                exchange=exchange,
+                routing_key=routing_key,
                 content_type=entry.content_type,
                 content_encoding=entry.content_encoding,
                 compression=entry.headers.get("compression", ""),  # it came unpacked

@@ -40,8 +40,12 @@ WORKER_STEPS = (
     "celery_dlock.worker.periodic:EndRevoked",
     "celery_dlock.worker.periodic:Sweeper",
     "celery_dlock.worker.startup:CheckAtStart",
+    "celery_dlock.worker.woken:StartByTurns",
 )
-CONSUMER_STEPS = ("celery_dlock.worker.request:DeadLetterUndecodable",)
+CONSUMER_STEPS = (
+    "celery_dlock.worker.request:DeadLetterUndecodable",
+    "celery_dlock.worker.woken:ConsumeWoken",
+)
 
 
 class _WhenAsked:

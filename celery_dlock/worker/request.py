@@ -34,7 +34,14 @@ from celery.worker.state import active_requests, task_ready
 from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.messages.claims import failed, left_by
-from celery_dlock.messages.headers import DELIVERY, HISTORY, History, identity, identity_in
+from celery_dlock.messages.headers import (
+    DELIVERY,
+    HISTORY,
+    History,
+    identity,
+    identity_in,
+    was_woken,
+)
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
@@ -69,6 +76,7 @@ class LockedRequest(Request):  # type: ignore[misc]
                 "body": self.body if isinstance(self.body, bytes) else self.body.encode(),
             }
         self._request_dict[DELIVERY] = delivery
+        self.woken = was_woken(self._request_dict)
         asks = queueing(self._policy)
         self._reserves = asks is not None and asks.reserve_retries
         if self._reserves and self._request_dict.get("retries"):

@@ -8,12 +8,15 @@ Each lab has a queue name of its own, so labs may share a server.
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import redis
+from amqp.exceptions import NotFound
 from celery import Celery
 from kombu import pools
+from kombu.connection import Connection
 
 from celery_dlock.runtime import forget
 from example_project.broker import transport_options
@@ -80,23 +83,39 @@ def left(app: Celery) -> int:
 
     RabbitMQ does not show those of a worker that runs; once it has stopped they lie in the queue.
     """
-    queue = app.conf.task_default_queue
     with app.connection_for_read() as connection:
         channel = connection.default_channel
-        match connection.transport.driver_type:
-            case "amqp":
-                return int(channel.queue_declare(queue, passive=True).message_count)
-            case "redis":
-                with channel.conn_or_acquire() as client:
-                    return int(channel._size(queue)) + int(client.hlen(channel.unacked_key))
-            case _:
-                return int(channel._size(queue))
+        lying = sum(_size(connection, queue) for queue in queues_of(app))
+        if connection.transport.driver_type == "redis":
+            with channel.conn_or_acquire() as client:
+                lying += int(client.hlen(channel.unacked_key))
+        return lying
+
+
+def queues_of(app: Celery) -> tuple[str, str]:
+    """Its queue, and the one beside it for what is woken."""
+    queue = app.conf.task_default_queue
+    return (queue, f"{queue}.woken")
+
+
+def _size(connection: Connection, queue: str) -> int:
+    if connection.transport.driver_type != "amqp":
+        return int(connection.default_channel._size(queue))
+    try:
+        with connection.channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+    except NotFound:
+        return 0
 
 
 def purge(app: Celery) -> int:
-    """Lose what lies in the queue; how many messages there were."""
+    """Lose what lies in the queues; how many messages there were."""
     with app.connection_for_write() as connection:
-        return int(connection.default_channel.queue_purge(app.conf.task_default_queue))
+        found = sum(_size(connection, queue) for queue in queues_of(app))
+        for queue in queues_of(app):
+            with suppress(NotFound), connection.channel() as channel:
+                channel.queue_purge(queue)
+        return found
 
 
 def _common() -> dict[str, Any]:

@@ -27,6 +27,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_dlock import LockedTask, locked_task
 from celery_dlock.core.events import Event
+from celery_dlock.messages.woken_queues import lead_home
 from celery_dlock.runtime import runtime
 
 logger = logging.getLogger("tests.desk")
@@ -55,8 +56,11 @@ class Desk:
         return locked_task(key, app=self.app, **options)
 
     def take(self, queue: str = "celery") -> Message | None:
-        """The next message of *queue*, not acknowledged yet."""
-        message: Message | None = self.channel.basic_get(queue)
+        """The next message for *queue*, not acknowledged yet; one that was woken comes first."""
+        woken: Message | None = self.channel.basic_get(f"{queue}.woken")
+        if woken is not None:
+            lead_home(woken)
+        message: Message | None = woken or self.channel.basic_get(queue)
         if message is not None:
             message.accept = prepare_accept_content(self.app.conf.accept_content)
         return message
@@ -95,7 +99,8 @@ class Desk:
         raise AssertionError(f"more than {at_most} messages: do they go round in circles?")
 
     def size(self, queue: str = "celery") -> int:
-        return int(self.channel._size(queue))
+        """How many messages there are for *queue*, woken ones among them."""
+        return int(self.channel._size(queue)) + int(self.channel._size(f"{queue}.woken"))
 
     def happened(self, kind: type[Event]) -> list[Any]:
         """The events of the locks so far, of one kind."""

@@ -243,7 +243,7 @@ def test_a_store_that_is_away_for_many_sweeps_is_told_once_and_that_it_is_back(
 def test_a_soft_time_limit_that_strikes_here_passes_through(
     desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def struck(*_: object) -> None:
+    def struck(*_: object, **__: object) -> None:
         raise SoftTimeLimitExceeded(1)
 
     here = runtime(desk.app)

@@ -1,0 +1,156 @@
+"""The queue beside each queue of the broker, for the messages that are woken.
+
+In the queue that it came from a woken message would wait behind all that was published meanwhile,
+and its key would lie idle for as long. Brokers serve the queues of a worker by turns, so in one of
+its own it waits behind woken messages only. It carries where it came from, which is what a worker
+that takes it goes by: a retry, a reschedule and Celery itself see the queue that it came from.
+
+A wake that nobody has answered is repeated to the queue that the message came from. So workers
+that do not look at the queue beside it, of an earlier version or without the permission to declare
+it, run what they are sent, seconds later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any, cast
+
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu.entity import Exchange
+from kombu.exceptions import OperationalError
+
+from celery_dlock.messages.countdown import queues_reached
+from celery_dlock.messages.headers import HISTORY
+
+logger = logging.getLogger("celery_dlock")
+
+#: Amazon SQS tells by the end of a queue's name that it keeps the order.
+_FIFO = ".fifo"
+
+UNDECLARED = (
+    "the queue %s for woken messages cannot be declared (%r): they go to the end of %s, behind all "
+    "that was published meanwhile. Permit it, declare it, or set dlock_woken_queue = False"
+)
+
+
+class WokenQueues:
+    """Those of one app; *pattern* says how they are called, and is empty if there are none."""
+
+    def __init__(self, app: Celery, pattern: str) -> None:
+        self._app = app
+        self._before, _, self._after = pattern.partition("{queue}")
+        self._off = not pattern
+        self._known: dict[str, bool] = {}
+        self._told: set[str] = set()
+
+    def beside(self, queue: Any) -> Any:
+        """The queue beside *queue*, declared like it; ``None`` where there is none."""
+        if self._off or self._is_woken(queue.name) or self.why_not(queue):
+            return None
+        name = self._name(queue.name)
+        if name in self._app.amqp.queues:  # as the configuration has it
+            return self._app.amqp.queues[name]
+        twin, exchange = copy(queue), cast("Any", Exchange)
+        twin.name = twin.routing_key = name
+        twin.exchange, twin.bindings, twin.alias = exchange(""), set(), None
+        return twin
+
+    def why_not(self, queue: Any) -> str | None:
+        """Why *queue* can have none beside it, if it cannot."""
+        known, name = self._app.amqp.queues, self._name(queue.name)
+        if self._off or self._is_woken(queue.name):
+            return None
+        if queue.exchange is not None and queue.exchange.type == "fanout":
+            return "each worker has a queue of its own"
+        if queue.exclusive or queue.auto_delete:
+            return "it goes with its worker"
+        if name in known:
+            return None
+        if queue.no_declare:
+            return f"it is not to be declared, and task_queues has no {name}"
+        if not known.create_missing:
+            return f"task_create_missing_queues is off, and task_queues has no {name}"
+        return None
+
+    def of_message(self, exchange: str, routing_key: str) -> Any:
+        """The queue beside the only one to which a message goes by *exchange* and *routing_key*.
+
+        ``None`` where that cannot be told, or there is none.
+        """
+        if self._off:
+            return None
+        home = next(self._homes(exchange, routing_key), None)
+        return None if home is None else self.beside(home)
+
+    def declare(self, queue: Any, connection: Any, home: str) -> bool | None:
+        """Whether *queue*, which is beside *home*, can be declared over *connection*.
+
+        ``None`` if that was not to be told now. A broker that does not allow it is said once.
+        """
+        try:
+            with connection.channel() as channel:  # which a broker closes that refuses
+                queue(channel).declare()
+        except SoftTimeLimitExceeded:
+            raise
+        except (OperationalError, *connection.recoverable_connection_errors):
+            return None
+        except Exception as exc:
+            if queue.name not in self._told:
+                self._told.add(queue.name)
+                logger.warning(UNDECLARED, queue.name, exc, home)
+            return False
+        return True
+
+    def is_there(self, queue: Any, connection: Any, home: str) -> bool:
+        """The same, and asked until it is known: for who publishes."""
+        known = self._known.get(queue.name)
+        if known is None:
+            known = self.declare(queue, connection, home)
+            if known is None:
+                return False
+            self._known[queue.name] = known
+        return known
+
+    def _name(self, queue: str) -> str:
+        stem = queue.removesuffix(_FIFO)
+        return f"{self._before}{stem}{self._after}{queue[len(stem) :]}"
+
+    def _is_woken(self, queue: str) -> bool:
+        name = queue.removesuffix(_FIFO)
+        return name.startswith(self._before) and name.endswith(self._after)
+
+    def _homes(self, exchange: str, routing_key: str) -> Iterator[Any]:
+        known = self._app.amqp.queues
+        if not exchange:
+            if routing_key in known:
+                yield known[routing_key]
+            elif known.create_missing and routing_key:
+                yield known.new_missing(routing_key)
+            return
+        homes = queues_reached(known.values(), exchange, routing_key)
+        if len(homes) == 1:
+            yield homes[0]
+
+
+def came_from(exchange: str, routing_key: str) -> dict[str, str]:
+    """What goes into the header of a message that leaves the queue it came from."""
+    return {"exchange": exchange, "routing_key": routing_key}
+
+
+def tells_redelivery(app: Celery) -> bool:
+    """Whether the broker says of every message that it delivers again that it does."""
+    with app.connection_for_read() as connection:
+        return connection.transport.driver_type in ("amqp", "redis")
+
+
+def lead_home(message: Any) -> None:
+    """Let *message*, as a worker receives it, say that it came from the queue it had left."""
+    past = (message.headers or {}).get(HISTORY)
+    if not isinstance(past, Mapping):
+        return
+    home = {name: past.get(name) for name in came_from("", "")}
+    if all(isinstance(value, str) for value in home.values()):
+        message.delivery_info = {**message.delivery_info, **home}

@@ -1,0 +1,131 @@
+"""The worker takes woken messages from the queues beside its own, and starts them by turns.
+
+It does so for each queue that it consumes, from when it begins to until it stops: at its start, and
+as ``add_consumer`` and ``cancel_consumer`` say. What comes from there says which queue it had left.
+
+What a prefork worker has prefetched waits for a free slot, in one line, and a woken message would
+stand at its end. So there are two lines, each in the order of arrival: when a slot is free, the
+oldest woken message and the oldest other one go by turns, and where only one line has any, that
+one. No line can starve the other, however many keys are hot. Other pools queue by themselves, and
+have no such place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from celery import bootsteps
+
+from celery_dlock.messages.woken_queues import lead_home
+from celery_dlock.runtime import runtime
+
+logger = logging.getLogger("celery_dlock")
+
+
+NONE_BESIDE = (
+    "messages for the queue %s that are woken go to its end, behind all that was published "
+    "meanwhile: %s"
+)
+
+
+class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
+    """A step of the consumer: it starts anew with each connection."""
+
+    requires = frozenset({"celery.worker.consumer.tasks:Tasks"})
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._names: set[str] = set()
+        self._told: set[str] = set()
+        make_handler = parent.create_task_handler
+        add, cancel = parent.add_task_queue, parent.cancel_task_queue
+
+        def create_task_handler(*args: Any, **more: Any) -> Callable[[Any], Any]:
+            return self._leading_home(make_handler(*args, **more))
+
+        def add_task_queue(queue: str, *args: Any, **more: Any) -> None:
+            add(queue, *args, **more)
+            self._add(parent, parent.app.amqp.queues[queue])
+            parent.task_consumer.consume()
+
+        def cancel_task_queue(queue: str) -> None:
+            home = parent.app.amqp.queues.get(queue)
+            cancel(queue)
+            beside = home and runtime(parent.app).wake.queues.beside(home)
+            if beside is not None:
+                parent.task_consumer.cancel_by_queue(beside.name)
+
+        parent.create_task_handler = create_task_handler
+        parent.add_task_queue, parent.cancel_task_queue = add_task_queue, cancel_task_queue
+
+    def start(self, parent: Any) -> None:
+        for home in list(parent.task_consumer.queues):
+            self._add(parent, home)
+
+    def _add(self, parent: Any, home: Any) -> None:
+        """Before the consumer consumes: a queue that cannot be declared would end the worker."""
+        queues = runtime(parent.app).wake.queues
+        beside = queues.beside(home)
+        if (reason := queues.why_not(home)) and home.name not in self._told:
+            self._told.add(home.name)
+            logger.info(NONE_BESIDE, home.name, reason)
+        if beside is None or parent.task_consumer.consuming_from(beside.name):
+            return
+        if queues.declare(beside, parent.connection, home.name):
+            parent.task_consumer.add_queue(beside)
+            self._names.add(beside.name)
+            logger.debug("woken messages come by %s", beside.name)
+
+    def _leading_home(self, handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def handle_led_home(message: Any) -> Any:
+            if message.delivery_info.get("routing_key") in self._names:
+                lead_home(message)
+            return handle(message)
+
+        return handle_led_home
+
+
+class ByTurns:
+    """What waits for a slot, with the part of a deque that kombu's semaphore uses."""
+
+    def __init__(self, waiting: Iterable[Any] = ()) -> None:
+        self._woken: deque[Any] = deque()
+        self._others: deque[Any] = deque()
+        self._next = self._woken
+        for waiter in waiting:
+            self.append(waiter)
+
+    def __len__(self) -> int:
+        return len(self._woken) + len(self._others)
+
+    def append(self, waiter: tuple[Any, tuple[Any, ...], Any]) -> None:
+        """*waiter* is a callback with its arguments; Celery's has the request."""
+        _, args, _ = waiter
+        woken = any(getattr(each, "woken", False) for each in args)
+        (self._woken if woken else self._others).append(waiter)
+
+    def popleft(self) -> Any:
+        """Raises :exc:`IndexError` if nothing waits."""
+        line = self._next or (self._others if self._next is self._woken else self._woken)
+        waiter = line.popleft()
+        self._next = self._others if line is self._woken else self._woken
+        return waiter
+
+    def clear(self) -> None:
+        self._woken.clear()
+        self._others.clear()
+
+
+class StartByTurns(bootsteps.Step):  # type: ignore[misc]
+    """Lets the slots of a prefork worker be taken by turns, where its semaphore can be told to."""
+
+    requires = frozenset({"celery.worker.components:Pool"})
+
+    def create(self, parent: Any) -> None:
+        slots: Any = getattr(parent, "semaphore", None)
+        if all(hasattr(slots, name) for name in ("_waiting", "_add_waiter", "_pop_waiter")):
+            line = ByTurns(slots._waiting)  # noqa: SLF001  # there is no public way
+            vars(slots).update(_waiting=line, _add_waiter=line.append, _pop_waiter=line.popleft)

@@ -1,0 +1,187 @@
+"""Woken messages have a queue of their own at the broker, and go by turns with the others."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.entity import Queue
+
+from celery_dlock import lock
+from celery_dlock.core import turns
+from tests.services.brokers import close, kept_in_sqlite, over_rabbitmq, over_redis, queues_of
+from tests.services.lab import Lab
+from tests.services.rabbitmq import RabbitMQServer
+from tests.services.redis import RedisServer
+from tests.services.sites import Site
+from tests.services.turns import done, held, nothing_is_left, numbers, parked
+from tests.services.until import until
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+SITES = [
+    Site("redis", "prefork", late=True, kept="sqlite"),
+    Site("rabbitmq", "prefork", late=True, kept="sqlite"),
+    Site("quorum", "prefork", late=True, kept="sqlite"),
+    Site("filesystem", "prefork", late=True, kept="sqlite"),
+]
+
+
+@pytest.fixture(scope="module", params=[site.param() for site in SITES])
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = request.param.lab(request, tmp_path_factory.mktemp("site"), policy="queue")
+    with lab.worker("prefork", concurrency=2):
+        yield lab
+    close(lab.app)
+
+
+def test_it_does_not_wait_behind_what_was_published_meanwhile(lab: Lab) -> None:
+    # Given three that wait for the key of a body, and many messages behind the worker's two bodies
+    apply = lab.app.tasks["apply"]
+    held(lab, "hot")
+    sent = [apply.delay("hot", number) for number in range(1, 4)]
+    parked(lab, "hot", 3)
+    held(lab, "slot")
+    sent += [apply.delay(f"quiet-{number}", number) for number in range(60)]
+
+    # When its key is released
+    lab.go("hot")
+    done(sent)
+
+    # Then each of the three goes before most of the others
+    began = [e["order"] for e in lab.journal.read("start") if e["order"] != "slot"]
+    last = len(began) - 1 - began[::-1].index("hot")
+    assert last < 20, began
+    lab.go("slot")
+    nothing_is_left(lab, "hot", "slot")
+
+
+def test_it_says_that_it_came_by_its_own_queue_and_its_retry_goes_there(lab: Lab) -> None:
+    home, beside = queues_of(lab.app)
+    held(lab, "again")
+    sent = [lab.app.tasks["apply"].delay("again", number, again=0.01) for number in (1, 2)]
+    parked(lab, "again", 2)
+
+    lab.go("again")
+    done(sent)
+
+    entries = [e for e in lab.journal.read("start", order="again") if e["number"]]
+    assert sorted((e["number"], e["retries"]) for e in entries) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert not [e for e in entries if e["way"] == beside]
+    assert {e["way"] for e in entries if not e["retries"]} == {home}
+    nothing_is_left(lab, "again")
+
+
+@pytest.mark.server("rabbitmq")
+def test_where_it_cannot_be_declared_that_is_said_once_and_all_goes_as_before(
+    rabbitmq_server: RabbitMQServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    celery = {**over_rabbitmq(rabbitmq_server.url), **kept_in_sqlite(tmp_path)}
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
+    _, beside = queues_of(lab.app)
+    with lab.app.connection_for_write() as connection:
+        Queue(beside, max_priority=3)(connection).declare()  # the other has ten
+
+    with lab.worker("prefork", concurrency=2) as worker:
+        held(lab, "hot")
+        sent = [lab.app.tasks["apply"].delay("hot", number) for number in (1, 2, 3)]
+        parked(lab, "hot", 3)
+        lab.go("hot")
+        assert done(sent) == [1, 2, 3]
+        nothing_is_left(lab, "hot")
+        log = worker.log_path.read_text()
+
+    assert log.count(f"the queue {beside} for woken messages cannot be declared") == 3, (
+        "the worker says it, and each of its children as it wakes"
+    )
+    assert "PRECONDITION_FAILED" in log
+    close(lab.app)
+
+
+@pytest.mark.server("redis")
+def test_who_does_not_look_at_it_is_sent_the_message_once_more(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a worker that takes nothing from such queues, and a publisher that knows of them
+    celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path)}
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue as published"}})
+    without = {**celery, "dlock_woken_queue": False}
+    monkeypatch.setattr(turns, "WAKE_AGAIN_FIRST", 500_000)
+
+    with lab.worker("prefork", concurrency=2, celery=without, sweeps_every=0.2):
+        # When the publisher takes a place where nobody is before
+        result = lab.app.tasks["apply"].delay("first", 1)
+
+        # Then its message comes by its own queue, a little later
+        assert result.get(timeout=60) == 1
+    home, _ = queues_of(lab.app)
+    assert [e["way"] for e in lab.journal.read("start")] == [home]
+
+    # And when a later worker finds the first message, it is a duplicate
+    with lab.worker("prefork", concurrency=2):
+        assert lab.app.tasks["apply"].delay("first", 2).get(timeout=60) == 2
+        nothing_is_left(lab, "first")
+    assert numbers(lab, "first") == [1, 2]
+    close(lab.app)
+
+
+@pytest.mark.server("redis")
+def test_it_is_looked_at_as_long_as_its_queue_is(redis_server: RedisServer, tmp_path: Path) -> None:
+    celery = {
+        **over_redis(redis_server.port),
+        **kept_in_sqlite(tmp_path),
+        "worker_enable_remote_control": True,
+    }
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
+    home, beside = queues_of(lab.app)
+
+    def looked_at() -> set[str]:
+        (queues,) = (lab.app.control.inspect(timeout=5).active_queues() or {"": []}).values()
+        return {queue["name"] for queue in queues}
+
+    with lab.worker("prefork", concurrency=2):
+        assert looked_at() == {home, beside}
+
+        lab.app.control.add_consumer("tenant", reply=True)
+        until("it is added", lambda: looked_at() == {home, beside, "tenant", "tenant.woken"})
+        with lock("order:hot", app=lab.app):
+            sent = [
+                lab.app.tasks["apply"].apply_async(("hot", number), queue="tenant")
+                for number in (1, 2)
+            ]
+            parked(lab, "hot", 2)
+        assert done(sent) == [1, 2]
+        assert {e["way"] for e in lab.journal.read("start")} == {"tenant"}
+
+        lab.app.control.cancel_consumer("tenant", reply=True)
+        until("it is cancelled", lambda: looked_at() == {home, beside})
+    close(lab.app)
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"task_create_missing_queues": False}, "task_create_missing_queues is off"),
+        ({"dlock_woken_queue": False}, None),
+    ],
+)
+def test_without_one_all_goes_by_the_queue_itself(
+    redis_server: RedisServer, tmp_path: Path, conf: dict[str, Any], said: str | None
+) -> None:
+    celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path), **conf}
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
+    with lab.worker("prefork", concurrency=2) as worker:
+        held(lab, "hot")
+        sent = [lab.app.tasks["apply"].delay("hot", number) for number in (1, 2)]
+        parked(lab, "hot", 2)
+        lab.go("hot")
+        assert done(sent) == [1, 2]
+        log = worker.log_path.read_text()
+    assert log.count("that are woken go to its end") == (said is not None)
+    assert (said or "") in log
+    close(lab.app)
