@@ -16,6 +16,7 @@ from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Busy, Claim, Same
+from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
@@ -54,9 +55,7 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
             return carry_out(execution, left_over(execution.known()))
         return _take(execution)
     except TaskPredicate as gone:
-        # Celery copies the code of every frame from there on and sends it to the main process: much
-        # work for a task that only goes elsewhere.
-        raise gone.with_traceback(None)  # noqa: B904
+        raise briefly(gone)  # noqa: B904
 
 
 def _note_arrival(execution: Execution) -> None:

@@ -13,6 +13,7 @@ from celery import bootsteps
 from celery_dlock import runtime
 from celery_dlock.contention import Reschedule
 from celery_dlock.delivery.abort import IN_GREENLETS
+from celery_dlock.delivery.brief import tell_briefly
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.stores.base import Trait
@@ -40,6 +41,7 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
         if getattr(parent.pool_cls, "is_green", False):
             check_aborts(app)
         check_countdowns(app, here.policy)
+        tell_briefly()
 
 
 def check_leases(app: Any, here: runtime.Runtime) -> None:

@@ -1,0 +1,74 @@
+"""What a child tells of a delivery, as the worker's main process gets to read it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery.app import trace
+from celery.exceptions import Ignore, Retry
+
+from celery_dlock import LockedTask, Queue, Reschedule, lock
+from celery_dlock.delivery.brief import tell_briefly
+from celery_dlock.worker.request import LockedRequest
+from tests.services.desk import Desk
+
+
+@pytest.fixture(autouse=True)
+def briefly() -> Iterator[None]:
+    tell_briefly()
+    yield
+    trace.ExceptionInfo = ExceptionInfo
+
+
+def told(desk: Desk, task: LockedTask, *args: Any) -> tuple[int, ExceptionInfo]:
+    """What the main process is sent when *task* is traced; of how many bytes, and what it reads."""
+    task.delay(*args)
+    message = desk.take()
+    assert message is not None
+    request = LockedRequest(message, app=desk.app, task=task).request_dict
+    tracer = trace.build_tracer(task.name, task, desk.app.loader, app=desk.app)
+    retval = tracer(request["id"], args, {}, request).retval
+    sent = pickle.dumps(retval)
+    return len(sent), pickle.loads(sent)
+
+
+@pytest.mark.parametrize(("policy", "raised"), [(Queue(), Ignore), (Reschedule(), Retry)])
+def test_one_that_only_goes_elsewhere_takes_few_bytes(
+    desk: Desk, policy: Any, raised: type[Exception]
+) -> None:
+    @desk.locked("order:{order}", on_contention=policy)
+    def charge(order: str) -> None: ...
+
+    with lock("order:42", app=desk.app, timeout=0):
+        size, info = told(desk, charge, "42")
+
+    assert size < 2000
+    assert isinstance(info.exception, raised)
+    assert str(info.exception) in str(info)
+    assert info.tb is None
+
+
+def test_one_that_fails_tells_all_there_is(desk: Desk) -> None:
+    @desk.locked("order:{order}")
+    def charge(order: str) -> None:
+        raise ValueError("no such order")
+
+    _, info = told(desk, charge, "42")
+
+    assert isinstance(info.exception, ValueError)
+    assert info.tb is not None
+    assert 'raise ValueError("no such order")' in info.traceback
+
+
+def test_so_does_what_the_body_itself_raises(desk: Desk) -> None:
+    @desk.locked("order:{order}")
+    def charge(order: str) -> None:
+        raise Ignore("of its own")
+
+    _, info = told(desk, charge, "42")
+
+    assert info.tb is not None
