@@ -230,6 +230,26 @@ def test_of_several_brokers_the_first_is_examined(given: Any, first: str) -> Non
     assert broker_url(app.conf) == first
 
 
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ({}, None),
+        ({"task_create_missing_queues": False}, "beside celery there is no queue: task_create_"),
+        ({"task_create_missing_queues": False, "dlock_woken_queue": False}, None),
+        ({"task_create_missing_queues": False, "task_queues": {"a": {}, "a.woken": {}}}, None),
+        ({"task_queues": {"own": {"auto_delete": True}}}, None),
+    ],
+)
+def test_a_queue_without_one_for_what_is_woken_is_found(
+    tmp_path: Path, conf: dict[str, Any], told: str | None
+) -> None:
+    with patient(tmp_path, **in_memory(), **conf) as app:
+        found = [f.found for f in examine(app) if f.check == "broker-woken-queue"]
+
+    assert len(found) == (told is not None)
+    assert all(each.startswith(str(told)) for each in found)
+
+
 def test_a_message_of_another_broker_that_comes_next_is_found(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'locks.db'}"
     stored: dict[str, Any] = {"dlock_url": url, "worker_pool": "threads"}

@@ -262,3 +262,12 @@ def test_the_name_of_a_broker_has_no_password() -> None:
     with pytest.raises(ConfigurationError, match="leave out user and password") as refused:
         read(dlock_broker="redis://:secret@h")
     assert "secret" not in str(refused.value)
+
+
+def test_the_queue_for_what_is_woken_has_the_name_of_its_own_in_it() -> None:
+    assert read().woken_queue == "{queue}.woken"
+    assert read(dlock_woken_queue="woken-{queue}").woken_queue == "woken-{queue}"
+    assert read(dlock_woken_queue=False).woken_queue == ""
+    for wrong in ("", "woken", "{queue}", "{queue}{queue}", True, 3):
+        with pytest.raises(ConfigurationError, match=r"\{queue\} in it"):
+            read(dlock_woken_queue=wrong)

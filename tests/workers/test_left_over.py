@@ -59,7 +59,9 @@ def left_over(desk: Desk, charge: LockedTask) -> Message:
     return message
 
 
-def test_it_is_dropped(desk: Desk, charge: LockedTask, ran: list[int]) -> None:
+def test_a_message_that_lay_for_hours_and_was_sent_again_is_dropped(
+    desk: Desk, charge: LockedTask, ran: list[int]
+) -> None:
     desk.run(left_over(desk, charge))
 
     assert ran == [1]

@@ -13,6 +13,7 @@ from amqp.exceptions import NotFound
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.messages.countdown import remembered, visibility_timeout
+from celery_dlock.messages.woken_queues import WokenQueues
 from celery_dlock.ops.doctor.finding import Case, Finding, asked, broker_url, listed, place_of
 from celery_dlock.ops.doctor.tasks import Locked
 from celery_dlock.ops.overview import messages_of_other_brokers
@@ -247,6 +248,7 @@ def examine_broker(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
         where = f"broker {scheme}://{place_of(url)}"
         yield from _delivered_again(case, tasks, where)
         yield from _of_another(case, where)
+        yield from _without_woken_queue(case, where)
         match connection.transport.driver_type:
             case "redis" if scheme in ("redis", "rediss"):
                 # The driver need not be there for other brokers.
@@ -281,6 +283,23 @@ def _of_another(case: Case, where: str) -> Iterator[Finding]:
             f"here it is {runtime(case.app).wake.broker}",
             fix=f"run a worker there; or, if it is this broker under another address, "
             f"dlock_broker = {broker!r} in all processes",
+        )
+
+
+def _without_woken_queue(case: Case, where: str) -> Iterator[Finding]:
+    """Queues whose woken messages go to their end, though that could be otherwise."""
+    queues = WokenQueues(case.app, case.settings.woken_queue)
+    lasting = [queue for queue in case.app.amqp.queues.values() if not queue.auto_delete]
+    why = {queue.name: reason for queue in lasting if (reason := queues.why_not(queue))}
+    if why:
+        yield Finding(
+            "broker-woken-queue",
+            "weak",
+            where,
+            promise="A task whose turn has come waits behind all that was published meanwhile, and "
+            "its key is idle for as long.",
+            found="; ".join(f"beside {name} there is no queue: {r}" for name, r in why.items()),
+            fix="declare it in task_queues, as that queue is",
         )
 
 
