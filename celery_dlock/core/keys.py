@@ -75,6 +75,11 @@ class KeyTemplate:
         return cls(signature, tuple(_compile(entry, signature) for entry in entries))
 
     @property
+    def is_one_text(self) -> bool:
+        """Whether it is one template, and no callable: to render it runs no code of a project."""
+        return len(self.parts) == 1 and isinstance(self.parts[0], _Text)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The label of each template, as metrics and logs use it: its text, a callable's name."""
         return tuple(part.label for part in self.parts)

@@ -21,6 +21,7 @@ from celery_dlock.core.keys import Keys
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
+from celery_dlock.delivery.asked import FOLLOWED, ToMain
 from celery_dlock.delivery.plan import Known
 from celery_dlock.locks.current import holding
 from celery_dlock.locks.definition import TaskWithLock
@@ -105,6 +106,11 @@ class Execution:
         if "body" not in self.delivery:
             return None
         return ParkedMessage.of_delivery(self.runtime.wake.broker, self.history.task, self.delivery)
+
+    def tell_asked(self, *, waits: bool) -> None:
+        """The main process hears that it has asked for its key, if it wants to."""
+        if FOLLOWED in self.delivery:
+            ToMain.tell(self.nonce, waits=waits)
 
     def was_received_before(self) -> bool:
         """Whether the broker says so, or has had it in a queue for dead letters."""

@@ -15,7 +15,7 @@ from celery_dlock.contention import Contention, Decision, GiveUp
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Busy, Claim, Same
+from celery_dlock.core.state import Busy, Claim, Park, Same
 from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
@@ -106,11 +106,14 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             answer = _ask_store(execution)
         except BackendUnavailable as exc:
             fails = execution.runtime.settings.on_unavailable == "fail"
+            execution.tell_asked(waits=False)
             return carry_out(
                 execution, unanswered(execution.known(), exc, CHANCE.random, fails=fails)
             )
         if isinstance(answer, Lease):
+            execution.tell_asked(waits=False)
             return answer
+        execution.tell_asked(waits=isinstance(answer.verdict, Park))
         hold.owe(owed(answer, hold.claims, eager=eager))
         if time.monotonic() >= stay_until:
             waited = waited_before + time.monotonic() - began  # a clock may be set in between

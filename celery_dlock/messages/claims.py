@@ -17,6 +17,7 @@ from celery_dlock.contention import Queueing
 from celery_dlock.core.keys import Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
+from celery_dlock.locks.definition import Definition
 from celery_dlock.messages.headers import History, identity
 
 logger = logging.getLogger("celery_dlock")
@@ -45,6 +46,12 @@ def queued(claim: Claim, asks: Queueing, wait: WaitMode) -> Claim:
         keep=asks.keep,
         ordered=asks.at_publish,
     )
+
+
+def enqueued(definition: Definition, asks: Queueing, key: str, who: str) -> Claim:
+    """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
+    nobody = Claim(key, who, nonce="", ttl=0, mode=definition.mode, limit=definition.limit)
+    return queued(nobody, asks, WaitMode.ENQUEUE)
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:

@@ -16,9 +16,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock.contention import Queueing, policy_named, queueing
 from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
-from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Run, Same, WaitMode
+from celery_dlock.core.state import Busy, Drop, End, Park, Run, Same
 from celery_dlock.locks.definition import TaskWithLock
-from celery_dlock.messages.claims import queued
+from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, identity_in
 from celery_dlock.runtime import runtime
@@ -101,7 +101,7 @@ class Outbox:
             here.sinks.emit(TooLarge(subject, len(message)))
             return False
         self._declare(options)
-        reply = here.backend.enter(self._claim(key, who), message)
+        reply = here.backend.enter(enqueued(definition, self._asks, key, who), message)
         match reply.verdict:
             case Park():
                 here.sinks.emit(Parked(subject, key, refused=False))
@@ -124,11 +124,6 @@ class Outbox:
             connection, policy = self._producer.connection, options.get("retry_policy") or {}
             declare = connection.ensure(self._producer, declare, **policy)
         declare()
-
-    def _claim(self, key: str, who: str) -> Claim:
-        mode, limit = self._task.lock_definition.mode, self._task.lock_definition.limit
-        nobody = Claim(key, who, nonce="", ttl=0, mode=mode, limit=limit)  # who asks for a turn
-        return queued(nobody, self._asks, WaitMode.ENQUEUE)
 
 
 def _takes_place(body: Any, headers: Mapping[str, Any]) -> bool:

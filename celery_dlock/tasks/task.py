@@ -35,6 +35,7 @@ LOCK = "lock_"
 
 #: What a worker's main process needs, by name: who only publishes loads nothing of it.
 REQUEST = "celery_dlock.worker.request:LockedRequest"
+STRATEGY = "celery_dlock.worker.parking:strategy"
 WORKER_STEPS = (
     "celery_dlock.worker.children:WatchChildren",
     "celery_dlock.worker.periodic:EndRevoked",
@@ -45,6 +46,7 @@ WORKER_STEPS = (
 CONSUMER_STEPS = (
     "celery_dlock.worker.request:DeadLetterUndecodable",
     "celery_dlock.worker.woken:ConsumeWoken",
+    "celery_dlock.worker.parking:ParkWithoutSlot",
 )
 
 
@@ -65,6 +67,7 @@ class LockedTask(Task):  # type: ignore[misc]
 
     abstract = True
     Request = REQUEST
+    Strategy = STRATEGY
     #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
     request_stack = LocalStack()
 

@@ -34,6 +34,7 @@ from celery.worker.state import active_requests, task_ready
 from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.messages.claims import failed, left_by
+from celery_dlock.messages.envelope import as_it_came
 from celery_dlock.messages.headers import (
     DELIVERY,
     HISTORY,
@@ -44,6 +45,7 @@ from celery_dlock.messages.headers import (
 )
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
+from celery_dlock.worker.parking import followed
 from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
 
 logger = logging.getLogger("celery_dlock")
@@ -67,14 +69,9 @@ class LockedRequest(Request):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         delivery = {"nonce": uuid.uuid4().hex, "content_type": self.content_type}
         if self.content_type:
-            delivery |= {
-                "content_encoding": self.content_encoding,
-                "headers": {k: v for k, v in self.message.headers.items() if k != DELIVERY},
-                "properties": self.message.properties,
-                "exchange": self.delivery_info["exchange"],
-                "routing_key": self.delivery_info["routing_key"],
-                "body": self.body if isinstance(self.body, bytes) else self.body.encode(),
-            }
+            delivery |= as_it_came(self.message)
+            delivery["headers"] = {k: v for k, v in self.message.headers.items() if k != DELIVERY}
+        delivery |= followed(self)
         self._request_dict[DELIVERY] = delivery
         self.woken = was_woken(self._request_dict)
         asks = queueing(self._policy)

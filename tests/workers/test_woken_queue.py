@@ -95,9 +95,8 @@ def test_where_it_cannot_be_declared_that_is_said_once_and_all_goes_as_before(
         nothing_is_left(lab, "hot")
         log = worker.log_path.read_text()
 
-    assert log.count(f"the queue {beside} for woken messages cannot be declared") == 3, (
-        "the worker says it, and each of its children as it wakes"
-    )
+    said = log.count(f"the queue {beside} for woken messages cannot be declared")
+    assert 2 <= said <= 3, "the worker says it, and each of its children that has woken a task"
     assert "PRECONDITION_FAILED" in log
     close(lab.app)
 

@@ -1,0 +1,348 @@
+"""Messages for a key that is waited for are parked by the main process, and take no slot.
+
+Once a task of this worker waits for a key, the next ones would only be sent to a child to be parked
+by it. They are held back instead, until all that came before them have asked for the key, and are
+then parked in the order in which they came, by a thread, which the worker's loop never waits for.
+Each is acknowledged when the store has it. Until then the broker has it: if the connection is lost,
+or the worker ends, it is delivered again.
+
+That is done for tasks with one key that is made by a template, under ``Queue`` and ``Replace``, and
+for messages that are to run as they come. All else goes to a child, as does what the store does not
+take: the policy is asked there, and no code of a project runs here.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from celery import bootsteps
+from celery.worker import state
+from celery.worker.strategy import default
+
+from celery_dlock.contention import queueing
+from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
+from celery_dlock.core.state import Drop, Park
+from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.messages.claims import enqueued
+from celery_dlock.messages.envelope import ParkedMessage, as_it_came
+from celery_dlock.messages.headers import HISTORY, History, identity_in
+from celery_dlock.runtime import runtime
+
+logger = logging.getLogger("celery_dlock")
+
+#: Messages that are parked in one go; the next of the key are held back meanwhile.
+BATCH = 100
+
+#: So much is read in one turn of the worker's loop.
+READ_AT_ONCE = 200
+
+#: Seconds between two looks at what has ended without a word.
+LOOK_EVERY = 1.0
+
+#: Where the nonce of a delivery that is followed lies on its message.
+_NONCE = "dlock_nonce"
+
+Handler = Callable[..., Any]
+
+
+@dataclass(eq=False, slots=True)
+class HeldBack:
+    """A message, and what Celery does with it otherwise."""
+
+    task: Any
+    message: Any
+    handler: Handler
+    rest: tuple[Any, ...]
+
+    def to_pool(self) -> None:
+        self.handler(self.message, *self.rest)
+
+    def acknowledge(self, errors: tuple[type[Exception], ...]) -> None:
+        _, acknowledge, *_ = self.rest
+        acknowledge(logger, errors)
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """The messages for one key in this worker: who is about to ask for it, who is held back."""
+
+    asking: set[str] = field(default_factory=set[str])
+    held: deque[HeldBack] = field(default_factory=deque[HeldBack])
+    waited_for: bool = False
+    parking: bool = False
+    #: Whether nothing has come for it since the last look.
+    quiet: bool = False
+
+    @property
+    def idle(self) -> bool:
+        return not (self.asking or self.held or self.parking)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the thread is given, and gives back: so many were parked, the next one was not."""
+
+    key: str
+    messages: Sequence[HeldBack]
+    parked: int = 0
+    waited_for: bool = True
+
+
+class Parking:
+    """Of one connection of one worker; only its thread is not in the worker's loop."""
+
+    #: That of this process.
+    here: ClassVar[Parking | None] = None
+
+    def __init__(self, app: Any, errors: tuple[type[Exception], ...]) -> None:
+        self._app = app
+        self._errors = errors
+        self._lines: dict[str, Line] = {}
+        self._keys: dict[str, str] = {}
+        self._requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self._todo: SimpleQueue[Batch | None] = SimpleQueue()
+        self._done: SimpleQueue[Batch] = SimpleQueue()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="celery-dlock-parking", daemon=True).start()
+
+    def end(self) -> None:
+        """The broker has what is held back, and what is parked from now on, as duplicates."""
+        self._todo.put(None)
+        self._lines.clear()
+        self._keys.clear()
+
+    # In the worker's loop.
+
+    def arrive(self, key: str, arrived: HeldBack) -> None:
+        """Hold it back, park it or let Celery go on with it."""
+        line = self._lines.setdefault(key, Line())
+        line.held.append(arrived)
+        line.quiet = False
+        self._go_on(key, line)
+
+    def follow(self, request: Any, nonce: str) -> None:
+        """The delivery *nonce* is that of *request*."""
+        self._requests[nonce] = request
+
+    def look(self) -> None:
+        """What has ended has asked, though nobody said so; and of a quiet key nothing is kept."""
+        for nonce in list(self._keys):
+            if self._requests.get(nonce) not in state.reserved_requests:
+                self.asked(nonce)
+        for key, line in list(self._lines.items()):
+            if line.idle and line.quiet:
+                del self._lines[key]
+            line.quiet = True
+
+    def asked(self, nonce: str, *, waits: bool = False) -> None:
+        """The delivery *nonce* has, and *waits* now; or is not going to."""
+        key = self._keys.pop(nonce, None)
+        line = None if key is None else self._lines.get(key)
+        if key is None or line is None:
+            return
+        line.asking.discard(nonce)
+        line.waited_for = line.waited_for or waits
+        self._go_on(key, line)
+
+    def parked(self) -> None:
+        """See to all that the thread is through with."""
+        while not self._done.empty():
+            batch = self._done.get()
+            line = self._lines[batch.key]
+            line.parking, line.waited_for = False, batch.waited_for
+            for each in batch.messages[: batch.parked]:
+                each.acknowledge(self._errors)
+            line.held.extendleft(reversed(batch.messages[batch.parked :]))
+            if batch.parked < len(batch.messages):
+                self._to_pool(batch.key, line)
+            self._go_on(batch.key, line)
+
+    def _go_on(self, key: str, line: Line) -> None:
+        while line.held and not (line.parking or (line.asking and line.waited_for)):
+            if line.waited_for:
+                batch = [line.held.popleft() for _ in range(min(BATCH, len(line.held)))]
+                line.parking = True
+                self._todo.put(Batch(key, batch))
+            else:
+                self._to_pool(key, line)
+        if line.idle and not line.waited_for:
+            self._lines.pop(key, None)
+
+    def _to_pool(self, key: str, line: Line) -> None:
+        first = line.held.popleft()
+        nonce = uuid.uuid4().hex
+        setattr(first.message, _NONCE, nonce)
+        line.asking.add(nonce)
+        self._keys[nonce] = key
+        first.to_pool()
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while (batch := self._todo.get()) is not None:
+            self._done.put(self._park(batch))
+            with suppress(OSError):  # it is full, so the loop is about to look
+                assert ToMain.way is not None
+                ToMain.way.send(b"")
+
+    def _park(self, batch: Batch) -> Batch:
+        waited_for = True
+        for number, each in enumerate(batch.messages):
+            try:
+                taken, waited_for = self._enter(batch.key, each)
+            except BackendUnavailable as exc:
+                logger.warning("%s is asked for by children again: %s", batch.key, exc)
+                taken = waited_for = False
+            except Exception:
+                logger.exception("%s is sent to a child", each.message.headers.get("id"))
+                taken = waited_for = False
+            if not taken:
+                return Batch(batch.key, batch.messages, number, waited_for)
+        return Batch(batch.key, batch.messages, len(batch.messages), waited_for)
+
+    def _enter(self, key: str, held: HeldBack) -> tuple[bool, bool]:
+        """Whether the store has it, or had; and whether the key is waited for behind it."""
+        here, definition = runtime(self._app), held.task.lock_definition
+        headers = held.message.headers
+        who, subject = (
+            identity_in(headers),
+            Subject(headers["id"], held.task.name, definition.label),
+        )
+        carried = here.sinks.carry(subject)
+        history = History(who, waits=1, since=time.time(), carried=carried)
+        entry = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
+        message = entry.encode({HISTORY: history.header()})
+        if len(message) > here.backend.largest_message:
+            here.sinks.emit(TooLarge(subject, len(message)))
+            return False, True
+        asks = queueing(definition.policy or here.policy)
+        assert asks is not None
+        reply = here.backend.enter(enqueued(definition, asks, key, who), message)
+        match reply.verdict:
+            case Park():
+                here.sinks.emit(Parked(subject, key, refused=True))
+            case Drop(reason=reason):
+                here.sinks.emit(Dropped(subject, key, reason))
+        here.wake(reply.wakes)
+        is_next = any(wake.task == who for wake in reply.wakes)
+        return isinstance(reply.verdict, Park | Drop), not is_next
+
+
+def followed(request: Any) -> dict[str, Any]:
+    """What is noted of the delivery of *request*, if it is to be followed."""
+    nonce = getattr(request.message, _NONCE, None)
+    if nonce is None or Parking.here is None:
+        return {}
+    Parking.here.follow(request, nonce)
+    return {"nonce": nonce, FOLLOWED: True}
+
+
+def strategy(task: Any, app: Any, consumer: Any) -> Handler:
+    """Celery's, and before it the question whether the message is one to be parked here."""
+    handler: Handler = default(task, app, consumer)
+    if not _may_park(task, app):
+        return handler
+
+    def handle(message: Any, *rest: Any) -> Any:
+        here = Parking.here
+        key = None if here is None else _key(task, message, consumer.task_buckets)
+        if here is None or key is None:
+            return handler(message, *rest)
+        return here.arrive(key, HeldBack(task, message, handler, rest))
+
+    return handle
+
+
+def _may_park(task: Any, app: Any) -> bool:
+    """Whether messages of *task* are ever parked here; with ``track_started`` a result is stored
+    before, which a child does.
+    """
+    definition = task.lock_definition
+    asks = queueing(definition.policy or runtime(app).policy)
+    simple = definition.template.is_one_text and definition.parents is None
+    return asks is not None and simple and not asks.at_publish and not task.track_started
+
+
+def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:
+    """The key of a message that is to run as it comes; ``None`` for any other."""
+    headers = message.headers
+    if HISTORY in headers or any(headers.get(name) for name in ("eta", "expires", "retries")):
+        return None
+    if headers["id"] in state.revoked or state.revoked_stamps or buckets[task.name]:
+        return None
+    try:
+        args, kwargs, _ = message.payload
+        (key,) = task.lock_definition.template.keys(args, kwargs)
+    except Exception:  # which the task is to say
+        logger.debug("the arguments of %s give no key", headers["id"], exc_info=True)
+        return None
+    return str(key)
+
+
+class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
+    """A step of the consumer, in a prefork worker with a loop, whose children are forked."""
+
+    requires = frozenset({"celery.worker.consumer.connection:Connection"})
+
+    _looks: Any = None
+
+    def include_if(self, parent: Any) -> bool:
+        pool = getattr(parent.controller, "pool_cls", None)
+        prefork = getattr(pool, "__module__", "") == "celery.concurrency.prefork"
+        return bool(prefork and parent.hub and hasattr(socket, "AF_UNIX"))
+
+    def create(self, parent: Any) -> None:
+        """Before the pool forks."""
+        self._read, ToMain.way = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._read.setblocking(False)
+        ToMain.way.setblocking(False)
+
+    def start(self, parent: Any) -> None:
+        Parking.here = Parking(parent.app, parent.connection_errors)
+        Parking.here.start()
+
+    def stop(self, parent: Any) -> None:
+        if Parking.here is not None:
+            Parking.here.end()
+            Parking.here = None
+        if self._looks is not None:
+            self._looks.cancel()
+
+    def register_with_event_loop(self, parent: Any, hub: Any) -> None:
+        hub.add_reader(self._read, self._hear)
+        self._looks = hub.call_repeatedly(LOOK_EVERY, self._look)
+
+    def _look(self) -> None:
+        if Parking.here is not None:
+            Parking.here.look()
+
+    def _hear(self) -> None:
+        """Nothing may be raised here: it would end the consumer, or the worker."""
+        try:
+            for _ in range(READ_AT_ONCE):
+                self._tell(self._read.recv(100))
+        except BlockingIOError:
+            pass
+        except Exception:
+            logger.exception("messages that are held back may stay so until the next connection")
+
+    def _tell(self, told: bytes) -> None:
+        if Parking.here is None:
+            return
+        if told:
+            Parking.here.asked(told[1:].decode(), waits=told[:1] == WAITS)
+        else:
+            Parking.here.parked()

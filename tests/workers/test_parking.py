@@ -1,0 +1,296 @@
+"""What the worker's main process does with messages for a key that is waited for."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.worker import state
+
+from celery_dlock import LockContended, LockedTask, Queue, lock
+from celery_dlock.core.events import Dropped, Parked
+from celery_dlock.delivery.asked import FOLLOWED
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.parking import Batch, HeldBack, Parking, _key, _may_park, followed
+from celery_dlock.worker.request import LockedRequest
+from tests.services.brokers import close, kept_in_redis, kept_in_sqlite, over_redis
+from tests.services.desk import Desk
+from tests.services.lab import Lab
+from tests.services.redis import RedisServer
+from tests.services.turns import done, held, nothing_is_left, numbers, parked
+
+KEY = "order:42"
+
+
+class Loop:
+    """The worker's loop, a turn at a time: what it gave to the pool, and what it acknowledged."""
+
+    def __init__(self, desk: Desk, task: LockedTask) -> None:
+        self.desk, self.task = desk, task
+        self.parking = Parking(desk.app, (OSError,))
+        self.pool: list[LockedRequest] = []
+        self.acknowledged: list[int] = []
+        Parking.here = self.parking
+
+    def arrive(self, *numbers: int) -> None:
+        for number in numbers:
+            self.task.delay("42", number)
+            message: Any = self.desk.channel.basic_get("celery")
+
+            def acknowledge(logger: logging.Logger, errors: Any, number: int = number) -> None:
+                self.acknowledged.append(number)
+
+            rest = (None, acknowledge, None, ())
+            self.parking.arrive(KEY, HeldBack(self.task, message, self._handle, rest))
+
+    def _handle(self, message: Any, *_: Any) -> None:
+        request = LockedRequest(message, app=self.desk.app, task=self.task)
+        state.task_reserved(request)
+        self.pool.append(request)
+
+    def park(self) -> list[int]:
+        """Let the thread do what it has to, and the loop see it; how many there were in each."""
+        sizes = []
+        while not self.parking._todo.empty():
+            batch = self.parking._todo.get()
+            assert isinstance(batch, Batch)
+            sizes.append(len(batch.messages))
+            self.parking._done.put(self.parking._park(batch))
+            self.parking.parked()
+        return sizes
+
+    def in_pool(self) -> list[int]:
+        return [request.args[1] for request in self.pool]
+
+    def asked(self, number: int, *, waits: bool = False) -> None:
+        (request,) = (r for r in self.pool if r.args[1] == number)
+        self.parking.asked(request.request_dict["dlock_delivery"]["nonce"], waits=waits)
+
+
+@pytest.fixture
+def charge(desk: Desk) -> LockedTask:
+    @desk.locked("order:{order}", name="charge", on_contention=Queue(max_waiting=5))
+    def charge(order: str, number: int) -> None: ...
+
+    return charge
+
+
+@pytest.fixture
+def loop(desk: Desk, charge: LockedTask) -> Iterator[Loop]:
+    loop = Loop(desk, charge)
+    yield loop
+    for request in loop.pool:
+        state.task_ready(request)
+    Parking.here = None
+
+
+def waiting(desk: Desk) -> list[str]:
+    return [entry.task.split(":")[0] for entry in runtime(desk.app).backend.peek(KEY).waiting]
+
+
+def test_nothing_is_parked_here_before_somebody_waits(loop: Loop) -> None:
+    loop.arrive(1, 2, 3)
+    loop.asked(1)
+    assert loop.in_pool() == [1, 2, 3]
+    assert loop.park() == []
+    assert all(FOLLOWED in r.request_dict["dlock_delivery"] for r in loop.pool)
+
+
+def test_later_ones_are_parked_in_order_when_all_before_have_asked(desk: Desk, loop: Loop) -> None:
+    with lock(KEY, app=desk.app, timeout=0):
+        loop.arrive(1, 2)
+        loop.asked(2, waits=True)
+        loop.arrive(3, 4, 5)
+        assert loop.park() == [], "the first is about to ask"
+
+        loop.asked(1)
+        loop.arrive(6)
+        assert loop.park() == [3, 1], "what comes meanwhile is parked in one go after that"
+
+        assert (loop.in_pool(), loop.acknowledged) == ([1, 2], [3, 4, 5, 6])
+        assert len(waiting(desk)) == 4
+        assert [event.refused for event in desk.happened(Parked)] == [True] * 4
+
+
+def test_one_that_the_store_does_not_take_goes_to_the_pool_and_the_others_wait_for_it(
+    desk: Desk, loop: Loop
+) -> None:
+    with lock(KEY, app=desk.app, timeout=0):
+        loop.arrive(0)
+        loop.asked(0, waits=True)
+        loop.arrive(*range(1, 9))  # where five may wait
+        assert loop.park() == [1, 7]
+        assert (loop.in_pool(), loop.acknowledged) == ([0, 6], [1, 2, 3, 4, 5])
+
+        loop.asked(6)
+        assert loop.park() == [2]
+        assert loop.in_pool() == [0, 6, 7]
+
+
+def test_where_the_store_is_away_all_go_to_the_pool_and_none_is_acknowledged(
+    desk: Desk, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise BackendUnavailable("nobody is there")
+
+    loop.arrive(0)
+    loop.asked(0, waits=True)
+    monkeypatch.setattr(runtime(desk.app).backend, "apply", away)
+    loop.arrive(1, 2, 3)
+    loop.park()
+    assert (loop.in_pool(), loop.acknowledged) == ([0, 1, 2, 3], [])
+
+
+def test_a_key_that_was_found_free_is_not_known_any_more(desk: Desk, loop: Loop) -> None:
+    loop.arrive(0)
+    loop.asked(0, waits=True)
+    loop.arrive(1)
+    assert loop.park() == [1]
+    assert desk.size("celery") == 1, "it is woken at once"
+
+    loop.arrive(2, 3)
+    assert loop.park() == []
+    assert loop.in_pool() == [0, 2, 3]
+
+
+def test_a_duplicate_is_acknowledged(desk: Desk, loop: Loop, charge: LockedTask) -> None:
+    with lock(KEY, app=desk.app, timeout=0):
+        first = charge.delay("42", 1)
+        desk.deliver()
+        loop.arrive(0)
+        loop.asked(0, waits=True)
+        message: Any = charge.apply_async(("42", 1), task_id=first.id) and desk.take()
+        rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
+        loop.parking.arrive(KEY, HeldBack(charge, message, loop._handle, rest))
+        loop.park()
+        assert loop.acknowledged == [1]
+        assert [event.reason for event in desk.happened(Dropped)] == ["waiting"]
+
+
+def test_what_ends_without_a_word_has_asked_and_of_a_quiet_key_nothing_is_kept(loop: Loop) -> None:
+    loop.arrive(0, 1)
+    loop.asked(0, waits=True)
+    loop.arrive(2)
+    loop.parking.look()
+    assert loop.park() == [], "one has not asked"
+
+    state.task_ready(loop.pool[1])
+    loop.parking.look()
+    assert loop.park() == [1]
+
+    loop.parking.look()
+    loop.parking.look()
+    assert not loop.parking._lines
+    assert not loop.parking._keys
+
+
+def test_what_is_held_back_as_the_connection_ends_is_left_to_the_broker(loop: Loop) -> None:
+    loop.arrive(0, 1)
+    loop.asked(0, waits=True)
+    loop.arrive(2)
+    loop.parking.end()
+    loop.asked(1)
+    loop.parking.parked()
+    assert (loop.in_pool(), loop.acknowledged) == ([0, 1], [])
+    assert loop.parking._todo.get() is None
+
+
+def test_other_messages_are_none_of_its(desk: Desk, charge: LockedTask) -> None:
+    buckets: dict[str, Any] = defaultdict(lambda: None)
+
+    def key_of(**options: Any) -> str | None:
+        charge.apply_async(("42", 1), **options)
+        return _key(charge, desk.channel.basic_get("celery"), buckets)
+
+    assert key_of() == KEY
+    assert key_of(countdown=60) is None
+    assert key_of(expires=60) is None
+    assert key_of(retries=1) is None
+    assert key_of(headers={"dlock": {}}) is None
+    desk.app.send_task("charge", ("42", 1, "of too many"))
+    assert _key(charge, desk.channel.basic_get("celery"), buckets) is None
+    charge.apply_async(("42", 1), task_id="revoked")
+    state.revoked.add("revoked")
+    try:
+        assert _key(charge, desk.channel.basic_get("celery"), buckets) is None
+    finally:
+        state.revoked.discard("revoked")
+    buckets[charge.name] = object()
+    assert key_of() is None
+    request: Any = type("R", (), {"message": object()})
+    assert followed(request) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "may"),
+    [
+        ("order:{order}", {"on_contention": "queue"}, True),
+        ("order:{order}", {"on_contention": "replace"}, True),
+        (None, {"on_contention": "queue"}, True),
+        ("order:{order}", {"on_contention": "reschedule"}, False),
+        ("order:{order}", {"on_contention": Queue(ordered="publish")}, False),
+        ("order:{order}", {"on_contention": "queue", "track_started": True}, False),
+        ("order:{order}", {"on_contention": "queue", "parents": "all"}, False),
+        (["order:{order}", "all"], {"on_contention": "queue"}, False),
+        (lambda order: f"order:{order}", {"on_contention": "queue"}, False),
+    ],
+)
+def test_whose_messages_are(desk: Desk, key: Any, options: dict[str, Any], may: bool) -> None:
+    @desk.locked(key=key, name="charge", **options)
+    def charge(order: str) -> None: ...
+
+    assert _may_park(charge, desk.app) is may
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize("kept", ["sqlite", "redis"])
+def test_a_burst_behind_a_key_takes_no_slots_and_keeps_its_order(
+    redis_server: RedisServer, tmp_path: Path, kept: str
+) -> None:
+    stores = kept_in_sqlite(tmp_path) if kept == "sqlite" else kept_in_redis(redis_server.port)
+    celery = {**over_redis(redis_server.port), **stores}
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
+    with lab.worker("prefork", concurrency=2) as worker:
+        # Given a key that is held, and one message that waits for it
+        held(lab, "hot")
+        apply = lab.app.tasks["apply"]
+        sent = [apply.delay("hot", 1)]
+        parked(lab, "hot", 1)
+
+        # When many come at once
+        sent += [apply.delay("hot", number) for number in range(2, 80)]
+        parked(lab, "hot", 79)
+        came = worker.log_path.read_text().count("received")
+        lab.go("hot")
+
+        # Then they have been parked in the order in which they came, and by no child
+        assert done(sent) == list(range(1, 80))
+        assert numbers(lab, "hot") == list(range(80))
+        assert came < 40, "the line of a quiet key may have been forgotten in between, once"
+        nothing_is_left(lab, "hot")
+    close(lab.app)
+
+
+@pytest.mark.server("redis")
+def test_what_finds_its_queue_full_fails_as_its_policy_says(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path)}
+    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue of two"}})
+    with lab.worker("prefork", concurrency=2):
+        held(lab, "hot")
+        sent = [lab.app.tasks["apply"].delay("hot", number) for number in range(1, 8)]
+        for result in sent[2:]:
+            with pytest.raises(LockContended):
+                result.get(timeout=60)
+        lab.go("hot")
+        assert done(sent[:2]) == [1, 2]
+        nothing_is_left(lab, "hot")
+    close(lab.app)
