@@ -206,6 +206,13 @@ class LockBackend(ABC):
         than all before, and a :class:`~celery_dlock.core.operations.Replay` sees the dead letter.
         """
 
+    def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
+        """Commit one after the other, of one key; in one round trip or transaction, if it can.
+
+        If it raises, some may have been committed.
+        """
+        return [self.apply(operation) for operation in operations]
+
     @abstractmethod
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         """Extend each claim's lease by its own ttl, all in one round trip; one verdict a claim."""

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from queue import SimpleQueue
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -30,9 +31,10 @@ from celery import bootsteps
 from celery.worker import state
 from celery.worker.strategy import default
 
-from celery_dlock.contention import queueing
+from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
-from celery_dlock.core.state import Drop, Park
+from celery_dlock.core.operations import Enter
+from celery_dlock.core.state import Claim, Drop, Park
 from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.claims import enqueued
@@ -98,6 +100,15 @@ class Batch:
     messages: Sequence[HeldBack]
     parked: int = 0
     waited_for: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message as the store is to keep it, and what is asked for it."""
+
+    subject: Subject
+    claim: Claim
+    message: bytes
 
 
 class Parking:
@@ -199,46 +210,63 @@ class Parking:
                 ToMain.way.send(b"")
 
     def _park(self, batch: Batch) -> Batch:
-        waited_for = True
-        for number, each in enumerate(batch.messages):
-            try:
-                taken, waited_for = self._enter(batch.key, each)
-            except BackendUnavailable as exc:
-                logger.warning("%s is asked for by children again: %s", batch.key, exc)
-                taken = waited_for = False
-            except Exception:
-                logger.exception("%s is sent to a child", each.message.headers.get("id"))
-                taken = waited_for = False
-            if not taken:
-                return Batch(batch.key, batch.messages, number, waited_for)
-        return Batch(batch.key, batch.messages, len(batch.messages), waited_for)
+        """What could not be parked goes to the pool, and what came behind it waits for that."""
+        parked, waited_for = 0, False
+        try:
+            for some in self._flights(batch.messages):
+                taken, waited_for = self._enter(batch.key, some)
+                parked += taken
+                if taken < len(some):
+                    break
+        except BackendUnavailable as exc:
+            logger.warning("%s is asked for by children again: %s", batch.key, exc)
+            waited_for = False
+        except Exception:
+            logger.exception("%s is asked for by children again", batch.key)
+            waited_for = False
+        return Batch(batch.key, batch.messages, parked, waited_for)
 
-    def _enter(self, key: str, held: HeldBack) -> tuple[bool, bool]:
-        """Whether the store has it, or had; and whether the key is waited for behind it."""
+    def _flights(self, messages: Sequence[HeldBack]) -> list[Sequence[HeldBack]]:
+        """What may be asked at once: of a queue that may be full one after the other."""
+        together = all(self._asks(each).max_waiting is None for each in messages)
+        return [messages] if together else [[each] for each in messages]
+
+    def _asks(self, held: HeldBack) -> Queueing:
+        asks = queueing(held.task.lock_definition.policy or runtime(self._app).policy)
+        assert asks is not None
+        return asks
+
+    def _enter(self, key: str, messages: Sequence[HeldBack]) -> tuple[int, bool]:
+        """How many the store has now, from the first; and whether others wait for the key."""
+        here = runtime(self._app)
+        entries = [self._entry(key, each) for each in messages]
+        fits = list(takewhile(lambda e: len(e.message) <= here.backend.largest_message, entries))
+        for entry in entries[len(fits) : len(fits) + 1]:
+            here.sinks.emit(TooLarge(entry.subject, len(entry.message)))
+        replies = here.backend.apply_each([Enter(entry.claim, entry.message) for entry in fits])
+        here.wake([wake for reply in replies for wake in reply.wakes])
+        taken, waited_for = 0, True
+        for entry, reply in zip(fits, replies, strict=True):
+            match reply.verdict:
+                case Park():
+                    here.sinks.emit(Parked(entry.subject, key, refused=True))
+                case Drop(reason=reason):
+                    here.sinks.emit(Dropped(entry.subject, key, reason))
+                case _:
+                    break
+            taken += 1
+            waited_for = entry.claim.task not in {wake.task for wake in reply.wakes}
+        return taken, waited_for
+
+    def _entry(self, key: str, held: HeldBack) -> Entry:
         here, definition = runtime(self._app), held.task.lock_definition
         headers = held.message.headers
-        who, subject = (
-            identity_in(headers),
-            Subject(headers["id"], held.task.name, definition.label),
-        )
-        carried = here.sinks.carry(subject)
-        history = History(who, waits=1, since=time.time(), carried=carried)
-        entry = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
-        message = entry.encode({HISTORY: history.header()})
-        if len(message) > here.backend.largest_message:
-            here.sinks.emit(TooLarge(subject, len(message)))
-            return False, True
-        asks = queueing(definition.policy or here.policy)
-        assert asks is not None
-        reply = here.backend.enter(enqueued(definition, asks, key, who), message)
-        match reply.verdict:
-            case Park():
-                here.sinks.emit(Parked(subject, key, refused=True))
-            case Drop(reason=reason):
-                here.sinks.emit(Dropped(subject, key, reason))
-        here.wake(reply.wakes)
-        is_next = any(wake.task == who for wake in reply.wakes)
-        return isinstance(reply.verdict, Park | Drop), not is_next
+        who = identity_in(headers)
+        subject = Subject(headers["id"], held.task.name, definition.label)
+        history = History(who, waits=1, since=time.time(), carried=here.sinks.carry(subject))
+        parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
+        claim = enqueued(definition, self._asks(held), key, who)
+        return Entry(subject, claim, parked.encode({HISTORY: history.header()}))
 
 
 def followed(request: Any) -> dict[str, Any]:

@@ -66,6 +66,13 @@ class RedisBackend(NoteStore):
         with self._asked() as session:
             return wire.reply(operation, self._answer(session, operation))
 
+    def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
+        if self._copies is not None:
+            return super().apply_each(operations)
+        with self._asked():
+            answers = self._each([self._command(operation) for operation in operations])
+            return [wire.reply(*each) for each in zip(operations, answers, strict=True)]
+
     def _answer(self, session: RedisSession, operation: Operation[object]) -> Any:
         if isinstance(operation, Enter) and self._copies is not None:
             return self._copied(session, operation, self._copies)

@@ -69,6 +69,11 @@ class SqlBackend(NoteStore):
         with self.transaction([key]) as (db, now), naming(key):
             return self._rows(db, key, now).apply(operation)
 
+    def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
+        keys = {operation.claim.key for operation in operations}
+        with self.transaction(keys) as (db, now):
+            return [self._rows(db, each.claim.key, now).apply(each) for each in operations]
+
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         with self.transaction([claim.key for claim in claims]) as (db, now):
             return [_renewed(self._rows(db, claim.key, now), claim) for claim in claims]

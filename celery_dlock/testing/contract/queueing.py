@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.core.operations import Enter
 from celery_dlock.core.state import Busy, Drop, Ending, Left, Outcome, Park, Reason
 from celery_dlock.stores.base import LockBackend, Wake
 from celery_dlock.testing.contract.words import (
@@ -54,6 +55,20 @@ class QueueingTests(StoreUnderTest):
             running(backend.enter(claim(following, wait=QUEUE)))
             task = following
         assert backend.leave(claim(task), Outcome.DONE).wakes == ()
+
+    def test_the_queue_takes_many_at_once_in_their_order(self, backend: LockBackend) -> None:
+        backend.enter(claim("a"))
+        backend.enter(claim("c", wait=ENQUEUE), b"c")
+        asked = [Enter(claim(task, wait=ENQUEUE), task.encode()) for task in "bcd"]
+
+        verdicts = [reply.verdict for reply in backend.apply_each(asked)]
+
+        assert verdicts == [Park(), Drop(Reason.WAITING), Park()]
+        task = "a"
+        for following in "cbd":
+            assert woken(backend.leave(claim(task), Outcome.DONE)) == [following]
+            running(backend.enter(claim(following, wait=QUEUE)))
+            task = following
 
     def test_a_wake_reserves_the_key_against_newcomers(self, backend: LockBackend) -> None:
         backend.enter(claim("a"))
