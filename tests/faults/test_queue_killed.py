@@ -114,6 +114,47 @@ def test_the_worker_that_parks_is_killed(
     assert len(lab.journal.read("start")) == 2
 
 
+@pytest.mark.parametrize(
+    ("when", "where", "waits"),
+    [
+        pytest.param("before", "celery_dlock.worker.parking:Parking._park", 1, id="before"),
+        pytest.param(
+            "after", "celery_dlock.worker.parking:Parking._park", 5, id="not acknowledged"
+        ),
+        pytest.param(
+            "after", "celery_dlock.worker.parking:Parking.parked", 5, id="some acknowledged"
+        ),
+    ],
+)
+def test_the_worker_that_parks_without_a_slot_is_killed(
+    make_lab: MakeLab, effects: Effects, when: str, where: str, waits: int
+) -> None:
+    lab = make_lab(lock={"policy": "queue", "ttl": 30.0})
+    pay = lab.app.tasks["pay"]
+    with lab.worker("prefork", concurrency=1) as holder:
+        # Given one worker that holds the key and does not take a second message
+        sent = [pay.delay("42", 1, hold="first")]
+        lab.journal.wait_for("start", id=sent[0].id)
+        # When another one, that knows the key to be waited for, dies with messages for it
+        with lab.worker("prefork", concurrency=1, faults=[faults.kill(when, where)]) as parker:
+            sent.append(pay.delay("42", 2))
+            until("one waits", lambda: queue_of(lab).parked == 1)
+            sent += [pay.delay("42", number) for number in range(3, 7)]
+            died(parker)
+        assert waits - 3 <= queue_of(lab).parked <= waits
+        # Then they are delivered again, as is the one that runs, And each stands in the queue once
+        deliver_again(lab.app)
+        with lab.worker("prefork", concurrency=2):
+            until("all wait", lambda: queue_of(lab).parked == 6)
+            lab.go("first")
+            assert [result.get(timeout=30) for result in sent] == list(range(1, 7))
+            until("nothing is left", lambda: _is_free(queue_of(lab)))
+        assert {payment[0] for payment in effects.payments()} == {result.id for result in sent}
+        assert len(effects.payments()) == 6
+        assert holder.process is not None
+    assert len(lab.journal.read("start")) == 6
+
+
 def test_the_woken_message_is_lost_in_the_broker(make_lab: MakeLab, effects: Effects) -> None:
     # Given a worker that publishes a woken message, And is gone before it takes it
     lab = make_lab(lock={"policy": "queue"}, faults=[faults.kill("after", WAKE)], sweeps=False)
