@@ -16,6 +16,7 @@ from rich.table import Table
 
 from tests.benchmarks import throughput
 from tests.benchmarks.beat_table import show_beats
+from tests.benchmarks.bursts import show_bursts
 from tests.benchmarks.cycles_etcd import etcd_cycles
 from tests.benchmarks.cycles_redis import redis_cycles, redlock_cycles
 from tests.benchmarks.cycles_sqlite import sqlite_cycles
@@ -104,8 +105,8 @@ def fences(console: Console, folder: Path) -> None:
 
 
 def main() -> int:
-    """All of it, or the parts that are named: ``cycles``, ``fence``, ``workers``, ``scrape``,
-    ``beats``.
+    """All of it, or the parts that are named: ``cycles``, ``fence``, ``workers``,
+    ``bursts``, ``scrape``, ``beats``.
     """
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name, RedisServer() as server:
@@ -114,6 +115,7 @@ def main() -> int:
             "cycles": lambda: stores(console, folder, server.url),
             "fence": lambda: fences(console, folder),
             "workers": lambda: on_redis(console, folder, server.url),
+            "bursts": lambda: show_bursts(console, folder, server.url),
             "scrape": lambda: show_scrape(console, folder, server.url),
             "beats": lambda: show_beats(console, folder, server),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from functools import lru_cache
 from typing import Any
 
@@ -22,30 +21,35 @@ LOCKED: dict[str, Any] = {"key": "{key}", "ttl": TTL, **OPTIONS}
 
 @shared_task(name="bench.plain", **OPTIONS)
 def plain(self: Any, key: str, seconds: float, sent: float = 0.0) -> None:
-    Notes(self.app).body(seconds, sent)
+    Notes(self.app).body(seconds, sent, key)
 
 
 @locked_task(name="bench.queued", on_contention=Queue(), **LOCKED)
-def queued(self: Any, key: str, seconds: float, hold: str | None = None) -> None:
+def queued(self: Any, key: str, seconds: float, sent: float = 0.0, hold: str | None = None) -> None:
     notes = Notes(self.app)
     if hold:
         hold_at(notes.folder, hold, timeout=120)
-    notes.body(seconds)
+    notes.body(seconds, sent, key)
+
+
+@locked_task(name="bench.published", on_contention=Queue(ordered="publish"), **LOCKED)
+def published(self: Any, key: str, seconds: float, sent: float = 0.0) -> None:
+    Notes(self.app).body(seconds, sent, key)
 
 
 @locked_task(name="bench.rescheduled", on_contention=Reschedule(LATER), **LOCKED)
 def rescheduled(self: Any, key: str, seconds: float) -> None:
-    Notes(self.app).body(seconds)
+    Notes(self.app).body(seconds, key=key)
 
 
 @shared_task(name="bench.by_hand", **OPTIONS)
 def by_hand(self: Any, key: str, seconds: float) -> None:
-    """A lock of redis-py, and ``retry()`` by as much as ``Reschedule`` takes."""
+    """What is written by hand: a lock of redis-py, and ``retry()`` a tenth of a second later."""
     lock = _client(self.app.conf.dlock_url).lock(f"by-hand:{key}", timeout=TTL)
     if not lock.acquire(blocking=False):
-        raise self.retry(countdown=LATER.delay(self.request.retries, random.random))
+        raise self.retry(countdown=0.1)
     try:
-        Notes(self.app).body(seconds)
+        Notes(self.app).body(seconds, key=key)
     finally:
         lock.release()
 

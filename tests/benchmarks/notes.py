@@ -15,11 +15,12 @@ from tests.services.until import until
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One body. ``sent`` is when its message was published, where that was asked for."""
+    """One body, of *key*. ``sent`` is when its message was published, where that was asked for."""
 
     sent: float
     began: float
     ended: float
+    key: str = ""
 
 
 class Notes:
@@ -29,18 +30,17 @@ class Notes:
         self._path = Path(app.conf.bench_notes)
         self.folder = self._path.parent
 
-    def body(self, seconds: float, sent: float = 0.0) -> None:
+    def body(self, seconds: float, sent: float = 0.0, key: str = "") -> None:
         """What every contestant does, or pretends to."""
         began = time.monotonic()
         if seconds:
             time.sleep(seconds)
-        os.write(_opened(self._path), f"{sent} {began} {time.monotonic()}\n".encode())
+        os.write(_opened(self._path), f"{sent} {began} {time.monotonic()} {key}\n".encode())
 
     def spans(self) -> list[Span]:
         """In the order in which they began."""
         whole, _, _ = self._path.read_text().rpartition("\n")
-        found = [Span(*map(float, line.split())) for line in whole.splitlines()]
-        return sorted(found, key=lambda span: span.began)
+        return sorted(map(_span, whole.splitlines()), key=lambda span: span.began)
 
     def wait_for(self, count: int, timeout: float = 120.0) -> list[Span]:
         """Look at little only: the contestants need the processor."""
@@ -49,6 +49,11 @@ class Notes:
 
     def _lines(self) -> int:
         return self._path.read_bytes().count(b"\n") if self._path.exists() else 0
+
+
+def _span(line: str) -> Span:
+    sent, began, ended, key = line.split(" ")
+    return Span(float(sent), float(began), float(ended), key)
 
 
 @lru_cache

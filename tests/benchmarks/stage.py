@@ -37,7 +37,7 @@ class Stage(Lab):
     def let_wait(self, key: str, seconds: float, tasks: int) -> None:
         """Return when *tasks* wait for *key*, which the first holds until it may ``go``."""
         backend = runtime(self.app).backend
-        self.send("queued", key, seconds, "first")
+        self.send("queued", key, seconds, 0.0, "first")
         until("the key is held", lambda: backend.peek(key).holders)
         for _ in range(tasks):
             self.send("queued", key, seconds)

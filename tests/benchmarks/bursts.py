@@ -1,0 +1,226 @@
+"""A burst on a key as users have it: all of it in the broker when the workers start, and other
+messages beside it.
+
+A clock that starts when all is parked measures something that nobody has. Every contestant checks
+that each of its messages has run once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.measure import percentile, take_turns
+from tests.benchmarks.notes import Span
+from tests.benchmarks.stage import Stage, staged
+
+#: How our tasks wait.
+WAYS = ("queued", "published")
+SLOTS = 4
+ROUNDS = 2
+
+#: Of one key first, then plain ones.
+FEW, MANY = 60, 600
+#: One key's burst, by the seconds of a body.
+BURSTS = {0.0: 1500, 0.005: 1000, 0.02: 400}
+BY_HAND = {0.005: 500, 0.02: 300}
+FOREIGN = (0, 1_000, 10_000)
+HOT, QUIET = 1500, 100
+ZIPF = 1000
+#: Seconds of an open loop, and the share of the plain rate that it sends at.
+OPEN, LOAD = 10.0, 0.5
+BODY = 0.005
+
+
+def show_bursts(console: Console, folder: Path, url: str) -> None:
+    """All of them, each as its own table."""
+    places = {way: partial(last_place, folder, url, way) for way in WAYS}
+    title = f"{FEW} of one key, then {MANY} plain: the last of the {FEW} ends at place"
+    _table(console, title, take_turns(places, ROUNDS))
+    for seconds, tasks in BURSTS.items():
+        _bursts(console, folder, url, seconds, tasks)
+    for foreign in FOREIGN:
+        _handovers(console, folder, url, foreign)
+    title = f"{QUIET} quiet keys behind {HOT} of a hot one: run before its {HOT // 5}th"
+    _table(console, title, {way: [quiet_ones(folder, url, way)] for way in WAYS})
+    _price(console, folder, url)
+    _open_loop(console, folder, url)
+    _uncontended_cpu(console, folder, url)
+
+
+def _table(console: Console, title: str, found: Mapping[str, Sequence[float]]) -> None:
+    table = Table("", "median", "all", title=title, title_justify="left", min_width=76)
+    for name, values in found.items():
+        every = " ".join(f"{value:,.2f}".rstrip("0").rstrip(".") for value in values)
+        table.add_row(name, f"{percentile(values, 0.5):,.2f}", every)
+    console.print(table)
+
+
+def drained(
+    folder: Path, url: str, calls: Sequence[tuple[str, str, float]], slots: int
+) -> list[Span]:
+    """All *calls* (a task, a key, a body's seconds) are in the broker; then a worker starts."""
+    with staged(folder, url) as stage:
+        for name, key, seconds in calls:
+            stage.send(name, key, seconds)
+        with stage.worker("prefork", concurrency=slots):
+            return _once(stage, len(calls), Counter(key for _, key, _ in calls))
+
+
+def _once(stage: Stage, count: int, keys: Counter[str]) -> list[Span]:
+    spans = stage.notes.wait_for(count, timeout=300)
+    if Counter(span.key for span in spans) != keys:
+        raise AssertionError("not every message has run once")
+    return spans
+
+
+def rate(spans: Sequence[Span]) -> float:
+    """Bodies a second, from the start of the first to the end of the last."""
+    return len(spans) / (max(span.ended for span in spans) - spans[0].began)
+
+
+def last_place(folder: Path, url: str, way: str) -> float:
+    calls = [(way, "hot", BODY)] * FEW + [("plain", "other", BODY)] * MANY
+    ended = sorted(drained(folder, url, calls, SLOTS), key=lambda span: span.ended)
+    return 1 + max(place for place, span in enumerate(ended) if span.key == "hot")
+
+
+def _bursts(console: Console, folder: Path, url: str, seconds: float, tasks: int) -> None:
+    """Each as a share of one serial process, and the longest time that the key was idle."""
+    idle: dict[str, float] = {}
+
+    def burst(name: str, count: int, slots: int = SLOTS) -> float:
+        spans = drained(folder, url, [(name, "hot", seconds)] * count, slots)
+        gaps = [after.began - before.ended for before, after in pairwise(spans)]
+        idle[name] = max(idle.get(name, 0.0), *gaps)
+        return rate(spans)
+
+    contestants = {"plain": partial(burst, "plain", tasks, 1)}
+    contestants |= {way: partial(burst, way, tasks) for way in WAYS}
+    if seconds in BY_HAND:
+        contestants["by_hand"] = partial(burst, "by_hand", BY_HAND[seconds])
+    found = take_turns(contestants, ROUNDS)
+    title = f"Burst of {tasks} on one key, {seconds * 1000:g} ms: share of serial"
+    _table(console, title, _shares(found))
+    title = "the key idle during its own burst, longest, in seconds"
+    _table(console, title, {name: [idle[name]] for name in found})
+
+
+def _shares(found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Round by round, of the plain ones."""
+    return {
+        name: [mine / plain for mine, plain in zip(rates, found["plain"], strict=True)]
+        for name, rates in found.items()
+        if name != "plain"
+    }
+
+
+def _handovers(console: Console, folder: Path, url: str, foreign: int) -> None:
+    """From the end of a body of a key to the start of its next, while other messages are there."""
+
+    def gaps(way: str) -> list[float]:
+        calls = [(way, "hot", BODY)] * FEW + [("plain", "other", 0.0)] * foreign
+        spans = drained(folder, url, calls, SLOTS)
+        hot = [span for span in spans if span.key == "hot"]
+        return [1000 * (after.began - before.ended) for before, after in pairwise(hot)]
+
+    title = f"Hand-over beside {foreign:,} other messages"
+    columns = ("", "median ms", "p99 ms")
+    table = Table(*columns, title=title, title_justify="left", min_width=76)
+    for way in WAYS:
+        found = [gap for _ in range(ROUNDS) for gap in gaps(way)]
+        table.add_row(way, *(f"{percentile(found, share):.1f}" for share in (0.5, 0.99)))
+    console.print(table)
+
+
+def quiet_ones(folder: Path, url: str, way: str) -> float:
+    """How many of the quiet ones have ended when a fifth of the hot ones has."""
+    calls = [(way, "hot", BODY)] * HOT + [(way, f"quiet-{n}", BODY) for n in range(QUIET)]
+    ended = sorted(drained(folder, url, calls, SLOTS), key=lambda span: span.ended)
+    hot = 0
+    for place, span in enumerate(ended):
+        hot += span.key == "hot"
+        if hot == HOT // 5:
+            return float(place + 1 - hot)
+    raise AssertionError("there are fewer")
+
+
+def zipf(count: int) -> list[str]:
+    """Keys of a thousand, the first of them as often as all those far behind; always the same."""
+    shares = [1 / rank for rank in range(1, 1001)]
+    drawn = random.Random(1000).choices(range(1000), weights=shares, k=count)
+    return [f"key-{number}" for number in drawn]
+
+
+def _price(console: Console, folder: Path, url: str) -> None:
+    keys = zipf(ZIPF)
+
+    def drain(name: str) -> float:
+        return rate(drained(folder, url, [(name, key, BODY) for key in keys], SLOTS))
+
+    found = take_turns({name: partial(drain, name) for name in ("plain", *WAYS)}, ROUNDS)
+    _table(console, f"{ZIPF} tasks on Zipf keys, 5 ms: share of plain", _shares(found))
+
+
+def _open_loop(console: Console, folder: Path, url: str) -> None:
+    """End to end, at half of the rate at which plain ones are drained."""
+    calls = [("plain", "other", BODY)] * 400
+    pace = LOAD * rate(drained(folder, url, calls, SLOTS))
+    keys = zipf(int(OPEN * pace))
+
+    def sent(name: str) -> list[float]:
+        with staged(folder, url) as stage, stage.worker("prefork", concurrency=SLOTS):
+            began = time.monotonic()
+            for number, key in enumerate(keys):
+                time.sleep(max(0.0, began + number / pace - time.monotonic()))
+                stage.send(name, key, BODY, time.monotonic())
+            spans = _once(stage, len(keys), Counter(keys))
+            return [1000 * (span.ended - span.sent) for span in spans]
+
+    title = f"Open loop of {pace:.0f} a second on Zipf keys: published to ended, in ms"
+    table = Table("", "median", "p99", "÷ plain", title=title, title_justify="left", min_width=76)
+    plain = _ends(sent("plain"))
+    table.add_row("plain", *(f"{each:.1f}" for each in plain), "")
+    for way in WAYS:
+        found = _ends(sent(way))
+        ratios = " / ".join(f"{a / b:.2f}" for a, b in zip(found, plain, strict=True))
+        table.add_row(way, *(f"{each:.1f}" for each in found), ratios)
+    console.print(table)
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return percentile(values, 0.5), percentile(values, 0.99)
+
+
+def _uncontended_cpu(console: Console, folder: Path, url: str) -> None:
+    """Processor time of the worker, in milliseconds a task, where every key is free."""
+
+    def spent(name: str) -> float:
+        with staged(folder, url) as stage, stage.worker("prefork", concurrency=2) as worker:
+            stage.send(name, "first", 0.0)
+            stage.notes.wait_for(1)
+            before = sum(_cpu(worker.pid))
+            for number in range(600):
+                stage.send(name, f"key-{number}", 0.0)
+            stage.notes.wait_for(601)
+            return 1000 * (sum(_cpu(worker.pid)) - before) / 600
+
+    found = {name: partial(spent, name) for name in ("plain", "queued", "by_hand")}
+    title = "No contention: the worker's processor time, ms a task"
+    _table(console, title, take_turns(found, ROUNDS))
+
+
+def _cpu(pid: int) -> Iterator[float]:
+    main = psutil.Process(pid)
+    for process in (main, *main.children(recursive=True)):
+        times = process.cpu_times()
+        yield times.user + times.system
