@@ -85,11 +85,16 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """The message was published again: its turn has come, or it ends for the reason given."""
+    """The message was published again: its turn has come, or it ends for the reason given.
+
+    It was sent to *queue*, or by that routing key, and woken in vain so often *before*.
+    """
 
     subject: Subject
     key: str
     ending: str | None
+    queue: str = ""
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

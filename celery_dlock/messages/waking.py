@@ -142,11 +142,11 @@ class Waker:
             self._note_broker(wake, entry.broker)
             return self._leave_to_others(wake, entry, subject)
         try:
-            self._publish(entry, producer, again=wake.woken > 1)
+            queue = self._publish(entry, producer, again=wake.woken > 1)
         except UNPUBLISHABLE:
             logger.exception("%s waits for %s and cannot be published", wake.task, wake.key)
             return self._dead_letter(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
-        self._sinks.emit(Woken(subject, wake.key, wake.ending))
+        self._sinks.emit(Woken(subject, wake.key, wake.ending, queue, max(0, wake.woken - 1)))
         if wake.woken == WAKES_RESERVED + 1:
             logger.warning(IN_VAIN, wake.task, entry.routing_key, wake.woken - 1, wake.key)
         return None
@@ -193,8 +193,8 @@ class Waker:
                 self.broker,
             )
 
-    def _publish(self, entry: ParkedMessage, producer: Any, *, again: bool) -> None:
-        """To the queue for woken messages; *again* to the one that it came from."""
+    def _publish(self, entry: ParkedMessage, producer: Any, *, again: bool) -> str:
+        """To the queue for woken messages; *again* to the one that it came from. Which it was."""
         history = {**entry.headers.get(HISTORY, {}), "key": entry.key, "called": time.time()}
         policy = self._app.conf.task_publish_retry_policy
         with self._app.producer_or_acquire(producer) as acquired:
@@ -217,3 +217,4 @@ class Waker:
                 retry_policy=policy,
                 **entry.properties,
             )
+            return routing_key

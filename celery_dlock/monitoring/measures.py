@@ -101,6 +101,9 @@ UNAVAILABLE = Measure(
 RESCHEDULED = Measure(MetricKind.COUNTER, "dlock_rescheduled", "Messages that were published again")
 PARKED = Measure(MetricKind.COUNTER, "dlock_parked", "Messages that went to wait in the lock store")
 WOKEN = Measure(MetricKind.COUNTER, "dlock_woken", "Messages that were woken from the lock store")
+WOKEN_AGAIN = Measure(
+    MetricKind.COUNTER, "dlock_woken_again", "Wakes that were repeated, as nobody had answered"
+)
 LEFT_TO_OTHERS = Measure(
     MetricKind.COUNTER,
     "dlock_left_to_others",
@@ -128,8 +131,8 @@ TICKS_MISSED = Measure(
 #: Of every lock; those of beat are of its entries.
 OF_LOCKS = (
     *(ACQUISITION, HOLD, TTL, WAIT, SINCE_WOKEN, REFUSED, TIMED_OUT, STALE, LOST, UNAVAILABLE),
-    *(RESCHEDULED, PARKED, WOKEN, LEFT_TO_OTHERS, SKIPPED, DROPPED, REVOKED, DEAD_LETTERED),
-    TOO_LARGE,
+    *(RESCHEDULED, PARKED, WOKEN, WOKEN_AGAIN, LEFT_TO_OTHERS, SKIPPED, DROPPED, REVOKED),
+    *(DEAD_LETTERED, TOO_LARGE),
 )
 OF_BEAT = (TICKS_SENT, TICKS_REPEATED, TICKS_MISSED)
 MEASURES = (*OF_LOCKS, *OF_BEAT)
@@ -152,8 +155,8 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((REFUSED, 1),)
         case Rescheduled():
             return ((RESCHEDULED, 1),)
-        case Woken():
-            return ((WOKEN, 1),)
+        case Woken(before=before):
+            return ((WOKEN_AGAIN if before else WOKEN, 1),)
         case LeftToOthers():
             return ((LEFT_TO_OTHERS, 1),)
         case TooLarge():

@@ -123,7 +123,10 @@ def _parked(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
 def _woken(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     ending = details.get("ending")
     why = f"to end, because it was {ending}" if ending else "because its turn had come"
-    return f"was woken from the queue of {entry.key!r} {why}"
+    before, queue = int(details.get("before") or 0), details.get("queue")
+    again = f" again, after {before} in vain," if before else ""
+    to = f", and sent to {short(queue)}" if queue else ""
+    return f"was woken{again} from the queue of {entry.key!r} {why}{to}"
 
 
 def _rescheduled(entry: HistoryEntry, details: Mapping[str, Any]) -> str:

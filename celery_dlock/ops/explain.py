@@ -315,7 +315,9 @@ def _woken(place: QueuePosition, clock: Clock) -> str:
             f"was woken from the queue of {place.key!r} to end, because it was "
             f"{place.entry.ending}; no worker has done so yet"
         )
-    again = ", and it is woken again until one does" if place.entry.parked else ""
+    wakes = place.entry.wakes
+    times = f", though it was woken {wakes} times" if wakes > 1 else ""
+    again = f"{times}, and it is woken again until one does" if place.entry.parked else ""
     return f"its turn for {place.key!r} has come; no worker has taken it yet{again}"
 
 

@@ -134,7 +134,8 @@ class Selection:
 class QueueEntry:
     """One that waits for a key. A place expires, and a message gives up, unless that is ``None``.
 
-    It is *woken* when its turn has come, or when it is to end for the reason ``ending``.
+    It is *woken* when its turn has come, or when it is to end for the reason ``ending``: so many
+    ``wakes`` it was sent.
     """
 
     task_id: str
@@ -145,6 +146,7 @@ class QueueEntry:
     arrived: datetime | None
     until: datetime | None
     ending: str | None
+    wakes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +353,15 @@ def _woken(grant: Grant) -> QueueEntry:
     until = None if grant.parked else instant(grant.due)
     ending = grant.ending and grant.ending.value
     return QueueEntry(
-        task_id_of(grant.task), grant.task, grant.mode, grant.parked, True, None, until, ending
+        task_id_of(grant.task),
+        grant.task,
+        grant.mode,
+        grant.parked,
+        woken=True,
+        arrived=None,
+        until=until,
+        ending=ending,
+        wakes=grant.woken,
     )
 
 

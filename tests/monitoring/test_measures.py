@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.events import Event, Parked
-from celery_dlock.monitoring.measures import ACQUISITION, HOLD, MEASURES, measurements
+from celery_dlock.core.events import Event, Parked, Woken
+from celery_dlock.monitoring.measures import (
+    ACQUISITION,
+    HOLD,
+    MEASURES,
+    SINCE_WOKEN,
+    measurements,
+)
 from celery_dlock.settings import Settings
 from tests.monitoring.happenings import KEY, about, acquired, one_of_each
 
@@ -46,10 +52,21 @@ def test_each_event_is_measured(event: Event) -> None:
     assert measured(event) == EXPECTED[type(event).__name__]
 
 
+AGAIN: dict[str, float] = {"dlock_woken_again": 1}
+
+
 def test_every_measure_has_an_event() -> None:
     assert {measure.name for measure in MEASURES} == {
-        name for found in EXPECTED.values() for name in found
+        name for found in (*EXPECTED.values(), AGAIN) for name in found
     }
+
+
+def test_a_wake_that_is_repeated_is_counted_by_itself() -> None:
+    assert measured(Woken(about(), KEY, None, "celery", before=2)) == AGAIN
+
+
+def test_the_time_since_a_task_was_woken_is_seen_by_the_millisecond() -> None:
+    assert len([bound for bound in SINCE_WOKEN.buckets if bound <= 0.05]) >= 6
 
 
 def test_who_was_neither_refused_nor_woken_has_not_waited() -> None:

@@ -95,6 +95,23 @@ def test_its_body_stays_in_the_bytes_it_was_published_in(
     assert result.get() == 1
 
 
+def test_the_event_says_where_it_was_sent_and_how_often_in_vain_before(
+    desk: Desk, charge: LockedTask
+) -> None:
+    charge.apply_async(("42",), queue="slow")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver("slow")
+    here = runtime(desk.app)
+    (grant,) = here.backend.peek(KEY).grants
+    message = here.backend.message(KEY, grant.task)
+    assert message is not None
+
+    here.wake([Wake(KEY, grant.task, message, woken=3)])
+
+    woken = [(event.queue, event.before) for event in desk.happened(Woken)]
+    assert woken == [("slow.woken", 0), ("slow", 2)]
+
+
 def test_it_comes_back_to_the_queue_it_came_from(desk: Desk, charge: LockedTask) -> None:
     charge.apply_async(("42",), queue="slow")
 
