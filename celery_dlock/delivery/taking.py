@@ -55,7 +55,7 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
             return carry_out(execution, left_over(execution.known()))
         return _take(execution)
     except TaskPredicate as gone:
-        raise briefly(gone)  # noqa: B904
+        raise briefly(gone).with_traceback(None)  # noqa: B904  # what is told by Celery itself
 
 
 def _note_arrival(execution: Execution) -> None:

@@ -110,6 +110,11 @@ class Entry:
     claim: Claim
     message: bytes
 
+    @property
+    def name(self) -> str:
+        """As Celery logs a task."""
+        return f"{self.subject.task_name}[{self.subject.task_id}]"
+
 
 class Parking:
     """Of one connection of one worker; only its thread is not in the worker's loop."""
@@ -249,8 +254,10 @@ class Parking:
         for entry, reply in zip(fits, replies, strict=True):
             match reply.verdict:
                 case Park():
+                    logger.info("Task %s waits for %s", entry.name, key)
                     here.sinks.emit(Parked(entry.subject, key, refused=True))
                 case Drop(reason=reason):
+                    logger.info("Task %s ignored: a duplicate, it is %s", entry.name, reason)
                     here.sinks.emit(Dropped(entry.subject, key, reason))
                 case _:
                     break

@@ -33,7 +33,8 @@ def peek(lab: Lab) -> KeyState:
 
 def at_the_broker(lab: Lab) -> int:
     with lab.app.connection_for_write() as connection:
-        return int(connection.default_channel.client.llen("celery"))
+        client = connection.default_channel.client
+        return int(client.llen("celery")) + int(client.llen("celery.woken"))
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -52,7 +52,7 @@ def test_a_compressed_message_is_compressed_when_it_is_woken(
         )
         waits(desk, policy)
 
-    raw = next(iter(desk.channel.queues["celery"].queue))
+    (raw,) = (raw for name in desk.channel.queues for raw in desk.channel.queues[name].queue)
     assert raw["headers"]["compression"] == compression
     desk.deliver()
     assert result.get() == 9000
