@@ -318,6 +318,8 @@ def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:
         return None
     if headers["id"] in state.revoked or state.revoked_stamps or buckets[task.name]:
         return None
+    if (message.delivery_info or {}).get("redelivered"):  # it may have run too often
+        return None
     try:
         args, kwargs, _ = message.payload
         (key,) = task.lock_definition.template.keys(args, kwargs)

@@ -33,7 +33,7 @@ class Task:
     it is published. ``looks``: it asks for the key before it queues for it. ``revocable``: it may
     be revoked at any moment. ``unknown``: there are workers that do not know it.
     ``foreign``: there are sweepers that cannot publish it. ``unanswered``: it may be called in vain
-    for long, although it comes in the end.
+    for long, although it comes in the end. ``by_main``: the worker's main process may park it.
     """
 
     wait: WaitMode = WaitMode.QUEUE
@@ -52,6 +52,7 @@ class Task:
     unknown: bool = False
     foreign: bool = False
     unanswered: bool = False
+    by_main: bool = False
 
 
 @dataclass(frozen=True, slots=True)

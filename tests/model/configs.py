@@ -14,6 +14,7 @@ UNPARK, PARK = Task(becomes=PLACE), Task(WaitMode.PLACE, becomes=QUEUE)
 WRITES, READS = Task(mode=Mode.SHARED, becomes=QUEUE), Task(becomes=READ)
 IMPATIENT, ONE_WAITS = Task(gives_up=True), Task(max_waiting=1)
 REPLACES = Task(max_waiting=1, replaces=True, gives_up=True)
+BY_MAIN = Task(by_main=True)
 REPLACES_ONLY = Task(max_waiting=1, replaces=True)
 
 PAIRS = {
@@ -32,6 +33,8 @@ PAIRS = {
     "both give up": (IMPATIENT, IMPATIENT),
     "the newest replaces": (REPLACES, REPLACES),
     "one may wait": (ONE_WAITS, ONE_WAITS),
+    "parked by the main process": (BY_MAIN, BY_MAIN),
+    "kept, and parked by the main process": (Task(by_main=True, keep=True),) * 2,
 }
 TRIPLES = {
     "queue": (QUEUE, QUEUE, QUEUE),
@@ -47,6 +50,8 @@ TRIPLES = {
     "one gives up, a place": (IMPATIENT, PLACE, QUEUE),
     "the newest replaces": (REPLACES, REPLACES, REPLACES),
     "one may wait": (ONE_WAITS, ONE_WAITS, ONE_WAITS),
+    "parked by the main process": (BY_MAIN, BY_MAIN, BY_MAIN),
+    "one may wait, parked by the main process": (Task(max_waiting=1, by_main=True),) * 3,
     "a rescheduled retry, and another": (Task(WaitMode.PLACE, retries_as=2), PLACE, PLACE),
 }
 CHANGES = {

@@ -72,6 +72,21 @@ def enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
         yield from _of_no_use(model, world, at, me)
 
 
+def park(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    """The main process asks for the turn of a message; what is not taken, or not heard, goes on."""
+    op = model.keys.enter(world.key, model.claim(me, WaitMode.ENQUEUE), model.next_token(world))
+    parked = isinstance(op.verdict, Park | Drop)
+    after = _judged(model, me, op.verdict) if parked else me._replace(phase=ENTER)
+    after = after._replace(wakes=model.numbers(op.wakes))
+    if not model.faulty(world):
+        world = arrived(model, world, me.task, op) if parked else called(model, world, op)
+    told = f"park t{me.task}: {type(op.verdict).__name__}"
+    yield told, 0, moved(model, _noted(world, op), at, after)
+    if model.can(world, REPLY):
+        lost = me._replace(phase=ENTER)
+        yield f"{told}, and nobody hears it", 1, spent(moved(model, _noted(world, op), at, lost))
+
+
 def _unheard(model: Model, world: World, at: int, me: Worker, told: str) -> Iterator[Next]:
     """Nobody hears what the store has said: the manager takes back what it may have been given."""
     if model.can(world, REPLY):

@@ -13,7 +13,7 @@ from celery_dlock.core.state import (
 )
 from tests.model.checks import Violation, require
 from tests.model.config import CHILD, CRASH, DISTRUST, REDELIVER, REPLY
-from tests.model.entering import enter, look
+from tests.model.entering import enter, look, park
 from tests.model.moves import Next, died, moved, published, spent
 from tests.model.order import arrived
 from tests.model.resource import once, write
@@ -34,6 +34,7 @@ from tests.model.world import (
     LEAVE_UNUSED,
     LOOK,
     NOBODY,
+    PARK,
     REQUEUE,
     RESULT,
     RETRY,
@@ -98,15 +99,19 @@ def wake_published(world: World, at: int, me: Worker) -> World:
 
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
+    facts = model.keys.facts[world.key]
     for message in sorted(set(world.broker)):
         task = task_of(message)
-        used = {int(n) for t, n in model.keys.facts[world.key].nonces if t == f"t{task}"}
+        used = {int(n) for t, n in facts.nonces if t == f"t{task}"}
         used |= {w.nonce for w in world.workers if w.task == task}
         nonce = next(n for n in range(1, len(used) + 2) if n not in used)
         taken = world._replace(broker=remove(world.broker, message))
         phase = LOOK if model.config.tasks[task].looks else ENTER
         me = Worker(phase, task, nonce, tag=message // TAG)
         yield f"deliver t{task}", 0, taken._replace(workers=seat(world, at, me))
+        if model.config.tasks[task].by_main and f"t{task}" not in facts.carried:  # nor woken
+            main = seat(world, at, me._replace(phase=PARK))
+            yield f"deliver t{task} to be parked", 0, taken._replace(workers=main)
         if model.config.tasks[task].becomes:
             new = seat(world, at, me._replace(changed=True))
             yield f"deliver t{task} to the new version", 0, taken._replace(workers=new)
@@ -236,6 +241,7 @@ def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
     LOOK: look,
     ENTER: enter,
+    PARK: park,
     EFFECT: _effect,
     RESULT: _result,
     CALLBACKS: _callbacks,

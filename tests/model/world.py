@@ -21,6 +21,7 @@ from tests.model.key import Keys
 IDLE = ""
 LOOK = "look"
 ENTER = "enter"
+PARK = "park"
 RETRY = "retry"
 EFFECT = "effect"
 RESULT = "result"
@@ -42,7 +43,7 @@ ACK = "ack"
 HOLDING = frozenset({RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_REPEAT, LEAVE_ABANDONED})
 
 #: In these its message is on its way to an ``enter``.
-ASKING = frozenset({LOOK, ENTER, AGAIN, REQUEUE})
+ASKING = frozenset({LOOK, ENTER, PARK, AGAIN, REQUEUE})
 
 #: In these it brings a task to its end that never had its turn.
 ENDING = frozenset({END_RESULT, END_CALLBACKS, LEAVE_DONE})

@@ -214,6 +214,10 @@ def test_other_messages_are_none_of_its(desk: Desk, charge: LockedTask) -> None:
     assert key_of(expires=60) is None
     assert key_of(retries=1) is None
     assert key_of(headers={"dlock": {}}) is None
+    charge.delay("42", 1)
+    again: Any = desk.channel.basic_get("celery")
+    again.delivery_info = {**again.delivery_info, "redelivered": True}
+    assert _key(charge, again, buckets) is None
     desk.app.send_task("charge", ("42", 1, "of too many"))
     assert _key(charge, desk.channel.basic_get("celery"), buckets) is None
     charge.apply_async(("42", 1), task_id="revoked")
