@@ -1,12 +1,6 @@
 -- Small edits of a key's state, as in celery_dlock/core/edits.py: each one thing, none a rule.
 -- A state is changed in place; what concerns the queue is written at once, the rest by save().
 
-local function find(list, task)
-  for i, item in ipairs(list) do
-    if item.task == task then return item, i end
-  end
-end
-
 local function holder_of(state, claim)
   for i, holder in ipairs(state.holders) do
     if holder.task == claim.task and holder.nonce == claim.nonce then return holder, i end
@@ -21,7 +15,41 @@ local function keep_if(list, condition)
   return kept
 end
 
+-- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take.
+local function reserves(grant)
+  if grant.ending then return false end
+  local strange_for = grant.handed_back and grant.due - grant.handed_back or 0
+  return grant.ordered or grant.woken <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
+end
+
+-- Whether it is about to be woken in vain, and may reserve nothing from then on.
+local function wavers(state, grant)
+  return grant.parked and grant.due <= state.now and (grant.woken > 0 or grant.handed_back)
+end
+
+-- Whether nobody else can be let in as this operation ends, whoever it is. *one*: who is let in.
+local function closed(state, one)
+  local taken, least, modes = 0, math.huge, {}
+  local function take(item)
+    taken, least, modes[item.mode] = taken + 1, math.min(least, item.limit), true
+  end
+  if one then take(one) end
+  for _, holder in ipairs(state.holders) do take(holder) end
+  for _, grant in ipairs(state.grants) do
+    if reserves(grant) and not wavers(state, grant) then take(grant) end
+  end
+  return modes[EXCLUSIVE] and (modes[SHARED] or taken >= least)
+end
+
+-- The queue is about to change: who is at its head is seen before, unless that cannot matter.
+local function foresee(state, gives_up)
+  if state.seen then return end
+  if not closed(state) or not is_patient(state, gives_up) then look(state) end
+end
+
 local function take_out(state, entry)
+  foresee(state)
+  state.added = false
   local _, i = find(state.waiting, entry.task)
   table.remove(state.waiting, i)
   if not entry.expires then state.parked = state.parked - 1 end
@@ -35,7 +63,9 @@ local function drop_entry(state, task)
 end
 
 local function add(state, entry, message)
+  foresee(state, entry.gives_up)
   enqueue(entry, message)
+  if state.patient ~= nil then state.patient = earlier(state.patient, entry.gives_up) end
   local i = 1
   while state.waiting[i] and state.waiting[i].rank < entry.rank do i = i + 1 end
   table.insert(state.waiting, i, entry)
@@ -44,7 +74,7 @@ local function add(state, entry, message)
   else
     state.parked = state.parked + 1
   end
-  state.queued = true
+  state.queued, state.added = true, true
   return entry
 end
 
@@ -63,20 +93,20 @@ end
 local function to_head(state, claim, turn, now, message)
   add(state, {
     task = claim.task, mode = claim.mode, limit = claim.limit,
-    rank = state.first - 1, arrived = now,
+    rank = before_all(state), arrived = now,
     gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
   }, message)
 end
 
 -- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
 local function to_grant(state, entry, now, ending)
-  take_out(state, entry)
-  if not state.supposed then (entry.expires and discard or unqueue)(entry) end
   state.grants[#state.grants + 1] = {
     task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.expires,
     woken = 0, due = entry.expires or now, ending = ending or false, taker = '',
     gives_up = entry.gives_up or false, ordered = entry.ordered,
   }
+  take_out(state, entry)
+  if not state.supposed then (entry.expires and discard or unqueue)(entry) end
 end
 
 local function drop_grant(state, task)
@@ -86,9 +116,10 @@ local function drop_grant(state, task)
   if grant.parked then redis.call('HDEL', ENTRIES, task) end
 end
 
+-- First the turn, which may let in somebody else: what the queue has to be seen for.
 local function leave_queue(state, task)
-  drop_entry(state, task)
   drop_grant(state, task)
+  drop_entry(state, task)
 end
 
 local function forget(state, task)
@@ -123,13 +154,6 @@ local function carried(state, task)
   return kept(state, task) or find(state.holders, task) ~= nil
 end
 
--- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take.
-local function reserves(grant)
-  if grant.ending then return false end
-  local strange_for = grant.handed_back and grant.due - grant.handed_back or 0
-  return grant.ordered or grant.woken <= WAKES_RESERVED and strange_for <= STRANGER_RESERVED
-end
-
 -- Whether one more may hold the key. After a change of the limit the smaller one counts.
 local function free(state, mode, limit)
   local taken = 0
@@ -150,10 +174,18 @@ local function messages(state)
   end)
 end
 
+-- Whether a holder may have a duplicate in the queue.
+local function has_shadow(state)
+  for _, holder in ipairs(state.holders) do
+    if redis.call('HEXISTS', ENTRIES, holder.task) == 1 then return true end
+  end
+end
+
 -- How many messages wait; the duplicate of a running task does not count.
 local function backlog(state)
   local count = state.parked
   if count == 0 then return 0 end
+  if not state.seen and has_shadow(state) then look(state) end
   for _, entry in ipairs(state.waiting) do
     if not entry.expires and find(state.holders, entry.task) then count = count - 1 end
   end
@@ -189,7 +221,7 @@ local function hold(state, claim, now, message)
     expires = expires, frees = expires + claim.lock_delay,
   }
   if claim.keep then  -- its own shadow: what runs again should this run be lost
-    insert(state, claim, now, state.first - 1, nil, message or claim.message)
+    insert(state, claim, now, before_all(state), nil, message or claim.message)
   end
   return {'run', slot, token}
 end

@@ -1,7 +1,7 @@
 -- A task asks for the key.
 
 local now = clock()
-local state = load(claim.task, now)
+local state = load_for(claim, now)
 expire(state, now)
 local verdict = answer(state, claim, now)
 return {verdict, commit(state, now)}

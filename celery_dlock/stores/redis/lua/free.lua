@@ -7,12 +7,13 @@
 -- runs of a task that comes with its message), is left to the rules; so is a key that is not ours.
 
 do
-  local last = tonumber(redis.call('GET', TOKEN) or 0)
+  local last
 
   local function is_free()
-    if not last or claim.keep or claim.wait == 'enqueue' then return false end
+    if claim.keep or claim.wait == 'enqueue' then return false end
     if redis.call('EXISTS', STATE, DONE) > 0 then return false end
-    return not has_message(claim) or redis.call('HEXISTS', LOST, claim.task) == 0
+    last = tonumber(redis.call('GET', TOKEN) or 0)
+    return last and (not has_message(claim) or redis.call('HEXISTS', LOST, claim.task) == 0)
   end
 
   if is_free() then

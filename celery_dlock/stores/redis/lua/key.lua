@@ -4,6 +4,7 @@
 --   {17}:due                   zset    the shard's keys by when a sweep has something to do there
 --   {17}:dead                  hash    the shard's dead messages: key and task -> head .. message
 --   {17}:{order:42}:state      string  holders, turns, how many messages are parked, when it is due
+--                                      and until when nobody who waits gives up
 --   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
 --                                      arrival, expiry, the end of patience and if it is ordered
 --   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
@@ -54,6 +55,12 @@ local function from_row(row, fields)
   return record
 end
 
+local function find(list, task)
+  for i, item in ipairs(list) do
+    if item.task == task then return item, i end
+  end
+end
+
 local function map(list, change, fields)
   local changed = {}
   for i, item in ipairs(list) do changed[i] = change(item, fields) end
@@ -91,21 +98,29 @@ end
 local function read_state(name)
   local packed = redis.call('GET', name)
   if not packed then
-    return {holders = {}, grants = {}, parked = 0, latest = 0, due = false, paused = 0}
+    return {
+      holders = {}, grants = {}, parked = 0, latest = 0, due = false, paused = 0, patient = false,
+    }
   end
   local readable, parts = pcall(cmsgpack.unpack, packed)
   if not readable or not is_state(parts) then
     error('this is not the state of a lock: ' .. name)
   end
+  local due, patient = parts[5], nil
+  if type(due) == 'table' then due, patient = due[1], due[2] end
+  if type(patient) ~= 'number' and patient ~= false then patient = nil end
   return {
     packed = packed,
     holders = map(parts[1], from_row, HOLDER),
     grants = map(parts[2], from_row, GRANT),
     parked = parts[3],
     latest = parts[4],  -- the latest instant at which a place expires
-    due = parts[5],  -- as the index has it
+    due = due,  -- as the index has it
     queued = parts[6],  -- whether anybody waits
     paused = parts[7],  -- for how long nobody served those who wait
+    -- Before which instant, but for the pauses, nobody who waits gives up: false if nobody ever
+    -- does, nil if that is not known, as after an older version, which drops it with each change.
+    patient = parts[6] and patient,
   }
 end
 
@@ -124,8 +139,10 @@ end
 local function write_state(name, state, now)
   local holders = map(state.holders, to_row, HOLDER)
   local grants = map(state.grants, to_row, GRANT)
+  local due = state.due
+  if state.queued and state.patient ~= nil then due = {due, state.patient} end
   local packed = cmsgpack.pack({
-    holders, grants, state.parked, state.latest, state.due, state.queued or false, state.paused,
+    holders, grants, state.parked, state.latest, due, state.queued or false, state.paused,
   })
   if packed == state.packed then return end
   local stays = lifetime(state, now)
@@ -198,20 +215,60 @@ local function add_live(waiting, entry, now)
   end
 end
 
-local function load_window(state, now)
+local function load_window(state)
   for _ = 1, ROUNDS do
     local before = #state.waiting
     local rows = redis.call('ZRANGE', QUEUE, before, WINDOW - 1, 'WITHSCORES')
-    state.first = state.first or tonumber(rows[2])
-    for i = 1, #rows, 2 do add_live(state.waiting, read_member(rows[i], rows[i + 1]), now) end
+    for i = 1, #rows, 2 do add_live(state.waiting, read_member(rows[i], rows[i + 1]), state.now) end
     if #state.waiting - before == #rows / 2 then return end
   end
 end
 
-local function load_own(state, task, now)
-  for _, entry in ipairs(state.waiting) do
-    if entry.task == task then return end
+-- The earlier of two ends of patience, of which either may be none.
+local function earlier(one, other)
+  return one and other and math.min(one, other) or one or other or false
+end
+
+-- The head of the queue is read, for those rules that have to look at it: before anything changes
+-- there, see foresee(). Until then *waiting* has only the tasks that the operation speaks of.
+local function look(state)
+  if state.seen then return end
+  local known = state.waiting
+  state.seen, state.waiting = true, {}
+  load_window(state)
+  if #state.waiting < WINDOW then  -- all there are
+    state.patient = false
+    for _, entry in ipairs(state.waiting) do
+      state.patient = earlier(state.patient, entry.gives_up)
+    end
   end
+  for _, entry in ipairs(known) do
+    if not find(state.waiting, entry.task) then state.waiting[#state.waiting + 1] = entry end
+  end
+end
+
+-- The first who waits, if no more than that is asked for.
+local function first_waiting(state)
+  local row = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+  if not row[1] then return end
+  local entry = read_member(row[1], row[2])
+  local known = find(state.waiting, entry.task)
+  if not known then table.insert(state.waiting, 1, entry) end
+  return known or entry
+end
+
+local function rank_at(state, position)
+  local row = state.queued and redis.call('ZRANGE', QUEUE, position, position, 'WITHSCORES') or {}
+  return tonumber(row[2] or 0)
+end
+
+local function before_all(state) return rank_at(state, 0) - 1 end
+local function behind_all(state) return rank_at(state, -1) + 1 end
+
+local function load_own(state, task, now)
+  if find(state.waiting, task) then return end
+  local turn = find(state.grants, task)
+  if turn and turn.parked then return end  -- which has the message
   local packed = redis.call('HGET', ENTRIES, task)
   if not packed then return end
   local entry = unpack_head(packed)
@@ -222,17 +279,39 @@ local function load_own(state, task, now)
 end
 
 -- *successor*: who is to have the key after *task*, if it is known.
-local function load(task, now, successor)
+local function load_tasks(task, now, successor)
   local state = read_state(STATE)
-  state.waiting = {}
+  state.waiting, state.now, state.seen = {}, now, not state.queued
   state.done = task and read_number(DONE) > now
+  state.endless = not lifetime(state, now)
   if state.queued then
-    state.last = tonumber(redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2])
-    load_window(state, now)
     if task then load_own(state, task, now) end
     if successor then load_own(state, successor, now) end
   end
-  state.first, state.last = state.first or 0, state.last or 0
+  return state
+end
+
+local function load(task, now)
+  local state = load_tasks(task, now)
+  look(state)
+  return state
+end
+
+local function is_patient(state, gives_up)
+  return not gives_up or gives_up + state.paused > state.horizon
+end
+
+-- For an operation of *claim*. Of who waits it has to see nobody, or only whom it lets in, if
+-- nobody gives up before all else that may be due when it ends.
+local function load_for(claim, now, successor)
+  local state = load_tasks(claim.task, now, successor)
+  local horizon = now + math.max(WAKE_AGAIN_LAST, claim.patience, claim.ttl + claim.lock_delay)
+  for _, holder in ipairs(state.holders) do
+    horizon = math.max(horizon, holder.frees + claim.lock_delay)
+  end
+  for _, grant in ipairs(state.grants) do horizon = math.max(horizon, grant.due) end
+  state.horizon = math.max(horizon, state.latest)
+  if state.patient == nil or not is_patient(state, state.patient) then look(state) end
   return state
 end
 
@@ -257,7 +336,7 @@ end
 local function save(state, due, now)
   index(state, due or false)
   local waited = state.queued
-  state.queued = waited and redis.call('EXISTS', QUEUE) == 1
+  state.queued = waited and (state.added or redis.call('EXISTS', QUEUE) == 1)
   if #state.holders == 0 and #state.grants == 0 and not state.queued then
     redis.call('DEL', STATE)
     return
@@ -265,6 +344,7 @@ local function save(state, due, now)
   write_state(STATE, state, now)
   if waited then
     local stays = lifetime(state, now)
+    if not stays and state.endless then return end  -- as before
     keep(QUEUE, stays)
     keep(ENTRIES, stays)
   end
@@ -309,13 +389,16 @@ local function take_dead(task)
 end
 
 -- Later tokens are larger.
-local function note_token(token)
-  token = math.max(read_number(TOKEN), token)
+local function write_token(token)
   redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
+end
+
+local function note_token(token)
+  write_token(math.max(read_number(TOKEN), token))
 end
 
 local function next_token(now)
   local token = math.max(read_number(TOKEN) + 1, now)
-  note_token(token)
+  write_token(token)
   return token
 end

@@ -5,7 +5,7 @@ local now = clock()
 redis.call('HDEL', LOST, '')  -- takes no room, so a server without memory lets all else pass, too
 claim.successor = ARGV[7]
 local successor = (ARGV[7] or '') ~= '' and ARGV[7]
-local state = load(claim.task, now, successor)
+local state = load_for(claim, now, successor)
 note_pause(state, now)
 local mine, position = holder_of(state, claim)
 local again = ARGV[8] == '1'

@@ -1,5 +1,11 @@
 -- The rules of celery_dlock/core/machine.py, function by function and under the same names.
 
+-- Asked for more than once, and read once.
+local function runs_lost(claim, now)
+  claim.lost = claim.lost or lost_runs(claim.task, now)
+  return claim.lost
+end
+
 local function full(state, claim)
   if claim.max_waiting == 0 then return false end
   return backlog(state) >= claim.max_waiting
@@ -9,9 +15,10 @@ local function may_start(state, claim, entry, started)
   if not free(state, claim.mode, claim.limit) then return false end
   if backlog(state) > 0 then return started() end
   if claim.mode == EXCLUSIVE then return true end
-  local rank = entry and entry.rank or state.last + 1
+  look(state)
   for _, other in ipairs(state.waiting) do
-    if other.mode == EXCLUSIVE and other.rank < rank then return started() end
+    local ahead = not entry or other.rank < entry.rank
+    if other.mode == EXCLUSIVE and ahead then return started() end
   end
   return true
 end
@@ -27,18 +34,20 @@ end
 
 local function start_or_wait(state, claim, entry, now)
   -- Asked for only where it makes a difference: on a free key it makes none.
-  local function started() return lost_runs(claim.task, now) > 0 end
+  local function started() return runs_lost(claim, now) > 0 end
   if claim.wait ~= 'enqueue' and may_start(state, claim, entry, started) then
     drop_entry(state, claim.task)
     return hold(state, claim, now)
   end
   if claim.wait == 'not' or claim.wait == 'look' then return busy(state, now) end
   local before = started()
-  local rank = entry and entry.rank or (before and state.first - 1) or state.last + 1
+  local rank = entry and entry.rank or (before and before_all or behind_all)(state)
+  local verdict = claim.wait == 'place' and busy(state, now)
+  if claim.max_waiting > 0 then look(state) end
   drop_entry(state, claim.task)
   if claim.wait == 'place' then
     insert(state, claim, now, rank, now + claim.patience, '')
-    return busy(state, now)
+    return verdict
   end
   if not before and not make_room(state, claim, now) then return busy(state, now, true) end
   insert(state, claim, now, rank, nil, claim.message)
@@ -51,12 +60,12 @@ local function take_turn(state, claim, grant, now)
     grant.taker, grant.due = claim.nonce, now + claim.ttl
     return {'end', grant.ending}
   end
-  local message = grant.parked and message_of(claim.task)
   local enqueues = claim.wait == 'enqueue'  -- the slot is reserved for it, and it is to be woken
-  drop_grant(state, claim.task)
-  if free(state, claim.mode, claim.limit) and not enqueues then
-    return hold(state, claim, now, message)
-  end
+  state.grants = keep_if(state.grants, function(other) return other ~= grant end)
+  local runs = free(state, claim.mode, claim.limit) and not enqueues
+  local message = grant.parked and (claim.keep or not runs) and message_of(claim.task)
+  if grant.parked then redis.call('HDEL', ENTRIES, claim.task) end
+  if runs then return hold(state, claim, now, message) end
   -- The limit or the mode has changed since the task was woken, or it came too late for it: back
   -- to the head.
   if grant.parked then
@@ -64,15 +73,16 @@ local function take_turn(state, claim, grant, now)
     return {'park'}
   end
   if enqueues then
-    insert(state, claim, now, state.first - 1, nil, claim.message)
+    insert(state, claim, now, before_all(state), nil, claim.message)
     return {'park'}
   end
-  local entry = insert(state, claim, now, state.first - 1, grant.due, '')
+  look(state)
+  local entry = insert(state, claim, now, before_all(state), grant.due, '')
   return start_or_wait(state, claim, entry, now)
 end
 
 local function lost_too_often(claim, now)
-  return has_message(claim) and lost_runs(claim.task, now) >= MAX_LOST_RUNS
+  return has_message(claim) and runs_lost(claim, now) >= MAX_LOST_RUNS
 end
 
 local function answer(state, claim, now)
@@ -101,7 +111,7 @@ local function answer(state, claim, now)
   end
   -- A shadow: this delivery may be the only one that survives the first one's death.
   drop_entry(state, claim.task)
-  insert(state, claim, now, state.first - 1, nil, claim.message)
+  insert(state, claim, now, before_all(state), nil, claim.message)
   return {'park'}
 end
 
@@ -120,7 +130,7 @@ local function conclude(state, claim, outcome, held, now)
     if held then count_lost(claim.task, now) end  -- or it would run again for ever
     if not kept(state, claim.task) then
       leave_queue(state, claim.task)
-      insert(state, claim, now, state.first - 1, nil, claim.message)
+      insert(state, claim, now, before_all(state), nil, claim.message)
     end
   elseif held and (outcome ~= 'unused' or lost_runs(claim.task, now) == 0) then
     count_lost(claim.task, now)  -- of what never ran only that it has started

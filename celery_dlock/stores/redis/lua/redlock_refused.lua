@@ -21,11 +21,11 @@ local function wait_at_head()
   if entry and not entry.expires then return {'park'} end  -- its message was kept
   drop_entry(state, claim.task)
   if claim.wait == 'queue' and ARGV[6] == 'taken' then
-    insert(state, claim, now, state.first - 1, nil, claim.message)
+    insert(state, claim, now, before_all(state), nil, claim.message)
     return {'park'}
   end
   if (claim.wait == 'queue' or claim.wait == 'place') and claim.patience > 0 then
-    insert(state, claim, now, state.first - 1, now + claim.patience, '')
+    insert(state, claim, now, before_all(state), now + claim.patience, '')
   end
   return busy(state, now)
 end

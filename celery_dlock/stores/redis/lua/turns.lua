@@ -18,6 +18,7 @@ local function due(state)
   for _, grant in ipairs(state.grants) do at(grant.due) end
   if state.parked == 0 then return first end
   for _, holder in ipairs(state.holders) do at(holder.frees) end
+  if not state.seen then return first end  -- nobody gives up before
   for i = 1, math.min(WINDOW, #state.waiting) do
     local gives_up = state.waiting[i].gives_up
     if gives_up then at(gives_up + state.paused) end
@@ -57,24 +58,44 @@ local function wake_due(state, now, woken)
   end
 end
 
--- Every operation ends with this: end who waited too long, wake who is next or overdue.
-local function settle(state, now)
+-- Who may be let in or has waited for too long: a shadow's turn comes when who runs is gone.
+local function window_of(state)
   local window = {}
   for i = 1, math.min(WINDOW, #state.waiting) do
     local entry = state.waiting[i]
     if not find(state.holders, entry.task) then window[#window + 1] = entry end
   end
-  for _, entry in ipairs(window) do
-    if waited_enough(state, entry, now) then to_grant(state, entry, now, TIMED_OUT) end
-  end
-  local woken = {}
-  wake_due(state, now, woken)  -- some of which reserve nothing from now on
+  return window
+end
+
+-- If the first who waits is the only one who is to be let in, the others need not be seen.
+local function let_in_first(state, now)
+  local entry = first_waiting(state)
+  local is_next = entry and not entry.expires and not find(state.holders, entry.task)
+    and free(state, entry.mode, entry.limit) and closed(state, entry)
+  if is_next then to_grant(state, entry, now) else look(state) end
+end
+
+local function let_in(state, now, window)
   for _, entry in ipairs(window) do
     if find(state.waiting, entry.task) then
       if not free(state, entry.mode, entry.limit) then break end
       if backlog(state) == 0 then break end  -- places alone reserve nothing
       to_grant(state, entry, now)
     end
+  end
+end
+
+-- Every operation ends with this: end who waited too long, wake who is next or overdue.
+local function settle(state, now)
+  local window, woken = state.seen and window_of(state), {}
+  for _, entry in ipairs(window or {}) do
+    if waited_enough(state, entry, now) then to_grant(state, entry, now, TIMED_OUT) end
+  end
+  wake_due(state, now, woken)  -- some of which reserve nothing from now on
+  if state.parked > 0 and not closed(state) then
+    if not state.seen then let_in_first(state, now) end
+    if state.seen then let_in(state, now, window or window_of(state)) end
   end
   wake_due(state, now, woken)
   if not has_messages(state) then state.paused = 0 end
@@ -84,7 +105,8 @@ end
 -- What settle() would make of the state.
 local function supposing(state, now)
   local later = {
-    supposed = true, holders = state.holders, waiting = {unpack(state.waiting)},
+    supposed = true, seen = true, now = now,
+    holders = state.holders, waiting = {unpack(state.waiting)},
     grants = map(map(state.grants, to_row, GRANT), from_row, GRANT), parked = state.parked,
     paused = state.paused,
   }

@@ -44,7 +44,7 @@ local function replay()
   if dead and not kept({waiting = state.waiting, grants = state.grants}, task) then
     dead.task, dead.gives_up = task, 0
     leave_queue(state, task)  -- another delivery may have a place, or one reserved
-    insert(state, dead, now, state.last + 1, nil, message)
+    insert(state, dead, now, behind_all(state), nil, message)
   end
   return dead
 end
