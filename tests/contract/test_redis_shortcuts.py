@@ -1,16 +1,17 @@
-"""The two ways around the rules: they are taken where they may be, and nowhere else."""
+"""The ways around the rules: they are taken where they may be, and nowhere else."""
 
 from __future__ import annotations
 
 import itertools
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Claim, Mode, Outcome, Run, WaitMode
+from celery_dlock.core.state import Claim, Mode, Outcome, Park, Run, WaitMode
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.stores.redis import scripts as redis_scripts
@@ -109,6 +110,141 @@ ALONE: dict[str, tuple[str, str, Operations]] = {
     ),
 }
 
+HELD, READER = replace(A, ttl=60 * SECOND), replace(QUEUED, mode=Mode.SHARED)
+W, X, Y, Z = (replace(QUEUED, task=task) for task in "wxyz")
+TWO_W, TWO_X = replace(W, limit=2), replace(X, limit=2)
+REAP = ("reap", KEY)
+
+#: Another one holds the key, and others wait; and the same when it is the turn of the first.
+QUEUE = [_enter(HELD), _enter(W), _enter(X)]
+TURN = [*QUEUE, _leave(HELD)]
+#: Who ends is woken again and again meanwhile.
+ENDS = [*QUEUE, ("cancel", KEY, "w"), ("pass", 6 * SECOND)]
+
+BEHIND: dict[str, tuple[str, str, Operations]] = {
+    "somebody is woken again": ("or #grants > 0 then", "then", [*ENDS, _enter(Y)]),
+    "no message is left": (
+        "claim.wait ~= 'queue' or",
+        "",
+        [*QUEUE, _enter(replace(Y, wait=WaitMode.NOT))],
+    ),
+    "it gives up": (
+        "claim.gives_up > 0 or",
+        "",
+        [*QUEUE, _enter(replace(Y, gives_up=2 * SECOND)), ("pass", 2 * SECOND), REAP],
+    ),
+    "few may wait": ("or claim.max_waiting > 0", "", [*QUEUE, _enter(replace(Y, max_waiting=2))]),
+    "it runs": (
+        "task ~= claim.task and",
+        "",
+        [*QUEUE, _enter(replace(HELD, wait=WaitMode.QUEUE, nonce="2"))],
+    ),
+    "there is room": (
+        "and is_single(mode, limit)",
+        "",
+        [_enter(replace(KEPT, limit=2)), _enter(TWO_W)],
+    ),
+    "the lease is over": (
+        "and frees > now",
+        "",
+        [_enter(A), _enter(W), ("pass", 4 * SECOND), _enter(X)],
+    ),
+    "it is done": (
+        "redis.call('EXISTS', DONE) == 0 and",
+        "",
+        [_enter(DONE), _leave(DONE, Outcome.DONE), _enter(B), _enter(X), _enter(QUEUED)],
+    ),
+    "it was lost": (
+        "and redis.call('HEXISTS', LOST, task) == 0",
+        "",
+        [_enter(W), _leave(W, Outcome.ABANDONED), _enter(HELD), _enter(X), _enter(W)],
+    ),
+    "it waits": (
+        "and redis.call('HEXISTS', ENTRIES, claim.task) == 0",
+        "",
+        [*QUEUE, _enter(replace(X, nonce="2"))],
+    ),
+    "somebody gives up": (
+        "due[2] == false",
+        "true",
+        [_enter(HELD), _enter(replace(W, gives_up=SECOND)), ("pass", 2 * SECOND), _enter(X)],
+    ),
+    "a turn is asked for again": (
+        "claim.wait == 'enqueue' or claim.keep",
+        "claim.keep",
+        [*TURN, _enter(replace(W, wait=WaitMode.ENQUEUE))],
+    ),
+    "the message is kept": ("or claim.keep then", "then", [*TURN, _enter(replace(W, keep=True))]),
+    "it is another one's turn": (
+        "return task == claim.task and parked",
+        "return parked",
+        [*TURN, _enter(B)],
+    ),
+    "nobody was there": ("and due > now", "", [*TURN, ("pass", 700 * SECOND), _enter(W)]),
+    "it leaves room": (
+        "and is_single(claim.mode, claim.limit)",
+        "",
+        [_enter(HELD), _enter(W), _enter(TWO_X), _enter(Y), _leave(HELD), _enter(TWO_W)],
+    ),
+}
+HAND_ON: dict[str, tuple[str, str, Operations]] = {
+    "somebody is woken again": ("or #parts[2] > 0", "", [*ENDS, _leave(HELD)]),
+    "others hold": (
+        "#parts[1] ~= 1 or",
+        "",
+        [_enter(TWO_A), _enter(TWO_B), _enter(W), _enter(X), _leave(TWO_A)],
+    ),
+    "it is to run again": (
+        "if outcome ~= 'done' and outcome ~= 'over' or ARGV",
+        "if ARGV",
+        [_enter(Z), _enter(W), _leave(Z, Outcome.REPEAT)],
+    ),
+    "there is a successor": (
+        "'over' or ARGV[7] then",
+        "'over' then",
+        [*QUEUE, _leave(replace(HELD, successor="y"))],
+    ),
+    "another task holds": (
+        "task == claim.task and nonce == claim.nonce and frees",
+        "nonce == claim.nonce and frees",
+        [*QUEUE, _leave(B)],
+    ),
+    "another delivery holds": (
+        "nonce == claim.nonce and frees",
+        "frees",
+        [*QUEUE, _leave(replace(HELD, nonce="2"))],
+    ),
+    "nobody was there": ("and frees > now", "", [*QUEUE, ("pass", 700 * SECOND), _leave(HELD)]),
+    "it was done before": (
+        "redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES",
+        "redis.call('HEXISTS', ENTRIES",
+        [
+            *[_enter(DONE), _leave(replace(DONE, nonce="2"), Outcome.DONE), _enter(W)],
+            _leave(DONE),
+        ],
+    ),
+    "its message is here": (
+        "and redis.call('HEXISTS', ENTRIES, task) == 0",
+        "",
+        [_enter(KEPT), _enter(W), _leave(KEPT)],
+    ),
+    "it is done now": (
+        "if remembers then mark_done(claim.done_ttl, now) end",
+        "",
+        [_enter(DONE), _enter(W), _leave(DONE, Outcome.DONE), _enter(DONE)],
+    ),
+    "the first has a place": (
+        "not entry.expires and",
+        "",
+        [_enter(HELD), _enter(replace(Y, wait=WaitMode.PLACE)), _enter(W), _leave(HELD)],
+    ),
+    "all who read are let in": (
+        "first and is_single(entry.mode, entry.limit)",
+        "first",
+        [_enter(HELD), *(_enter(replace(READER, task=task)) for task in "wx"), _leave(HELD)],
+    ),
+}
+
 
 def _compare(server: RedisServer, ops: Operations) -> None:
     clock, prefix = Clock(), f"shortcut{next(_numbers)}"
@@ -129,6 +265,20 @@ def test_who_is_not_alone_is_left_to_the_rules(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     _caught_when_too_wide(redis_server, monkeypatch, "LEAVE", *ALONE[case])
+
+
+@pytest.mark.parametrize("case", BEHIND)
+def test_who_waits_and_whose_turn_it_is_are_left_to_the_rules_unless_all_is_simple(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    _caught_when_too_wide(redis_server, monkeypatch, "ENTER", *BEHIND[case])
+
+
+@pytest.mark.parametrize("case", HAND_ON)
+def test_a_key_is_handed_on_by_the_rules_unless_all_is_simple(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    _caught_when_too_wide(redis_server, monkeypatch, "LEAVE", *HAND_ON[case])
 
 
 def _caught_when_too_wide(
@@ -167,6 +317,26 @@ def test_they_are_taken_in_the_common_case(
         for _ in range(2 if outcome is Outcome.OVER else 1):
             assert isinstance(store.backend.enter(mine, b"message").verdict, Run)
             store.backend.leave(mine, outcome)
+
+
+def test_they_are_taken_while_others_wait(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_on(redis_server) as store:
+        for claim in (HELD, W):
+            store.backend.enter(claim, b"message")
+        for script in ("ENTER", "LEAVE"):
+            mutant = _without_rules(getattr(redis_scripts, script))
+            monkeypatch.setattr(redis_scripts, script, mutant)
+        for claim in (X, Y):
+            assert store.backend.enter(claim, b"message").verdict == Park()
+        for holder, following in pairwise([HELD, W, X]):
+            (wake,) = store.backend.leave(holder, Outcome.DONE).wakes
+            assert (wake.task, wake.message) == (following.task, b"message")
+            assert isinstance(store.backend.enter(following).verdict, Run)
+        # The last of them stays for ever, whatever had an end before.
+        queue, entries = store.names(KEY)[1:3]
+        assert {store.lying()[name] for name in (queue, entries)} == {-1}
 
 
 def _without_rules(script: Script) -> Script:

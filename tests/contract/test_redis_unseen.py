@@ -165,16 +165,15 @@ def _as_older(client: Redis, name: str) -> None:
     client.set(name, msgpack.packb([*parts, due, queued, paused], use_bin_type=False), keepttl=True)
 
 
-#: What each command is asked for is answered, in this order, or written; none is there by chance.
+#: What is read and what is written; a command that is added here keeps everybody waiting.
 INSIDE = {
-    "parked": "time exists get get hget hget zrange hset zadd set",
-    "released": "hdel get time get get hget hdel zrange zrem zadd exists set hget",
-    "its turn": "time exists get get hget hdel get set zadd exists set",
+    "parked": "exists get time exists hexists hexists zrange hset zadd set",
+    "released": "get get time exists hexists zrange hdel zrem exists zadd set hget",
+    "its turn": "exists get time exists hexists get set hdel zadd set",
 }
 
 
 def test_what_a_script_asks_of_redis_while_others_wait(redis_server: RedisServer) -> None:
-    """A command that is added here keeps everybody waiting: it has to be worth it."""
     with store_on(redis_server) as store:
         first, *others = (claim(f"w{number}", wait=QUEUE) for number in range(3 * WINDOW))
         running(store.backend.enter(first))

@@ -34,7 +34,7 @@ from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES
 #: What redis-py sends: the name of a command, and what it is about.
 Command = tuple[Any, ...]
 
-RULES = ("clock", "names", "key", "edits", "turns")
+RULES = ("clock", "names", "line", "key", "edits", "turns")
 
 _CONSTANTS = f"""\
 local WINDOW = {WINDOW}
@@ -87,21 +87,21 @@ class Script:
         return ("EVALSHA", self.digest, len(keys), *map(str.encode, keys), *arguments)
 
 
-# The common case comes first, and without the rules.
-_THE_REST = (*RULES[2:], "machine")
+# The common cases come first, and without the rules.
+_SIMPLE, _THE_REST = ("line", "simple"), (*RULES[3:], "machine")
 
-ENTER = Script.of("clock", "names", "claim", "free", *_THE_REST, "enter")
-LEAVE = Script.of("clock", "names", "claim", "alone", *_THE_REST, "leave")
+ENTER = Script.of("clock", "names", "claim", "free", *_SIMPLE, "behind", *_THE_REST, "enter")
+LEAVE = Script.of("clock", "names", "claim", "alone", *_SIMPLE, "hand_on", *_THE_REST, "leave")
 RENEW = Script.of(*RULES, "renew")
 REAP = Script.of(*RULES, "reap")
 SWEEP = Script.of(*RULES, "overdue", "sweep")
 OVERDUE = Script.of(*RULES, "overdue", "look")
 REAP_OVERDUE = Script.of(*RULES, "overdue", "reap_overdue")
 UPKEEP = Script.of(*RULES, "upkeep")
-PARKED = Script.of("clock", "names", "key", "parked")
-MESSAGE = Script.of("clock", "names", "key", "message")
-PEEK = Script.of("clock", "names", "key", "peek")
-HEADS = Script.of("clock", "names", "key", "heads")
+PARKED = Script.of("clock", "names", "line", "key", "parked")
+MESSAGE = Script.of("clock", "names", "line", "key", "message")
+PEEK = Script.of("clock", "names", "line", "key", "peek")
+HEADS = Script.of("clock", "names", "line", "key", "heads")
 OLDEST_DEAD = Script.of("oldest_dead")
 NOTE = Script.of("note")
 TIME = Script.with_text("return redis.call('TIME')")

@@ -16,8 +16,6 @@
 --
 -- Instants are microseconds.
 
-local QUEUE, ENTRIES = BASE .. 'queue', BASE .. 'entries'
-local DUE, DEAD = SHARD .. 'due', SHARD .. 'dead'
 -- One operation clears away at most this many windows of expired places.
 local ROUNDS = 32
 
@@ -33,14 +31,6 @@ local function turn_to(index, member)
   local base = string.sub(index, 1, -4) .. member
   STATE, QUEUE, ENTRIES = base .. ':state', base .. ':queue', base .. ':entries'
   LOST, TOKEN, DUE = base .. ':lost', base .. ':token', index
-end
-
-local function member()
-  return string.sub(STATE, #DUE - 2, -7)
-end
-
-local function read_number(name)
-  return tonumber(redis.call('GET', name) or 0) or error('this is not a number: ' .. name)
 end
 
 local function to_row(record, fields)
@@ -67,33 +57,7 @@ local function map(list, change, fields)
   return changed
 end
 
--- The state: what every operation needs. Somebody else may have written to it: so that no operation
--- stumbles half way over a value of another type, it is read as it was written, or not at all.
-
-local HOLDER_TYPES, GRANT_TYPES = 'sssnnnnnn', 'ssnbnn?soob'
-
-local function are(values, types)
-  for i = 1, #types do
-    local kind = string.sub(types, i, i)
-    local value = values[i]
-    if kind == 'o' then kind, value = 'n', value or 0 end  -- a number, or none
-    if kind ~= '?' and string.sub(type(value), 1, 1) ~= kind then return false end
-  end
-  return true
-end
-
-local function all_are(rows, types)
-  if type(rows) ~= 'table' then return false end
-  for _, row in ipairs(rows) do
-    if type(row) ~= 'table' or not are(row, types) then return false end
-  end
-  return true
-end
-
-local function is_state(parts)
-  return type(parts) == 'table' and #parts == 7 and are(parts, 'ttnn?bn')
-    and all_are(parts[1], HOLDER_TYPES) and all_are(parts[2], GRANT_TYPES)
-end
+-- The state: what every operation needs.
 
 local function read_state(name)
   local packed = redis.call('GET', name)
@@ -102,10 +66,7 @@ local function read_state(name)
       holders = {}, grants = {}, parked = 0, latest = 0, due = false, paused = 0, patient = false,
     }
   end
-  local readable, parts = pcall(cmsgpack.unpack, packed)
-  if not readable or not is_state(parts) then
-    error('this is not the state of a lock: ' .. name)
-  end
+  local parts = unpack_state(packed) or error('this is not the state of a lock: ' .. name)
   local due, patient = parts[5], nil
   if type(due) == 'table' then due, patient = due[1], due[2] end
   if type(patient) ~= 'number' and patient ~= false then patient = nil end
@@ -160,36 +121,10 @@ local function pack_head(entry)
     entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
 end
 
-local function is_head(mode, limit, arrived, expires, gives_up)
-  return type(mode) == 'string' and type(limit) == 'number' and type(arrived) == 'number'
-    and type(expires or 0) == 'number' and type(gives_up or 0) == 'number'
-end
-
--- A whole window of them for each operation: what is asked of an entry here makes no table.
-local function unpack_head(packed)
-  local offset, mode, limit, arrived, expires, gives_up, ordered = cmsgpack.unpack_limit(packed, 6)
-  local rest = offset < 0 and '' or string.sub(packed, offset + 1)
-  if not is_head(mode, limit, arrived, expires, gives_up) then
-    error('this is not the head of an entry')
-  end
-  local entry = {
-    mode = mode, limit = limit, arrived = arrived, expires = expires, gives_up = gives_up,
-    ordered = ordered,
-  }
-  return entry, rest
-end
-
 local function read_member(member, rank)
   local entry, task = unpack_head(member)
   entry.task, entry.rank = task, tonumber(rank)
   return entry
-end
-
--- Whose message cannot be read is woken all the same: so somebody notices.
-local function message_of(task)
-  local packed = redis.call('HGET', ENTRIES, task)
-  local readable, _, message = pcall(unpack_head, packed)
-  return readable and message or ''
 end
 
 local function unqueue(entry)

@@ -13,3 +13,7 @@ local function mark_done(ttl, now)
   local stays = DRIVEN and math.max(ttl, DAY) or ttl
   redis.call('SET', DONE, integer(now + ttl), 'PX', milliseconds(stays))
 end
+
+local function read_number(name)
+  return tonumber(redis.call('GET', name) or 0) or error('this is not a number: ' .. name)
+end
