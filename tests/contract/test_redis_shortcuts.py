@@ -120,6 +120,10 @@ QUEUE = [_enter(HELD), _enter(W), _enter(X)]
 TURN = [*QUEUE, _leave(HELD)]
 #: Who ends is woken again and again meanwhile.
 ENDS = [*QUEUE, ("cancel", KEY, "w"), ("pass", 6 * SECOND)]
+#: Some give up very much later, and some before all that is due then.
+PATIENT, TEN = replace(W, gives_up=9999 * SECOND), replace(A, ttl=10 * SECOND)
+LATER = [("renew", [replace(TEN, ttl=60 * SECOND)]), ("pass", 12 * SECOND), _enter(Z)]
+SWEPT = [("pass", 12 * SECOND), ("sweep", 100)]
 
 BEHIND: dict[str, tuple[str, str, Operations]] = {
     "somebody is woken again": ("or #grants > 0 then", "then", [*ENDS, _enter(Y)]),
@@ -128,10 +132,25 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         "",
         [*QUEUE, _enter(replace(Y, wait=WaitMode.NOT))],
     ),
+    "a place is kept": (
+        "claim.wait ~= 'look' and claim.wait ~= 'not'",
+        "false",
+        [*QUEUE, _enter(replace(Y, wait=WaitMode.PLACE))],
+    ),
+    "a message does not count": (
+        "return redis.call('HEXISTS', ENTRIES, holder) == 0",
+        "return true",
+        [_enter(replace(KEPT, ttl=60 * SECOND)), _enter(W), _enter(B)],
+    ),
     "it gives up": (
-        "claim.gives_up > 0 or",
-        "",
-        [*QUEUE, _enter(replace(Y, gives_up=2 * SECOND)), ("pass", 2 * SECOND), REAP],
+        "return claim.gives_up == 0 or now + claim.gives_up > frees",
+        "return true",
+        [_enter(HELD), _enter(PATIENT), _enter(replace(Y, gives_up=9 * SECOND)), *SWEPT],
+    ),
+    "it gives up before others": (
+        "return one and other and math.min(one, other) or one",
+        "return one",
+        [_enter(TEN), _enter(PATIENT), _enter(replace(Y, gives_up=11 * SECOND)), *LATER],
     ),
     "few may wait": ("or claim.max_waiting > 0", "", [*QUEUE, _enter(replace(Y, max_waiting=2))]),
     "it runs": (
@@ -165,8 +184,8 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [*QUEUE, _enter(replace(X, nonce="2"))],
     ),
     "somebody gives up": (
-        "due[2] == false",
-        "true",
+        "return not patient or patient + parts[7] > instant",
+        "return true",
         [_enter(HELD), _enter(replace(W, gives_up=SECOND)), ("pass", 2 * SECOND), _enter(X)],
     ),
     "a turn is asked for again": (
@@ -234,8 +253,8 @@ HAND_ON: dict[str, tuple[str, str, Operations]] = {
         [_enter(DONE), _enter(W), _leave(DONE, Outcome.DONE), _enter(DONE)],
     ),
     "the first has a place": (
-        "not entry.expires and",
-        "",
+        "if readable and not entry.expires then",
+        "if readable then",
         [_enter(HELD), _enter(replace(Y, wait=WaitMode.PLACE)), _enter(W), _leave(HELD)],
     ),
     "all who read are let in": (

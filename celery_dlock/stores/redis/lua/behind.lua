@@ -1,27 +1,45 @@
--- A task that comes with its message where others wait already, and one whose turn has come, of a
--- key that is simple.
+-- A task that looks at a key or comes with its message where others wait already, and one whose
+-- turn has come, of a key that is simple.
 --
--- It is what the rules come to. Behind a lease that lasts nobody is let in, woken or ended: the
--- message goes to the end of the queue. With its turn taken the key is free but for who takes it,
+-- It is what the rules come to. Behind a lease that lasts nobody is let in, woken or ended: who
+-- looks is told so, and a message goes to the end of the queue. With its turn taken the key is free but for who takes it,
 -- and taken then for all others.
 
 do
   local function park(parts, now)
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
-    local head = cmsgpack.pack(claim.mode, claim.limit, now, nil, nil, claim.ordered)
+    local gives_up = claim.gives_up > 0 and now + claim.gives_up - parts[7] or nil
+    local head = cmsgpack.pack(claim.mode, claim.limit, now, nil, gives_up, claim.ordered)
     redis.call('HSET', ENTRIES, claim.task, head .. claim.message)
     redis.call('ZADD', QUEUE, integer(tonumber(last or 0) + 1), head .. claim.task)
-    parts[3] = parts[3] + 1
+    parts[3], parts[5][2] = parts[3] + 1, earlier(parts[5][2], gives_up)
     write_simple(parts, parts[1][1][9])
     return {{'park'}, {}}
   end
 
-  local function is_behind(holders, grants, now)
+  local function tell(parts, now)
+    local holder = parts[1][1]
+    if parts[5][1] ~= holder[9] then write_simple(parts, holder[9]) end
+    return {{'busy', holder, math.max(0, holder[8] - now), parts[3], 0}, {}}
+  end
+
+  local function is_behind(parts, now)
+    local holders, grants = parts[1], parts[2]
     if #holders ~= 1 or #grants > 0 then return false end
-    if claim.wait ~= 'queue' or claim.gives_up > 0 or claim.max_waiting > 0 then return false end
     local task, _, mode, limit, _, _, _, _, frees = unpack(holders[1])
-    return task ~= claim.task and is_single(mode, limit) and frees > now and is_new(claim.task)
+    return task ~= claim.task and is_single(mode, limit) and frees > now
+      and are_patient(parts, frees) and is_new(claim.task)
       and redis.call('HEXISTS', ENTRIES, claim.task) == 0
+  end
+
+  local function may_park(frees, now)
+    if claim.wait ~= 'queue' or claim.max_waiting > 0 then return false end
+    return claim.gives_up == 0 or now + claim.gives_up > frees
+  end
+
+  local function looks(holder)
+    if claim.wait ~= 'look' and claim.wait ~= 'not' then return false end
+    return redis.call('HEXISTS', ENTRIES, holder) == 0  -- else its own message does not count
   end
 
   local function run(parts, now)
@@ -37,16 +55,23 @@ do
     return {{'run', 0, token}, {}}
   end
 
-  local function is_its_turn(holders, grants, now)
+  local function is_its_turn(parts, now)
+    local holders, grants = parts[1], parts[2]
     if #holders > 0 or #grants ~= 1 then return false end
     if claim.wait == 'enqueue' or claim.keep then return false end
     local task, _, _, parked, _, due, ending = unpack(grants[1])
+    local frees = now + claim.ttl + claim.lock_delay
     return task == claim.task and parked and not ending and due > now
+      and are_patient(parts, math.max(due, frees))
       and is_single(claim.mode, claim.limit) and is_new(claim.task)
   end
 
   local parts = simple_state()
   local now = parts and clock()
-  if parts and is_behind(parts[1], parts[2], now) then return park(parts, now) end
-  if parts and is_its_turn(parts[1], parts[2], now) then return run(parts, now) end
+  if parts and is_behind(parts, now) then
+    local holder = parts[1][1]
+    if may_park(holder[9], now) then return park(parts, now) end
+    if looks(holder[1]) then return tell(parts, now) end
+  end
+  if parts and is_its_turn(parts, now) then return run(parts, now) end
 end

@@ -12,13 +12,14 @@ do
     if outcome ~= 'done' and outcome ~= 'over' or ARGV[7] then return false end
     local task, nonce, _, _, _, _, _, _, frees = unpack(parts[1][1])
     return task == claim.task and nonce == claim.nonce and frees > now
+      and are_patient(parts, math.max(frees, now + WAKE_AGAIN_FIRST))
       and redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES, task) == 0
   end
 
   local function next_one()
     local first = redis.call('ZRANGE', QUEUE, 0, 0)[1]
     local readable, entry, task = pcall(unpack_head, first)
-    if readable and not entry.expires and not entry.gives_up then return first, entry, task end
+    if readable and not entry.expires then return first, entry, task end
   end
 
   local parts = simple_state()
@@ -30,9 +31,10 @@ do
     redis.call('HDEL', LOST, claim.task)
     if remembers then mark_done(claim.done_ttl, now) end
     redis.call('ZREM', QUEUE, first)
-    parts[1], parts[2], parts[3] = {}, {
-      {task, entry.mode, entry.limit, true, 1, due, false, '', false, false, entry.ordered},
-    }, parts[3] - 1
+    parts[1], parts[2], parts[3] = {}, {{
+      task, entry.mode, entry.limit, true, 1, due, false, '', entry.gives_up or false, false,
+      entry.ordered or false,
+    }}, parts[3] - 1
     parts[6] = redis.call('EXISTS', QUEUE) == 1
     write_simple(parts, due)
     return {{'left', remembers and 1 or 0}, {{task, message_of(task), false, 1}}}

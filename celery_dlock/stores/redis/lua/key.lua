@@ -159,11 +159,6 @@ local function load_window(state)
   end
 end
 
--- The earlier of two ends of patience, of which either may be none.
-local function earlier(one, other)
-  return one and other and math.min(one, other) or one or other or false
-end
-
 -- The head of the queue is read, for those rules that have to look at it: before anything changes
 -- there, see foresee(). Until then *waiting* has only the tasks that the operation speaks of.
 local function look(state)

@@ -68,3 +68,8 @@ local function message_of(task)
   local readable, _, message = pcall(unpack_head, packed)
   return readable and message or ''
 end
+
+-- The earlier of two ends of patience, of which either may be none.
+local function earlier(one, other)
+  return one and other and math.min(one, other) or one or other or false
+end
