@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Claim, Mode, Outcome, Park, Run, WaitMode
+from celery_dlock.core.state import Busy, Claim, Mode, Outcome, Park, Run, WaitMode
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.stores.redis import scripts as redis_scripts
@@ -207,6 +207,11 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
     ),
 }
 HAND_ON: dict[str, tuple[str, str, Operations]] = {
+    "somebody gives up": (
+        "return not patient or patient + parts[7] > instant",
+        "return true",
+        [_enter(HELD), _enter(replace(W, gives_up=SECOND)), ("pass", 2 * SECOND), _leave(HELD)],
+    ),
     "somebody is woken again": ("or #parts[2] > 0", "", [*ENDS, _leave(HELD)]),
     "others hold": (
         "#parts[1] ~= 1 or",
@@ -338,18 +343,22 @@ def test_they_are_taken_in_the_common_case(
             store.backend.leave(mine, outcome)
 
 
+@pytest.mark.parametrize("gives_up", [0, 86_400 * SECOND])
 def test_they_are_taken_while_others_wait(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, gives_up: int
 ) -> None:
+    w, x, y = (replace(claim, gives_up=gives_up) for claim in (W, X, Y))
     with store_on(redis_server) as store:
-        for claim in (HELD, W):
+        for claim in (HELD, w):
             store.backend.enter(claim, b"message")
         for script in ("ENTER", "LEAVE"):
             mutant = _without_rules(getattr(redis_scripts, script))
             monkeypatch.setattr(redis_scripts, script, mutant)
-        for claim in (X, Y):
+        looks = replace(x, wait=WaitMode.LOOK)
+        assert isinstance(store.backend.enter(looks, b"message").verdict, Busy)
+        for claim in (x, y):
             assert store.backend.enter(claim, b"message").verdict == Park()
-        for holder, following in pairwise([HELD, W, X]):
+        for holder, following in pairwise([HELD, w, x]):
             (wake,) = store.backend.leave(holder, Outcome.DONE).wakes
             assert (wake.task, wake.message) == (following.task, b"message")
             assert isinstance(store.backend.enter(following).verdict, Run)

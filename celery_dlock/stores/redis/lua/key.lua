@@ -59,14 +59,15 @@ end
 
 -- The state: what every operation needs.
 
-local function read_state(name)
-  local packed = redis.call('GET', name)
+local function read_state(name, known)
+  local packed = (known or {packed = redis.call('GET', name)}).packed
   if not packed then
     return {
       holders = {}, grants = {}, parked = 0, latest = 0, due = false, paused = 0, patient = false,
     }
   end
-  local parts = unpack_state(packed) or error('this is not the state of a lock: ' .. name)
+  local parts = known and known.parts or unpack_state(packed)
+    or error('this is not the state of a lock: ' .. name)
   local due, patient = parts[5], nil
   if type(due) == 'table' then due, patient = due[1], due[2] end
   if type(patient) ~= 'number' and patient ~= false then patient = nil end
@@ -210,7 +211,7 @@ end
 
 -- *successor*: who is to have the key after *task*, if it is known.
 local function load_tasks(task, now, successor)
-  local state = read_state(STATE)
+  local state = read_state(STATE, known)
   state.waiting, state.now, state.seen = {}, now, not state.queued
   state.done = task and read_number(DONE) > now
   state.endless = not lifetime(state, now)

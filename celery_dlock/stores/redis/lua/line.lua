@@ -43,6 +43,9 @@ local function unpack_state(packed)
   return is_state and parts
 end
 
+-- The state of the key, if it was looked at before the rules are.
+local known
+
 local function is_head(mode, limit, arrived, expires, gives_up)
   return type(mode) == 'string' and type(limit) == 'number' and type(arrived) == 'number'
     and type(expires or 0) == 'number' and type(gives_up or 0) == 'number'

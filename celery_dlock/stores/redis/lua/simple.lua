@@ -2,7 +2,9 @@
 -- before: its state is changed as it lies there, without the rules, which cost more than all else.
 
 local function simple_state()
-  local parts = unpack_state(redis.call('GET', STATE) or '')
+  known = {packed = redis.call('GET', STATE)}
+  known.parts = known.packed and unpack_state(known.packed)
+  local parts = known.parts
   local waited_for = parts and parts[6] and parts[3] > 0 and type(parts[5]) == 'table'
   local patient = waited_for and parts[5][2]
   if waited_for and (patient == false or type(patient) == 'number') then return parts end
