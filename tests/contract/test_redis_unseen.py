@@ -63,7 +63,7 @@ SEEN: dict[str, tuple[str, str, Operations]] = {
     "somebody gives up": (
         "return not gives_up or",
         "return true or",
-        [*_enter(replace(A, ttl=60 * SECOND), LATE), ("pass", 6 * SECOND), *_enter(C)],
+        [*_enter(replace(A, ttl=60 * SECOND), LATE, C), ("pass", 6 * SECOND), *_enter(D)],
     ),
     "a later one gives up earlier": (
         "return one and other and math.min(one, other) or one",
@@ -91,7 +91,7 @@ SEEN: dict[str, tuple[str, str, Operations]] = {
     "the first has a place": (
         "entry and not entry.expires and",
         "entry and",
-        [*_enter(A, PLACED, B), ("pass", 3 * SECOND), *_leave(A)],
+        [*_enter(A, PLACED, B, C), ("pass", 3 * SECOND), *_leave(A)],
     ),
     "readers wait": (
         "modes[EXCLUSIVE] and (modes[SHARED] or taken >= least)",

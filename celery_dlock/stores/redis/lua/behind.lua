@@ -2,11 +2,14 @@
 -- turn has come, of a key that is simple.
 --
 -- It is what the rules come to. Behind a lease that lasts nobody is let in, woken or ended: who
--- looks is told so, and a message goes to the end of the queue. With its turn taken the key is free but for who takes it,
--- and taken then for all others.
+-- looks is told so, and a message goes to the end of the queue. With its turn taken the key is free
+-- but for who takes it, and taken then for all others.
 
-do
-  local function park(parts, now)
+local parts = simple_state()
+if parts then
+  local now = clock()
+
+  local function park()
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
     local gives_up = claim.gives_up > 0 and now + claim.gives_up - parts[7] or nil
     local head = cmsgpack.pack(claim.mode, claim.limit, now, nil, gives_up, claim.ordered)
@@ -17,13 +20,13 @@ do
     return {{'park'}, {}}
   end
 
-  local function tell(parts, now)
+  local function tell()
     local holder = parts[1][1]
     if parts[5][1] ~= holder[9] then write_simple(parts, holder[9]) end
     return {{'busy', holder, math.max(0, holder[8] - now), parts[3], 0}, {}}
   end
 
-  local function is_behind(parts, now)
+  local function is_behind()
     local holders, grants = parts[1], parts[2]
     if #holders ~= 1 or #grants > 0 then return false end
     local task, _, mode, limit, _, _, _, _, frees = unpack(holders[1])
@@ -32,7 +35,7 @@ do
       and redis.call('HEXISTS', ENTRIES, claim.task) == 0
   end
 
-  local function may_park(frees, now)
+  local function may_park(frees)
     if claim.wait ~= 'queue' or claim.max_waiting > 0 then return false end
     return claim.gives_up == 0 or now + claim.gives_up > frees
   end
@@ -42,7 +45,7 @@ do
     return redis.call('HEXISTS', ENTRIES, holder) == 0  -- else its own message does not count
   end
 
-  local function run(parts, now)
+  local function run()
     local token = math.max(read_number(TOKEN) + 1, now)
     local expires = now + claim.ttl
     local frees = expires + claim.lock_delay
@@ -55,7 +58,7 @@ do
     return {{'run', 0, token}, {}}
   end
 
-  local function is_its_turn(parts, now)
+  local function is_its_turn()
     local holders, grants = parts[1], parts[2]
     if #holders > 0 or #grants ~= 1 then return false end
     if claim.wait == 'enqueue' or claim.keep then return false end
@@ -66,12 +69,10 @@ do
       and is_single(claim.mode, claim.limit) and is_new(claim.task)
   end
 
-  local parts = simple_state()
-  local now = parts and clock()
-  if parts and is_behind(parts, now) then
+  if is_behind() then
     local holder = parts[1][1]
-    if may_park(holder[9], now) then return park(parts, now) end
-    if looks(holder[1]) then return tell(parts, now) end
+    if may_park(holder[9]) then return park() end
+    if looks(holder[1]) then return tell() end
   end
-  if parts and is_its_turn(parts, now) then return run(parts, now) end
+  if is_its_turn() then return run() end
 end

@@ -4,10 +4,12 @@
 -- first is the only one to be let in, and woken for the first time. Who has a place is left to the
 -- rules, and so is who asks again: its wakes may have been lost.
 
-do
+local parts = simple_state()
+if parts then
+  local now = clock()
   local outcome, remembers = ARGV[6], ARGV[6] == 'done' and claim.done_ttl > 0
 
-  local function is_handed_on(parts, now)
+  local function is_handed_on()
     if #parts[1] ~= 1 or #parts[2] > 0 then return false end
     if outcome ~= 'done' and outcome ~= 'over' or ARGV[7] then return false end
     local task, nonce, _, _, _, _, _, _, frees = unpack(parts[1][1])
@@ -22,10 +24,8 @@ do
     if readable and not entry.expires then return first, entry, task end
   end
 
-  local parts = simple_state()
-  local now = parts and clock()
   local first, entry, task
-  if parts and is_handed_on(parts, now) then first, entry, task = next_one() end
+  if is_handed_on() then first, entry, task = next_one() end
   if first and is_single(entry.mode, entry.limit) then
     local due = now + WAKE_AGAIN_FIRST
     redis.call('HDEL', LOST, claim.task)

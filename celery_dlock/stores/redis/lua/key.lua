@@ -197,7 +197,7 @@ local function before_all(state) return rank_at(state, 0) - 1 end
 local function behind_all(state) return rank_at(state, -1) + 1 end
 
 local function load_own(state, task, now)
-  if find(state.waiting, task) then return end
+  if not state.queued or find(state.waiting, task) then return end
   local turn = find(state.grants, task)
   if turn and turn.parked then return end  -- which has the message
   local packed = redis.call('HGET', ENTRIES, task)
@@ -209,22 +209,18 @@ local function load_own(state, task, now)
   add_live(state.waiting, entry, now)
 end
 
--- *successor*: who is to have the key after *task*, if it is known.
-local function load_tasks(task, now, successor)
+local function load_state(task, now)
   local state = read_state(STATE, known)
   state.waiting, state.now, state.seen = {}, now, not state.queued
   state.done = task and read_number(DONE) > now
   state.endless = not lifetime(state, now)
-  if state.queued then
-    if task then load_own(state, task, now) end
-    if successor then load_own(state, successor, now) end
-  end
   return state
 end
 
 local function load(task, now)
-  local state = load_tasks(task, now)
+  local state = load_state(task, now)
   look(state)
+  if task then load_own(state, task, now) end
   return state
 end
 
@@ -232,17 +228,21 @@ local function is_patient(state, gives_up)
   return not gives_up or gives_up + state.paused > state.horizon
 end
 
--- For an operation of *claim*. Of who waits it has to see nobody, or only whom it lets in, if
--- nobody gives up before all else that may be due when it ends.
+-- For an operation of *claim*, and *successor* is to have the key after it, if it is known. Of who
+-- waits it has to see nobody, or only whom it lets in, if nobody gives up before all else that may
+-- be due when it ends. So few as one are seen as easily as left out.
 local function load_for(claim, now, successor)
-  local state = load_tasks(claim.task, now, successor)
+  local state = load_state(claim.task, now)
   local horizon = now + math.max(WAKE_AGAIN_LAST, claim.patience, claim.ttl + claim.lock_delay)
   for _, holder in ipairs(state.holders) do
     horizon = math.max(horizon, holder.frees + claim.lock_delay)
   end
   for _, grant in ipairs(state.grants) do horizon = math.max(horizon, grant.due) end
   state.horizon = math.max(horizon, state.latest)
-  if state.patient == nil or not is_patient(state, state.patient) then look(state) end
+  local waits_long = state.patient ~= nil and is_patient(state, state.patient)
+  if not waits_long or state.parked < 2 then look(state) end
+  load_own(state, claim.task, now)
+  if successor then load_own(state, successor, now) end
   return state
 end
 
