@@ -127,3 +127,16 @@ def test_what_takes_room_is_refused_and_nothing_is_left_of_it(
 
     assert backend.peek("taken").parked == 0
     running(backend.enter(claim("b")))
+
+
+# The nodes of a Redlock have to write what a majority gives.
+@pytest.mark.parametrize(
+    "servers", [name for name in STORES if name != "redis_nodes"], indirect=True
+)
+def test_whose_turn_it_is_may_take_it(backend: LockBackend, no_memory: Full) -> None:
+    running(backend.enter(claim("a")))
+    park(backend, "b", "c", "d")
+    woken(backend.leave(claim("a"), Outcome.DONE))
+
+    with no_memory():
+        running(backend.enter(claim("b", wait=QUEUE)))

@@ -49,8 +49,8 @@ if parts then
     local token = math.max(read_number(TOKEN) + 1, now)
     local expires = now + claim.ttl
     local frees = expires + claim.lock_delay
+    redis.call('HDEL', ENTRIES, claim.task)  -- what takes no room comes first, as on leaving
     redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
-    redis.call('HDEL', ENTRIES, claim.task)
     parts[2], parts[1] = {}, {
       {claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees},
     }
