@@ -128,8 +128,8 @@ SWEPT = [("pass", 12 * SECOND), ("sweep", 100)]
 BEHIND: dict[str, tuple[str, str, Operations]] = {
     "somebody is woken again": ("or #grants > 0 then", "then", [*ENDS, _enter(Y)]),
     "no message is left": (
-        "claim.wait ~= 'queue' or",
-        "",
+        "if claim.wait ~= 'queue' then",
+        "if false then",
         [*QUEUE, _enter(replace(Y, wait=WaitMode.NOT))],
     ),
     "a place is kept": (
@@ -152,7 +152,11 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         "return one",
         [_enter(TEN), _enter(PATIENT), _enter(replace(Y, gives_up=11 * SECOND)), *LATER],
     ),
-    "few may wait": ("or claim.max_waiting > 0", "", [*QUEUE, _enter(replace(Y, max_waiting=2))]),
+    "few may wait": (
+        "parts[3] >= claim.max_waiting",
+        "false",
+        [*QUEUE, _enter(replace(Y, max_waiting=2))],
+    ),
     "it runs": (
         "task ~= claim.task and",
         "",

@@ -36,7 +36,8 @@ if parts then
   end
 
   local function may_park(frees)
-    if claim.wait ~= 'queue' or claim.max_waiting > 0 then return false end
+    if claim.wait ~= 'queue' then return false end
+    if claim.max_waiting > 0 and parts[3] >= claim.max_waiting then return false end
     return claim.gives_up == 0 or now + claim.gives_up > frees
   end
 
