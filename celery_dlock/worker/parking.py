@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -210,7 +210,7 @@ class Parking:
     def _run(self) -> None:
         while (batch := self._todo.get()) is not None:
             self._done.put(self._park(batch))
-            with suppress(OSError):  # it is full, so the loop is about to look
+            with suppress(OSError):  # it is full, and the loop about to read it
                 assert ToMain.way is not None
                 ToMain.way.send(b"")
 
@@ -368,18 +368,18 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _hear(self) -> None:
         """Nothing may be raised here: it would end the consumer, or the worker."""
+        here = Parking.here
         try:
-            for _ in range(READ_AT_ONCE):
-                self._tell(self._read.recv(100))
-        except BlockingIOError:
-            pass
+            for told in self._told():
+                if here is not None and told:
+                    here.asked(told[1:].decode(), waits=told[:1] == WAITS)
+            if here is not None:
+                here.parked()
         except Exception:
             logger.exception("messages that are held back may stay so until the next connection")
 
-    def _tell(self, told: bytes) -> None:
-        if Parking.here is None:
-            return
-        if told:
-            Parking.here.asked(told[1:].decode(), waits=told[:1] == WAITS)
-        else:
-            Parking.here.parked()
+    def _told(self) -> Iterator[bytes]:
+        """What has been said; nothing if the thread only wants to be seen to."""
+        with suppress(BlockingIOError):
+            for _ in range(READ_AT_ONCE):
+                yield self._read.recv(100)

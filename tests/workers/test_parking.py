@@ -8,6 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,18 @@ from celery.worker import state
 
 from celery_dlock import LockContended, LockedTask, Queue, lock
 from celery_dlock.core.events import Dropped, Parked
-from celery_dlock.delivery.asked import FOLLOWED
+from celery_dlock.delivery.asked import FOLLOWED, ToMain
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.runtime import runtime
-from celery_dlock.worker.parking import Batch, HeldBack, Parking, _key, _may_park, followed
+from celery_dlock.worker.parking import (
+    Batch,
+    HeldBack,
+    Parking,
+    ParkWithoutSlot,
+    _key,
+    _may_park,
+    followed,
+)
 from celery_dlock.worker.request import LockedRequest
 from tests.services.brokers import close, kept_in_redis, kept_in_sqlite, over_redis
 from tests.services.desk import Desk
@@ -200,6 +209,30 @@ def test_what_is_held_back_as_the_connection_ends_is_left_to_the_broker(loop: Lo
     loop.parking.parked()
     assert (loop.in_pool(), loop.acknowledged) == ([0, 1], [])
     assert loop.parking._todo.get() is None
+
+
+def test_what_the_thread_is_through_with_is_seen_though_it_could_not_say_so(loop: Loop) -> None:
+    # Given a step, whose way is full of what children say
+    parent: Any = SimpleNamespace(app=loop.desk.app)
+    step = ParkWithoutSlot.__new__(ParkWithoutSlot)
+    step.create(parent)
+    try:
+        loop.arrive(0)
+        loop.asked(0, waits=True)
+        loop.arrive(1)
+        batch = loop.parking._todo.get()
+        assert isinstance(batch, Batch)
+        loop.parking._done.put(loop.parking._park(batch))
+        ToMain.tell("of nobody", waits=False)
+
+        step._hear()
+
+        assert loop.acknowledged == [1]
+    finally:
+        assert ToMain.way is not None
+        ToMain.way.close()
+        step._read.close()
+        ToMain.way = None
 
 
 def test_other_messages_are_none_of_its(desk: Desk, charge: LockedTask) -> None:
