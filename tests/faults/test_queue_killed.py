@@ -122,7 +122,7 @@ def test_the_worker_that_parks_is_killed(
             "after", "celery_dlock.worker.parking:Parking._park", 5, id="not acknowledged"
         ),
         pytest.param(
-            "after", "celery_dlock.worker.parking:Parking.parked", 5, id="some acknowledged"
+            "after", "celery_dlock.worker.parking:HeldBack.acknowledge", 5, id="one acknowledged"
         ),
     ],
 )
