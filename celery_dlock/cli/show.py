@@ -231,7 +231,8 @@ def _row(each: QueueEntry, now: datetime) -> list[str | Text]:
 
 def _state(each: QueueEntry, now: datetime) -> str:
     if each.woken:
-        return f"woken to end: {each.ending}" if each.ending else "woken: its turn has come"
+        why = f"woken to end: {each.ending}" if each.ending else "woken: its turn has come"
+        return why if each.wakes < 2 else f"{why}, {each.wakes} times"
     if each.until is None:
         return ""
     left = (each.until - now).total_seconds()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, cast
 
@@ -91,7 +92,7 @@ class WokenQueues:
         ``None`` if that was not to be told now. A broker that does not allow it is said once.
         """
         try:
-            with connection.channel() as channel:  # which a broker closes that refuses
+            with _channel_of(connection) as channel:
                 queue(channel).declare()
         except SoftTimeLimitExceeded:
             raise
@@ -133,6 +134,19 @@ class WokenQueues:
         homes = queues_reached(known.values(), exchange, routing_key)
         if len(homes) == 1:
             yield homes[0]
+
+
+@contextmanager
+def _channel_of(connection: Any) -> Iterator[Any]:
+    """One of its own where a broker that refuses something closes the channel.
+
+    Otherwise that of the connection: one that kombu 5.5 closes while its loop runs stops Redis'.
+    """
+    if connection.transport.driver_type != "amqp":
+        yield connection.default_channel
+        return
+    with connection.channel() as channel:
+        yield channel
 
 
 def came_from(exchange: str, routing_key: str) -> dict[str, str]:

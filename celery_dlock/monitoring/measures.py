@@ -102,7 +102,7 @@ RESCHEDULED = Measure(MetricKind.COUNTER, "dlock_rescheduled", "Messages that we
 PARKED = Measure(MetricKind.COUNTER, "dlock_parked", "Messages that went to wait in the lock store")
 WOKEN = Measure(MetricKind.COUNTER, "dlock_woken", "Messages that were woken from the lock store")
 WOKEN_AGAIN = Measure(
-    MetricKind.COUNTER, "dlock_woken_again", "Wakes that were repeated, as nobody had answered"
+    MetricKind.COUNTER, "dlock_woken_again", "Those of them that nobody had answered before"
 )
 LEFT_TO_OTHERS = Measure(
     MetricKind.COUNTER,
@@ -156,7 +156,7 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
         case Rescheduled():
             return ((RESCHEDULED, 1),)
         case Woken(before=before):
-            return ((WOKEN_AGAIN if before else WOKEN, 1),)
+            return ((WOKEN, 1), (WOKEN_AGAIN, 1)) if before else ((WOKEN, 1),)
         case LeftToOthers():
             return ((LEFT_TO_OTHERS, 1),)
         case TooLarge():

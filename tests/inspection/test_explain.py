@@ -18,6 +18,7 @@ from celery_dlock import (
     RunLater,
     lock,
 )
+from celery_dlock.core import turns
 from celery_dlock.core.state import WINDOW, Claim, Mode
 from celery_dlock.monitoring import batching
 from celery_dlock.monitoring.history import HistorySink
@@ -160,6 +161,24 @@ def test_one_whose_turn_has_come_and_one_that_is_woken_to_end(open_one: Open) ->
     assert called.state is State.WOKEN
     assert f"its turn for {KEY!r} has come" in called.sentences[0]
     assert "no worker has taken it yet" in called.sentences[0]
+    assert "times" not in called.sentences[0]
+
+
+def test_one_that_was_woken_in_vain_says_how_often(
+    open_one: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "WAKE_AGAIN_FIRST", 0)
+    desk = open_one()
+    waits = task(desk, "queue").delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+    backend = runtime(desk.app).backend
+    backend.reap(KEY)
+    (grant,) = backend.peek(KEY).grants
+    assert grant.woken > 1
+
+    said = ask(desk, waits.id).sentences[0]
+    assert f"no worker has taken it yet, though it was woken {grant.woken} times" in said
 
 
 class MuchLater:

@@ -150,6 +150,7 @@ class Refusing:
     """A connection whose channels are refused, with these errors, one after the other."""
 
     recoverable_connection_errors = (ConnectionResetError,)
+    transport = SimpleNamespace(driver_type="amqp")
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

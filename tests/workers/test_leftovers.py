@@ -7,6 +7,7 @@ from traceback import walk_tb
 
 import pytest
 from billiard.einfo import ExceptionInfo, Traceback
+from celery.app import trace
 
 from celery_dlock import Policy, Queue, Reschedule, lock
 from celery_dlock.delivery.execution import Execution
@@ -65,6 +66,7 @@ def test_what_the_main_process_is_told_of_it_is_short(
     @desk.locked("order:{order}", name="charge", on_contention=policy)
     def charge(order: str) -> None: ...
 
+    monkeypatch.setattr(trace, "ExceptionInfo", ExceptionInfo)  # as where no worker was started
     told: list[ExceptionInfo] = []
     monkeypatch.setattr(
         LockedRequest, "on_failure", lambda self, record, **options: told.append(record)
