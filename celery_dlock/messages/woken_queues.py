@@ -83,7 +83,7 @@ class WokenQueues:
         """
         if self._off:
             return None
-        home = next(self._homes(exchange, routing_key), None)
+        home = self._home(exchange, routing_key)
         return None if home is None else self.beside(home)
 
     def declare(self, queue: Any, connection: Any, home: str) -> bool | None:
@@ -123,17 +123,14 @@ class WokenQueues:
         name = queue.removesuffix(_FIFO)
         return name.startswith(self._before) and name.endswith(self._after)
 
-    def _homes(self, exchange: str, routing_key: str) -> Iterator[Any]:
+    def _home(self, exchange: str, routing_key: str) -> Any:
         known = self._app.amqp.queues
-        if not exchange:
-            if routing_key in known:
-                yield known[routing_key]
-            elif known.create_missing and routing_key:
-                yield known.new_missing(routing_key)
-            return
-        homes = queues_reached(known.values(), exchange, routing_key)
-        if len(homes) == 1:
-            yield homes[0]
+        if exchange:
+            homes = queues_reached(known.values(), exchange, routing_key)
+            return homes[0] if len(homes) == 1 else None
+        if routing_key in known:
+            return known[routing_key]
+        return known.new_missing(routing_key) if known.create_missing and routing_key else None
 
 
 @contextmanager

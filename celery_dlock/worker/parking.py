@@ -61,9 +61,10 @@ Handler = Callable[..., Any]
 
 @dataclass(eq=False, slots=True)
 class HeldBack:
-    """A message, and what Celery does with it otherwise."""
+    """A message, what its task ``asks`` of the queue, and what Celery does with it otherwise."""
 
     task: Any
+    asks: Queueing
     message: Any
     handler: Handler
     rest: tuple[Any, ...]
@@ -233,13 +234,8 @@ class Parking:
 
     def _flights(self, messages: Sequence[HeldBack]) -> list[Sequence[HeldBack]]:
         """What may be asked at once: of a queue that may be full one after the other."""
-        together = all(self._asks(each).max_waiting is None for each in messages)
+        together = all(each.asks.max_waiting is None for each in messages)
         return [messages] if together else [[each] for each in messages]
-
-    def _asks(self, held: HeldBack) -> Queueing:
-        asks = queueing(held.task.lock_definition.policy or runtime(self._app).policy)
-        assert asks is not None
-        return asks
 
     def _enter(self, key: str, messages: Sequence[HeldBack]) -> tuple[int, bool]:
         """How many the store has now, from the first; and whether others wait for the key."""
@@ -272,7 +268,7 @@ class Parking:
         subject = Subject(headers["id"], held.task.name, definition.label)
         history = History(who, waits=1, since=time.time(), carried=here.sinks.carry(subject))
         parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
-        claim = enqueued(definition, self._asks(held), key, who)
+        claim = enqueued(definition, held.asks, key, who)
         return Entry(subject, claim, parked.encode({HISTORY: history.header()}))
 
 
@@ -288,7 +284,8 @@ def followed(request: Any) -> dict[str, Any]:
 def strategy(task: Any, app: Any, consumer: Any) -> Handler:
     """Celery's, and before it the question whether the message is one to be parked here."""
     handler: Handler = default(task, app, consumer)
-    if not _may_park(task, app):
+    asks = _asks(task, app)
+    if asks is None:
         return handler
 
     def handle(message: Any, *rest: Any) -> Any:
@@ -296,19 +293,20 @@ def strategy(task: Any, app: Any, consumer: Any) -> Handler:
         key = None if here is None else _key(task, message, consumer.task_buckets)
         if here is None or key is None:
             return handler(message, *rest)
-        return here.arrive(key, HeldBack(task, message, handler, rest))
+        return here.arrive(key, HeldBack(task, asks, message, handler, rest))
 
     return handle
 
 
-def _may_park(task: Any, app: Any) -> bool:
-    """Whether messages of *task* are ever parked here; with ``track_started`` a result is stored
-    before, which a child does.
+def _asks(task: Any, app: Any) -> Queueing | None:
+    """What *task* asks of the queue, if its messages are ever parked here; with ``track_started`` a
+    result is stored before, which a child does.
     """
     definition = task.lock_definition
     asks = queueing(definition.policy or runtime(app).policy)
     simple = definition.template.is_one_text and definition.parents is None
-    return asks is not None and simple and not asks.at_publish and not task.track_started
+    parks = asks is not None and simple and not asks.at_publish and not task.track_started
+    return asks if parks else None
 
 
 def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:

@@ -24,8 +24,8 @@ from celery_dlock.worker.parking import (
     HeldBack,
     Parking,
     ParkWithoutSlot,
+    _asks,
     _key,
-    _may_park,
     followed,
 )
 from celery_dlock.worker.request import LockedRequest
@@ -43,6 +43,9 @@ class Loop:
 
     def __init__(self, desk: Desk, task: LockedTask) -> None:
         self.desk, self.task = desk, task
+        asks = _asks(task, desk.app)
+        assert asks is not None
+        self.asks = asks
         self.parking = Parking(desk.app, (OSError,))
         self.pool: list[LockedRequest] = []
         self.acknowledged: list[int] = []
@@ -57,7 +60,7 @@ class Loop:
                 self.acknowledged.append(number)
 
             rest = (None, acknowledge, None, ())
-            self.parking.arrive(KEY, HeldBack(self.task, message, self._handle, rest))
+            self.parking.arrive(KEY, HeldBack(self.task, self.asks, message, self._handle, rest))
 
     def _handle(self, message: Any, *_: Any) -> None:
         request = LockedRequest(message, app=self.desk.app, task=self.task)
@@ -177,7 +180,7 @@ def test_a_duplicate_is_acknowledged(desk: Desk, loop: Loop, charge: LockedTask)
         loop.asked(0, waits=True)
         message: Any = charge.apply_async(("42", 1), task_id=first.id) and desk.take()
         rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
-        loop.parking.arrive(KEY, HeldBack(charge, message, loop._handle, rest))
+        loop.parking.arrive(KEY, HeldBack(charge, loop.asks, message, loop._handle, rest))
         loop.park()
         assert loop.acknowledged == [1]
         assert [event.reason for event in desk.happened(Dropped)] == ["waiting"]
@@ -283,7 +286,7 @@ def test_whose_messages_are(desk: Desk, key: Any, options: dict[str, Any], may: 
     @desk.locked(key=key, name="charge", **options)
     def charge(order: str) -> None: ...
 
-    assert _may_park(charge, desk.app) is may
+    assert (_asks(charge, desk.app) is not None) is may
 
 
 @pytest.mark.server("redis")
