@@ -38,6 +38,8 @@ def strike(
             return _at_once(lambda: _signal(worker, signal.SIGKILL))
         case Kind.STOP_WORKER:
             return _at_once(lambda: worker.send(signal.SIGTERM))
+        case Kind.STOP_COLD:
+            return _at_once(lambda: worker.send(signal.SIGQUIT))
         case Kind.PAUSE_WORKER:
             return _paused(worker)
         case Kind.RESTART_BROKER:

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     KILL_CHILD = "kill a child"
     KILL_WORKER = "kill a worker"
     STOP_WORKER = "shut a worker down"
+    STOP_COLD = "shut a worker down without waiting for its bodies"
     PAUSE_WORKER = "pause a worker"
     CUT_STORE = "cut the store's connections"
     LOSE_REPLIES = "lose the store's replies"

@@ -62,7 +62,7 @@ def kinds_of(setting: Setting) -> tuple[Kind, ...]:
     kinds = (Kind.STOP_WORKER, Kind.PAUSE_WORKER, *store, Kind.COPY)
     if setting.ack == "early":
         return kinds
-    return (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.RESTART_BROKER, *kinds)
+    return (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.STOP_COLD, Kind.RESTART_BROKER, *kinds)
 
 
 @dataclass
@@ -108,11 +108,8 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
     with ExitStack() as stack:
         broker = stack.enter_context(_broker(setting))
         store = _store(setting, folder, stack)
-        config = {
-            "folder": str(folder),
-            "celery": {**CELERY, **broker.settings, **store.settings},
-            "task": _task(setting),
-        }
+        settings = {**CELERY, **broker.settings, **store.settings}
+        config = {"folder": str(folder), "celery": settings, "task": _task(setting)}
         app = make_app(config)
         stack.callback(close, app)
         stage = Stage(folder, app, Resource(folder), store, broker)
@@ -120,7 +117,10 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
         # Whoever closes the last connection shuts all others out, for as long as it is paused.
         stack.enter_context(stage.resource.open())
         for number in range(WORKERS):
-            worker = Worker(folder, config, f"worker{number}", "prefork", PROCESSES, APP)
+            # Every other one lets its bodies have a moment before it stops them
+            patience = SOFT if number % 2 else 0.0
+            own = {**config, "celery": {**settings, "worker_soft_shutdown_timeout": patience}}
+            worker = Worker(folder, own, f"worker{number}", "prefork", PROCESSES, APP)
             worker.start(ready=False)
             stage.workers.append(worker)
             stack.callback(worker.kill)
@@ -129,6 +129,8 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
 
 
 APP = "tests.chaos.app:app"
+#: Seconds of a soft shutdown.
+SOFT = 0.2
 CELERY = {
     "task_ignore_result": True,
     "worker_prefetch_multiplier": 1,

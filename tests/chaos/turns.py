@@ -20,7 +20,7 @@ from tests.chaos.sender import Sent
 #: Faults after which a task may have lost its turn without its key falling silent.
 TAKE_TURNS = frozenset(
     {
-        *(Kind.KILL_CHILD, Kind.CUT_STORE, Kind.LOSE_REPLIES),
+        *(Kind.KILL_CHILD, Kind.STOP_COLD, Kind.CUT_STORE, Kind.LOSE_REPLIES),
         *(Kind.STORE_AWAY, Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
     }
 )

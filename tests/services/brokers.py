@@ -92,6 +92,17 @@ def left(app: Celery) -> int:
         return lying
 
 
+def lying_in(app: Celery) -> list[tuple[str, Any]]:
+    """The messages that lie in the broker, each with its queue and its headers; they are taken."""
+    with app.connection_for_read() as connection:
+        return [
+            (queue, message.headers)
+            for queue in queues_of(app)
+            for _ in range(_size(connection, queue))
+            if (message := connection.default_channel.basic_get(queue, no_ack=True))
+        ]
+
+
 def queues_of(app: Celery) -> tuple[str, str]:
     """Its queue, and the one beside it for what is woken."""
     queue = app.conf.task_default_queue

@@ -17,10 +17,11 @@ from celery_dlock import LockedTask, lock
 from celery_dlock import Queue as InTheQueue
 from celery_dlock.core.events import Dropped
 from celery_dlock.runtime import runtime
-from tests.services.brokers import close, kept_in_sqlite, left, over_rabbitmq
+from tests.services.brokers import close, kept_in_sqlite, lying_in, over_rabbitmq
 from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
+from tests.services.until import until
 from tests.workers.conftest import nothing_is_left
 
 #: Each way to tell Celery not to acknowledge a message whose task has failed.
@@ -188,6 +189,7 @@ def dead_lettering(rabbitmq_server: RabbitMQServer, tmp_path: Path, policy: str)
     config = {
         **broker,
         **kept_in_sqlite(tmp_path),
+        "worker_enable_remote_control": True,
         "task_queues": {work: {"queue_arguments": to_later}},
     }
     task = {"acks_late": True, "acks_on_failure_or_timeout": False}
@@ -207,8 +209,10 @@ def test_over_a_dead_letter_exchange_a_locked_task_is_tried_as_often_as_a_plain_
         locked = lab.app.tasks["third time"].delay("42")
         for order in ("plain", "42"):
             lab.journal.wait_for("start", count=3, order=order)
+        under_way = lab.app.control.inspect().active
+        until("both are acknowledged", lambda: not any((under_way() or {"": [""]}).values()))
         worker.stop()
 
     assert (plain.state, plain.result) == (locked.state, locked.result) == ("SUCCESS", 3)
     assert len(lab.journal.read("start")) == 6
-    assert left(lab.app) == 0
+    assert lying_in(lab.app) == []
