@@ -28,10 +28,11 @@ def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
 
     How many may wait is said of the task's own keys, and there its message is kept while it runs.
     """
-    parent = replace(like, mode=Mode.SHARED, limit=1, max_waiting=0, drop_oldest=False, keep=False)
+    reads: dict[str, Any] = {"mode": Mode.SHARED, "limit": 1}
+    reads |= {"max_waiting": 0, "drop_oldest": False, "keep": False}
     return (
         *(replace(like, key=key) for key in keys.own),
-        *(replace(parent, key=key) for key in keys.parents),
+        *(replace(like, key=key, **reads) for key in keys.parents),
     )
 
 

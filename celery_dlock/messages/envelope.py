@@ -191,6 +191,9 @@ def _part(frame: Mapping[str, Any], name: str, kind: Any) -> Any:
 
 _KIND, _VALUE = "!", "="
 
+#: Nearly all that headers hold; every locked task that may have to wait is written once.
+_AS_THEY_ARE = frozenset({type(None), bool, int, float, str})
+
 #: A kind, its name, and how it is written and read. A datetime is a date, too, and comes first.
 _KINDS: tuple[tuple[type[Any], str, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     (bytes, "bytes", lambda value: b64encode(value).decode(), b64decode),
@@ -233,8 +236,11 @@ def _written(value: Any) -> Any:
 
 
 def _object(value: Mapping[Any, Any]) -> dict[str, Any]:
-    if _KIND not in value and all(isinstance(name, str) for name in value):
-        return {name: _written(each) for name, each in value.items()}
+    if _KIND not in value and {str}.issuperset(map(type, value)):
+        return {
+            name: each if type(each) in _AS_THEY_ARE else _written(each)
+            for name, each in value.items()
+        }
     return {
         _KIND: "dict",
         _VALUE: [[_written(name), _written(each)] for name, each in value.items()],
