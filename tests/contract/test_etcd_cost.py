@@ -72,8 +72,8 @@ def test_what_contention_costs_at_most(backend: EtcdBackend, own_etcd_server: Et
     operations: list[tuple[int, Callable[[], object]]] = [
         (1, lambda: running(backend.enter(first))),
         (4, lambda: backend.enter(second, b"message")),
-        (5, lambda: woken(backend.leave(first, Outcome.DONE))),
-        (4, lambda: running(backend.enter(second, b"message"))),
+        (4, lambda: woken(backend.leave(first, Outcome.DONE))),
+        (3, lambda: running(backend.enter(second, b"message"))),
         (3, lambda: backend.leave(second, Outcome.DONE)),
     ]
     for at_most, operation in operations:

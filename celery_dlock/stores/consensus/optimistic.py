@@ -3,7 +3,8 @@
 That is optimistic locking, by compare-and-set. A free key costs one commit to take, on the chance
 that it has no version row at all, and one to release, on the chance that the row is still as it
 was left. Whoever is wrong reads the key, computes and commits again; of two that overlap, one
-always gets through.
+always gets through. A process that was wrong about a key reads it first from then on, until it has
+found it free.
 
 The store has no clock that a commit could ask. What hangs on time for safety, the life of a
 holder, is the store's own: a holder's row is gone when its process is. What hangs on it for
@@ -62,6 +63,9 @@ V = TypeVar("V")
 
 logger = logging.getLogger("celery_dlock")
 
+#: So many keys are remembered as used.
+REMEMBERED = 10_000
+
 #: The token of a grant until its commit has a number.
 _UNNUMBERED = -1
 
@@ -94,11 +98,13 @@ class OptimisticBackend(NoteStore):
 
     def _enter(self, enter: Enter) -> Reply[EnterVerdict]:
         row = _row(enter.claim)
-        leases = self._own().leases
+        own = self._own()
+        leases = own.leases
         if self._clock is None:  # before it is asked for: the reply may be lost
             leases.expect(row, enter.claim.ttl)
         try:
-            reply = self._enter_free(enter.claim, row) or self._enter_used(enter)
+            free = None if enter.claim.key in own.used else self._enter_free(enter.claim, row)
+            reply = free or self._enter_used(enter, own)
         finally:
             if self._clock is None:
                 leases.answered(row)
@@ -116,18 +122,25 @@ class OptimisticBackend(NoteStore):
         token = committed.number if claim.mode is Mode.EXCLUSIVE else 0
         return Reply(Run(0, token))
 
-    def _enter_used(self, enter: Enter) -> Reply[EnterVerdict]:
+    def _enter_used(self, enter: Enter, own: _Own) -> Reply[EnterVerdict]:
         applied = self._transactions.apply(enter, _UNNUMBERED)
+        version_row, number = applied.committed.version_row, applied.committed.number
+        own.note(enter.claim.key, used=version_row is not None and version_row.born != number)
         verdict, wakes = applied.reply.verdict, applied.reply.wakes
         if isinstance(verdict, Run) and verdict.token == _UNNUMBERED:
-            verdict = replace(verdict, token=applied.committed.number)
+            verdict = replace(verdict, token=number)
         return Reply(verdict, wakes)
 
     def _leave(self, leave: Leave) -> Reply[LeaveVerdict]:
         own, row = self._own(), _row(leave.claim)
-        reply = self._leave_alone(leave, row, own.alone.pop(row, None))
+        version_row = own.alone.pop(row, None)
+        if leave.claim.key in own.used:  # somebody has come, through this process
+            version_row = None
+        reply = self._leave_alone(leave, row, version_row)
         if reply is None:
-            reply = self._transactions.apply(leave).reply
+            applied = self._transactions.apply(leave)
+            own.note(leave.claim.key, used=applied.committed.version_row is not None)
+            reply = applied.reply
         if isinstance(reply.verdict, Left):  # else it may be that it has yet to come
             own.leases.forget(row)
         return reply
@@ -226,12 +239,22 @@ class _Own:
     """What a process remembers of its own claims, and the thread that watches over them.
 
     ``alone`` are those that took a free key, with the version row that they left: a release
-    starts from that.
+    starts from that. ``used`` are keys that were not free when they were last asked for: the
+    chance that they are is not worth a commit.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.leases = LocalLeases(rows.drop)
         self.alone: dict[Name, Row] = {}
+        self.used: set[str] = set()
+
+    def note(self, key: str, *, used: bool) -> None:
+        if not used:
+            self.used.discard(key)
+            return
+        if len(self.used) >= REMEMBERED:
+            self.used.clear()
+        self.used.add(key)
 
 
 def _row(claim: Claim) -> Name:
