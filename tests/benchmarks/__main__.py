@@ -25,7 +25,7 @@ from tests.benchmarks.fence import on_mariadb, on_postgresql, on_sqlite
 from tests.benchmarks.handover import BODY, handover
 from tests.benchmarks.measure import Measured, percentile
 from tests.benchmarks.scrape import show_scrape
-from tests.benchmarks.scripts import show_scripts
+from tests.benchmarks.scripts import show_operations, show_scripts
 from tests.services.etcd import EtcdServer
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
@@ -87,13 +87,16 @@ def on_redis(console: Console, folder: Path, url: str) -> None:
 
 def stores(console: Console, folder: Path, redis_url: str) -> None:
     show_cycles(console, "SQLite: take and free, one connection", sqlite_cycles(folder))
+    show_operations(console, "SQLite", f"sqlite:///{folder / 'operations.db'}")
     show_cycles(console, "Redis: take and free, one connection", redis_cycles(redis_url))
     show_scripts(console, redis_url)
     show_cycles(console, "Redlock: take and free", redlock_cycles())
     with ZooKeeperServer() as zookeeper:
         show_cycles(console, "ZooKeeper: take and free, one session", zookeeper_cycles(zookeeper))
+        show_operations(console, "ZooKeeper", zookeeper.url)
     with EtcdServer() as etcd:
         show_cycles(console, "etcd: take and free, one channel", etcd_cycles(etcd))
+        show_operations(console, "etcd", etcd.url)
 
 
 def fences(console: Console, folder: Path) -> None:

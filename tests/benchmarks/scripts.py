@@ -1,8 +1,13 @@
-"""How long a script of ours keeps the Redis server, by its own count: everybody else waits then."""
+"""What an operation costs where others want the key, beside the same where it is free.
+
+On Redis that is how long a script keeps the server, by its own count: everybody else waits then.
+Other stores have no such count, and it is what the caller waits for.
+"""
 
 from __future__ import annotations
 
 import statistics
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -19,36 +24,46 @@ from tests.benchmarks.cycles import TTL, ours, store
 
 MESSAGE = b"x" * 800
 
+#: The mean of these runs, in microseconds for each operation of which one consists of so many.
+Mean = Callable[[Iterable[Callable[[], None]], int], float]
+
 
 def show_scripts(console: Console, url: str) -> None:
+    """By the count of the Redis server at *url*."""
+    with closing(Redis.from_url(url)) as client:
+        rows = operation_times(url, partial(_counted, client))
+    _show(console, "Redis: the server's own time for a script", rows)
+
+
+def show_operations(console: Console, name: str, url: str) -> None:
+    """Of the store at *url*, as the caller sees it."""
+    _show(console, f"{name}: what the caller waits for", operation_times(url, _waited, tasks=100))
+
+
+def _show(console: Console, title: str, rows: dict[str, float]) -> None:
     """One table; each row is compared with the first."""
-    rows = script_times(url)
     (bare, *_) = rows.values()
-    title = "Redis: the server's own time for a script"
     table = Table("", "µs", "times the first", title=title, title_justify="left", min_width=76)
     for name, each in rows.items():
         table.add_row(name, f"{each:.0f}", f"{each / bare:.1f}")
     console.print(table)
 
 
-def script_times(url: str, tasks: int = 500, rounds: int = 5) -> dict[str, float]:
+def operation_times(url: str, mean: Mean, tasks: int = 500, rounds: int = 5) -> dict[str, float]:
     """In microseconds, the median of *rounds*, in each of which *tasks* wait for one key."""
-    with closing(Redis.from_url(url)) as client:
-        found = [_round(client, url, tasks) for _ in range(rounds)]
+    found = [_round(url, mean, tasks) for _ in range(rounds)]
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
-def _round(client: Redis, url: str, tasks: int) -> dict[str, float]:
+def _round(url: str, mean: Mean, tasks: int) -> dict[str, float]:
     with closing(store(url)) as backend:
         first, *others = (_claim(backend, number) for number in range(tasks))
         cycle = ours(backend)
         cycle()  # every script is loaded
-        bare = _mean(client, [cycle] * tasks)
+        bare = mean([cycle] * tasks, 2)
         assert isinstance(backend.enter(first).verdict, Run)
-        parked = _mean(client, (partial(_park, backend, each) for each in others))
-        turns = _mean(
-            client, (partial(_hand_on, backend, *two) for two in pairwise([first, *others]))
-        )
+        parked = mean((partial(_park, backend, each) for each in others), 1)
+        turns = mean((partial(_hand_on, backend, *two) for two in pairwise([first, *others])), 2)
         backend.leave(others[-1], Outcome.OVER)
     return {
         "a free key is taken, and released": bare,
@@ -57,11 +72,21 @@ def _round(client: Redis, url: str, tasks: int) -> dict[str, float]:
     }
 
 
-def _mean(client: Redis, runs: Iterable[Callable[[], None]]) -> float:
+def _counted(client: Redis, runs: Iterable[Callable[[], None]], _: int) -> float:
     client.config_resetstat()
     for run in runs:
         run()
     return float(client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"])
+
+
+def _waited(runs: Iterable[Callable[[], None]], operations: int) -> float:
+    return statistics.mean(1e6 * _time_of(run) for run in runs) / operations
+
+
+def _time_of(run: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
 
 
 def _claim(backend: LockBackend, number: int) -> Claim:
