@@ -8,6 +8,8 @@ renews is the parent's.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -139,6 +141,11 @@ def keep_in_memory(app: Any, clock: Clock) -> None:
     process = _this_process()
     with process.mutex:
         process.runtimes[app] = built
+
+
+def this_process(worker: str | None = None) -> str:
+    """How people know this process: by its *worker* or its host, and its number."""
+    return f"{worker or socket.gethostname()}:{os.getpid()}"
 
 
 def _this_process() -> _ProcessRuntimes:

@@ -20,7 +20,7 @@ from celery_dlock.core.events import LEAD, Subject
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import Claim, Holder, Outcome, WaitMode, task_id_of
 from celery_dlock.locks.hold import Hold
-from celery_dlock.runtime import runtime
+from celery_dlock.runtime import runtime, this_process
 from celery_dlock.stores.base import LockBackend
 
 #: Seconds between two questions of a beat that stands by, and between two looks of one that leads.
@@ -85,6 +85,8 @@ class Leader:
             ttl=here.lease_time(None),
             wait=WaitMode.PLACE,
             patience=int(STANDBY_SECONDS * SECOND),
+            name="beat",
+            where=this_process(),
         )
         self._hold = Hold(here.manager, here.sinks.emit, self._subject, ends_once=True)
         answer = self._hold.ask([claim])

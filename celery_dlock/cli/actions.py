@@ -30,7 +30,7 @@ from celery_dlock.cli.command import (
     waiting_tasks,
 )
 from celery_dlock.cli.output import as_json, name, one_line, plain_holder, put, shown, table
-from celery_dlock.cli.show import holding
+from celery_dlock.cli.show import HOLDING, holding
 from celery_dlock.core.state import Mode
 from celery_dlock.ops import actions
 from celery_dlock.ops.overview import Held, KeyDetails, Line, as_stored, line
@@ -142,13 +142,20 @@ def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
 
 
 def _who(holder: Held) -> str:
-    reads = holder.mode is Mode.SHARED
-    return f"{shown(holder.task_id)} ({'reads' if reads else f'token {holder.token}'})"
+    token = "reads" if holder.mode is Mode.SHARED else f"token {holder.token}"
+    known = [shown(each) for each in (holder.name, holder.where) if each]
+    return f"{shown(holder.task_id)} ({', '.join([*known, token])})"
+
+
+def _token(holder: Held) -> str:
+    return "" if holder.mode is Mode.SHARED else str(holder.token)
 
 
 def _holders(found: KeyDetails) -> Table:
-    columns = ("HOLDER", ">>HELD FOR", ">>LEASE LEFT", ">TOKEN", "OWNER")
-    rows = [[*holding(held, found.now), name(held.owner)] for held in found.line.holders]
+    columns = (*HOLDING, ">TOKEN", "OWNER")
+    rows = [
+        [*holding(held, found.now), _token(held), name(held.owner)] for held in found.line.holders
+    ]
     return table(*columns, rows=rows)
 
 

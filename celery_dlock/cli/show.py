@@ -48,7 +48,9 @@ from celery_dlock.ops.overview import (
     most_urgent,
 )
 
-COLUMNS = ("KEY", "HOLDER", ">>HELD FOR", ">>LEASE LEFT", ">TOKEN", ">WAITING", ">>OLDEST WAIT")
+#: Who holds a key.
+HOLDING = ("TASK", "HOLDER", "WORKER", ">>HELD FOR", ">>LEASE LEFT")
+COLUMNS = ("KEY", *HOLDING, ">WAITING", ">>OLDEST WAIT")
 
 #: Lines of the screen that are no keys; and the keys that are shown where there is no screen.
 AROUND, PIPED = 4, 50
@@ -106,10 +108,10 @@ def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
     oldest = lasting((now - line.oldest).total_seconds()) if line.oldest else ""
     queue = [str(line.waiting or ""), oldest]
     if line.unreadable:
-        yield [name(line.key), Text("cannot be read", style="red"), "", "", "", "", ""]
+        yield [name(line.key), Text("cannot be read", style="red"), *[""] * 6]
     elif not line.holders:
         who = Text("woken: ") + name(line.woken[0]) if line.woken else Text("nobody")
-        yield [name(line.key), who, "", "", "", *queue]
+        yield [name(line.key), "", who, "", "", "", *queue]
     for number, held in enumerate(line.holders):
         first = number == 0
         yield [
@@ -120,12 +122,16 @@ def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
 
 
 def holding(held: Held, now: datetime) -> list[str | Text]:
-    """Who it is, for how long, how long its lease still goes, and its token."""
+    """Who it is and where, for how long, and how long its lease still goes."""
+    who = name(held.task_id)
+    if held.mode is Mode.SHARED:
+        who.append(" reads", style="dim")
     return [
-        name(held.task_id),
+        name(held.name) if held.name else "",
+        who,
+        name(held.where) if held.where else "",
         lasting((now - held.since).total_seconds()),
         left((held.expires - now).total_seconds()),
-        "reads" if held.mode is Mode.SHARED else str(held.token),
     ]
 
 

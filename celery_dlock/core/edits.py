@@ -33,7 +33,10 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
     unused = next(n for n in range(len(taken) + 1) if n not in taken)
     slot, token = (unused, token) if claim.mode is Mode.EXCLUSIVE else (0, 0)
     ends, frees = now + claim.ttl, now + claim.ttl + claim.lock_delay
-    holder = Holder(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees)
+    holder = Holder(
+        *(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees),
+        *(claim.name, claim.where),
+    )
     state = replace(state, holders=(*state.holders, holder))
     if claim.keep:  # its own shadow: what runs again should this run be lost
         state = insert(state, claim, now, state.first - 1, None)

@@ -89,6 +89,9 @@ class Claim:
     the message also while the task runs. ``ordered`` is whether the order was promised to whoever
     published it: then nobody overtakes it, however long it takes.
 
+    ``name`` and ``where`` are for people: what asks, a task by its name, and in which process, as
+    in ``worker@host:4711``.
+
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
     as its ``patience``; ``again`` says that it may have left before, and did not hear the answer.
     """
@@ -110,6 +113,8 @@ class Claim:
     ordered: bool = False
     successor: str = ""
     again: bool = False
+    name: str = ""
+    where: str = ""
 
     @property
     def owner(self) -> str:
@@ -134,6 +139,8 @@ class Holder:
     since: int
     expires: int
     frees: int
+    name: str = ""
+    where: str = ""
 
     @property
     def owner(self) -> str:

@@ -29,7 +29,7 @@ from celery_dlock.locks.hold import Hold
 from celery_dlock.messages.claims import claims_of, queued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, delivery_of, identity
-from celery_dlock.runtime import Runtime, runtime
+from celery_dlock.runtime import Runtime, runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
 
@@ -140,6 +140,8 @@ class Execution:
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
             done_ttl=self.runtime.done_ttl(queues=bool(self.asks or self.history.key)),
+            name=self.task.name,
+            where=this_process(self.request.hostname),
         )
         if self.asks:
             claim = queued(claim, self.asks, WaitMode.LOOK if look else WaitMode.QUEUE)

@@ -345,17 +345,22 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
         return f"though nobody holds it now{wakes}{place_is}"
     held, *more = place.holders
     if more:
-        who = listed([_named(one.task_id, facts) for one in place.holders])
+        who = listed([_holder(one, facts) for one in place.holders])
         return f"behind {who}, which hold it{ahead}{place_is}"
     token = f" with token {held.token}" if held.token else ""
     ended = f" (its lease ended at {clock.tell(held.expires)})" if held.expires < clock.now else ""
     since = f"which has held it since {clock.tell(held.since)}{token}{ended}"
-    return f"behind {_named(held.task_id, facts)}, {since}{ahead}{place_is}"
+    return f"behind {_holder(held, facts)}, {since}{ahead}{place_is}"
 
 
-def _named(task_id: str, facts: Facts) -> str:
-    name = facts.names.get(task_id)
-    return f"{task_id} ({name})" if name else task_id
+def _holder(held: Held, facts: Facts) -> str:
+    return _called(held.task_id, held.name or facts.names.get(held.task_id, ""), held.where)
+
+
+def _called(task_id: str, name: str, where: str = "") -> str:
+    """A task by its id, and in brackets what else is known of it."""
+    about = " on ".join(filter(None, (name, where)))
+    return f"{task_id} ({about})" if about else task_id
 
 
 _CAUSES = {
@@ -514,9 +519,10 @@ def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> lis
 def _of_holder(held: Held, clock: Clock) -> str:
     token = f" with token {held.token}" if held.token else ""
     since, expires = clock.tell(held.since), clock.tell(held.expires)
+    who = _called(held.task_id, held.name, held.where)
     if held.expires > clock.now:
-        return f"{held.task_id} has held it since {since}{token}; its lease lasts until {expires}"
-    return f"{held.task_id} held it from {since} on{token}, until its lease ended at {expires}"
+        return f"{who} has held it since {since}{token}; its lease lasts until {expires}"
+    return f"{who} held it from {since} on{token}, until its lease ended at {expires}"
 
 
 def _events(app: Any, key: str, limit: int) -> tuple[tuple[HistoryEntry, ...], tuple[str, ...]]:

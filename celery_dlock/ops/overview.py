@@ -48,9 +48,14 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One holder. ``token`` is what the store issued (0 of a reader), ``owner`` names the claim."""
+    """One holder. ``token`` is what the store issued (0 of a reader), ``owner`` names the claim.
+
+    ``name`` is that of its task and ``where`` its worker with the process; both may not be known.
+    """
 
     task_id: str
+    name: str
+    where: str
     owner: str
     token: int
     mode: Mode
@@ -62,6 +67,8 @@ class Held:
     def of(cls, holder: Holder) -> Self:
         return cls(
             task_id_of(holder.task),
+            holder.name,
+            holder.where,
             holder.owner,
             holder.token,
             holder.mode,

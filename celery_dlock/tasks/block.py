@@ -33,7 +33,7 @@ from celery_dlock.locks.current import held_term, holding
 from celery_dlock.locks.hold import Hold, Strike
 from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.claims import claims_of
-from celery_dlock.runtime import Runtime, runtime
+from celery_dlock.runtime import Runtime, runtime, this_process
 
 #: Seconds for which a place is kept: more than the longest pause between two questions.
 PLACE_TTL = 1.0
@@ -113,6 +113,8 @@ def locked_block(
         wait=WaitMode.PLACE if timeout else WaitMode.NOT,
         patience=int(PLACE_TTL * SECOND),
         lock_delay=int(here.settings.lock_delay * SECOND),
+        name=name,
+        where=this_process(),
     )
     claims = [claim for claim in claims_of(keys, claim) if claim.key not in held]
 

@@ -59,7 +59,7 @@ def test_a_narrow_terminal_leaves_out_no_column_and_cuts_no_id(
     head, row = click.unstyle(desk.run("ls").stdout).splitlines()
     waiting = click.unstyle(desk.run("waiting", "order:42").stdout)
 
-    columns = "KEY HOLDER HELD FOR LEASE LEFT TOKEN WAITING OLDEST WAIT"
+    columns = "KEY TASK HOLDER WORKER HELD FOR LEASE LEFT WAITING OLDEST WAIT"
     assert " ".join(head.split()) == columns
     assert row.split()[:2] == ["order:42", first]
     assert {second, "message", "store"} <= set(waiting.split())

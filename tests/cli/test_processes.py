@@ -48,7 +48,7 @@ def test_what_is_piped_has_no_colours_and_is_not_cut(desk: Operator, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     loaded, head, row = done.stdout.splitlines()
-    assert (loaded, head.split()[:2]) == ("loaded", ["KEY", "HOLDER"])
+    assert (loaded, head.split()[:2]) == ("loaded", ["KEY", "TASK"])
     assert row.split()[:2] == ["order:" + 200 * "4", "holder-" + 200 * "1"]
     assert row == row.rstrip()
 
@@ -87,12 +87,12 @@ def test_at_a_terminal_a_long_key_goes_on_in_the_next_line(
     desk.hold(key, "holder", ttl=1)
 
     env = {"NO_COLOR": "1"} if quiet else {}
-    with at_terminal(tmp_path, "ls", columns=100, **env) as terminal:
+    with at_terminal(tmp_path, "ls", columns=130, **env) as terminal:
         assert terminal.end() == 0
 
     assert ("\x1b[31m" in terminal.said) is not quiet
     lines = re.sub(r"\x1b\[[\d;]*m", "", terminal.said).splitlines()
-    assert all(len(line) <= 100 for line in lines)
+    assert all(len(line) <= 130 for line in lines)
     assert "".join(line.split(" ")[0] for line in lines[2:]) == key
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from typing import Any
@@ -40,6 +42,28 @@ def test_it_keeps_a_task_of_the_same_key_off(desk: Desk) -> None:
     assert type(refused.result) is LockContended
     assert other.get() == "ran"
     assert desk.holders("order:42") == []
+
+
+def test_who_holds_a_key_says_what_it_is_and_in_which_process(desk: Desk) -> None:
+    found = []
+
+    def note() -> None:
+        (holder,) = runtime(desk.app).backend.peek("order:42").holders
+        found.append((holder.name, holder.where))
+
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: int) -> None:
+        note()
+
+    charge.delay(42)
+    desk.deliver()
+    with lock("order:42", app=desk.app):
+        note()
+
+    (task, worker), (block, host) = found
+    assert (task, block) == ("charge", "lock()")
+    assert host == f"{socket.gethostname()}:{os.getpid()}"
+    assert worker.endswith(f":{os.getpid()}")
 
 
 def test_a_task_keeps_it_off_and_is_named(desk: Desk) -> None:

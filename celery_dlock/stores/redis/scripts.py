@@ -111,7 +111,7 @@ def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
     """The script that has the rule of *operation*, and what it is told after the time."""
     match operation:
         case Enter(claim=claim, message=message):
-            return ENTER, wire.claim_arguments(claim, message)
+            return ENTER, wire.claim_arguments(claim, message, named=True)
         case Leave(claim=claim, outcome=outcome, message=message):
             return LEAVE, wire.leave_arguments(claim, outcome, message)
         case Reap():

@@ -139,13 +139,15 @@ def dead_letters(prefix: str) -> list[str]:
     return [f"{_shard(prefix, number)}:dead" for number in range(SHARDS)]
 
 
-def claim_arguments(claim: Claim, message: bytes | None) -> list[bytes]:
-    """As bytes, which redis-py does not have to look at."""
+def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
+    """As bytes, which redis-py does not have to look at; *named* if it may be granted."""
     c = claim
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
         f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d}"
     )
+    if named and (c.name or c.where):
+        terms += f";{c.name};{c.where}"
     return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b""]
 
 
@@ -308,8 +310,10 @@ def _ending(code: bytes | None) -> Ending | None:
 
 
 def _holder(row: Sequence[Any]) -> Holder:
-    task, nonce, mode, *numbers = row
-    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers))
+    task, nonce, mode, *rest = row
+    numbers, who = rest[:6], rest[6:]  # a node of a Redlock does not know who it is
+    named = (each.decode() if isinstance(each, bytes) else "" for each in who)
+    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers, *named))
 
 
 def _grant(row: Sequence[Any]) -> Grant:

@@ -42,6 +42,27 @@ class Exclusion(StoreUnderTest):
         assert verdict.left == 10 * SECOND
         assert verdict.parked == 0
 
+    def test_a_holder_says_what_it_is_and_where(self, backend: LockBackend) -> None:
+        first: dict[str, Any] = {"name": "shop;charge, größer", "where": "worker@web-1:4711"}
+        next_one: dict[str, Any] = {"name": "shop.refund", "where": "worker@web-2:12"}
+
+        def told() -> list[dict[str, Any]]:
+            (peeked,), (looked,) = backend.peek("key").holders, backend.look(["key"])[0].holders
+            verdict = backend.enter(claim("c")).verdict
+            assert isinstance(verdict, Busy)
+            assert verdict.holder is not None
+            found = (peeked, looked, verdict.holder)
+            return [{"name": one.name, "where": one.where} for one in found]
+
+        running(backend.enter(claim("a", **first)))
+        assert told() == [first] * 3
+        backend.enter(claim("b", wait=QUEUE, **next_one), b"message")
+        backend.renew([claim("a")])
+        assert told() == [first] * 3
+        backend.leave(claim("a", **first), Outcome.OVER)
+        running(backend.enter(claim("b", wait=QUEUE, **next_one), b"message"))
+        assert told() == [next_one] * 3
+
     def test_what_is_left_of_the_holders_lease_counts_down(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:

@@ -53,7 +53,10 @@ if parts then
     redis.call('HDEL', ENTRIES, claim.task)  -- what takes no room comes first, as on leaving
     redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
     parts[2], parts[1] = {}, {
-      {claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees},
+      {
+        claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees,
+        claim.name, claim.where,
+      },
     }
     write_simple(parts, frees)
     return {{'run', 0, token}, {}}

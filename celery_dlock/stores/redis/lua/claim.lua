@@ -1,15 +1,16 @@
 -- The claim that enter and leave speak of. ARGV: now, task, nonce, its terms, its message.
 
 local mode, limit, ttl, wait, patience, lock_delay, done_ttl, gives_up, max_waiting, oldest, keep,
-  ordered =
-  string.match(ARGV[4], '^(%a),(%d+),(%d+),(%a+),(%d+),(%d+),(%d+),(%d+),(%d+),([01]),([01]),([01])$')
+  ordered, who =
+  string.match(ARGV[4], '^(%a),(%d+),(%d+),(%a+),(%d+),(%d+),(%d+),(%d+),(%d+),([01]),([01]),([01])(.*)$')
+local name, where = string.match(who, '^;(.*);([^;]*)$')
 local claim = {
   task = ARGV[2], nonce = ARGV[3], mode = mode, limit = tonumber(limit), ttl = tonumber(ttl),
   wait = wait, patience = tonumber(patience), lock_delay = tonumber(lock_delay),
   done_ttl = tonumber(done_ttl), gives_up = tonumber(gives_up),
   max_waiting = tonumber(max_waiting), drop_oldest = oldest == '1', keep = keep == '1',
   ordered = ordered == '1',
-  message = ARGV[5],
+  message = ARGV[5], name = name or '', where = where or '',
 }
 
 -- Whether a message comes with the claim; without one a task is a matter of its broker.

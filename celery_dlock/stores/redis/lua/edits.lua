@@ -219,6 +219,7 @@ local function hold(state, claim, now, message)
     task = claim.task, nonce = claim.nonce, mode = claim.mode, limit = claim.limit,
     slot = slot, token = token, since = now,
     expires = expires, frees = expires + claim.lock_delay,
+    name = claim.name, where = claim.where,
   }
   if claim.keep then  -- its own shadow: what runs again should this run be lost
     insert(state, claim, now, before_all(state), nil, message or claim.message)

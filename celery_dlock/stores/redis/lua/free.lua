@@ -26,6 +26,7 @@ do
     end
     local holder = {
       claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees,
+      claim.name, claim.where,
     }
     local state = cmsgpack.pack({{holder}, {}, 0, 0, false, false, 0})
     redis.call('SET', STATE, state, 'PX', milliseconds(frees - now + DAY))

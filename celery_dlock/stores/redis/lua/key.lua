@@ -19,7 +19,9 @@
 -- One operation clears away at most this many windows of expired places.
 local ROUNDS = 32
 
-local HOLDER = {'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees'}
+local HOLDER = {
+  'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees', 'name', 'where',
+}
 local GRANT = {
   'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
   'ordered',
