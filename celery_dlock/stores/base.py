@@ -269,6 +269,16 @@ class LockBackend(ABC):
         """Dead letters, the oldest first, and then by key and task."""
 
     @abstractmethod
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        """Put *becomes* under *name*, for *stays* microseconds, if what stands there is *was*.
+
+        What stands there now is returned: *becomes* if that was so, and also if the same was asked
+        before and not answered. ``None`` stands for nothing: nothing was put, or it was taken away,
+        or its time is over. What is put is never empty. A name has nothing to do with a key of the
+        same text. Unique claims lie there.
+        """
+
+    @abstractmethod
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, for people and tests; ``done`` and ``lost`` may be left out."""
 

@@ -82,6 +82,7 @@ class MemoryBackend(NoteStore):
         self._forget: list[tuple[int, str, str]] = []  # a heap: until when, key, task
         self._dead: dict[tuple[str, str], DeadMessage] = {}
         self._notes: dict[str, _Notes] = {}
+        self._swapped: dict[str, tuple[bytes, int]] = {}  # what stands there, and until when
         self._token = 0
 
     @classmethod
@@ -153,6 +154,18 @@ class MemoryBackend(NoteStore):
     def notes(self, key: str) -> dict[str, bytes]:
         with self._mutex:
             return dict(self._notes.get(key, _Notes()).texts)
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        with self._mutex:
+            now = self._now()
+            self._swapped = {at: put for at, put in self._swapped.items() if put[1] > now}
+            stands, _ = self._swapped.get(name, (None, 0))
+            if stands != was:
+                return stands
+            self._swapped.pop(name, None)
+            if becomes is not None:
+                self._swapped[name] = becomes, now + stays
+            return becomes
 
     def peek(self, key: str) -> KeyState:
         with self._mutex:

@@ -124,6 +124,7 @@ class HelperBackend(NoteStore):
     sweep = _asked(LockBackend.sweep)
     message = _asked(LockBackend.message)
     dead = _asked(LockBackend.dead)
+    swap = _asked(LockBackend.swap)
     notes = _asked(NoteStore.notes)
     peek = _asked(LockBackend.peek)
     keys = _asked(LockBackend.keys)

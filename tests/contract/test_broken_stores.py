@@ -17,6 +17,7 @@ from tests.contract import (  # noqa: F401  (their stores are found as subclasse
     broken_listing,
     broken_notes,
     broken_queues,
+    broken_swaps,
     broken_turns,
     broken_waiting,
 )

@@ -63,7 +63,9 @@ def test_a_key_that_fails_does_not_keep_the_others_waiting(
     called: list[str] = []
     for defect in (BackendUnavailable("too large"), UnreadableKey("?"), ValueError("a defect")):
         defects.append(defect)
-        monkeypatch.setattr(store, "_sweeping", Sweeping(store.rows, reap, store.rows.now))
+        monkeypatch.setattr(
+            store, "_sweeping", Sweeping(store.rows, reap, store._swaps.tidy, store.rows.now)
+        )
         swept = store.sweep()
         called += [wake.key for wake in swept.wakes]
         assert swept.next_in != 0  # or the sweeper would never sleep

@@ -78,7 +78,11 @@ CREATE TABLE past (
 CREATE INDEX past_until ON past (until);
 CREATE TABLE bar (prefix exact, key exact, token BIGINT NOT NULL, PRIMARY KEY (prefix, key));
 CREATE TABLE note (
-    prefix exact, key exact, name exact, body BYTEA NOT NULL, PRIMARY KEY (prefix, key, name))
+    prefix exact, key exact, name exact, body BYTEA NOT NULL, PRIMARY KEY (prefix, key, name));
+CREATE TABLE swap (
+    prefix exact, name exact, body BYTEA NOT NULL, until BIGINT NOT NULL,
+    PRIMARY KEY (prefix, name));
+CREATE INDEX swap_until ON swap (until)
 """
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"

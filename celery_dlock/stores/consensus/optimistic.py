@@ -57,6 +57,7 @@ from celery_dlock.stores.consensus.local_leases import LocalLeases
 from celery_dlock.stores.consensus.record import listed_dead, number_in
 from celery_dlock.stores.consensus.rows import PARTS, Commit, Kind, Name, Row, Rows
 from celery_dlock.stores.consensus.save import is_done, left_alone, taken_free
+from celery_dlock.stores.consensus.swaps import Swaps
 from celery_dlock.stores.unreadable import UnreadableKey, is_text
 
 V = TypeVar("V")
@@ -81,8 +82,9 @@ class OptimisticBackend(NoteStore):
         self._clock = options.clock
         self._transactions = Transactions(rows, options.clock)
         self._notes = Notes(rows)
+        self._swaps = Swaps(rows, self._transactions.now)
         self._own = PerProcess(lambda: _Own(rows))
-        self._sweeping = Sweeping(rows, self.reap, self._transactions.now)
+        self._sweeping = Sweeping(rows, self.reap, self._swaps.tidy, self._transactions.now)
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
         return self._reply(operation)
@@ -210,6 +212,9 @@ class OptimisticBackend(NoteStore):
 
     def notes(self, key: str) -> dict[str, bytes]:
         return self._notes.read(key)
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        return self._swaps.swap(name, was, becomes, stays)
 
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*; costs what the queue is long."""
@@ -359,9 +364,16 @@ class Sweeping:
     waiting. So it is left alone for a while; the wakes from before it failed are published.
     """
 
-    def __init__(self, rows: Rows, reap: Callable[[str], Reply[None]], now: Clock) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        reap: Callable[[str], Reply[None]],
+        tidy: Callable[[int], None],
+        now: Clock,
+    ) -> None:
         self._rows = rows
         self._reap = reap
+        self._tidy = tidy
         self._now = now
         self._resting: dict[str, float] = {}
         self._tidy_at = time.monotonic() + TIDY_EVERY * CHANCE.random()
@@ -423,5 +435,6 @@ class Sweeping:
         self._tidy_at = time.monotonic() + TIDY_EVERY * CHANCE.uniform(0.5, 1.5)
         part = CHANCE.randrange(PARTS)
         self._rows.tidy(part)
+        self._tidy(part)
         names = self._rows.names(Kind.VERSION_ROW, part)
         return self._reaped(name.key for name in CHANCE.sample(names, min(limit, len(names))))

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     DUE = "due"
     BAR = "bar"
     NOTE = "note"
+    SWAP = "swap"
 
 
 class Name(NamedTuple):
@@ -63,7 +64,8 @@ _no_memories: Callable[[], dict[Name, tuple[bytes, int]]] = dict
 class Commit:
     """Changes to the rows of one key that all happen or none.
 
-    The version row is the row *name*; for notes the bar takes its place.
+    The version row is the row *name*; for notes the bar takes its place, and what is swapped is
+    such a row itself.
     They happen only if the version row is still *was* (``None``: there is no such row), no row of
     *absent* is there, and each row of *delete* is. The version row's new value is *version_row*
     (``None``: it is deleted, or stays away; the same bytes as before: it stays and moves all the

@@ -104,6 +104,7 @@ PEEK = Script.of("clock", "names", "line", "key", "peek")
 HEADS = Script.of("clock", "names", "line", "key", "heads")
 OLDEST_DEAD = Script.of("oldest_dead")
 NOTE = Script.of("note")
+SWAP = Script.of("clock", "swap")
 TIME = Script.with_text("return redis.call('TIME')")
 
 

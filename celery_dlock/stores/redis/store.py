@@ -159,6 +159,14 @@ class RedisBackend(NoteStore):
             (fields,) = self._each([("HGETALL", wire.notes_of(self._prefix, key))])
             return wire.notes(fields)
 
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        """With ``dlock_wait_replicas`` it has come to so many replicas, too, like a hold."""
+        args = [self._now(), was or b"", becomes or b"", stays]
+        command = scripts.SWAP.on([wire.swap_of(self._prefix, name)], args)
+        with self._asked() as session:
+            (answer,) = checked(session.each([command], self._copies))
+            return bytes(answer) or None
+
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, expired places included; costs what the queue is long."""
         with self._asked() as session:

@@ -102,6 +102,11 @@ def notes_of(prefix: str, key: str) -> str:
     return f"{base_name(prefix, key)}:notes"
 
 
+def swap_of(prefix: str, name: str) -> str:
+    """Where lies what is swapped under *name*."""
+    return f"{base_name(prefix, name)}:swap"
+
+
 def pattern(prefix: str, part: str) -> bytes:
     """What that *part* of any key is called, for Redis to look for."""
     ours = _SPECIAL.sub(r"\\\g<0>", f"{_without_braces(prefix)}:{SCHEMA}:")

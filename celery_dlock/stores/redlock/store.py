@@ -164,6 +164,10 @@ class RedlockBackend(NoteStore):
     def notes(self, key: str) -> dict[str, bytes]:
         return self._machine.notes(key)
 
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        """The node with the queue keeps what is put; while it is unavailable nothing is."""
+        return self._machine.swap(name, was, becomes, stays)
+
     def peek(self, key: str) -> KeyState:
         """The queue's state of *key*, its holders with the tokens that the nodes gave them."""
         state = self._machine.peek(key)

@@ -36,7 +36,7 @@ V = TypeVar("V")
 #: The latest instant that a column can keep.
 _LATEST = 2**63 - 1
 
-#: How many expired memories of tasks are deleted whenever one is added.
+#: How many expired memories of tasks are deleted whenever one is added, and expired swaps.
 _SWEEP = 16
 
 _ENTRY = (
@@ -80,6 +80,7 @@ _PUT_PAST = _put("past", f"{_TASK}, done", "lost", "until")
 
 # Notes beside a key, and the largest token that has written there.
 _PUT_NOTE = _put("note", "prefix, key, name", "body")
+_PUT_SWAP = _put("swap", "prefix, name", "body", "until")
 _RAISE = _put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
 
 _Row = tuple[str, str, int, int, int, int | None, int | None, int]
@@ -183,6 +184,43 @@ def read_notes(db: Database, prefix: str, key: str) -> dict[str, bytes]:
     """What stands beside *key*."""
     rows = db.execute("SELECT name, body FROM note WHERE prefix=? AND key=?", (prefix, key))
     return {name: _note(name, body) for name, body in rows.fetchall()}
+
+
+class Swaps:
+    """What is put under names, within one transaction that began at *now*."""
+
+    def __init__(self, db: Database, dialect: SqlDialect, prefix: str, now: int) -> None:
+        self._db = db
+        self._dialect = dialect
+        self._prefix = prefix
+        self._now = now
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        """Put *becomes* there if it is *was*; what stands there now."""
+        at = (self._prefix, name)
+        stands = self._stands(at)
+        if stands != was:
+            return stands
+        if becomes is None:
+            self._db.execute("DELETE FROM swap WHERE prefix=? AND name=?", at)
+        else:
+            self._sweep()
+            self._db.execute(_PUT_SWAP, (*at, becomes, self._now + stays))
+        return becomes
+
+    def _stands(self, at: tuple[str, str]) -> bytes | None:
+        rows = self._db.execute("SELECT body, until FROM swap WHERE prefix=? AND name=?", at)
+        body, until = rows.fetchone() or (b"", 0)
+        return bytes(body) if until > self._now else None
+
+    def _sweep(self) -> None:
+        """Delete some of those whose time is over, whoever put them there."""
+        self._db.execute(
+            "DELETE FROM swap WHERE (prefix, name) IN "
+            "(SELECT prefix, name FROM swap WHERE until<=? ORDER BY until LIMIT ? "
+            f"{self._dialect.skip_locked})",
+            (self._now, _SWEEP),
+        )
 
 
 class KeyRows:

@@ -66,8 +66,8 @@ SCHEMA = (
     "CREATE INDEX past_until ON past (until)",
 )
 
-#: Files that were made before there were notes get these, too.
-NOTES_SCHEMA = (
+#: Files that were made before there were these get them, too.
+LATER_SCHEMA = (
     # The largest token that has written beside a key.
     """CREATE TABLE IF NOT EXISTS bar (
         prefix TEXT NOT NULL, key TEXT NOT NULL, token INTEGER NOT NULL,
@@ -75,6 +75,11 @@ NOTES_SCHEMA = (
     """CREATE TABLE IF NOT EXISTS note (
         prefix TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (prefix, key, name)) WITHOUT ROWID""",
+    # What is put under a name for a while, by compare-and-set.
+    """CREATE TABLE IF NOT EXISTS swap (
+        prefix TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (prefix, name)) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS swap_until ON swap (until)",
 )
 
 
@@ -159,7 +164,7 @@ class DatabaseFile:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        for statement in NOTES_SCHEMA:
+        for statement in LATER_SCHEMA:
             connection.execute(statement)
         self._patiently(connection, "COMMIT")
         self._patiently(connection, "PRAGMA journal_mode=WAL")

@@ -26,6 +26,7 @@ from celery_dlock.stores.sql.rows import (
     Database,
     KeyRows,
     SqlDialect,
+    Swaps,
     dead_messages,
     due_keys,
     list_keys,
@@ -121,6 +122,10 @@ class SqlBackend(NoteStore):
     def notes(self, key: str) -> dict[str, bytes]:
         with self.transaction() as (db, _), naming(key):
             return read_notes(db, self._prefix, key)
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        with self.transaction([name]) as (db, now), naming(name):
+            return Swaps(db, self.dialect, self._prefix, now).swap(name, was, becomes, stays)
 
     def peek(self, key: str) -> KeyState:
         with self.transaction() as (db, now), naming(key):

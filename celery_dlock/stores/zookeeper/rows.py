@@ -299,6 +299,6 @@ def row_of(name: Name, path: str, data: bytes, stat: Any) -> Row:
         node = as_read(path.rpartition("/")[2], data)
     except ValueError as exc:
         raise UnreadableKey(f"of {name.key!r}: {exc}") from exc
-    version_rows = name.kind in (Kind.VERSION_ROW, Kind.BAR)
+    version_rows = name.kind in (Kind.VERSION_ROW, Kind.BAR, Kind.SWAP)
     stamp = f"{stat.version}.{node.mark:016x}" if version_rows else str(stat.mzxid)
     return Row(node.value, stamp, stat.czxid)

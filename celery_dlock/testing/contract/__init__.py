@@ -16,6 +16,7 @@ from celery_dlock.testing.contract.noting import Noting
 from celery_dlock.testing.contract.outcomes import Outcomes, Repeating
 from celery_dlock.testing.contract.processes import ProcessesTests, Survivors
 from celery_dlock.testing.contract.queueing import Places, Publishing, QueueingTests, Shadows
+from celery_dlock.testing.contract.swapping import Swapping
 from celery_dlock.testing.contract.waking import Pausing, SweepingTests, Unanswered
 
 __all__ = ["LockBackendContract", "NoteStoreContract", "SharedStoreContract"]
@@ -44,6 +45,7 @@ class LockBackendContract(
     KeysTests,
     Listing,
     Looking,
+    Swapping,
     Crowd,
 ):
     """Subclass it, name the subclass ``Test…``, and say which store it is about::

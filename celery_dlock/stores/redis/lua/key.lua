@@ -12,6 +12,7 @@
 --   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
 --   {17}:{order:42}:token      string  the last fencing token
 --   {17}:{order:42}:notes      hash    what is noted beside the key, see note.lua; never expires
+--   {17}:{charge(42)}:swap     string  what stands under a name, see swap.lua; no part of a key
 --   {17}:{order:42}:done:task  string  until when the asking task counts as finished
 --
 -- Instants are microseconds.
