@@ -17,10 +17,12 @@ from celery_dlock.contention import (
 )
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.lease import Lease
+from celery_dlock.core.unique import Unique
 from celery_dlock.errors import (
     BackendUnavailable,
     ConfigurationError,
     DLockError,
+    DuplicateTask,
     LockContended,
     LockLost,
     LockTimeout,
@@ -38,6 +40,7 @@ __all__ = [
     "Contention",
     "DLockError",
     "Decision",
+    "DuplicateTask",
     "Fail",
     "FullJitter",
     "GiveUp",
@@ -53,6 +56,7 @@ __all__ = [
     "RunLater",
     "Skip",
     "StaleFencingToken",
+    "Unique",
     "Wait",
     "WaitHere",
     "current_lease",

@@ -7,6 +7,7 @@
     ├── BackendUnavailable      the store did not answer; whether the call took effect is unknown
     ├── LockContended           held by another: key, holder's task id, seconds left
     │   └── LockTimeout         … and max_wait or timeout has passed
+    ├── DuplicateTask           not published: another call of a unique task lives
     ├── LockLost                the lease has gone or can no longer be trusted
     └── StaleFencingToken       the resource has seen a newer token: resource, mine, seen
 
@@ -64,6 +65,18 @@ class LockTimeout(LockContended):
 
     def __str__(self) -> str:
         return f"gave up after {self.waited:.1f} s: {super().__str__()}"
+
+
+class DuplicateTask(DLockError):
+    """A call of the unique *task* was not published, for another one lives: *task_id*."""
+
+    def __init__(self, task: str, task_id: str) -> None:
+        super().__init__(task, task_id)
+        self.task = task
+        self.task_id = task_id
+
+    def __str__(self) -> str:
+        return f"{self.task} is not published: {self.task_id} lives, and does the same"
 
 
 class LockLost(DLockError):

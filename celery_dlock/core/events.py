@@ -153,6 +153,19 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Deduplicated:
+    """A call of a unique task was answered with ``living``, another one that does the same.
+
+    ``claim`` is under which name that is known. The call was not published, or a worker has ended
+    its task without the body.
+    """
+
+    subject: Subject
+    claim: str
+    living: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """The task gave up after ``waited`` seconds."""
 
@@ -234,6 +247,7 @@ Event = (
     | DeadLettered
     | Skipped
     | Dropped
+    | Deduplicated
     | TimedOut
     | Released
     | Lost

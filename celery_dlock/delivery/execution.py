@@ -23,6 +23,7 @@ from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
 from celery_dlock.delivery.asked import FOLLOWED, ToMain
 from celery_dlock.delivery.plan import Known
+from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.locks.current import holding
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.hold import Hold
@@ -57,6 +58,7 @@ class Execution:
     delivery: Mapping[str, Any]
     asks: Queueing | None
     hold: Hold
+    unique: UniqueRun | None = None
     final: bool = False
     started: float = field(default_factory=time.monotonic)
 
@@ -91,6 +93,8 @@ class Execution:
             asks=queueing(policy) if "body" in delivery else None,
             hold=hold,
         )
+        again = bool(request.retries) or execution.was_received_before()
+        execution.unique = UniqueRun.of(task, request, args, kwargs, begun=again)
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution

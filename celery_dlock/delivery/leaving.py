@@ -8,6 +8,7 @@ behind it would never go on.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from celery import states
@@ -16,6 +17,7 @@ from celery.exceptions import Reject, Retry, TaskPredicate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Outcome
 from celery_dlock.delivery.execution import EXECUTION, Execution
+from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.locks.manager import Successor
 from celery_dlock.messages.claims import failed, left_by, lets_go
 from celery_dlock.messages.countdown import seconds_until
@@ -48,13 +50,15 @@ def leave_after_result(
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
         # that the garbage collector comes for after hundreds of them.
         retval.__traceback__ = None
-        if execution.hold.lease is None and not execution.final:
-            execution.hold.owe(())  # it comes back by itself, or waits there
+        if _comes_back(execution, retval):
+            execution.hold.owe(())
     eager, queues = bool(execution.request.is_eager), execution.asks is not None
     outcome = _outcome(state, retval, _failed(execution), eager=eager, queues=queues)
     if execution.final:
         outcome = Outcome.DONE
     successor = _successor(execution, retval) if state == states.RETRY else None
+    if execution.unique is not None:
+        _tell_unique(execution.unique, execution, outcome, retval)
     try:
         execution.hold.give_back(outcome, successor=successor)
     except BaseException:
@@ -64,6 +68,23 @@ def leave_after_result(
     finally:
         vars(task.request).pop(EXECUTION, None)
         execution.ended()
+
+
+def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retval: Any) -> None:
+    """Before the lock goes: whoever comes next finds the claim as it is to be."""
+    if isinstance(retval, Retry):  # the body's, or ours
+        due = seconds_until(execution.task.app, retval.when or 0)
+        unique.goes_back(time.time() + due)
+        return
+    stays = _comes_back(execution, retval) or (isinstance(retval, Reject) and retval.requeue)
+    if outcome in (Outcome.DONE, Outcome.OVER) and not stays:
+        unique.ends()
+
+
+def _comes_back(execution: Execution, retval: Any) -> bool:
+    """Whether only this delivery has ended: its task is published again, or waits in the store."""
+    refused = execution.hold.lease is None and not execution.final
+    return isinstance(retval, TaskPredicate) and refused
 
 
 def _leave_turn(task: Any, outcome: Outcome) -> None:

@@ -204,6 +204,12 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
             assert_never(refused.verdict)
 
 
+def duplicate(known: Known, claim: str, key: str, living: str) -> Finish:
+    """It does the same as another one that lives, and ends as if it were skipped."""
+    result = {**skipped(key, None, f"a duplicate of {living}"), "holder": living}
+    return Finish(Complete(result), events.Deduplicated(known.subject, claim, living))
+
+
 def _contended(key: str, holder: Holder | None, left: int) -> LockContended:
     return LockContended(key, None if holder is None else task_id_of(holder.task), left / SECOND)
 

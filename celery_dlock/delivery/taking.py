@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 from celery.exceptions import TaskPredicate
 
@@ -15,13 +16,14 @@ from celery_dlock.contention import Contention, Decision, GiveUp
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Busy, Claim, Park, Same
+from celery_dlock.core.state import Busy, Claim, Drop, End, Outcome, Park, Reason, Same
 from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
     Stay,
     contention,
+    duplicate,
     left_over,
     owed,
     plan,
@@ -29,9 +31,11 @@ from celery_dlock.delivery.plan import (
     unanswered,
 )
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
+from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.headers import HISTORY
+from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery
 
 logger = logging.getLogger("celery_dlock")
@@ -48,7 +52,10 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     """
     _note_arrival(execution)
     left = (execution.history.due or 0.0) - time.time()
+    living = duplicate_of(vars(execution.request))
     try:
+        if living is not None:
+            return _ends_for(execution, living)
         if left > 0:
             return carry_out(execution, too_early(execution.known(), left))
         if _is_left_over(execution):
@@ -103,13 +110,16 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
     pause = pauses()
     while True:
         try:
-            answer = _ask_store(execution)
+            answer = _ask(execution)
         except BackendUnavailable as exc:
             fails = execution.runtime.settings.on_unavailable == "fail"
             execution.tell_asked(waits=False)
             return carry_out(
                 execution, unanswered(execution.known(), exc, CHANCE.random, fails=fails)
             )
+        if isinstance(answer, Another):
+            execution.tell_asked(waits=False)
+            return _ends_for(execution, answer.task_id)
         if isinstance(answer, Lease):
             execution.tell_asked(waits=False)
             return answer
@@ -123,6 +133,28 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
                 return carry_out(execution, next_step)
             stay_until = time.monotonic() + next_step.seconds
         time.sleep(min(next(pause), max(0.0, stay_until - time.monotonic())))
+
+
+@dataclass(frozen=True, slots=True)
+class Another:
+    """The task is unique, and this one lives instead."""
+
+    task_id: str
+
+
+def _ask(execution: Execution) -> Lease | Refused | Another:
+    unique = execution.unique
+    if unique is None:
+        return _ask_store(execution)
+    # Nobody asked when it was published: it must not come to wait if another one lives.
+    living = None if unique.asked else unique.waits()
+    unique.asked = True
+    if living is None:
+        answer = _ask_store(execution)
+        living = _ask_for_another(execution, unique, answer)
+        if living is None:
+            return answer
+    return Another(living)
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
@@ -142,6 +174,37 @@ def _ask_store(execution: Execution) -> Lease | Refused:
                 return answer
             store_parked(execution, answer.claim.key)
     return hold.ask(execution.claim(), max_hold, message, woken, parents)
+
+
+def _ask_for_another(
+    execution: Execution, unique: UniqueRun, answer: Lease | Refused
+) -> str | None:
+    """Who lives instead. A lock that was given is given back should nobody say."""
+    if isinstance(answer, Lease):
+        try:
+            return unique.holds(answer.own[0].key, acked=not execution.task.acks_late)
+        except BackendUnavailable:
+            execution.hold.give_back(Outcome.UNUSED)
+            raise
+    match answer.verdict:
+        case Park():
+            unique.parked(answer.claim.key)
+        case Busy():
+            return unique.waits()
+        case Drop(reason=Reason.DONE):
+            unique.ends()  # a copy: whoever was to say so has died
+        case Drop() | End() | Same():
+            pass
+        case _:
+            assert_never(answer.verdict)
+    return None
+
+
+def _ends_for(execution: Execution, living: str) -> dict[str, Any]:
+    """Its task does the same as one that lives."""
+    unique, key = execution.unique, execution.keys.own[0]
+    claim = execution.subject.label if unique is None else unique.terms.name
+    return carry_out(execution, duplicate(execution.known(), claim, key, living))
 
 
 def _ask_policy(execution: Execution, found: Contention | None) -> Decision | None:

@@ -16,6 +16,7 @@ from celery_dlock.core.keys import Key, Keys, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.locks.unique import Uniqueness
 
 #: What a body may ask for by name, keyword-only; callers never pass these.
 INJECTED = frozenset({"fencing_token", "lease"})
@@ -24,7 +25,10 @@ INJECTED = frozenset({"fencing_token", "lease"})
 OnLost = Literal["flag", "abort"]
 
 #: What a task may say of its lock.
-OPTIONS = ("key", "ttl", "on_contention", "limit", "shared", "max_hold", "parents", "on_lost")
+OPTIONS = (
+    *("key", "ttl", "on_contention", "limit", "shared", "max_hold", "parents", "on_lost"),
+    "unique",
+)
 
 #: From when on another name is taken for a misspelt one, and one of three letters, of which a wrong
 #: one is a third. A "title" or a "parent_id" is the project's own.
@@ -45,6 +49,7 @@ class Definition:
     mode: Mode
     parents: KeyTemplate | None
     aborts: bool
+    unique: Uniqueness | None
 
     @classmethod
     def of(
@@ -61,6 +66,7 @@ class Definition:
         max_hold: float | None = None,
         parents: Key | Sequence[Key] = (),
         on_lost: OnLost = "flag",
+        unique: object = None,
     ) -> Definition:
         """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
 
@@ -83,6 +89,7 @@ class Definition:
                 mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
                 parents=_parents(parents, template),
                 aborts=_aborts(on_lost),
+                unique=None if unique is None else Uniqueness.of(name, unique, signature),
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc

@@ -21,6 +21,7 @@ from celery_dlock.core.events import (
     Acquired,
     Contended,
     DeadLettered,
+    Deduplicated,
     Dropped,
     Event,
     LeftToOthers,
@@ -113,6 +114,9 @@ SKIPPED = Measure(
     MetricKind.COUNTER, "dlock_skipped", "Tasks that did not run, as their lock was held"
 )
 DROPPED = Measure(MetricKind.COUNTER, "dlock_dropped", "Duplicates of messages that were dropped")
+DEDUPLICATED = Measure(
+    MetricKind.COUNTER, "dlock_deduplicated", "Calls of unique tasks that were duplicates"
+)
 REVOKED = Measure(MetricKind.COUNTER, "dlock_revoked", "Tasks that were revoked while they waited")
 DEAD_LETTERED = Measure(
     MetricKind.COUNTER, "dlock_dead_lettered", "Messages that became dead letters"
@@ -131,8 +135,8 @@ TICKS_MISSED = Measure(
 #: Of every lock; those of beat are of its entries.
 OF_LOCKS = (
     *(ACQUISITION, HOLD, TTL, WAIT, SINCE_WOKEN, REFUSED, TIMED_OUT, STALE, LOST, UNAVAILABLE),
-    *(RESCHEDULED, PARKED, WOKEN, WOKEN_AGAIN, LEFT_TO_OTHERS, SKIPPED, DROPPED, REVOKED),
-    *(DEAD_LETTERED, TOO_LARGE),
+    *(RESCHEDULED, PARKED, WOKEN, WOKEN_AGAIN, LEFT_TO_OTHERS, SKIPPED, DROPPED, DEDUPLICATED),
+    *(REVOKED, DEAD_LETTERED, TOO_LARGE),
 )
 OF_BEAT = (TICKS_SENT, TICKS_REPEATED, TICKS_MISSED)
 MEASURES = (*OF_LOCKS, *OF_BEAT)
@@ -169,6 +173,8 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((SKIPPED, 1),)
         case Dropped():
             return ((DROPPED, 1),)
+        case Deduplicated():
+            return ((DEDUPLICATED, 1),)
         case Lost():
             return ((LOST, 1),)
         case StaleRejected():

@@ -172,6 +172,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = 
     "Revoked": lambda entry, _: f"was revoked while it waited for {entry.key!r}",
     "DeadLettered": lambda entry, d: f"became a dead letter, of {entry.key!r}: {d.get('cause')}",
     "Dropped": lambda _, d: f"had a duplicate dropped, because it was {d.get('reason')} already",
+    "Deduplicated": lambda _, d: f"was not run, a duplicate of {d.get('living')}, which lives",
     "Lost": lambda entry, d: f"lost {entry.key!r}: {short(d.get('reason'))}",
     "StaleRejected": lambda entry, _: f"was refused a late write to {entry.key!r}",
     "Unavailable": lambda _, d: f"got no answer from the lock store: {short(d.get('error'))}",

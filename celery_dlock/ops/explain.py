@@ -211,6 +211,7 @@ _AFTER = {
     "Rescheduled": State.RESCHEDULED,
     "Woken": State.WOKEN,
     "Skipped": State.SKIPPED,
+    "Deduplicated": State.SKIPPED,
     "TimedOut": State.FAILED,
     "Revoked": State.REVOKED,
     "DeadLettered": State.DEAD,

@@ -14,6 +14,7 @@ from celery.utils.threads import LocalStack
 from celery_dlock.contention import Policy
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
+from celery_dlock.core.unique import Unique, Until
 from celery_dlock.delivery.abort import Abort, handing_on, shielded
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import EXECUTION, Execution
@@ -27,6 +28,7 @@ from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.publishing.ordered import Outbox, goes_on, ordered_here
+from celery_dlock.publishing.unique import Call, unique_here
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import locked_block
 
@@ -79,6 +81,7 @@ class LockedTask(Task):  # type: ignore[misc]
     lock_max_hold: ClassVar[float | None] = None
     lock_parents: ClassVar[Key | Sequence[Key]] = ()
     lock_on_lost: ClassVar[OnLost] = "flag"
+    lock_unique: ClassVar[Until | Unique | None] = None
 
     lock_definition: ClassVar[Definition] = cast("Definition", _WhenAsked())
 
@@ -115,6 +118,7 @@ class LockedTask(Task):  # type: ignore[misc]
             max_hold=cls.lock_max_hold,
             parents=cls.lock_parents,
             on_lost=cls.lock_on_lost,
+            unique=cls.lock_unique,
         )
 
     @property
@@ -157,6 +161,26 @@ class LockedTask(Task):  # type: ignore[misc]
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(args, kwargs, task_id, p, *more, **options))
             return self.AsyncResult(task_id)
+        unique = unique_here(self, options)
+        if unique is None:
+            return self._publish(args, kwargs, task_id, producer, *more, **options)
+
+        def send(task_id: str, headers: Mapping[str, Any]) -> Any:
+            options["headers"] = {**(options.get("headers") or {}), **headers}
+            return self._publish(args, kwargs, task_id, producer, *more, **options)
+
+        name = unique.name(args or (), kwargs or {})
+        return Call(self, unique, name, task_id, more[:2], options).publish(send)
+
+    def _publish(
+        self,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        task_id: str | None,
+        producer: Any,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
         asks = ordered_here(self)
         if asks is None:
             return super().apply_async(args, kwargs, task_id, producer, *more, **options)
@@ -272,6 +296,7 @@ def locked_task(
     max_hold: float | None = None,
     parents: Key | Sequence[Key] = (),
     on_lost: OnLost = "flag",
+    unique: Until | Unique | None = None,
     **task_options: Any,
 ) -> Callable[[Body], LockedTask]: ...
 def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], LockedTask]:
@@ -285,7 +310,9 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
     once; *shared* makes it a read lock. *parents* are keys, written like *key*, that the task holds
     for reading: whoever takes one of them exclusively waits for the task and holds it off. With
     *on_lost* ``"abort"`` a body whose lease is lost gets :exc:`~celery_dlock.LockLost` raised in
-    it; with ``"flag"`` it goes on, and may ask. Without *app* it is a ``shared_task``. All other
+    it; with ``"flag"`` it goes on, and may ask. With *unique* a call is not published while another
+    one lives that does the same: until that is ``"done"``, until its ``"start"``, or as a
+    :class:`~celery_dlock.Unique` says. Without *app* it is a ``shared_task``. All other
     options are Celery's own.
 
     A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters.
@@ -313,6 +340,7 @@ def _make(
     max_hold: float | None = None,
     parents: Key | Sequence[Key] = (),
     on_lost: OnLost = "flag",
+    unique: Until | Unique | None = None,
     **task_options: Any,
 ) -> LockedTask:
     options: dict[str, Any] = {
@@ -323,6 +351,7 @@ def _make(
         "max_hold": max_hold,
         "parents": parents,
         "on_lost": on_lost,
+        "unique": unique,
     }
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__

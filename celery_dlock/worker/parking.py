@@ -36,11 +36,14 @@ from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
 from celery_dlock.core.operations import Enter
 from celery_dlock.core.state import Claim, Drop, Park
 from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
+from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.envelope import ParkedMessage, as_it_came
 from celery_dlock.messages.headers import HISTORY, History, identity_in
-from celery_dlock.runtime import runtime
+from celery_dlock.messages.unique import UniqueTerms, duplicate_of
+from celery_dlock.runtime import runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
 
@@ -110,6 +113,7 @@ class Entry:
     subject: Subject
     claim: Claim
     message: bytes
+    unique: UniqueRun | None
 
     @property
     def name(self) -> str:
@@ -252,6 +256,8 @@ class Parking:
                 case Park():
                     logger.info("Task %s waits for %s", entry.name, key)
                     here.sinks.emit(Parked(entry.subject, key, refused=True))
+                    if entry.unique is not None:
+                        entry.unique.parked(key)
                 case Drop(reason=reason):
                     logger.info("Task %s ignored: a duplicate, it is %s", entry.name, reason)
                     here.sinks.emit(Dropped(entry.subject, key, reason))
@@ -269,7 +275,24 @@ class Parking:
         history = History(who, waits=1, since=time.time(), carried=here.sinks.carry(subject))
         parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
         claim = enqueued(definition, held.asks, key, who)
-        return Entry(subject, claim, parked.encode({HISTORY: history.header()}))
+        unique = _unique(self._app, headers, who, held.task.name)
+        return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique)
+
+
+def _asks_first(task: Any, message: Any) -> bool:
+    """Whether it is a unique task that may not have to wait, but to end: a child sees to that."""
+    if duplicate_of(message.headers) is not None:
+        return True
+    unique = task.lock_definition.unique is not None
+    return unique and UniqueTerms.read(message.headers) is None
+
+
+def _unique(app: Any, headers: Any, who: str, name: str) -> UniqueRun | None:
+    terms = UniqueTerms.read(headers)
+    if terms is None:
+        return None
+    claims = UniqueClaims(runtime(app).backend)
+    return UniqueRun(claims, terms, who, name, this_process(), asked=True, begun=False)
 
 
 def followed(request: Any) -> dict[str, Any]:
@@ -291,7 +314,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Handler:
     def handle(message: Any, *rest: Any) -> Any:
         here = Parking.here
         key = None if here is None else _key(task, message, consumer.task_buckets)
-        if here is None or key is None:
+        if here is None or key is None or _asks_first(task, message):
             return handler(message, *rest)
         return here.arrive(key, HeldBack(task, asks, message, handler, rest))
 

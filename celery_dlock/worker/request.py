@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -33,6 +34,8 @@ from celery.worker.state import active_requests, task_ready
 
 from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.state import Cause, Outcome
+from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.claims import failed, left_by
 from celery_dlock.messages.envelope import as_it_came
 from celery_dlock.messages.headers import (
@@ -41,8 +44,10 @@ from celery_dlock.messages.headers import (
     History,
     identity,
     identity_in,
+    storable,
     was_woken,
 )
+from celery_dlock.messages.unique import UNIQUE, UniqueTerms
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.parking import followed
@@ -163,7 +168,10 @@ class LockedRequest(Request):  # type: ignore[misc]
         done_ttl = here.done_ttl(queues=queueing(self._policy) is not None)
         claims = left_by(self.task, request, nonce, done_ttl)
         logger.info("%s ended with its process: what it held is released", self)
-        return here.manager.take_back(claims, self._outcome)
+        carried = here.manager.take_back(claims, self._outcome)
+        if self._outcome in (Outcome.DONE, Outcome.OVER):
+            _end_unique(self.app, self._request_dict)
+        return carried
 
 
 def _raised(exc_info: Any) -> BaseException:
@@ -186,9 +194,23 @@ def release_turn(
     if terminated or not hasattr(sender, "lock_definition") or not isinstance(request, Context):
         return
     will_not_come(request.id)
+    if request.get(UNIQUE) is not None:
+        soon(lambda: _end_unique(sender.app, vars(request)))
     if History.read(request, identity(request)).key is not None:  # it was woken
         turns = left_by(sender, request)
         soon(lambda: runtime(sender.app).manager.take_back(turns))
+
+
+def _end_unique(app: Any, headers: Mapping[str, Any]) -> None:
+    """The task with *headers* is over, and no child of this process will say so."""
+    terms = UniqueTerms.read(headers)
+    if terms is None:
+        return
+    claims = UniqueClaims(runtime(app).backend)
+    try:
+        claims.end(terms.name, storable(headers["id"]), terms.ttl, terms.stands)
+    except BackendUnavailable as exc:
+        logger.warning("the unique claim %s stays for a while: %s", terms.name, exc)
 
 
 @signals.task_unknown.connect  # type: ignore[untyped-decorator]

@@ -1,8 +1,8 @@
 """A publisher as a process of its own: it declares the task, and does not have its code.
 
 ``python -m tests.services.publisher CONFIG``, a JSON file with ``name``, ``celery``, ``queues``,
-``tasks`` (order and number, in the order of their publishing), ``folder`` and ``faults``. It begins
-when the test says go, and ends after its last task.
+``tasks`` (order and number, in the order of their publishing), ``lock``, ``folder`` and ``faults``.
+It begins when the test says go, and ends after its last task.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def declare(config: Mapping[str, Any]) -> Any:
     app = Celery(config["name"], set_as_current=False)
     app.conf.update(config["celery"])
 
-    @locked_task(
-        "order:{order}", app=app, name="apply", on_contention=Queue(ordered="publish"), ttl=5.0
-    )
+    options = {"on_contention": Queue(ordered="publish"), "ttl": 5.0, **config["lock"]}
+
+    @locked_task("order:{order}", app=app, name="apply", **options)
     def apply(order: str, number: int = 0, hold: str | None = None) -> None: ...
 
     return apply
@@ -57,11 +57,12 @@ def publishing(
     tasks: Tasks,
     queues: Sequence[str] = ("celery",),
     faults: Sequence[Mapping[str, Any]] = (),
+    lock: Mapping[str, Any] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process, gone after the block."""
     file = folder / f"{name}.json"
     config = {"name": name, "celery": celery, "tasks": tasks, "queues": queues, "faults": faults}
-    file.write_text(json.dumps({**config, "folder": str(folder)}))
+    file.write_text(json.dumps({**config, "lock": lock or {}, "folder": str(folder)}))
     command = [sys.executable, "-m", "tests.services.publisher", str(file)]
     process = subprocess.Popen(command, start_new_session=True, env={**os.environ})
     try:

@@ -1,0 +1,181 @@
+"""Unique tasks: whether a call is another one of a task that lives, and when its claim ends.
+
+A *unique claim* is one small value that the store keeps under what identifies a call: whose task it
+is, and where its message was seen last. It is changed by compare-and-set, so each rule here is a
+pure function from what stands there to what is to stand there next. Nothing of it lies with the
+lock: a claim that is forgotten costs a duplicate, which the lock makes wait, and never two at once.
+
+A claim of a task that is not there must not swallow the calls of others for long. So it is believed
+only as far as somebody has the task: for ``GRACE`` after its message was published, and from then
+on while the lock store shows that it runs or waits. What nobody shows is published once more under
+the same id, of which copies are dropped in any case.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, Self, get_args
+
+from celery_dlock.core.checks import duration, quoted
+from celery_dlock.core.keys import Key
+from celery_dlock.core.state import task_id_of
+from celery_dlock.errors import ConfigurationError
+
+Until = Literal["done", "start"]
+OnDuplicate = Literal["existing", "raise"]
+OnUnavailable = Literal["publish", "raise"]
+
+#: Seconds for which a message that was published is believed to be on its way.
+GRACE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """What *unique* means for a task: while one call of it lives, no other one is published.
+
+    It lives *until* it is ``"done"``, or until its ``"start"``, before the first line of its body.
+    A duplicate gets the result of the one that lives (*on_duplicate* ``"existing"``), or raises
+    :exc:`~celery_dlock.DuplicateTask`. Calls are the same that have the same arguments; or, with
+    *by*, a template or callable as a task's key is, those for which that is the same. For *period*
+    seconds after it was published it lives in any case, and for *ttl* seconds at the most after
+    somebody has last had to do with it. A store that is unavailable lets a call pass
+    (*on_unavailable* ``"publish"``), or refuses it with :exc:`~celery_dlock.BackendUnavailable`.
+    """
+
+    until: Until = "done"
+    on_duplicate: OnDuplicate = "existing"
+    by: Key | None = None
+    period: float | None = None
+    ttl: float = 86_400.0
+    on_unavailable: OnUnavailable = "publish"
+
+    def __post_init__(self) -> None:
+        _one_of("until", self.until, get_args(Until))
+        _one_of("on_duplicate", self.on_duplicate, get_args(OnDuplicate))
+        _one_of("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
+        duration("ttl", self.ttl)
+        if self.period is not None:
+            duration("period", self.period)
+
+    @classmethod
+    def named(cls, unique: object) -> Self:
+        """*unique* as it is given to a task: one of these, or only until when."""
+        if isinstance(unique, cls):
+            return unique
+        if isinstance(unique, str):
+            return cls(until=unique)  # type: ignore[arg-type]  # which is checked
+        raise ConfigurationError(
+            f"unique= takes 'done', 'start' or Unique(…), got {quoted(unique)}"
+        )
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        words = " or ".join(repr(each) for each in known)
+        raise ConfigurationError(f"{name}= of a unique task is {words}, got {quoted(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueClaim:
+    """What stands in the store. Instants are seconds since 1970, by the clocks of hosts.
+
+    ``task`` is that of :class:`~celery_dlock.core.state.Claim`; ``name`` and ``where`` are for
+    people: the task's, and the process that has last had to do with it. Its message was published
+    at ``heard``, or is due then; ``key`` is the lock at which the store has it, running or waiting,
+    and empty as long as only the broker does. ``acked`` says that the broker has no message any
+    more: a task that the store does not show is gone then. It stays until ``period_ends``, also
+    when it is ``over``. ``calls`` have been answered with it, the last one at ``called``.
+    """
+
+    task: str
+    name: str
+    where: str
+    heard: float
+    key: str = ""
+    acked: bool = False
+    period_ends: float = 0.0
+    over: bool = False
+    calls: int = 0
+    called: float = 0.0
+
+    @property
+    def task_id(self) -> str:
+        return task_id_of(self.task)
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Self:
+        """What :meth:`encode` was given. Raises :exc:`ValueError` or :exc:`TypeError`."""
+        return cls(**json.loads(text))
+
+    def lasts(self, ttl: float, now: float) -> float:
+        """Seconds for which it stays in the store, if nobody has to do with it."""
+        period = max(0.0, self.period_ends - now)
+        return period if self.over else max(period, ttl + max(0.0, self.heard - now))
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What becomes of a call: the claim that stands from now on, and whether to publish its task.
+
+    If it is a ``duplicate``, it is published under the id of the claim, if at all.
+    """
+
+    claim: UniqueClaim
+    publish: bool
+    duplicate: bool
+
+
+def called(stands: UniqueClaim | None, mine: UniqueClaim, now: float, *, lives: bool) -> Called:
+    """A task is called that would have *mine*; *lives* is whether the store shows who *stands*."""
+    if stands is None or _is_gone(stands, lives=lives):
+        return Called(mine, publish=True, duplicate=False)
+    if stands.task_id == mine.task_id:  # the same call for the second time
+        again = stands if stands.key else replace(stands, heard=mine.heard)
+        return Called(again, publish=True, duplicate=False)
+    counted = replace(stands, calls=stands.calls + 1, called=now)
+    if stands.over or lives or now - stands.heard <= GRACE:
+        return Called(counted, publish=False, duplicate=True)
+    return Called(replace(counted, heard=now), publish=True, duplicate=True)
+
+
+def met(
+    stands: UniqueClaim | None, mine: UniqueClaim, *, lives: bool
+) -> tuple[UniqueClaim, str | None]:
+    """A worker has the message of *mine*: what stands from now on, and who lives instead.
+
+    A claim whose message nobody has gives way to a message that is here.
+    """
+    if stands is not None and stands.task_id == mine.task_id:
+        same = replace(mine, period_ends=stands.period_ends)
+        return replace(same, calls=stands.calls, called=stands.called), None
+    if stands is not None and (stands.over or lives):
+        return stands, stands.task_id
+    return mine, None
+
+
+def begun(
+    stands: UniqueClaim | None, task_id: str, now: float, *, lives: bool
+) -> tuple[UniqueClaim | None, str | None]:
+    """The body of *task_id*, unique until it starts, is about to begin: as :func:`met`.
+
+    What others are called for from now on is not done by it.
+    """
+    if stands is not None and stands.task_id != task_id and (stands.over or lives):
+        return stands, stands.task_id
+    return ended(stands, task_id, now), None
+
+
+def ended(stands: UniqueClaim | None, task_id: str, now: float) -> UniqueClaim | None:
+    """*task_id* has ended: what stands from now on. What another one has is not touched."""
+    if stands is None or stands.task_id != task_id:
+        return stands
+    return replace(stands, over=True) if stands.period_ends > now else None
+
+
+def _is_gone(stands: UniqueClaim, *, lives: bool) -> bool:
+    """Whether it died with its worker, and no broker will deliver it again."""
+    return bool(stands.key) and stands.acked and not lives and not stands.over

@@ -1,0 +1,166 @@
+"""Unique claims in the store: asked for where a task is published, and by the worker that has it.
+
+Each change is a compare-and-set of one small value (:meth:`LockBackend.swap`), made again with what
+stands there if somebody was faster. Whoever knows what stands needs one round trip.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any, Self, TypeVar
+
+from celery_dlock.core.canonical import canonical, render
+from celery_dlock.core.keys import KeyTemplate
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import task_id_of
+from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, ended, met
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.stores.unreadable import UnreadableKey
+
+T = TypeVar("T")
+
+Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
+
+#: So often a change is made again for others that were faster.
+ATTEMPTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Uniqueness:
+    """How the calls of a unique task are told apart."""
+
+    task: str
+    options: Unique
+    signature: Signature
+    by: KeyTemplate | None
+
+    @classmethod
+    def of(cls, task: str, unique: object, signature: Signature) -> Self:
+        """Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant."""
+        options = Unique.named(unique)
+        by = None if options.by is None else KeyTemplate.compile(options.by, signature, default="")
+        return cls(task, options, signature, by)
+
+    def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Under which name the claim of a call stands.
+
+        Raises :exc:`TypeError` when the task cannot be called like that, and
+        :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text.
+        """
+        if self.by is not None:
+            return canonical(f"{self.task}({','.join(self.by.keys(args, kwargs))})")
+        given = self.signature.bind(*args, **kwargs).arguments
+        parameters = self.signature.parameters
+        try:
+            # Without what has its default, so that a version with one parameter more knows it, too.
+            texts = (
+                f"{name}={render(value)}"
+                for name, value in given.items()
+                if not _is_default(parameters[name], value)
+            )
+            return canonical(f"{self.task}({','.join(texts)})")
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise ConfigurationError(
+                f"task {self.task} is unique, and of its arguments {exc}: say by= which of them "
+                "make two calls the same, as in Unique(by='{order_id}')"
+            ) from exc
+
+
+class UniqueClaims:
+    """The unique claims of one store. Whatever is asked raises
+    :exc:`~celery_dlock.BackendUnavailable`.
+    """
+
+    def __init__(self, store: LockBackend, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    def call(self, name: str, mine: UniqueClaim, ttl: float) -> Called:
+        """The task of *mine* is called: whether to publish it, and under which id."""
+
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
+            becomes = called(stands, mine, self._clock(), lives=lives)
+            return becomes.claim, becomes
+
+        _, answer = self._change(name, mine.task_id, rule, ttl, None)
+        return answer
+
+    def meet(
+        self, name: str, mine: UniqueClaim, ttl: float, known: bytes | None
+    ) -> tuple[bytes | None, str | None]:
+        """A worker has the message of *mine*: what stands now, and the id of another that lives."""
+
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, str | None]:
+            return met(stands, mine, lives=lives)
+
+        return self._change(name, mine.task_id, rule, ttl, known)
+
+    def begin(
+        self, name: str, task_id: str, ttl: float, known: bytes | None
+    ) -> tuple[bytes | None, str | None]:
+        """The body begins, and the task is unique until then: as :meth:`meet`."""
+
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, str | None]:
+            return begun(stands, task_id, self._clock(), lives=lives)
+
+        return self._change(name, task_id, rule, ttl, known)
+
+    def end(self, name: str, task_id: str, ttl: float, known: bytes | None) -> None:
+        """The task has ended. What another one has is not touched."""
+
+        def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+            return ended(stands, task_id, self._clock()), None
+
+        self._change(name, task_id, rule, ttl, known)
+
+    def _change(
+        self, name: str, task_id: str, rule: Rule[T], ttl: float, known: bytes | None
+    ) -> tuple[bytes | None, T]:
+        """What stands after *rule*, and its answer; *known* is what probably stands before."""
+        text = known
+        for _ in range(ATTEMPTS):
+            stands = None if text is None else _decoded(name, text)
+            lives = stands is not None and stands.task_id != task_id and self._shows(stands)
+            becomes, answer = rule(stands, lives)
+            lasts = 0.0 if becomes is None else becomes.lasts(ttl, self._clock())
+            value = None if becomes is None else becomes.encode()
+            there = self._store.swap(name, text, value, round(lasts * SECOND))
+            if there == value:
+                return value, answer
+            text = there
+        raise BackendUnavailable(f"the unique claim {name!r} is changed by others without a pause")
+
+    def _shows(self, claim: UniqueClaim) -> bool:
+        """Whether the lock store shows that the task runs, waits or was woken."""
+        if not claim.key:
+            return False
+        (state,) = self._store.look([claim.key])
+        waiting = [turn.task for turn in state.grants] + [entry.task for entry in state.waiting]
+        if any(task_id_of(task) == claim.task_id for task in waiting):
+            return True
+        ends = [h.frees for h in state.holders if task_id_of(h.task) == claim.task_id]
+        # One that has expired may be told of until somebody comes to its key.
+        if ends and max(ends) > self._store.now():
+            return True
+        return self._store.message(claim.key, claim.task) is not None
+
+
+def _is_default(parameter: Parameter, value: object) -> bool:
+    default = parameter.default
+    if value is default or default is Parameter.empty:
+        return value is default
+    with suppress(TypeError, ValueError, OverflowError):  # it has no text, so it is no default
+        return render(value) == render(default)
+    return False
+
+
+def _decoded(name: str, text: bytes) -> UniqueClaim:
+    try:
+        return UniqueClaim.decode(text)
+    except (ValueError, TypeError) as exc:
+        raise UnreadableKey(f"the unique claim {name!r} cannot be read: {exc!r}") from exc

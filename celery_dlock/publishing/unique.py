@@ -1,0 +1,139 @@
+"""Unique tasks where they are published: a call of one that lives publishes nothing.
+
+The claim is taken before the message is sent. A process that dies in between leaves a claim without
+a message, which is believed for a minute of calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from celery.utils import uuid
+from kombu.exceptions import OperationalError
+
+from celery_dlock.core.events import Deduplicated, Subject, Unavailable
+from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.errors import BackendUnavailable, DuplicateTask
+from celery_dlock.locks.definition import TaskWithLock
+from celery_dlock.locks.unique import UniqueClaims, Uniqueness
+from celery_dlock.messages.countdown import seconds_until
+from celery_dlock.messages.headers import storable
+from celery_dlock.messages.unique import UNIQUE, UniqueTerms, duplicate
+from celery_dlock.runtime import Runtime, runtime, this_process
+
+#: What says that somebody waits for this very task: a canvas, or who gave it its id.
+_DEPENDS = frozenset({"link", "link_error", "chain", "chord", "group_id"})
+
+#: After these the message may have been sent.
+_UNKNOWN = (OperationalError, OSError, BackendUnavailable)
+
+#: Publishes the task under an id with headers, and returns its result.
+Send = Callable[[str, Mapping[str, Any]], Any]
+
+
+def unique_here(task: TaskWithLock, options: Mapping[str, Any]) -> Uniqueness | None:
+    """How calls of *task* are told apart, if this is one that has to ask.
+
+    A message that is published again has its claim.
+    """
+    asked = UNIQUE in (options.get("headers") or ())
+    return None if asked or task.app.conf.task_always_eager else task.lock_definition.unique
+
+
+class Call:
+    """One call of a unique task, with the *task_id* that the caller gave it, if any, and *links*
+    that he gave by position.
+    """
+
+    def __init__(
+        self,
+        task: TaskWithLock,
+        unique: Uniqueness,
+        name: str,
+        task_id: str | None,
+        links: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._task = task
+        self._unique = unique
+        self._name = name
+        self._task_id = task_id or uuid()
+        given = any(options.get(name) for name in _DEPENDS) or any(links)
+        self._depended_on = task_id is not None or given
+        self._options = options
+
+    def publish(self, send: Send) -> Any:
+        """The result of the task that is published, or of the one that lives.
+
+        Raises :exc:`~celery_dlock.DuplicateTask` and :exc:`~celery_dlock.BackendUnavailable` where
+        the task wants that, and what *send* raises.
+        """
+        here, options = runtime(self._task.app), self._unique.options
+        subject = Subject(self._task_id, self._task.name, self._task.lock_definition.label)
+        claims, mine = UniqueClaims(here.backend), self._claim()
+        try:
+            told = claims.call(self._name, mine, options.ttl)
+        except BackendUnavailable as exc:
+            here.sinks.emit(Unavailable(subject, str(exc)))
+            if options.on_unavailable == "raise":
+                raise
+            return _as(send(self._task_id, {}), duplicate=False)
+        living = told.claim.task_id
+        if not told.duplicate:
+            return _as(self._send(here, send, told.claim), duplicate=False)
+        here.sinks.emit(Deduplicated(subject, self._name, living))
+        if self._depended_on:
+            return _as(send(self._task_id, duplicate(living)), duplicate=True)
+        if told.publish:  # whose message nobody has seen for too long
+            terms = UniqueTerms.of(self._unique, self._name, told.claim.encode())
+            return _as(send(living, terms.header()), duplicate=True)
+        if options.on_duplicate == "raise":
+            raise DuplicateTask(self._task.name, living)
+        return _as(_result_of_another(self._task, living), duplicate=True)
+
+    def _send(self, here: Runtime, send: Send, claim: UniqueClaim) -> Any:
+        """Publish it; a claim of what was certainly not sent is given back."""
+        stands, options = claim.encode(), self._unique.options
+        terms = UniqueTerms.of(self._unique, self._name, stands)
+        try:
+            return send(self._task_id, terms.header())
+        except _UNKNOWN:
+            raise
+        except Exception:
+            with suppress(BackendUnavailable):  # then it is believed for a minute of calls
+                UniqueClaims(here.backend).end(self._name, claim.task_id, options.ttl, stands)
+            raise
+
+    def _claim(self) -> UniqueClaim:
+        now, app = time.time(), self._task.app
+        due = self._options.get("eta") or self._options.get("countdown") or 0
+        return UniqueClaim(
+            task=f"{storable(self._task_id)}:0:0",
+            name=self._task.name,
+            where=this_process(),
+            heard=now + seconds_until(app, due),
+            period_ends=now + (self._unique.options.period or 0.0),
+        )
+
+
+def _as(result: Any, *, duplicate: bool) -> Any:
+    result.is_duplicate = duplicate
+    return result
+
+
+def _result_of_another(task: TaskWithLock, task_id: str) -> Any:
+    """Only its own publisher hears of a result that is sent as a message."""
+    result = task.app.AsyncResult(task_id, backend=task.backend, task_name=task.name)
+    if task.app.conf.result_backend in ("rpc", "rpc://"):
+        result.get = _never_comes
+    return result
+
+
+def _never_comes(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError(
+        "this is a duplicate of a task that another call has published, and the result backend "
+        "rpc:// sends its result to that caller alone: use another one, or ask only for its id"
+    )

@@ -1,0 +1,205 @@
+"""The rules of unique claims, and under which name a call's claim stands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_dlock import ConfigurationError, Unique
+from celery_dlock.core.unique import GRACE, Called, UniqueClaim, begun, called, ended, met
+from celery_dlock.locks.unique import UniqueClaims, Uniqueness
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.unreadable import UnreadableKey
+
+NOW = 1_000_000.0
+MINE = UniqueClaim("mine:0:0", "report", "web:1", NOW)
+SENT = UniqueClaim("theirs:0:0", "report", "web:2", NOW)
+LATE = replace(SENT, heard=NOW - GRACE - 1)
+HELD = replace(LATE, key="day:1")
+GONE = replace(HELD, acked=True)
+OVER = replace(GONE, period_ends=NOW + 1, over=True)
+
+
+@pytest.mark.parametrize(
+    ("stands", "lives", "publish", "duplicate"),
+    [
+        pytest.param(None, False, True, False, id="nothing"),
+        pytest.param(SENT, False, False, True, id="on its way"),
+        pytest.param(LATE, False, True, True, id="on its way for too long"),
+        pytest.param(replace(LATE, heard=NOW + 3600), False, False, True, id="due in an hour"),
+        pytest.param(HELD, True, False, True, id="runs"),
+        pytest.param(HELD, False, True, True, id="ran, and the broker has it"),
+        pytest.param(GONE, True, False, True, id="runs, and the broker has it not"),
+        pytest.param(GONE, False, True, False, id="died"),
+        pytest.param(OVER, False, False, True, id="over, in its period"),
+        pytest.param(replace(SENT, task="mine:0:0"), False, True, False, id="the same call again"),
+    ],
+)
+def test_what_becomes_of_a_call(
+    stands: UniqueClaim | None, lives: bool, publish: bool, duplicate: bool
+) -> None:
+    answer = called(stands, MINE, NOW, lives=lives)
+
+    assert (answer.publish, answer.duplicate) == (publish, duplicate)
+    assert answer.claim.task_id == ("theirs" if duplicate else "mine")
+    assert answer.claim.calls == duplicate
+
+
+@pytest.mark.parametrize(
+    ("stands", "lives", "other"),
+    [
+        (None, False, None),
+        (SENT, False, None),
+        (LATE, False, None),
+        (HELD, True, "theirs"),
+        (HELD, False, None),
+        (GONE, False, None),
+        (OVER, False, "theirs"),
+        (replace(HELD, task="mine:0:0"), False, None),
+    ],
+)
+def test_a_message_that_is_here_gives_way_only_to_one_that_lives(
+    stands: UniqueClaim | None, lives: bool, other: str | None
+) -> None:
+    here = replace(MINE, key="day:2")
+
+    assert met(stands, here, lives=lives)[1] == other
+    assert begun(stands, "mine", NOW, lives=lives)[1] == other
+    if other is not None:
+        assert met(stands, here, lives=lives)[0] == stands
+        assert begun(stands, "mine", NOW, lives=lives)[0] == stands
+
+
+CLAIMS = st.builds(
+    UniqueClaim,
+    task=st.sampled_from(["mine:0:0", "mine:1:0", "theirs:0:0"]),
+    name=st.just("report"),
+    where=st.text(),
+    heard=st.floats(0, 2 * NOW),
+    key=st.sampled_from(["", "day:1"]),
+    acked=st.booleans(),
+    period_ends=st.sampled_from([0.0, NOW + 1]),
+    over=st.booleans(),
+    calls=st.integers(0, 9),
+    called=st.floats(0, NOW),
+)
+
+
+@given(CLAIMS)
+def test_no_task_ends_what_is_anothers(stands: UniqueClaim) -> None:
+    after = ended(stands, "mine", NOW)
+
+    if stands.task_id != "mine":
+        assert after == stands
+    else:
+        assert after is None or (after.over and after.period_ends > NOW)
+
+
+@given(CLAIMS, st.booleans(), st.integers(0, 3))
+def test_a_call_is_answered_with_a_claim_that_stands_and_nobody_is_swallowed_for_ever(
+    stands: UniqueClaim, lives: bool, minutes: int
+) -> None:
+    """Whoever is not published is answered with what the store shows, or by something recent."""
+    now = NOW + minutes * GRACE
+    answer = called(stands, MINE, now, lives=lives)
+
+    if not answer.publish:
+        assert lives or stands.over or now - stands.heard <= GRACE
+    if answer.publish and answer.duplicate:  # the next call is not published within a minute
+        assert not called(answer.claim, MINE, now + GRACE, lives=False).publish
+
+
+@given(CLAIMS)
+def test_it_is_read_as_it_was_written(claim: UniqueClaim) -> None:
+    assert UniqueClaim.decode(claim.encode()) == claim
+
+
+def test_what_cannot_be_read_is_said_and_stays() -> None:
+    store = MemoryBackend(BackendOptions())
+    store.swap("report(1)", None, b"nonsense", 10**9)
+
+    with pytest.raises(UnreadableKey, match="report"):
+        UniqueClaims(store).call("report(1)", MINE, 60)
+
+    assert store.swap("report(1)", None, None, 0) == b"nonsense"
+
+
+def test_how_long_it_lasts() -> None:
+    assert MINE.lasts(60, NOW) == 60
+    assert replace(MINE, heard=NOW + 3600).lasts(60, NOW) == 3660
+    assert replace(MINE, period_ends=NOW + 90).lasts(60, NOW) == 90
+    assert OVER.lasts(60, NOW) == 1
+
+
+def test_the_same_call_said_twice_is_the_same() -> None:
+    store = MemoryBackend(BackendOptions())
+    claims = UniqueClaims(store)
+
+    first = claims.call("report(1)", MINE, 60)
+    again = claims.call("report(1)", replace(MINE, heard=NOW + 1), 60)
+
+    assert first == Called(MINE, publish=True, duplicate=False)
+    assert (again.publish, again.duplicate) == (True, False)
+
+
+# The name.
+
+
+def named(body: Callable[..., Any], unique: Any = "done") -> Uniqueness:
+    return Uniqueness.of("report", unique, inspect.signature(body))
+
+
+def test_what_has_its_default_is_no_part_of_it() -> None:
+    def before(day: Any, depth: int = 1) -> None: ...
+    def after(day: Any, depth: int = 1, *, tags: tuple[str, ...] = ()) -> None: ...
+
+    old, new = named(before), named(after)
+
+    assert old.name((1,), {}) == new.name((1,), {}) == "report(day=1)"
+    assert new.name((1, 1), {"tags": []}) == "report(day=1)"
+    assert new.name((1,), {"tags": ["a"]}) == "report(day=1,tags=[a])"
+
+
+def test_arguments_without_a_name_count_too() -> None:
+    def body(*days: Any, **more: Any) -> None: ...
+
+    unique = named(body)
+
+    names = {
+        unique.name(args, kwargs)
+        for args, kwargs in [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 1})]
+    }
+    assert len(names) == 5
+
+
+def test_a_default_without_a_text_is_known_as_itself() -> None:
+    nothing = object()
+
+    def body(day: Any, given: Any = nothing) -> None: ...
+
+    unique = named(body)
+
+    assert unique.name((1, nothing), {}) == unique.name((1,), {})
+    with pytest.raises(ConfigurationError, match="say by="):
+        unique.name((1, object()), {})
+
+
+def test_by_several() -> None:
+    def body(day: Any, shop: Any, more: Any) -> None: ...
+
+    unique = named(body, Unique(by=["{shop}", lambda day, shop, more: f"day {day}"]))  # type: ignore[arg-type]
+
+    assert unique.name((1, "a", 2), {}) == unique.name((1, "a", 3), {})
+    assert unique.name((1, "a", 2), {}) != unique.name((2, "a", 2), {})
+
+
+def test_what_cannot_be_called_like_that_is_said_as_python_says_it() -> None:
+    with pytest.raises(TypeError, match="missing a required argument"):
+        named(lambda day: None).name((), {})
