@@ -34,6 +34,7 @@ from celery_dlock.cli.show import HOLDING, holding
 from celery_dlock.core.state import Mode
 from celery_dlock.ops import actions
 from celery_dlock.ops.overview import Held, KeyDetails, Line, as_stored, line
+from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
 
 #: Said of what cannot be replayed.
@@ -168,17 +169,28 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
     """Have TASK_ID end as revoked instead of waiting on.
 
     A body that runs goes on, and a message that is in the broker still comes: for those there is
-    `celery control revoke`. Exits with 1 when no message of it waits.
+    `celery control revoke`. If it is a unique task its claim ends in any case: the next call is
+    published. Exits with 1 when no message of it waits, and no claim was ended.
     """
     app = app_of(ctx)
     found = actions.find(app, [task_id])
+    claims = living(runtime(app).existing_store(), task_id=task_id)
+    names = [shown(each.claim) for each in claims]
     if found:
         where = ", ".join(shown(message.key) for message in found)
         question = f"Have {shown(task_id)}, which waits for {where}, end as revoked?"
         _agreed(question, yes=yes, for_programs=for_programs)
-    with _document({"task_id": task_id}, "messages", for_programs=for_programs) as told:
-        if not found:
+    elif claims:
+        question = f"End the claim of {shown(task_id)} on {', '.join(names)}?"
+        _agreed(question, yes=yes, for_programs=for_programs)
+    about = {"task_id": task_id, "claims": [each.claim for each in claims]}
+    with _document(about, "messages", for_programs=for_programs) as told:
+        if not found and not claims:
             raise click.ClickException(f"no message of {shown(task_id)} waits in the lock store")
+        for claim in claims:
+            end(app, claim)
+        if claims and not for_programs:
+            click.echo(f"the next call of {', '.join(names)} is published")
         for message in found:
             cancelled = _said(
                 actions.cancel(app, message),

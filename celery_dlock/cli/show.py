@@ -47,6 +47,8 @@ from celery_dlock.ops.overview import (
     brokers_of_heads,
     most_urgent,
 )
+from celery_dlock.ops.unique import ALL_CLAIMS, Living, living
+from celery_dlock.runtime import runtime
 
 #: Who holds a key.
 HOLDING = ("TASK", "HOLDER", "WORKER", ">>HELD FOR", ">>LEASE LEFT")
@@ -73,30 +75,51 @@ _waiting: Option = click.option(
 def ls(
     ctx: click.Context, *, match: str, waiting: bool, limit: int, all_: bool, for_programs: bool
 ) -> None:
-    """List the keys that are held or waited for.
+    """List the keys that are held or waited for, and the unique tasks that live.
 
     Those first where a message waits longest, then those that are held longest. One that cannot be
     read comes before them.
     """
     app = app_of(ctx)
     found = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
+    most = ALL_CLAIMS if all_ else limit
+    unique = [] if waiting else living(runtime(app).existing_store(), most, match=match)
     brokers = brokers_of_heads(app, found.lines)
     if for_programs:
         told = [
             {**plain_line(line, found.now), "broker": brokers.get(line.key)} for line in found.lines
         ]
-        click.echo(as_json({"total": found.total, "keys": told}))
+        told_unique = list(map(asdict, unique))
+        click.echo(as_json({"total": found.total, "keys": told, "unique": told_unique}))
         return
     if not found.lines:
         which = f"no key with {shown(match)} in its name" if match else "no key"
         click.echo(f"{which} is waited for" if waiting else f"{which} is held or waited for")
-        return
-    put(ctx, _lines_table(found))
+    else:
+        put(ctx, _lines_table(found))
     for key, broker in brokers.items():
         click.echo(f"{shown(key)}: who comes next belongs to the broker {shown(broker)}", err=True)
     if found.total > len(found.lines):
         those = f"{len(found.lines)} of {found.total} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
+    if unique:
+        put(ctx, "", _unique_table(unique, found.now))
+
+
+def _unique_table(found: Iterable[Living], now: datetime) -> Table:
+    """Who lives under which unique claim; in the broker, or at a lock key."""
+    columns = ("UNIQUE", "TASK ID", "AT", ">CALLS", ">>LAST CALL")
+    rows = [
+        [
+            name(each.claim),
+            name(each.task_id),
+            "its period" if each.over else name(each.key) if each.key else "the broker",
+            str(each.calls or ""),
+            lasting((now - each.called).total_seconds()) if each.called else "",
+        ]
+        for each in found
+    ]
+    return table(*columns, rows=rows)
 
 
 def _lines_table(found: Selection) -> Table:

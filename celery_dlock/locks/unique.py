@@ -118,6 +118,14 @@ class UniqueClaims:
 
         self._change(name, task_id, rule, ttl, known)
 
+    def forget(self, name: str, task_id: str) -> None:
+        """What that task has stands no longer, not even for its period."""
+
+        def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+            return None if stands is None or stands.task_id == task_id else stands, None
+
+        self._change(name, task_id, rule, SECOND, None)
+
     def _change(
         self, name: str, task_id: str, rule: Rule[T], ttl: float, known: bytes | None
     ) -> tuple[bytes | None, T]:

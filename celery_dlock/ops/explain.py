@@ -23,6 +23,8 @@ from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops.event_text import Clock, count, describe, listed, ordinal, seconds, short
 from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
 from celery_dlock.ops.overview import Held, KeyDetails, Line, QueueEntry, brokers_in_queue, instant
+from celery_dlock.ops.unique import living
+from celery_dlock.runtime import runtime
 
 _NOTHING = StoreFacts(datetime.min.replace(tzinfo=UTC))
 
@@ -453,7 +455,11 @@ def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
         task_id,
         known.task_name,
         found.state,
-        tuple(dict.fromkeys((*found.reasons, *besides(known, found.state, clock)))),
+        tuple(
+            dict.fromkeys(
+                (*found.reasons, *_unique(known, clock), *besides(known, found.state, clock))
+            )
+        ),
         gaps,
         found.keys,
         found.tasks,
@@ -482,11 +488,17 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
             f"{task_id_of(task)} belongs to another broker, {broker}"
             for task, broker in brokers_in_queue(app, key, waiting).items()
         ]
+        unique = living(runtime(app).existing_store(), key=key)
+        sentences += [f"{each.task_id} {each.sentence(clock)}" for each in unique[:limit]]
     except BackendUnavailable as exc:
         unavailable = str(exc)
         sentences.append(f"the lock store did not answer: {unavailable}")
     entries, gap = _events(app, key, events)
     return KeyAnswer(key, stands, waiting, (*sentences, *gap), entries, clock.now, unavailable)
+
+
+def _unique(known: Facts, clock: Clock) -> list[str]:
+    return [each.sentence(clock) for each in _in_store(known).living]
 
 
 def _verdict(known: Facts, clock: Clock) -> Verdict:

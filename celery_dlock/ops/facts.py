@@ -26,6 +26,7 @@ from celery_dlock.ops.overview import (
     queue_of,
     time_of,
 )
+from celery_dlock.ops.unique import Living, living
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
 
@@ -111,6 +112,7 @@ class StoreFacts:
     dead: tuple[DeadMessage, ...] = ()
     looked_through: bool = True
     unreadable: tuple[str, ...] = ()
+    living: tuple[Living, ...] = ()
 
 
 def store_facts(
@@ -140,7 +142,8 @@ def store_facts(
         if not mine and (place := _place(key, state, task_id)):
             places.append(place)
     now = time_of(backend)
-    return StoreFacts(now, tuple(holds), tuple(places), dead, whole, tuple(unreadable))
+    unique = tuple(living(backend, task_id=task_id))
+    return StoreFacts(now, tuple(holds), tuple(places), dead, whole, tuple(unreadable), unique)
 
 
 def _look(backend: LockBackend, names: Sequence[str]) -> tuple[dict[str, KeyState], list[str]]:

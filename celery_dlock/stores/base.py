@@ -279,6 +279,13 @@ class LockBackend(ABC):
         """
 
     @abstractmethod
+    def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        """Up to *limit* names under which something stands, in any order, and what that is.
+
+        For people, not for operations: it may look through all that there is.
+        """
+
+    @abstractmethod
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, for people and tests; ``done`` and ``lost`` may be left out."""
 

@@ -167,6 +167,11 @@ class MemoryBackend(NoteStore):
                 self._swapped[name] = becomes, now + stays
             return becomes
 
+    def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        with self._mutex:
+            there = [(n, put) for n, (put, ends) in self._swapped.items() if ends > self._now()]
+            return there[:limit]
+
     def peek(self, key: str) -> KeyState:
         with self._mutex:
             return self._keys.get(key, _Key()).state

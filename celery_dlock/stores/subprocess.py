@@ -125,6 +125,7 @@ class HelperBackend(NoteStore):
     message = _asked(LockBackend.message)
     dead = _asked(LockBackend.dead)
     swap = _asked(LockBackend.swap)
+    swapped = _asked(LockBackend.swapped)
     notes = _asked(NoteStore.notes)
     peek = _asked(LockBackend.peek)
     keys = _asked(LockBackend.keys)

@@ -23,7 +23,7 @@ def test_nothing_to_list_is_no_error(desk: Operator) -> None:
     none = desk.run("ls", "--match", "invoice\n").output
     assert none == "no key with $'invoice\\n' in its name is held or waited for\n"
     assert desk.run("dead").output == "no message is dead\n"
-    assert desk.read("ls") == {"total": 0, "keys": []}
+    assert desk.read("ls") == {"total": 0, "keys": [], "unique": []}
     assert desk.read("dead") == {"more": False, "dead": []}
     assert desk.run("top").exit_code == 0
 

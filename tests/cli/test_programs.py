@@ -59,6 +59,7 @@ def test_of_a_cancellation_each_message_is_told(desk: Operator) -> None:
 
     assert desk.read("cancel", "waits", "--yes") == {
         "task_id": "waits",
+        "claims": [],
         "messages": [{"key": "order:42", "task": "waits:0:0", "cancelled": True}],
     }
     assert desk.woken() == [("waits", "revoked")]
@@ -110,7 +111,7 @@ def test_what_has_expired_stays_dead_and_is_told(
     [
         ("release order:43 --yes", {"key": "order:43", "holders": []}),
         ("release order:42 --token 99 --yes", {"key": "order:42", "holders": []}),
-        ("cancel id --yes", {"task_id": "id", "messages": []}),
+        ("cancel id --yes", {"task_id": "id", "claims": [], "messages": []}),
         ("replay id --yes", {"messages": []}),
         ("replay --all --yes", {"messages": []}),
     ],

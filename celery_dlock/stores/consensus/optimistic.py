@@ -216,6 +216,9 @@ class OptimisticBackend(NoteStore):
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
         return self._swaps.swap(name, was, becomes, stays)
 
+    def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        return self._swaps.listed(limit)
+
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*; costs what the queue is long."""
         return self._transactions.peek(key)

@@ -13,7 +13,7 @@ from celery_dlock.core.backoff import CHANCE
 from celery_dlock.stores.base import Clock
 from celery_dlock.stores.consensus.commit import KeyMutexes, read_each
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Row, Rows
-from celery_dlock.stores.unreadable import UnreadableKey
+from celery_dlock.stores.unreadable import UnreadableKey, is_text
 
 #: Of so many in a part one tidying looks at most.
 BATCH = 100
@@ -51,6 +51,19 @@ class Swaps:
         if stands == was:
             stands, value = becomes, _written(becomes, now + stays)
         return None if self._rows.commit(Commit(name, row, value)) is None else (stands,)
+
+    def listed(self, limit: int) -> list[tuple[str, bytes]]:
+        """Up to *limit* names, and what stands there."""
+        names = [name for name in self._rows.names(Kind.SWAP) if is_text(name.key)]
+        found: list[tuple[str, bytes]] = []
+        for start in range(0, len(names), BATCH):
+            for name, row in read_each(self._rows, names[start : start + BATCH]).items():
+                value = _standing(row, self._now()) if row is not None and row.stamp else None
+                if value is not None:
+                    found.append((name.key, value))
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     def tidy(self, part: int) -> None:
         """Delete some of those in *part* whose time is over."""

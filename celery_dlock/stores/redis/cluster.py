@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from celery_dlock.core.lease import SECOND
@@ -25,7 +26,7 @@ from celery_dlock.stores.redis.cluster_session import (
     ClusterSession,
     session_of_cluster,
 )
-from celery_dlock.stores.redis.listing import walk, with_state
+from celery_dlock.stores.redis.listing import swapped, walk, with_state
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.unreadable import KeysUnavailable
 
@@ -131,6 +132,14 @@ class RedisClusterBackend(RedisBackend):
         with self._asked() as session:
             assert isinstance(session, ClusterSession)
             return _held(session, self._indexes, self._prefix, where, limit)
+
+    def _swap_names(self, session: RedisSession, limit: int) -> list[str]:
+        assert isinstance(session, ClusterSession)
+        found: list[str] = []
+        for master in sorted(set(session.owners(self._indexes))):
+            ask = partial(session.ask, master)
+            found += swapped(ask, self._prefix, limit - len(found)) if len(found) < limit else []
+        return found
 
     def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
         """Of keys in a slot that is moved nothing is told, and which those are the error says."""

@@ -45,9 +45,23 @@ def held(ask: Callable[[Command], Any], prefix: str, at: int, limit: int) -> Key
     return KeyPage(tuple(keys), f"h{at}" if at else None)
 
 
+def swapped(ask: Callable[[Command], Any], prefix: str, limit: int) -> list[str]:
+    """Up to *limit* names under which something was put, on the one server that answers *ask*."""
+    step, found, at = _with(ask, prefix, "swap"), list[str](), 0
+    while True:
+        some, at = walk(step, prefix, at, limit - len(found))
+        found += some
+        if at == 0 or len(found) >= limit:
+            return found[:limit]
+
+
 def with_state(ask: Callable[[Command], Any], prefix: str) -> Step:
     """The steps through the states that lie on one server."""
-    pattern = wire.pattern(prefix, "state")
+    return _with(ask, prefix, "state")
+
+
+def _with(ask: Callable[[Command], Any], prefix: str, part: str) -> Step:
+    pattern = wire.pattern(prefix, part)
     return lambda at, count: ask(("SCAN", at, "MATCH", pattern, "COUNT", count))
 
 

@@ -167,6 +167,17 @@ class RedisBackend(NoteStore):
             (answer,) = checked(session.each([command], self._copies))
             return bytes(answer) or None
 
+    def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        with self._asked() as session:
+            names = list(dict.fromkeys(self._swap_names(session, limit)))
+            texts = self._each([("GET", wire.swap_of(self._prefix, name)) for name in names])
+            now = self.now()
+            told = (wire.swapped(*each, now) for each in zip(names, texts, strict=True))
+            return [each for each in told if each is not None]
+
+    def _swap_names(self, session: RedisSession, limit: int) -> list[str]:
+        return listing.swapped(session.run, self._prefix, limit)
+
     def peek(self, key: str) -> KeyState:
         """The whole state of *key*, expired places included; costs what the queue is long."""
         with self._asked() as session:

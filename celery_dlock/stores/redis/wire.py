@@ -107,6 +107,12 @@ def swap_of(prefix: str, name: str) -> str:
     return f"{base_name(prefix, name)}:swap"
 
 
+def swapped(name: str, answer: bytes | None, now: int) -> tuple[str, bytes] | None:
+    """What stands under *name*; ``None`` if that is nothing, or nothing of ours."""
+    ends, _, value = (answer or b"").partition(b" ")
+    return (name, value) if ends.isdigit() and int(ends) > now else None
+
+
 def pattern(prefix: str, part: str) -> bytes:
     """What that *part* of any key is called, for Redis to look for."""
     ours = _SPECIAL.sub(r"\\\g<0>", f"{_without_braces(prefix)}:{SCHEMA}:")

@@ -168,6 +168,9 @@ class RedlockBackend(NoteStore):
         """The node with the queue keeps what is put; while it is unavailable nothing is."""
         return self._machine.swap(name, was, becomes, stays)
 
+    def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        return self._machine.swapped(limit)
+
     def peek(self, key: str) -> KeyState:
         """The queue's state of *key*, its holders with the tokens that the nodes gave them."""
         state = self._machine.peek(key)

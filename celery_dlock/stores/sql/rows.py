@@ -208,6 +208,14 @@ class Swaps:
             self._db.execute(_PUT_SWAP, (*at, becomes, self._now + stays))
         return becomes
 
+    def listed(self, limit: int) -> list[tuple[str, bytes]]:
+        """The first *limit* names, in their order, and what stands there."""
+        rows = self._db.execute(
+            "SELECT name, body FROM swap WHERE prefix=? AND until>? ORDER BY name LIMIT ?",
+            (self._prefix, self._now, limit),
+        ).fetchall()
+        return [(name, bytes(body)) for name, body in rows if is_text(name)]
+
     def _stands(self, at: tuple[str, str]) -> bytes | None:
         rows = self._db.execute("SELECT body, until FROM swap WHERE prefix=? AND name=?", at)
         body, until = rows.fetchone() or (b"", 0)

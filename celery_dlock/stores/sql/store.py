@@ -127,6 +127,10 @@ class SqlBackend(NoteStore):
         with self.transaction([name]) as (db, now), naming(name):
             return Swaps(db, self.dialect, self._prefix, now).swap(name, was, becomes, stays)
 
+    def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        with self.transaction() as (db, now):
+            return Swaps(db, self.dialect, self._prefix, now).listed(limit)
+
     def peek(self, key: str) -> KeyState:
         with self.transaction() as (db, now), naming(key):
             return self._rows(db, key, now).load_all()

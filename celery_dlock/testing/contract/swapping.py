@@ -129,6 +129,19 @@ class Swapping(StoreUnderTest):
         assert backend.keys().keys == ()
         assert backend.sweep().next_in is None
 
+    def test_what_stands_is_listed(self, backend: LockBackend, clock: ManualClock) -> None:
+        assert backend.swapped() == []
+        for name in ODD:
+            backend.swap(name, None, f"of {name}".encode(), LONG)
+        backend.swap("short", None, b"short", SHORT)
+        backend.swap("gone", None, b"gone", LONG)
+        backend.swap("gone", b"gone", None, LONG)
+        clock.advance(1)
+
+        assert sorted(backend.swapped(1000)) == sorted((n, f"of {n}".encode()) for n in ODD)
+        assert len(backend.swapped(3)) == 3
+        assert set(backend.swapped(3)) < set(backend.swapped(1000))
+
     def test_of_those_who_try_at_once_one_gets_through(self, backend: LockBackend) -> None:
         was: bytes | None = None
         for turn in range(TURNS):

@@ -1,0 +1,94 @@
+"""Unique tasks that live: under which claim, and how many calls were answered with them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.locks.unique import UniqueClaims
+from celery_dlock.ops.event_text import Clock, count
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
+
+#: The claims that are looked through for one task or key.
+ALL_CLAIMS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """The task that lives under a unique ``claim``, or is remembered for its period if ``over``.
+
+    The broker has its message, published or due at ``heard``, unless the lock store has it at
+    ``key``. ``calls`` were answered with it, the last one at ``called``.
+    """
+
+    claim: str
+    task_id: str
+    name: str
+    where: str
+    key: str
+    heard: datetime
+    over: bool
+    calls: int
+    called: datetime | None
+
+    @classmethod
+    def of(cls, name: str, claim: UniqueClaim) -> Self:
+        told = asdict(claim)
+        fields = {field: told[field] for field in ("name", "where", "key", "over", "calls")}
+        called = _instant(claim.called) if claim.calls else None
+        return cls(
+            claim=name,
+            task_id=claim.task_id,
+            heard=_instant(claim.heard),
+            called=called,
+            **fields,
+        )
+
+    def sentence(self, clock: Clock) -> str:
+        """What goes on after "the task"."""
+        lives = "is remembered for its period" if self.over else "is the one that lives"
+        told = f"{lives} as {self.claim!r}"
+        if self.called is None:
+            return f"{told}, which is unique"
+        calls = count(self.calls, "call")
+        were = "was" if self.calls == 1 else "were"
+        return f"{told}: {calls} {were} answered with it, the last at {clock.tell(self.called)}"
+
+
+def living(
+    store: LockBackend,
+    limit: int = ALL_CLAIMS,
+    *,
+    task_id: str = "",
+    key: str = "",
+    match: str = "",
+) -> list[Living]:
+    """The unique tasks that live, up to *limit*, by their claims: of that task, at that lock key,
+    with *match* in the name of the claim.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    found: list[Living] = []
+    for name, text in store.swapped(ALL_CLAIMS):
+        with suppress(ValueError, TypeError):  # what cannot be read is told to whoever needs it
+            each = Living.of(name, UniqueClaim.decode(text))
+            wanted = task_id in ("", each.task_id) and key in ("", each.key)
+            if wanted and match in name:
+                found.append(each)
+    return sorted(found, key=lambda each: each.claim)[:limit]
+
+
+def end(app: Any, found: Living) -> None:
+    """End the claim of that task, as if it had ended: the next call is published.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    UniqueClaims(runtime(app).existing_store()).forget(found.claim, found.task_id)
+
+
+def _instant(seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(max(seconds, 0.0), 253_402_000_000), UTC)

@@ -1,0 +1,147 @@
+"""What the commands say of unique tasks, and how a person ends a claim."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.unique import UniqueClaim
+from tests.cli.operator import Operator, answers
+
+NAME = "report(day=1)"
+
+
+def claims(desk: Operator, name: str = NAME, **fields: Any) -> UniqueClaim:
+    """Have a unique task live."""
+    given = {"task": "lives:0:0", "name": "report", "where": "web:7", "heard": time.time()}
+    claim = UniqueClaim(**{**given, **fields})
+    desk.backend.swap(name, None, claim.encode(), 3600 * SECOND)
+    return claim
+
+
+def stands(desk: Operator, name: str = NAME) -> bool:
+    return desk.backend.swap(name, None, None, 0) is not None
+
+
+def test_they_are_listed_behind_the_keys(desk: Operator) -> None:
+    desk.hold("day:2", "runs")
+    claims(desk, calls=3, called=time.time() - 60)
+    claims(desk, "report(day=2)", task="runs:0:0", key="day:2")
+    claims(desk, "report(day=3)", task="was:0:0", over=True, period_ends=time.time() + 60)
+
+    head, held, blank, columns, *rows = desk.run("ls").stdout.splitlines()
+
+    assert (head.split()[0], held.split()[0], blank) == ("KEY", "day:2", "")
+    assert columns.split() == ["UNIQUE", "TASK", "ID", "AT", "CALLS", "LAST", "CALL"]
+    assert [row.split() for row in rows] == [
+        [NAME, "lives", "the", "broker", "3", "1", "min"],
+        ["report(day=2)", "runs", "day:2"],
+        ["report(day=3)", "was", "its", "period"],
+    ]
+    told = desk.read("ls")["unique"]
+    assert [(each["claim"], each["task_id"], each["calls"]) for each in told] == [
+        (NAME, "lives", 3),
+        ("report(day=2)", "runs", 0),
+        ("report(day=3)", "was", 0),
+    ]
+
+
+def test_also_where_no_key_is_held_and_only_those_that_are_asked_for(desk: Operator) -> None:
+    claims(desk)
+    claims(desk, "charge(order=1)")
+
+    everything, some = desk.run("ls").stdout, desk.run("ls", "--match", "charge").stdout
+
+    assert everything.startswith("no key is held or waited for\n\nUNIQUE")
+    assert NAME in everything
+    assert NAME not in some
+    assert "charge(order=1)" in some
+    assert "UNIQUE" not in desk.run("ls", "--waiting").stdout
+    assert len(desk.read("ls", "--limit", "1")["unique"]) == 1
+
+
+def test_what_cannot_be_read_is_left_out(desk: Operator) -> None:
+    claims(desk)
+    desk.backend.swap("nonsense", None, b"nonsense", SECOND)
+
+    assert [each["claim"] for each in desk.read("ls")["unique"]] == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        (0, f"- is the one that lives as '{NAME}', which is unique"),
+        (1, f"- is the one that lives as '{NAME}': 1 call was answered with it, the last at"),
+        (3, f"- is the one that lives as '{NAME}': 3 calls were answered with it, the last at"),
+    ],
+)
+def test_a_task_says_that_it_lives_and_how_many_calls_it_has_answered(
+    desk: Operator, calls: int, says: str
+) -> None:
+    claims(desk, calls=calls, called=time.time())
+
+    assert says in desk.run("show", "lives", "--task").stdout
+
+
+def test_a_key_says_it_of_the_tasks_there(desk: Operator) -> None:
+    desk.hold("day:1", "lives")
+    claims(desk, key="day:1")
+    claims(desk, "report(day=2)", task="other:0:0", key="day:2")
+
+    told = desk.run("show", "day:1", "--key").stdout
+
+    assert f"- lives is the one that lives as '{NAME}'" in told
+    assert "report(day=2)" not in told
+
+
+def test_a_person_ends_a_claim_whose_message_is_lost(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims(desk)
+    claims(desk, "report(day=2)", task="other:0:0")
+    asked = answers(monkeypatch, answer=True)
+
+    done = desk.run("cancel", "lives")
+
+    assert asked == [f"End the claim of lives on {NAME}?"]
+    assert (done.exit_code, done.stdout) == (0, f"the next call of {NAME} is published\n")
+    assert (stands(desk), stands(desk, "report(day=2)")) == (False, True)
+    assert desk.run("cancel", "lives", "--yes").exit_code == 1
+
+
+def test_or_does_not(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims(desk)
+    answers(monkeypatch, answer=False)
+
+    assert desk.run("cancel", "lives").exit_code == 1
+    assert stands(desk)
+
+
+def test_who_waits_and_is_cancelled_lives_no_more(desk: Operator) -> None:
+    desk.hold("day:1", "runs")
+    desk.park("day:1", "lives")
+    claims(desk, key="day:1", period_ends=time.time() + 60)
+
+    told = desk.read("cancel", "lives", "--yes")
+
+    assert told["claims"] == [NAME]
+    assert [each["cancelled"] for each in told["messages"]] == [True]
+    assert not stands(desk)
+
+
+def test_what_another_has_taken_meanwhile_is_left_alone(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = claims(desk)
+
+    def meanwhile() -> None:
+        desk.backend.swap(NAME, first.encode(), None, 0)
+        claims(desk, task="other:0:0")
+
+    answers(monkeypatch, answer=True, meanwhile=meanwhile)
+
+    assert desk.run("cancel", "lives").exit_code == 0
+    assert stands(desk)
