@@ -14,7 +14,7 @@ the same id, of which copies are dropped in any case.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Self, get_args
 
 from celery_dlock.core.checks import duration, quoted
@@ -104,7 +104,8 @@ class UniqueClaim:
         return task_id_of(self.task)
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps(told, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:

@@ -26,6 +26,7 @@ from tests.benchmarks.handover import BODY, handover
 from tests.benchmarks.measure import Measured, percentile
 from tests.benchmarks.scrape import show_scrape
 from tests.benchmarks.scripts import show_operations, show_scripts
+from tests.benchmarks.unique import show_unique
 from tests.services.etcd import EtcdServer
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
@@ -109,7 +110,7 @@ def fences(console: Console, folder: Path) -> None:
 
 def main() -> int:
     """All of it, or the parts that are named: ``cycles``, ``fence``, ``workers``,
-    ``bursts``, ``scrape``, ``beats``.
+    ``bursts``, ``unique``, ``scrape``, ``beats``.
     """
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name, RedisServer() as server:
@@ -119,6 +120,7 @@ def main() -> int:
             "fence": lambda: fences(console, folder),
             "workers": lambda: on_redis(console, folder, server.url),
             "bursts": lambda: show_bursts(console, folder, server.url),
+            "unique": lambda: show_unique(console, server),
             "scrape": lambda: show_scrape(console, folder, server.url),
             "beats": lambda: show_beats(console, folder, server),
         }
