@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Queue, Replace
+from celery_dlock import Queue, Replace, Unique
 from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import found, patient
 
@@ -15,7 +15,9 @@ from tests.inspection.patients import found, patient
 def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
     """What is found of the tasks."""
     names = found(folder, task=task, dlock_url=f"sqlite:///{folder / 'locks.db'}", **conf)
-    return {name: how for name, how in names.items() if name.startswith(("tasks", "settings"))}
+    return {
+        name: how for name, how in names.items() if name.startswith(("tasks", "unique", "settings"))
+    }
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,33 @@ def test_a_skip_that_nobody_is_told_of_is_found(
     tmp_path: Path, task: dict[str, Any], conf: dict[str, Any], finding: dict[str, str]
 ) -> None:
     assert examined(tmp_path, {"lock_on_contention": "skip", **task}, **conf) == finding
+
+
+@pytest.mark.parametrize(
+    ("task", "conf", "finding"),
+    [
+        ({"lock_unique": "done"}, {"result_backend": "cache+memory://"}, {}),
+        ({"lock_unique": "done"}, {"result_backend": "rpc://"}, {"unique-rpc": "weak"}),
+        ({}, {"result_backend": "rpc://"}, {}),
+        ({"lock_unique": "start"}, {"dlock_done_ttl": 0}, {"unique-copies": "weak"}),
+        ({"lock_unique": Unique(ttl=60), "lock_on_contention": Queue(max_wait=60)}, {}, {}),
+        (
+            {"lock_unique": Unique(ttl=60), "lock_on_contention": Queue(max_wait=61)},
+            {},
+            {"unique-ttl": "weak"},
+        ),
+        ({"lock_unique": "done", "lock_on_contention": "queue"}, {}, {}),
+        (
+            {"lock_unique": "done", "lock_on_contention": Queue(max_wait=None)},
+            {},
+            {"unique-ttl": "weak"},
+        ),
+    ],
+)
+def test_what_a_unique_task_cannot_keep_is_found(
+    tmp_path: Path, task: dict[str, Any], conf: dict[str, Any], finding: dict[str, str]
+) -> None:
+    assert examined(tmp_path, task, **conf) == finding
 
 
 def test_a_token_that_is_strict_is_nothing_to_find(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -71,6 +72,7 @@ def examine_tasks(
     yield from _killed_children(case, tasks)
     yield from _prefetched(case, tasks)
     yield from _skipped(case, tasks)
+    yield from _unique(case, tasks)
     yield from _fenced(tasks, store)
 
 
@@ -141,6 +143,46 @@ def _skipped(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             promise="That a task was skipped, and because of whom, is told to nobody.",
             found="no result is kept (ignore_result, or no result_backend), no sink is named",
             fix="result_backend and ignore_result=False, or dlock_sinks",
+        )
+
+
+def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
+    unique = [task for task in tasks if task.task.lock_definition.unique is not None]
+    if unique and str(case.conf.result_backend).startswith("rpc"):
+        yield Finding(
+            "unique-rpc",
+            "weak",
+            _named([task.name for task in unique]),
+            promise="A duplicate call of a unique task is given the result of the one that lives, "
+            "and never hears of it.",
+            found="result_backend = rpc://, which sends a result to the caller that has published",
+            fix="another result_backend, such as redis://",
+        )
+    if unique and case.settings.done_ttl == 0:
+        yield Finding(
+            "unique-copies",
+            "weak",
+            _named([task.name for task in unique]),
+            promise="A unique task whose message seems to be lost is published once more under its "
+            "id, and may run twice if it was only late.",
+            found="dlock_done_ttl = 0, so that a copy of a finished task is not dropped",
+            fix="leave dlock_done_ttl out",
+        )
+    short = [
+        task.name
+        for task in unique
+        if task.waits is not None
+        and (task.waits.max_wait or math.inf) > task.task.lock_definition.unique.options.ttl
+    ]
+    if short:
+        yield Finding(
+            "unique-ttl",
+            "weak",
+            _named(short),
+            promise="The unique claim of a task that waits for its lock may end before it waits no "
+            "longer, and a duplicate is published.",
+            found="its Unique(ttl=…) is shorter than the max_wait of its policy",
+            fix="a ttl as long as max_wait, which is a day unless told",
         )
 
 
