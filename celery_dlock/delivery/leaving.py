@@ -17,7 +17,7 @@ from celery.exceptions import Reject, Retry, TaskPredicate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Outcome
 from celery_dlock.delivery.execution import EXECUTION, Execution
-from celery_dlock.delivery.unique import UniqueRun
+from celery_dlock.delivery.unique import UniqueRun, end_unique
 from celery_dlock.locks.manager import Successor
 from celery_dlock.messages.claims import failed, left_by, lets_go
 from celery_dlock.messages.countdown import seconds_until
@@ -44,7 +44,10 @@ def leave_after_result(
     execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
         end = failed(let_go=lets_go(task))
-        _leave_turn(task, _outcome(state, retval, end, eager=False, queues=True))
+        outcome = _outcome(state, retval, end, eager=False, queues=True)
+        if outcome is Outcome.DONE and state != states.RETRY:
+            end_unique(task.app, vars(task.request))
+        _leave_turn(task, outcome)
         return
     if isinstance(retval, TaskPredicate):
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
@@ -74,7 +77,7 @@ def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retv
     """Before the lock goes: whoever comes next finds the claim as it is to be."""
     if isinstance(retval, Retry):  # the body's, or ours
         due = seconds_until(execution.task.app, retval.when or 0)
-        unique.goes_back(time.time() + due)
+        unique.waits(due=time.time() + due)
         return
     stays = _comes_back(execution, retval) or (isinstance(retval, Reject) and retval.requeue)
     if outcome in (Outcome.DONE, Outcome.OVER) and not stays:

@@ -16,7 +16,7 @@ from celery_dlock.contention import Contention, Decision, GiveUp
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Busy, Claim, Drop, End, Outcome, Park, Reason, Same
+from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Reason, Same
 from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
@@ -179,16 +179,12 @@ def _ask_store(execution: Execution) -> Lease | Refused:
 def _ask_for_another(
     execution: Execution, unique: UniqueRun, answer: Lease | Refused
 ) -> str | None:
-    """Who lives instead. A lock that was given is given back should nobody say."""
+    """Who lives instead."""
     if isinstance(answer, Lease):
-        try:
-            return unique.holds(answer.own[0].key, acked=not execution.task.acks_late)
-        except BackendUnavailable:
-            execution.hold.give_back(Outcome.UNUSED)
-            raise
+        return unique.holds(answer.own[0].key, acked=not execution.task.acks_late)
     match answer.verdict:
         case Park():
-            unique.parked(answer.claim.key)
+            unique.waits(answer.claim.key)
         case Busy():
             return unique.waits()
         case Drop(reason=Reason.DONE):

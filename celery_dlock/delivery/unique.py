@@ -1,7 +1,7 @@
 """A unique task in the worker: whether it is still the one that lives, and when its claim ends.
 
-The store hears of it after the lock: what was given then can be given back, and what waits or runs
-there is what others are shown. A task that may have begun a run before goes on, whoever lives.
+The store hears of it after the lock: what waits or runs there is what others are shown. A task that
+may have begun a run before goes on, whoever lives; so does one of whose claim the store says nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.messages.headers import identity
+from celery_dlock.messages.headers import identity, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import runtime, this_process
 
@@ -87,43 +87,50 @@ class UniqueRun:
         """
         if self.terms.until == "done" or not self.concern:
             return self._meet(key, acked=acked, heard=time.time())
-        name, task_id = self.terms.name, task_id_of(self.task)
-        self.known, other = self.claims.begin(name, task_id, self.terms.ttl, self.known)
         self.concern = False
-        return other
+        name, task_id = self.terms.name, task_id_of(self.task)
+        try:
+            return self.claims.begin(name, task_id, self.terms.ttl, self.known)
+        except BackendUnavailable as exc:
+            _not_told(self.terms, exc)
+            return None
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
         if not self.concern:
             return None
         mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked)
-        self.known, other = self.claims.meet(self.terms.name, mine, self.terms.ttl, self.known)
+        try:
+            self.known, other = self.claims.meet(self.terms.name, mine, self.terms.ttl, self.known)
+        except BackendUnavailable as exc:
+            _not_told(self.terms, exc)
+            return None
         self.concern = other is None
         return None if self.begun else other
 
-    def parked(self, key: str) -> None:
-        """The lock store has its message, at *key*, and nobody else."""
-        try:
-            self.waits(key)
-        except BackendUnavailable as exc:
-            self._not_told(exc)
-
-    def goes_back(self, due: float) -> None:
-        """The broker has its message, or its next attempt, and delivers it at *due*."""
-        try:
-            self.waits(due=due)
-        except BackendUnavailable as exc:
-            self._not_told(exc)
-
     def ends(self) -> None:
         """Its task has ended."""
-        if not self.concern:
-            return
-        self.concern = False
-        try:
-            self.claims.end(self.terms.name, task_id_of(self.task), self.terms.ttl, self.known)
-        except BackendUnavailable as exc:
-            self._not_told(exc)
+        if self.concern:
+            self.concern = False
+            _end(self.claims, self.terms, task_id_of(self.task), self.known)
 
-    def _not_told(self, exc: BackendUnavailable) -> None:
-        """The store shows soon that it neither runs nor waits, and a call is believed again."""
-        logger.warning("the unique claim %s stays for a while: %s", self.terms.name, exc)
+
+def end_unique(app: Any, headers: Mapping[str, Any]) -> None:
+    """The task of the message with *headers* is over, and has not come as far as its lock."""
+    terms = UniqueTerms.read(headers)
+    if terms is not None:
+        claims = UniqueClaims(runtime(app).backend)
+        _end(claims, terms, storable(headers["id"]), terms.stands)
+
+
+def _end(claims: UniqueClaims, terms: UniqueTerms, task_id: str, known: bytes | None) -> None:
+    try:
+        claims.end(terms.name, task_id, terms.ttl, known)
+    except BackendUnavailable as exc:
+        _not_told(terms, exc)
+
+
+def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:
+    """The task goes on, under its lock. Calls are answered with what was said before, as long as
+    that is believed.
+    """
+    logger.warning("the unique claim %s stays as it was: %s", terms.name, exc)

@@ -100,15 +100,14 @@ class UniqueClaims:
 
         return self._change(name, mine.task_id, rule, ttl, known)
 
-    def begin(
-        self, name: str, task_id: str, ttl: float, known: bytes | None
-    ) -> tuple[bytes | None, str | None]:
-        """The body begins, and the task is unique until then: as :meth:`meet`."""
+    def begin(self, name: str, task_id: str, ttl: float, known: bytes | None) -> str | None:
+        """The body begins, and the task is unique until then: the id of another that lives."""
 
         def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, str | None]:
             return begun(stands, task_id, self._clock(), lives=lives)
 
-        return self._change(name, task_id, rule, ttl, known)
+        _, other = self._change(name, task_id, rule, ttl, known)
+        return other
 
     def end(self, name: str, task_id: str, ttl: float, known: bytes | None) -> None:
         """The task has ended. What another one has is not touched."""

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from celery_dlock.core.events import Deduplicated, Subject, Unavailable
 from celery_dlock.core.unique import UniqueClaim
-from celery_dlock.errors import BackendUnavailable, DuplicateTask
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, DuplicateTask
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.messages.countdown import seconds_until
@@ -28,42 +29,57 @@ from celery_dlock.runtime import Runtime, runtime, this_process
 _DEPENDS = frozenset({"link", "link_error", "chain", "chord", "group_id"})
 
 #: After these the message may have been sent.
-_UNKNOWN = (OperationalError, OSError, BackendUnavailable)
+_UNKNOWN = (OperationalError, OSError, BackendUnavailable, SoftTimeLimitExceeded)
 
 #: Publishes the task under an id with headers, and returns its result.
 Send = Callable[[str, Mapping[str, Any]], Any]
 
 
-def unique_here(task: TaskWithLock, options: Mapping[str, Any]) -> Uniqueness | None:
-    """How calls of *task* are told apart, if this is one that has to ask.
+def call_of(
+    task: TaskWithLock,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    task_id: str | None,
+    links: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Call | None:
+    """This call of *task*, if it has to ask: what is published again has its claim.
 
-    A message that is published again has its claim.
+    Raises :exc:`~celery_dlock.ConfigurationError` for arguments that no name can be made of, unless
+    somebody depends on the call: then its worker says so.
     """
-    asked = UNIQUE in (options.get("headers") or ())
-    return None if asked or task.app.conf.task_always_eager else task.lock_definition.unique
+    unique, asked = task.lock_definition.unique, UNIQUE in (options.get("headers") or ())
+    if unique is None or asked or task.app.conf.task_always_eager:
+        return None
+    depended_on = task_id is not None or any(map(options.get, _DEPENDS)) or any(links)
+    try:
+        name = unique.name(args, kwargs)
+    except ConfigurationError:
+        if depended_on:
+            return None
+        raise
+    return Call(task, unique, name, task_id or uuid(), options, depended_on=depended_on)
 
 
 class Call:
-    """One call of a unique task, with the *task_id* that the caller gave it, if any, and *links*
-    that he gave by position.
-    """
+    """One call of a unique task under the *name*, to be published under the *task_id*."""
 
     def __init__(
         self,
         task: TaskWithLock,
         unique: Uniqueness,
         name: str,
-        task_id: str | None,
-        links: Sequence[Any],
+        task_id: str,
         options: Mapping[str, Any],
+        *,
+        depended_on: bool,
     ) -> None:
         self._task = task
         self._unique = unique
         self._name = name
-        self._task_id = task_id or uuid()
-        given = any(options.get(name) for name in _DEPENDS) or any(links)
-        self._depended_on = task_id is not None or given
+        self._task_id = task_id
         self._options = options
+        self._depended_on = depended_on
 
     def publish(self, send: Send) -> Any:
         """The result of the task that is published, or of the one that lives.
@@ -78,12 +94,14 @@ class Call:
             told = claims.call(self._name, mine, options.ttl)
         except BackendUnavailable as exc:
             here.sinks.emit(Unavailable(subject, str(exc)))
-            if options.on_unavailable == "raise":
+            if options.on_unavailable == "raise" and not self._depended_on:
                 raise
             return _as(send(self._task_id, {}), duplicate=False)
         living = told.claim.task_id
         if not told.duplicate:
             return _as(self._send(here, send, told.claim), duplicate=False)
+        if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
+            return _as(send(self._task_id, {}), duplicate=False)
         here.sinks.emit(Deduplicated(subject, self._name, living))
         if self._depended_on:
             return _as(send(self._task_id, duplicate(living)), duplicate=True)

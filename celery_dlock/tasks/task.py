@@ -28,7 +28,7 @@ from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.publishing.ordered import Outbox, goes_on, ordered_here
-from celery_dlock.publishing.unique import Call, unique_here
+from celery_dlock.publishing.unique import call_of
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import locked_block
 
@@ -161,16 +161,15 @@ class LockedTask(Task):  # type: ignore[misc]
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(args, kwargs, task_id, p, *more, **options))
             return self.AsyncResult(task_id)
-        unique = unique_here(self, options)
-        if unique is None:
+        call = call_of(self, args or (), kwargs or {}, task_id, more[:2], options)
+        if call is None:
             return self._publish(args, kwargs, task_id, producer, *more, **options)
 
         def send(task_id: str, headers: Mapping[str, Any]) -> Any:
             options["headers"] = {**(options.get("headers") or {}), **headers}
             return self._publish(args, kwargs, task_id, producer, *more, **options)
 
-        name = unique.name(args or (), kwargs or {})
-        return Call(self, unique, name, task_id, more[:2], options).publish(send)
+        return call.publish(send)
 
     def _publish(
         self,

@@ -257,7 +257,7 @@ class Parking:
                     logger.info("Task %s waits for %s", entry.name, key)
                     here.sinks.emit(Parked(entry.subject, key, refused=True))
                     if entry.unique is not None:
-                        entry.unique.parked(key)
+                        entry.unique.waits(key)
                 case Drop(reason=reason):
                     logger.info("Task %s ignored: a duplicate, it is %s", entry.name, reason)
                     here.sinks.emit(Dropped(entry.subject, key, reason))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -34,8 +33,7 @@ from celery.worker.state import active_requests, task_ready
 
 from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.state import Cause, Outcome
-from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.unique import UniqueClaims
+from celery_dlock.delivery.unique import end_unique
 from celery_dlock.messages.claims import failed, left_by
 from celery_dlock.messages.envelope import as_it_came
 from celery_dlock.messages.headers import (
@@ -44,10 +42,9 @@ from celery_dlock.messages.headers import (
     History,
     identity,
     identity_in,
-    storable,
     was_woken,
 )
-from celery_dlock.messages.unique import UNIQUE, UniqueTerms
+from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.parking import followed
@@ -170,7 +167,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         logger.info("%s ended with its process: what it held is released", self)
         carried = here.manager.take_back(claims, self._outcome)
         if self._outcome in (Outcome.DONE, Outcome.OVER):
-            _end_unique(self.app, self._request_dict)
+            end_unique(self.app, self._request_dict)
         return carried
 
 
@@ -195,22 +192,10 @@ def release_turn(
         return
     will_not_come(request.id)
     if request.get(UNIQUE) is not None:
-        soon(lambda: _end_unique(sender.app, vars(request)))
+        soon(lambda: end_unique(sender.app, vars(request)))
     if History.read(request, identity(request)).key is not None:  # it was woken
         turns = left_by(sender, request)
         soon(lambda: runtime(sender.app).manager.take_back(turns))
-
-
-def _end_unique(app: Any, headers: Mapping[str, Any]) -> None:
-    """The task with *headers* is over, and no child of this process will say so."""
-    terms = UniqueTerms.read(headers)
-    if terms is None:
-        return
-    claims = UniqueClaims(runtime(app).backend)
-    try:
-        claims.end(terms.name, storable(headers["id"]), terms.ttl, terms.stands)
-    except BackendUnavailable as exc:
-        logger.warning("the unique claim %s stays for a while: %s", terms.name, exc)
 
 
 @signals.task_unknown.connect  # type: ignore[untyped-decorator]

@@ -566,19 +566,66 @@ def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatc
     assert desk.size() == 0
 
 
-def test_a_worker_that_hears_nothing_gives_the_lock_back_and_tries_later(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+@UNTIL
+def test_a_worker_that_hears_nothing_of_the_claim_goes_on_under_its_lock(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
-    report = make(key="day:{day}")
+    report = make(until, key="day:{day}")
     report.delay(1)
     with monkeypatch.context() as patch:
         Away(desk, patch)
         desk.deliver()
-    assert (runs, desk.holders("day:1"), desk.size()) == ([], [], 1)
+    assert (runs, desk.holders("day:1"), desk.size()) == ([1], [], 0)
+
+    # Nobody has ended the claim: what it answers is published again in a minute, and ends it
+    monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
+    assert report.delay(1).is_duplicate
+    assert desk.deliver_all() == 1
+    assert runs == [1]
+    assert not report.delay(1).is_duplicate
+
+
+def test_what_fails_before_it_comes_to_its_lock_has_ended(desk: Desk, make: Make) -> None:
+    def no_key(day: Any, depth: int = 1) -> str:
+        raise ValueError("no such day")
+
+    report = make(key=no_key)
+    report.delay(1)
+
+    desk.deliver()
+
+    assert claims(desk, report) is None
+
+
+def test_no_call_that_somebody_depends_on_fails_for_its_claim(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery would take it for a failure of the task before, and a chord would never end."""
+    report = make(Unique(on_unavailable="raise"))
+    with monkeypatch.context() as patch:
+        Away(desk, patch)
+        report.apply_async((1,), task_id="first")
+
+    nameless = report.apply_async((float("nan"),), task_id="nameless")
 
     desk.deliver_all()
-
     assert runs == [1]
+    assert isinstance(nameless.result, ConfigurationError)
+
+
+def test_a_member_of_a_canvas_takes_over_from_what_seems_to_be_lost(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make()
+    report.delay(1)
+    desk.take()
+    monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
+
+    mine = report.apply_async((1,), task_id="mine")
+
+    desk.deliver_all()
+    assert (mine.get(), runs) == ("1", [1])
+    assert claims(desk, report) is None
 
 
 def test_what_was_certainly_not_published_claims_nothing(desk: Desk, make: Make) -> None:
