@@ -146,9 +146,7 @@ def _ask(execution: Execution) -> Lease | Refused | Another:
     unique = execution.unique
     if unique is None:
         return _ask_store(execution)
-    # Nobody asked when it was published: it must not come to wait if another one lives.
-    living = None if unique.asked else unique.waits()
-    unique.asked = True
+    living = unique.arrives()  # or it might come to wait behind the one that lives
     if living is None:
         answer = _ask_store(execution)
         living = _ask_for_another(execution, unique, answer)

@@ -1,7 +1,7 @@
 """A unique task in the worker: whether it is still the one that lives, and when its claim ends.
 
-The store hears of it after the lock: what waits or runs there is what others are shown. A task that
-may have begun a run before goes on, whoever lives; so does one of whose claim the store says nothing.
+The store hears of it after the lock: what waits or runs there is what others are shown. A task
+that may have begun a run before goes on, whoever lives; so does one of whose claim nobody tells.
 """
 
 from __future__ import annotations
@@ -69,6 +69,17 @@ class UniqueRun:
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
         claims, where = UniqueClaims(runtime(task.app).backend), this_process(request.hostname)
         return cls(claims, terms, identity(request), task.name, where, asked, begun)
+
+    def arrives(self) -> str | None:
+        """The id of another that lives, if nobody has asked when this one was published."""
+        if self.asked or self.begun:
+            return None
+        self.asked = True
+        try:
+            return self.claims.other(self.terms.name, task_id_of(self.task))
+        except BackendUnavailable as exc:
+            _not_told(self.terms, exc)
+            return None
 
     def waits(self, key: str = "", due: float = 0.0) -> str | None:
         """Its message waits at *key* in the lock store, or in the broker until it is *due*.

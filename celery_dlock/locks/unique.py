@@ -90,6 +90,14 @@ class UniqueClaims:
         _, answer = self._change(name, mine.task_id, rule, ttl, None)
         return answer
 
+    def other(self, name: str, task_id: str) -> str | None:
+        """The id of another task that lives; nothing is changed."""
+        text = self._store.swap(name, None, None, 0)
+        stands = None if text is None else _decoded(name, text)
+        if stands is None or stands.task_id == task_id:
+            return None
+        return stands.task_id if stands.over or self._shows(stands) else None
+
     def meet(
         self, name: str, mine: UniqueClaim, ttl: float, known: bytes | None
     ) -> tuple[bytes | None, str | None]:

@@ -40,10 +40,9 @@ def call_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     task_id: str | None,
-    links: Sequence[Any],
     options: Mapping[str, Any],
 ) -> Call | None:
-    """This call of *task*, if it has to ask: what is published again has its claim.
+    """The call of *task*, if it has to ask: what is published again has its claim.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for arguments that no name can be made of, unless
     somebody depends on the call: then its worker says so.
@@ -51,7 +50,7 @@ def call_of(
     unique, asked = task.lock_definition.unique, UNIQUE in (options.get("headers") or ())
     if unique is None or asked or task.app.conf.task_always_eager:
         return None
-    depended_on = task_id is not None or any(map(options.get, _DEPENDS)) or any(links)
+    depended_on = task_id is not None or any(map(options.get, _DEPENDS))
     try:
         name = unique.name(args, kwargs)
     except ConfigurationError:
@@ -99,7 +98,8 @@ class Call:
             return _as(send(self._task_id, {}), duplicate=False)
         living = told.claim.task_id
         if not told.duplicate:
-            return _as(self._send(here, send, told.claim), duplicate=False)
+            result = self._send(here, send, told.claim)
+            return _as(result, duplicate=result.id != self._task_id)
         if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
             return _as(send(self._task_id, {}), duplicate=False)
         here.sinks.emit(Deduplicated(subject, self._name, living))
@@ -113,17 +113,25 @@ class Call:
         return _as(_result_of_another(self._task, living), duplicate=True)
 
     def _send(self, here: Runtime, send: Send, claim: UniqueClaim) -> Any:
-        """Publish it; a claim of what was certainly not sent is given back."""
-        stands, options = claim.encode(), self._unique.options
+        """Publish it. A claim of what was certainly not sent is given back: where that failed, or
+        another base class of the task has answered with a task of its own.
+        """
+        stands, sent = claim.encode(), True
         terms = UniqueTerms.of(self._unique, self._name, stands)
         try:
-            return send(self._task_id, terms.header())
+            result = send(self._task_id, terms.header())
+            sent = result.id == self._task_id
         except _UNKNOWN:
             raise
         except Exception:
-            with suppress(BackendUnavailable):  # then it is believed for a minute of calls
-                UniqueClaims(here.backend).end(self._name, claim.task_id, options.ttl, stands)
+            sent = False
             raise
+        finally:
+            if not sent:
+                with suppress(BackendUnavailable):  # then it is believed for a minute of calls
+                    claims = UniqueClaims(here.backend)
+                    claims.end(self._name, claim.task_id, terms.ttl, stands)
+        return result
 
     def _claim(self) -> UniqueClaim:
         now, app = time.time(), self._task.app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, cast, overload
 
@@ -151,41 +152,44 @@ class LockedTask(Task):  # type: ignore[misc]
         kwargs: Mapping[str, Any] | None = None,
         task_id: str | None = None,
         producer: Any = None,
-        *more: Any,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
         **options: Any,
     ) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
+        # By their names: the method of a base class of the project's may know no more than two.
+        given = {"link": link, "link_error": link_error, "shadow": shadow}
+        options |= {name: value for name, value in given.items() if value is not None}
+        publish = partial(super().apply_async, args, kwargs)
         execution = None if producer else retrying(self, task_id, options)
         if execution is not None:
-            publish = super().apply_async
             again = message_of_next(execution, args or (), kwargs or {}, options)
-            again.send(lambda p: publish(args, kwargs, task_id, p, *more, **options))
+            again.send(lambda p: publish(task_id=task_id, producer=p, **options))
             return self.AsyncResult(task_id)
-        call = call_of(self, args or (), kwargs or {}, task_id, more[:2], options)
+        call = call_of(self, args or (), kwargs or {}, task_id, options)
         if call is None:
-            return self._publish(args, kwargs, task_id, producer, *more, **options)
+            return self._publish(publish, task_id, producer, options)
 
         def send(task_id: str, headers: Mapping[str, Any]) -> Any:
-            options["headers"] = {**(options.get("headers") or {}), **headers}
-            return self._publish(args, kwargs, task_id, producer, *more, **options)
+            told = {**(options.get("headers") or {}), **headers}
+            return self._publish(publish, task_id, producer, {**options, "headers": told})
 
         return call.publish(send)
 
     def _publish(
         self,
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
+        publish: Callable[..., Any],
         task_id: str | None,
         producer: Any,
-        *more: Any,
-        **options: Any,
+        options: Mapping[str, Any],
     ) -> Any:
         asks = ordered_here(self)
         if asks is None:
-            return super().apply_async(args, kwargs, task_id, producer, *more, **options)
+            return publish(task_id=task_id, producer=producer, **options)
         with self.app.producer_or_acquire(producer) as acquired:
             outbox = Outbox(self, asks, acquired, goes_on=goes_on(self.app, options))
-            return super().apply_async(args, kwargs, task_id, outbox, *more, **options)
+            return publish(task_id=task_id, producer=outbox, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         return shielded(super().apply, *args, **options)
