@@ -109,8 +109,14 @@ class UniqueClaim:
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """What :meth:`encode` was given. Raises :exc:`ValueError` or :exc:`TypeError`."""
-        return cls(**json.loads(text))
+        """What :meth:`encode` was given, here or in a later version, which may say more.
+
+        Raises :exc:`ValueError` or :exc:`TypeError` for anything else.
+        """
+        told, known = json.loads(text), {field.name for field in fields(cls)}
+        if not isinstance(told, dict):
+            raise TypeError("it is no object")
+        return cls(**{name: value for name, value in told.items() if name in known})
 
     def lasts(self, ttl: float, now: float) -> float:
         """Seconds for which it stays in the store, if nobody has to do with it."""

@@ -93,8 +93,8 @@ class Execution:
             asks=queueing(policy) if "body" in delivery else None,
             hold=hold,
         )
-        again = bool(request.retries) or execution.was_received_before()
-        execution.unique = UniqueRun.of(task, request, args, kwargs, begun=again)
+        before = execution.was_received_before()
+        execution.unique = UniqueRun.of(task, request, args, kwargs, received_before=before)
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution

@@ -28,7 +28,8 @@ logger = logging.getLogger("celery_dlock")
 
 @dataclass(slots=True)
 class UniqueRun:
-    """The claim of one delivery, whose task has that identity; ``begun`` if it may have run before.
+    """The claim of one delivery, whose task has that identity; ``begun`` if it may have run before,
+    ``retried`` if it has.
 
     ``known`` is what stood in the store when it was last asked, and ``asked`` whether it was as the
     task was published. It is no ``concern`` of the delivery once it has ended, or is another's.
@@ -41,13 +42,14 @@ class UniqueRun:
     where: str
     asked: bool
     begun: bool
+    retried: bool
     concern: bool = field(init=False)
     known: bytes | None = field(init=False)
     _at: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.known = self.terms.stands
-        self.concern = not (self.begun and self.terms.until == "start")
+        self.concern = not (self.retried and self.terms.until == "start")
 
     @classmethod
     def of(
@@ -57,7 +59,7 @@ class UniqueRun:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         *,
-        begun: bool,
+        received_before: bool,
     ) -> Self | None:
         """Of a task that is unique, or was as it was published; not of one that is a duplicate."""
         headers, unique = vars(request), task.lock_definition.unique
@@ -68,7 +70,9 @@ class UniqueRun:
                 return None
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
         claims, where = UniqueClaims(runtime(task.app).backend), this_process(request.hostname)
-        return cls(claims, terms, identity(request), task.name, where, asked, begun)
+        retried = bool(request.retries)
+        begun = retried or received_before
+        return cls(claims, terms, identity(request), task.name, where, asked, begun, retried)
 
     def arrives(self) -> str | None:
         """The id of another that lives, if nobody has asked when this one was published."""
@@ -88,6 +92,8 @@ class UniqueRun:
         """
         if self._at == key and not due:  # it asks for its lock again and again
             return None
+        if self.begun and self.terms.until == "start":  # what it had may have ended before
+            return None
         self._at = key
         return self._meet(key, acked=bool(key), heard=due or time.time())
 
@@ -101,10 +107,11 @@ class UniqueRun:
         self.concern = False
         name, task_id = self.terms.name, task_id_of(self.task)
         try:
-            return self.claims.begin(name, task_id, self.terms.ttl, self.known)
+            other = self.claims.begin(name, task_id, self.terms.ttl, self.known)
         except BackendUnavailable as exc:
             _not_told(self.terms, exc)
             return None
+        return None if self.begun else other
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
         if not self.concern:

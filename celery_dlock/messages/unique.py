@@ -1,7 +1,8 @@
 """What the message of a unique task carries: where its claim stands, or whose duplicate it is.
 
 The claim that is named here is the one that is ended, whatever the task says in the version of the
-worker that runs it.
+worker that runs it. What is said names the task that it is said of: a body may pass its own headers
+on to whatever it publishes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class UniqueTerms:
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Self | None:
         """What a message with *headers* carries; ``None`` if that is nothing, or nonsense."""
-        match headers.get(UNIQUE):
+        match _told(headers):
             case {
                 "name": str(name),
                 "until": "done" | "start" as until,
@@ -46,21 +47,36 @@ class UniqueTerms:
             case _:
                 return None
 
-    def header(self) -> dict[str, Any]:
-        """What goes into the message."""
+    def header(self, task_id: str, task: str) -> dict[str, Any]:
+        """What goes into the message of the *task* with that id."""
         stands = (self.stands or b"").decode()
-        return {UNIQUE: {"name": self.name, "until": self.until, "ttl": self.ttl, "stands": stands}}
+        told = {"name": self.name, "until": self.until, "ttl": self.ttl, "stands": stands}
+        return {UNIQUE: {"id": task_id, "task": task, **told}}
 
 
-def duplicate(of: str) -> dict[str, Any]:
+def duplicate(task_id: str, task: str, of: str) -> dict[str, Any]:
     """The header of a message that is published although another one lives."""
-    return {UNIQUE: {"duplicate_of": of}}
+    return {UNIQUE: {"id": task_id, "task": task, "duplicate_of": of}}
 
 
 def duplicate_of(headers: Mapping[str, Any]) -> str | None:
     """Whose duplicate the message with *headers* was as it was published."""
-    match headers.get(UNIQUE):
+    match _told(headers):
         case {"duplicate_of": str(other)} if other:
             return other
         case _:
             return None
+
+
+def is_told(headers: Mapping[str, Any] | None, task_id: str | None, task: str) -> bool:
+    """Whether a message that is published with *headers* says something of this task."""
+    return bool(headers) and bool(_told({**(headers or {}), "id": task_id, "task": task}))
+
+
+def _told(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of the task that *headers* are of."""
+    told = headers.get(UNIQUE)
+    if not isinstance(told, dict):
+        return {}
+    of_it = told.get("id") == headers.get("id") and told.get("task") == headers.get("task")
+    return told if of_it and headers.get("id") is not None else {}

@@ -22,7 +22,7 @@ from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.headers import storable
-from celery_dlock.messages.unique import UNIQUE, UniqueTerms, duplicate
+from celery_dlock.messages.unique import UniqueTerms, duplicate, is_told
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 #: What says that somebody waits for this very task: a canvas, or who gave it its id.
@@ -47,7 +47,7 @@ def call_of(
     Raises :exc:`~celery_dlock.ConfigurationError` for arguments that no name can be made of, unless
     somebody depends on the call: then its worker says so.
     """
-    unique, asked = task.lock_definition.unique, UNIQUE in (options.get("headers") or ())
+    unique, asked = task.lock_definition.unique, is_told(options.get("headers"), task_id, task.name)
     if unique is None or asked or task.app.conf.task_always_eager:
         return None
     depended_on = task_id is not None or any(map(options.get, _DEPENDS))
@@ -99,15 +99,16 @@ class Call:
         living = told.claim.task_id
         if not told.duplicate:
             result = self._send(here, send, told.claim)
-            return _as(result, duplicate=result.id != self._task_id)
+            return _as(result, duplicate=_id_of(result) != self._task_id)
         if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
             return _as(send(self._task_id, {}), duplicate=False)
         here.sinks.emit(Deduplicated(subject, self._name, living))
         if self._depended_on:
-            return _as(send(self._task_id, duplicate(living)), duplicate=True)
+            headers = duplicate(self._task_id, self._task.name, living)
+            return _as(send(self._task_id, headers), duplicate=True)
         if told.publish:  # whose message nobody has seen for too long
             terms = UniqueTerms.of(self._unique, self._name, told.claim.encode())
-            return _as(send(living, terms.header()), duplicate=True)
+            return _as(send(living, terms.header(living, self._task.name)), duplicate=True)
         if options.on_duplicate == "raise":
             raise DuplicateTask(self._task.name, living)
         return _as(_result_of_another(self._task, living), duplicate=True)
@@ -119,8 +120,8 @@ class Call:
         stands, sent = claim.encode(), True
         terms = UniqueTerms.of(self._unique, self._name, stands)
         try:
-            result = send(self._task_id, terms.header())
-            sent = result.id == self._task_id
+            result = send(self._task_id, terms.header(self._task_id, self._task.name))
+            sent = _id_of(result) == self._task_id
         except _UNKNOWN:
             raise
         except Exception:
@@ -146,8 +147,13 @@ class Call:
 
 
 def _as(result: Any, *, duplicate: bool) -> Any:
-    result.is_duplicate = duplicate
+    if result is not None:  # a base class of the project's may return what it likes
+        result.is_duplicate = duplicate
     return result
+
+
+def _id_of(result: Any) -> Any:
+    return getattr(result, "id", None)
 
 
 def _result_of_another(task: TaskWithLock, task_id: str) -> Any:

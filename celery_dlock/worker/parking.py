@@ -292,7 +292,9 @@ def _unique(app: Any, headers: Any, who: str, name: str) -> UniqueRun | None:
     if terms is None:
         return None
     claims = UniqueClaims(runtime(app).backend)
-    return UniqueRun(claims, terms, who, name, this_process(), asked=True, begun=False)
+    return UniqueRun(
+        claims, terms, who, name, this_process(), asked=True, begun=False, retried=False
+    )
 
 
 def followed(request: Any) -> dict[str, Any]:

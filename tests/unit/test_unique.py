@@ -121,6 +121,12 @@ def test_it_is_read_as_it_was_written(claim: UniqueClaim) -> None:
     assert UniqueClaim.decode(claim.encode()) == claim
 
 
+def test_what_a_later_version_says_besides_is_left_out() -> None:
+    told = MINE.encode()[:-1] + b', "more": [1]}'
+
+    assert UniqueClaim.decode(told) == MINE
+
+
 def test_what_cannot_be_read_is_said_and_stays() -> None:
     store = MemoryBackend(BackendOptions())
     store.swap("report(1)", None, b"nonsense", 10**9)

@@ -628,6 +628,62 @@ def test_a_member_of_a_canvas_takes_over_from_what_seems_to_be_lost(
     assert claims(desk, report) is None
 
 
+def test_headers_that_a_body_passes_on_say_nothing_of_what_it_publishes(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    def passes_on(task: Any) -> None:
+        headers = {UNIQUE: task.request.get(UNIQUE)}
+        other.apply_async(("other",), headers=headers)
+        plain.apply_async(("plain",), headers=headers)
+
+    other, plain = make("done", name="other"), make(None, name="plain")
+    report = make("done", passes_on)
+    report.delay(1)
+
+    desk.deliver_all()
+
+    assert sorted(map(str, runs)) == ["1", "other", "plain"]
+    assert claims(desk, report) is None
+    assert claims(desk, other, "other") is None
+
+
+@UNTIL
+def test_what_was_delivered_before_and_never_ran_ends_its_claim(
+    desk: Desk, make: Make, runs: Runs, until: str
+) -> None:
+    """A worker had prefetched it, and died: RabbitMQ says that it comes again."""
+    report = make(until)
+    report.delay(1)
+    message = desk.take()
+    assert message is not None
+    message.delivery_info["redelivered"] = True
+
+    desk.run(message)
+
+    assert runs == [1]
+    assert claims(desk, report) is None
+
+
+def test_what_has_started_before_takes_nothing_from_who_was_called_since(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    report = make("start")
+    report.delay(1)
+    first = desk.take()
+    assert first is not None
+    first.delivery_info["redelivered"] = True
+    UniqueClaims(runtime(desk.app).backend).end("report(day=1)", first.headers["id"], 60, None)
+    second = report.delay(1)
+
+    desk.run(first)
+
+    claim = claims(desk, report)
+    assert claim is not None
+    assert claim.task_id == second.id
+    desk.deliver_all()
+    assert runs == [1, 1]
+
+
 def test_what_was_certainly_not_published_claims_nothing(desk: Desk, make: Make) -> None:
     report = make(Unique(by="{day}"), serializer="json")
 
