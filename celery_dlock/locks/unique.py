@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from inspect import Parameter, Signature
 from typing import Any, Self, TypeVar
 
@@ -58,17 +59,19 @@ class Uniqueness:
         parameters = self.signature.parameters
         try:
             # Without what has its default, so that a version with one parameter more knows it, too.
-            texts = (
+            told = [
                 f"{name}={render(value)}"
                 for name, value in given.items()
                 if not _is_default(parameters[name], value)
-            )
-            return canonical(f"{self.task}({','.join(texts)})")
+            ]
         except (TypeError, ValueError, OverflowError) as exc:
             raise ConfigurationError(
                 f"task {self.task} is unique, and of its arguments {exc}: say by= which of them "
                 "make two calls the same, as in Unique(by='{order_id}')"
             ) from exc
+        # Arguments may be secret, and names are shown.
+        digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
+        return canonical(f"{self.task}({digest})")
 
 
 class UniqueClaims:

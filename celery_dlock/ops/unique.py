@@ -82,6 +82,21 @@ def living(
     return sorted(found, key=lambda each: each.claim)[:limit]
 
 
+@dataclass(frozen=True, slots=True)
+class LivingList:
+    """The first of those that live, and whether there are ``more``; it was so at *now*, here."""
+
+    living: tuple[Living, ...]
+    more: bool
+    now: datetime
+
+    @classmethod
+    def of(cls, app: Any, limit: int) -> Self:
+        """Raises :exc:`~celery_dlock.BackendUnavailable`."""
+        found = living(runtime(app).existing_store(), limit + 1)
+        return cls(tuple(found[:limit]), len(found) > limit, datetime.now(UTC))
+
+
 def end(app: Any, found: Living) -> None:
     """End the claim of that task, as if it had ended: the next call is published.
 

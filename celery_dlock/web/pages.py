@@ -111,6 +111,12 @@ def dead(request: Request) -> Response:
     )
 
 
+def unique(request: Request) -> Response:
+    """The unique tasks that live, by their claims."""
+    found = request.app.state.unique.get()
+    return show(request, "unique.html", now=found.now, found=found)
+
+
 def wanted(request: Request, name: str) -> str:
     """What the query says under *name*; without it the request makes no sense."""
     value = request.query_params.get(name, "")

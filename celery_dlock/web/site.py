@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.ops.actions import DeadLetterList
 from celery_dlock.ops.overview import most_urgent
+from celery_dlock.ops.unique import LivingList
 from celery_dlock.runtime import runtime
 from celery_dlock.web import pages
 from celery_dlock.web.auth import Allowed, SecurityHeaders, SignIn, Visitors, sign_in_routes
@@ -75,6 +76,7 @@ def site(
             *sign_in_routes(sign_in),
             Route("/", visitors.page(pages.held), name="held"),
             Route("/queues", visitors.page(pages.queues), name="queues"),
+            Route("/unique", visitors.page(pages.unique), name="unique"),
             Route("/key", visitors.page(pages.one_key), name="key"),
             Route("/task", visitors.page(pages.one_task), name="task"),
             Route("/contention", visitors.page(pages.contention), name="contention"),
@@ -95,6 +97,7 @@ def site(
     made.state.past = past
     made.state.queues = Shared(partial(most_urgent, app, ROWS, waiting=True))
     made.state.dead = Shared(partial(DeadLetterList.of, app, ROWS))
+    made.state.unique = Shared(partial(LivingList.of, app, ROWS))
     made.state.tally = Shared(past.of_the_last_hour, GOOD_FOR)
     return SecurityHeaders(made)
 

@@ -25,6 +25,7 @@ from celery_dlock.core.events import (
 )
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
+from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.runtime import runtime
@@ -76,6 +77,28 @@ def test_the_part_that_is_live_comes_without_the_rest(app: Celery, open_site: Op
     assert "<form" not in part.text
 
 
+def test_unique_tasks_that_live_are_listed(app: Celery, open_site: Open) -> None:
+    client = open_site()
+    hold(app, "day:2", "runs")
+    assert "No unique task lives" in said(client, "/unique")
+    now = time.time()
+    for claim in (
+        UniqueClaim("waits:0:0", "report", "web:1", now - 90, calls=3, called=now - 60),
+        UniqueClaim("runs:0:0", "report", "worker:2", now, "day:2"),
+        UniqueClaim("was:0:0", "report", "worker:2", now, over=True, period_ends=now + 60),
+    ):
+        runtime(app).backend.swap(f"<{claim.task_id}>", None, claim.encode(), 10**9)
+
+    client = open_site()
+    page = said(client, "/unique")
+
+    assert "3 live" in page
+    assert "&lt;waits&gt;" in page
+    assert "at the broker" in page
+    assert 'href="/key?key=day%3A2"' in page or "day:2" in page
+    assert "done; in its period" in page
+
+
 def test_a_store_that_is_away_is_said_to_be(
     app: Celery, open_site: Open, operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,10 +112,10 @@ def test_a_store_that_is_away_is_said_to_be(
     def away(*_: Any, **__: Any) -> Any:
         raise BackendUnavailable("nobody answers at <redis>")
 
-    for name in ("keys", "look", "leave", "dead"):
+    for name in ("keys", "look", "leave", "dead", "swapped"):
         monkeypatch.setattr(runtime(app).backend, name, away)
 
-    for address in ("/", "/key?key=order:42", "/dead"):
+    for address in ("/", "/unique", "/key?key=order:42", "/dead"):
         page, part = client.get(address), client.get(address, headers=PART)
         assert (page.status_code, part.status_code) == (503, 503)
         assert page.headers["refresh"] == "5"
@@ -116,7 +139,7 @@ def test_looking_makes_no_store_and_a_lock_of_the_same_process_does(
     file = tmp_path / "locks.db"
     client = Visitor(site(app, allowed=lambda request: True), AT)
 
-    for address in ("/", "/queues", "/key?key=order:42", "/dead"):
+    for address in ("/", "/queues", "/unique", "/key?key=order:42", "/dead"):
         answer = client.get(address)
         assert answer.status_code == 503
         assert f"there is no lock store {file}: " in answer.text

@@ -25,6 +25,7 @@ from celery_dlock.core.events import (
     Subject,
 )
 from celery_dlock.core.state import Claim, WaitMode
+from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.registry import open_backend
@@ -46,6 +47,7 @@ OUT_OF_SIGHT = """return [...document.querySelectorAll('td, tbody th')]
 SCREENS = {
     "locks": "/",
     "queues": "/queues",
+    "unique": "/unique",
     "key": "/key?key=order%3A1002",
     "contention": "/contention",
     "dead": "/dead",
@@ -108,6 +110,10 @@ def holds(shop: Celery) -> None:
         here.backend.enter(Claim("order:1", f"{number}:0:0", "n", ttl=MINUTE))
         free(shop, "order:1")
     now = time.time_ns() // 1000
+    for name, at, calls in (("report(2026-11)", "report:2026-11", 4), ("refresh(shoes)", "", 0)):
+        heard, who = time.time() - 20, f"{'2fac1234-report' if at else '77b1c2d3-refresh'}:0:0"
+        claim = UniqueClaim(who, name, "web", heard, at, calls=calls, called=heard + 15)
+        here.backend.swap(name, None, claim.encode(), 60 * MINUTE)
     for key, minutes, tasks in (
         ("order:1002", 7.2, (SHIP, PAY, "6fa459ea-ship", "16fd2706-audit")),
         ("order:1001", 0.3, ("886313e1-pay",)),

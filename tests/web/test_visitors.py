@@ -100,7 +100,15 @@ def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, 
 
 
 def test_what_shows_something_takes_no_orders_at_all(operator: Visitor) -> None:
-    for address in ("/", "/queues", "/key?key=order:42", "/dead", "/task", "/contention"):
+    for address in (
+        "/",
+        "/queues",
+        "/unique",
+        "/key?key=order:42",
+        "/dead",
+        "/task",
+        "/contention",
+    ):
         assert operator.get(address).status_code == 200, address
         assert operator.post(address, headers=OWN).status_code == 405, address
 

@@ -81,7 +81,8 @@ def test_while_one_lives_no_other_is_published(
     assert desk.size() == 1
     assert {result.id for result in more} == {first.id}
     assert [first.is_duplicate, *(result.is_duplicate for result in more)] == [False] + [True] * 4
-    told = [("report(day=1)", first.id)] * 4
+    assert report.lock_definition.unique is not None
+    told = [(report.lock_definition.unique.name((1,), {}), first.id)] * 4
     assert [(event.claim, event.living) for event in desk.happened(Deduplicated)] == told
     desk.deliver_all()
     assert runs == [1]
@@ -672,7 +673,8 @@ def test_what_has_started_before_takes_nothing_from_who_was_called_since(
     first = desk.take()
     assert first is not None
     first.delivery_info["redelivered"] = True
-    UniqueClaims(runtime(desk.app).backend).end("report(day=1)", first.headers["id"], 60, None)
+    name, ended = first.headers[UNIQUE]["name"], first.headers["id"]
+    UniqueClaims(runtime(desk.app).backend).end(name, ended, 60, None)
     second = report.delay(1)
 
     desk.run(first)
