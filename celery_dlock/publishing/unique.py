@@ -47,8 +47,10 @@ def call_of(
     Raises :exc:`~celery_dlock.ConfigurationError` for arguments that no name can be made of, unless
     somebody depends on the call: then its worker says so.
     """
-    unique, asked = task.lock_definition.unique, is_told(options.get("headers"), task_id, task.name)
-    if unique is None or asked or task.app.conf.task_always_eager:
+    unique = task.lock_definition.unique
+    if unique is None or task.app.conf.task_always_eager:
+        return None
+    if is_told(options.get("headers"), task_id, task.name):
         return None
     depended_on = task_id is not None or any(map(options.get, _DEPENDS))
     try:

@@ -83,6 +83,7 @@ class MemoryBackend(NoteStore):
         self._dead: dict[tuple[str, str], DeadMessage] = {}
         self._notes: dict[str, _Notes] = {}
         self._swapped: dict[str, tuple[bytes, int]] = {}  # what stands there, and until when
+        self._tidy_above = 100  # so many of them, and those that are over go
         self._token = 0
 
     @classmethod
@@ -158,12 +159,16 @@ class MemoryBackend(NoteStore):
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
         with self._mutex:
             now = self._now()
-            self._swapped = {at: put for at, put in self._swapped.items() if put[1] > now}
-            stands, _ = self._swapped.get(name, (None, 0))
+            if len(self._swapped) > self._tidy_above:
+                self._swapped = {at: put for at, put in self._swapped.items() if put[1] > now}
+                self._tidy_above = 2 * len(self._swapped) + 100
+            put, ends = self._swapped.get(name, (None, 0))
+            stands = put if ends > now else None
             if stands != was:
                 return stands
-            self._swapped.pop(name, None)
-            if becomes is not None:
+            if becomes is None:
+                self._swapped.pop(name, None)
+            else:
                 self._swapped[name] = becomes, now + stays
             return becomes
 

@@ -104,6 +104,20 @@ class Swapping(StoreUnderTest):
         assert backend.swap("name", None, None, LONG) is None
         assert backend.swap("other", None, None, LONG) == b"first"
 
+    def test_of_many_whose_time_is_over_none_is_taken_for_another(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        for number in range(150):
+            backend.swap(f"short {number}", None, b"short", SHORT)
+        backend.swap("long", None, b"long", LONG)
+
+        clock.advance(1)
+
+        assert backend.swap("short 7", b"short", b"new", LONG) is None
+        assert backend.swap("short 8", None, b"new", LONG) == b"new"
+        assert backend.swap("long", b"long", b"longer", LONG) == b"longer"
+        assert sorted(backend.swapped(1000)) == [("long", b"longer"), ("short 8", b"new")]
+
     def test_any_bytes_are_kept(self, backend: LockBackend) -> None:
         whole = bytes(range(256)) * 4
 
