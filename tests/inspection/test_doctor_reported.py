@@ -17,6 +17,7 @@ from celery_dlock.settings import Settings
 from tests.inspection.patients import patient
 from tests.services.hostile import PASSWORD
 from tests.services.redis import RedisServer
+from tests.services.until import until
 from tests.workers.conftest import MakeLab, make_lab
 
 __all__ = ["make_lab"]
@@ -70,8 +71,10 @@ def test_nor_has_a_worker_that_is_asked_for_its_configuration(
         "dlock_history": {"url": f"sqlite:///{tmp_path / PASSWORD}"},
     }
     lab = make_lab(config)
+    # Asked again, for a worker is ready before it listens to what is said to all over Redis
     with lab.worker("solo"):
-        said = lab.app.control.inspect(timeout=30, limit=1).conf(with_defaults=True)
+        inspect = lab.app.control.inspect(timeout=5, limit=1)
+        said = until("it is told", lambda: inspect.conf(with_defaults=True))
     (conf,) = said.values()
     assert conf["dlock_url"] == conf["dlock_history"]["url"] == "********"
     assert PASSWORD not in repr(said)

@@ -28,6 +28,7 @@ from tests.services.every_policy import register_every_policy
 from tests.services.lab import Journal, hold_at
 from tests.services.losing import register_losing
 from tests.services.members import register_members
+from tests.services.once import register_once
 from tests.services.payments import register_payments
 from tests.services.provider import register_charging
 from tests.services.third_time import register_third_time
@@ -88,6 +89,7 @@ def register(
     register_losing(app, folder, {**options, **task})
     register_charging(app, folder, {**options, **task})
     register_third_time(app, folder, {**options, **task})
+    register_once(app, folder, {**options, **task})
     register_every_policy(app, folder)
     if options["lock_ttl"] is not None:  # theirs is of their own
         register_members(app, folder)

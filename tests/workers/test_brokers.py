@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from celery import chord
 
+from celery_dlock.runtime import runtime
 from tests.services.brokers import close, left
 from tests.services.lab import Lab
 from tests.services.sites import Site
@@ -82,6 +83,23 @@ def test_all_run_once_and_none_beside_another_when_nobody_holds_them_back(lab: L
     assert done(sent) == [number for number in range(12) for _ in "ab"]
     assert sorted(numbers(lab, "hot-a")) == sorted(numbers(lab, "hot-b")) == list(range(12))
     nothing_is_left(lab, "hot-a", "hot-b")
+
+
+def test_a_unique_task_is_one_message_while_it_lives(lab: Lab) -> None:
+    once = lab.app.tasks["once"]
+    held(lab, "once")
+    first, *others = [once.delay("once", 1) for _ in range(5)]
+    parked(lab, "once", 1)
+
+    others.append(once.delay("once", 1))
+    lab.go("once")
+
+    assert {other.id for other in others} == {first.id}
+    assert done([first]) == [1]
+    until("nothing of it lives", lambda: not runtime(lab.app).backend.swapped())
+    assert done([once.delay("once", 1)]) == [1]
+    assert len(lab.journal.read("once", order="once")) == 2
+    nothing_is_left(lab, "once")
 
 
 def test_a_chord_whose_members_wait_completes(lab: Lab) -> None:
