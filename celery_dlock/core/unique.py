@@ -103,6 +103,11 @@ class UniqueClaim:
     def task_id(self) -> str:
         return task_id_of(self.task)
 
+    @property
+    def retries(self) -> int:
+        """Which attempt of the task it is that lives."""
+        return int(self.task.rsplit(":", 2)[1])
+
     def encode(self) -> bytes:
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         return json.dumps(told, separators=(",", ":")).encode()
@@ -176,9 +181,13 @@ def begun(
     return ended(stands, task_id, now), None
 
 
-def ended(stands: UniqueClaim | None, task_id: str, now: float) -> UniqueClaim | None:
-    """*task_id* has ended: what stands from now on. What another one has is not touched."""
-    if stands is None or stands.task_id != task_id:
+def ended(
+    stands: UniqueClaim | None, task_id: str, now: float, attempt: str = ""
+) -> UniqueClaim | None:
+    """*task_id* has ended: what stands from now on. What another one has is not touched; nor, with
+    the identity of an *attempt* that is over, what a later one has.
+    """
+    if stands is None or stands.task_id != task_id or attempt not in ("", stands.task):
         return stands
     return replace(stands, over=True) if stands.period_ends > now else None
 

@@ -75,9 +75,12 @@ def leave_after_result(
 
 def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retval: Any) -> None:
     """Before the lock goes: whoever comes next finds the claim as it is to be."""
-    if isinstance(retval, Retry):  # the body's, or ours
-        due = seconds_until(execution.task.app, retval.when or 0)
-        unique.waits(due=time.time() + due)
+    if isinstance(retval, Retry):
+        due = time.time() + seconds_until(execution.task.app, retval.when or 0)
+        if execution.hold.lease is None:  # ours: the same attempt comes again
+            unique.waits(due=due)
+        else:
+            unique.retries(due)
         return
     stays = _comes_back(execution, retval) or (isinstance(retval, Reject) and retval.requeue)
     if outcome in (Outcome.DONE, Outcome.OVER) and not stays:

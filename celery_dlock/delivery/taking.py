@@ -186,7 +186,7 @@ def _ask_for_another(
         case Busy():
             return unique.waits()
         case Drop(reason=Reason.DONE):
-            unique.ends()  # a copy: whoever was to say so has died
+            unique.ends(unique.task)  # a copy: whoever was to say so has died
         case Drop() | End() | Same():
             pass
         case _:

@@ -19,7 +19,7 @@ from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.messages.headers import identity, storable
+from celery_dlock.messages.headers import identity, identity_of_next, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import runtime, this_process
 
@@ -97,6 +97,12 @@ class UniqueRun:
         self._at = key
         return self._meet(key, acked=bool(key), heard=due or time.time())
 
+    def retries(self, due: float) -> None:
+        """Its next attempt is published, and *due* then."""
+        if self.concern:
+            self.task = identity_of_next(self.task)
+            self.waits(due=due)
+
     def holds(self, key: str, *, acked: bool) -> str | None:
         """It has the lock at *key*, and its body is next; *acked* if the broker has no message.
 
@@ -125,11 +131,11 @@ class UniqueRun:
         self.concern = other is None
         return None if self.begun else other
 
-    def ends(self) -> None:
-        """Its task has ended."""
+    def ends(self, attempt: str = "") -> None:
+        """Its task has ended, or that *attempt*, which the claim may be of."""
         if self.concern:
             self.concern = False
-            _end(self.claims, self.terms, task_id_of(self.task), self.known)
+            _end(self.claims, self.terms, task_id_of(self.task), self.known, attempt)
 
 
 def end_unique(app: Any, headers: Mapping[str, Any]) -> None:
@@ -140,9 +146,11 @@ def end_unique(app: Any, headers: Mapping[str, Any]) -> None:
         _end(claims, terms, storable(headers["id"]), terms.stands)
 
 
-def _end(claims: UniqueClaims, terms: UniqueTerms, task_id: str, known: bytes | None) -> None:
+def _end(
+    claims: UniqueClaims, terms: UniqueTerms, task_id: str, known: bytes | None, attempt: str = ""
+) -> None:
     try:
-        claims.end(terms.name, task_id, terms.ttl, known)
+        claims.end(terms.name, task_id, terms.ttl, known, attempt)
     except BackendUnavailable as exc:
         _not_told(terms, exc)
 

@@ -120,11 +120,13 @@ class UniqueClaims:
         _, other = self._change(name, task_id, rule, ttl, known)
         return other
 
-    def end(self, name: str, task_id: str, ttl: float, known: bytes | None) -> None:
-        """The task has ended. What another one has is not touched."""
+    def end(
+        self, name: str, task_id: str, ttl: float, known: bytes | None, attempt: str = ""
+    ) -> None:
+        """The task has ended, or that *attempt* of it. What another one has is not touched."""
 
         def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
-            return ended(stands, task_id, self._clock()), None
+            return ended(stands, task_id, self._clock(), attempt), None
 
         self._change(name, task_id, rule, ttl, known)
 

@@ -31,8 +31,8 @@ _DEPENDS = frozenset({"link", "link_error", "chain", "chord", "group_id"})
 #: After these the message may have been sent.
 _UNKNOWN = (OperationalError, OSError, BackendUnavailable, SoftTimeLimitExceeded)
 
-#: Publishes the task under an id with headers, and returns its result.
-Send = Callable[[str, Mapping[str, Any]], Any]
+#: Publishes the task under an id with headers and perhaps other options, and returns its result.
+Send = Callable[..., Any]
 
 
 def call_of(
@@ -110,7 +110,8 @@ class Call:
             return _as(send(self._task_id, headers), duplicate=True)
         if told.publish:  # whose message nobody has seen for too long
             terms = UniqueTerms.of(self._unique, self._name, told.claim.encode())
-            return _as(send(living, terms.header(living, self._task.name)), duplicate=True)
+            headers, retries = terms.header(living, self._task.name), told.claim.retries
+            return _as(send(living, headers, retries=retries), duplicate=True)
         if options.on_duplicate == "raise":
             raise DuplicateTask(self._task.name, living)
         return _as(_result_of_another(self._task, living), duplicate=True)

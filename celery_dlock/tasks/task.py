@@ -171,9 +171,9 @@ class LockedTask(Task):  # type: ignore[misc]
         if call is None:
             return self._publish(publish, task_id, producer, options)
 
-        def send(task_id: str, headers: Mapping[str, Any]) -> Any:
+        def send(task_id: str, headers: Mapping[str, Any], **more: Any) -> Any:
             told = {**(options.get("headers") or {}), **headers}
-            return self._publish(publish, task_id, producer, {**options, "headers": told})
+            return self._publish(publish, task_id, producer, {**options, "headers": told, **more})
 
         return call.publish(send)
 

@@ -511,6 +511,51 @@ def test_what_was_only_late_and_comes_twice_runs_once(
     assert claims(desk, report) is None
 
 
+def test_a_retry_that_is_lost_is_published_again_as_that_attempt(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def once_more(task: Any) -> str:
+        if not task.request.retries:
+            raise task.retry(countdown=0)
+        return f"attempt {task.request.retries}"
+
+    report = make("done", once_more)
+    first = report.delay(1)
+    desk.deliver()
+    desk.take()  # and lose
+
+    monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
+    again = report.delay(1)
+
+    assert again.id == first.id
+    assert desk.deliver_all() == 1
+    assert (runs, again.get()) == ([1, 1], "attempt 1")
+    assert claims(desk, report) is None
+
+
+def test_a_copy_of_an_attempt_that_is_over_leaves_the_next_one_its_claim(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    def once_more(task: Any) -> None:
+        if not task.request.retries:
+            raise task.retry(countdown=0)
+
+    report = make("done", once_more)
+    first = report.delay(1)
+    message = desk.deliver()
+    retry = desk.take()
+    assert retry is not None
+
+    report.apply_async((1,), task_id=first.id, headers={UNIQUE: message.headers[UNIQUE]})
+    desk.deliver()
+
+    assert len(desk.happened(Dropped)) == 1
+    assert report.delay(1).id == first.id
+    desk.run(retry)
+    assert runs == [1, 1]
+    assert claims(desk, report) is None
+
+
 @pytest.mark.parametrize("acks_late", [True, False])
 def test_a_claim_of_a_run_whose_worker_died(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, acks_late: bool
