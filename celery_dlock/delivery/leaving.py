@@ -45,9 +45,9 @@ def leave_after_result(
     if not isinstance(execution, Execution):
         end = failed(let_go=lets_go(task))
         outcome = _outcome(state, retval, end, eager=False, queues=True)
+        _leave_turn(task, outcome)
         if outcome is Outcome.DONE and state != states.RETRY:
             end_unique(task.app, vars(task.request))
-        _leave_turn(task, outcome)
         return
     if isinstance(retval, TaskPredicate):
         # It holds the tracer's frame, which holds it, and with it 400 kB of copied code: a cycle
@@ -60,9 +60,9 @@ def leave_after_result(
     if execution.final:
         outcome = Outcome.DONE
     successor = _successor(execution, retval) if state == states.RETRY else None
-    if execution.unique is not None:
-        _tell_unique(execution.unique, execution, outcome, retval)
     try:
+        if execution.unique is not None:
+            _tell_unique(execution.unique, execution, outcome, retval)
         execution.hold.give_back(outcome, successor=successor)
     except BaseException:
         # A soft time limit strikes once, and can strike here: Celery would only log it.

@@ -138,14 +138,14 @@ class Call:
         return result
 
     def _claim(self) -> UniqueClaim:
-        now, app = time.time(), self._task.app
+        now, app, period = time.time(), self._task.app, self._unique.options.period
         due = self._options.get("eta") or self._options.get("countdown") or 0
         return UniqueClaim(
             task=f"{storable(self._task_id)}:0:0",
             name=self._task.name,
             where=this_process(),
             heard=now + seconds_until(app, due),
-            period_ends=now + (self._unique.options.period or 0.0),
+            period_ends=now + period if period else 0.0,
         )
 
 

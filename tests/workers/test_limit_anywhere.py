@@ -13,13 +13,15 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock import FullJitter, LockedTask, Policy, Queue, Reschedule, StaleFencingToken, lock
-from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking
+from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking, unique
 from celery_dlock.locks import hold
+from celery_dlock.locks import unique as claims
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 from tests.services.instants import struck
 
 FILES = {m.__file__ for m in (carry_out, execution, hold, leaving, plan, publish, taking)}
+UNIQUE = FILES | {unique.__file__, claims.__file__}
 KEYS = ["a", "b"]
 
 pytestmark = pytest.mark.slow
@@ -50,12 +52,14 @@ def runs(desk: Desk, send: Send, deliver: Deliver) -> None:
 
 
 @contextmanager
-def opened(policy: Policy, *, loses: bool) -> Iterator[tuple[Desk, Ran, LockedTask]]:
+def opened(
+    policy: Policy, *, loses: bool, **options: Any
+) -> Iterator[tuple[Desk, Ran, LockedTask]]:
     """A desk with a task that, if it *loses* its lock, does so in its first run."""
     with open_desk() as desk:
         ran: Ran = []
 
-        @desk.locked(KEYS, name="charge", on_contention=policy, acks_late=True)
+        @desk.locked(KEYS, name="charge", on_contention=policy, acks_late=True, **options)
         def charge() -> None:
             ran.append(1)
             if loses and len(ran) == 1:
@@ -102,14 +106,49 @@ def _struck_at(number: int, scenario: Scenario, policy: Policy, *, loses: bool) 
             assert len(ran) == before
         else:
             assert results[0].state == "SUCCESS"
-
-        @desk.locked("other", name="other")
-        def other() -> None: ...
-
-        # What a limit has left held in the dispatch of a signal goes when the thread has another
-        other.delay()
-        desk.deliver()
-        for key in KEYS:
-            left = runtime(desk.app).backend.peek(key)
-            assert (left.holders, left.grants, left.waiting) == ((), (), ())
+        nothing_is_left(desk)
         return strikes[0]
+
+
+def nothing_is_left(desk: Desk) -> None:
+    """What a limit has left held in the dispatch of a signal goes when the thread has another."""
+
+    @desk.locked("other", name="other")
+    def other() -> None: ...
+
+    other.delay()
+    desk.deliver()
+    for key in KEYS:
+        left = runtime(desk.app).backend.peek(key)
+        assert (left.holders, left.grants, left.waiting) == ((), (), ())
+
+
+@pytest.mark.parametrize("until", ["done", "start"])
+def test_at_whatever_instant_it_strikes_no_unique_task_blocks_its_calls(
+    until: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
+    instants = 0
+    while _unique_struck_at(instants + 1, until):
+        instants += 1
+    assert instants > 50
+
+
+def _unique_struck_at(number: int, until: str) -> bool:
+    with opened(Queue(), loses=False, unique=until) as (desk, ran, charge):
+        charge.delay()
+        message = desk.take()
+        assert message is not None
+        strikes = struck(lambda: desk.run(message), number, UNIQUE, SoftTimeLimitExceeded)
+        desk.deliver_all()
+        nothing_is_left(desk)
+
+        # What is said of one that has ended is published under its id, and dropped
+        for _ in range(2):
+            charge.delay()
+            desk.deliver_all()
+        before = len(ran)
+        assert not charge.delay().is_duplicate
+        desk.deliver_all()
+        assert len(ran) == before + 1
+        return strikes
