@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_dlock.core.state import (
+    COOLING,
     Cause,
     Claim,
     Dead,
@@ -35,12 +36,20 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
     ends, frees = now + claim.ttl, now + claim.ttl + claim.lock_delay
     holder = Holder(
         *(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees),
-        *(claim.name, claim.where),
+        *(claim.name, claim.where, now + claim.cooldown if claim.cooldown else 0),
     )
     state = replace(state, holders=(*state.holders, holder))
     if claim.keep:  # its own shadow: what runs again should this run be lost
         state = insert(state, claim, now, state.first - 1, None)
     return state, Run(slot, token)
+
+
+def cool(state: KeyState, gone: Holder, now: int) -> KeyState:
+    """Keep the slot closed that *gone* had, for as long as it is to cool down."""
+    if gone.cools <= now:
+        return state
+    turn = Grant(f"{COOLING}{gone.nonce}", gone.mode, gone.limit, False, 0, gone.cools)
+    return replace(state, grants=(*state.grants, turn))
 
 
 def insert(state: KeyState, claim: Claim, now: int, rank: int, expires: int | None) -> KeyState:

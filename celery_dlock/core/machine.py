@@ -33,6 +33,7 @@ from dataclasses import replace
 from celery_dlock.core.edits import (
     backlog,
     carried,
+    cool,
     count_lost,
     drop_entry,
     drop_grant,
@@ -102,6 +103,7 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     left = mine is not None or (claim.again and _may_have_left(state, claim, outcome))
     if mine is not None:
         state = replace(state, holders=tuple(h for h in state.holders if h is not mine))
+        state = cool(state, mine, now) if claim.begun else state
     state = _conclude(drop_expired(state, now), claim, outcome, held=mine is not None, now=now)
     if mine is not None and claim.successor:
         state = reserve(state, claim, now)
@@ -267,4 +269,6 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
 
 def _busy(state: KeyState, now: int) -> Busy:
     holder = min(state.holders, key=lambda h: h.expires, default=None)
-    return Busy(holder, max(0, holder.expires - now) if holder else 0, backlog(state))
+    opens = min((g.due for g in state.grants if g.cools), default=now)
+    ends = opens if holder is None else holder.expires
+    return Busy(holder, max(0, ends - now), backlog(state))

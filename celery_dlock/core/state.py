@@ -16,6 +16,9 @@ WINDOW = 32
 #: may well have a backlog of minutes, but hardly a worker for it after that.
 WAKES_RESERVED = 7
 
+#: What the turn is called that keeps a slot closed while it cools down; no task is called so.
+COOLING = "cooling|"
+
 #: Nor does one that was handed back for so long: every worker sweeps within seconds, so there is
 #: none of its broker.
 STRANGER_RESERVED = 45_000_000
@@ -81,7 +84,8 @@ class Claim:
     ``task`` identifies what waits or finishes (``task_id:retries:nesting``); ``nonce`` is new for
     each delivery, so a duplicate is never taken for the owner. ``patience`` is how long a
     place is kept, ``lock_delay`` how long an expired lease keeps the next holder out, ``done_ttl``
-    how long a finished task is remembered (0: not at all).
+    how long a finished task is remembered (0: not at all). For ``cooldown`` after it was granted
+    its slot stays closed, whatever becomes of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
@@ -94,6 +98,7 @@ class Claim:
 
     Of a claim that leaves: ``successor`` is the task for which the key stays reserved, for as long
     as its ``patience``; ``again`` says that it may have left before, and did not hear the answer.
+    If no body has ``begun`` under it, or a person takes it away, nothing cools down.
     """
 
     key: str
@@ -106,6 +111,7 @@ class Claim:
     patience: int = 0
     lock_delay: int = 0
     done_ttl: int = 0
+    cooldown: int = 0
     gives_up: int = 0
     max_waiting: int = 0
     drop_oldest: bool = False
@@ -113,6 +119,7 @@ class Claim:
     ordered: bool = False
     successor: str = ""
     again: bool = False
+    begun: bool = True
     name: str = ""
     where: str = ""
 
@@ -128,7 +135,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A granted claim. ``expires`` ends its right; ``frees``, later by the lock delay, its hold."""
+    """A granted claim. ``expires`` ends its right; ``frees``, later by the lock delay, its hold.
+
+    Until ``cools`` its slot stays closed when it is gone (0: not at all).
+    """
 
     task: str
     nonce: str
@@ -141,6 +151,7 @@ class Holder:
     frees: int
     name: str = ""
     where: str = ""
+    cools: int = 0
 
     @property
     def owner(self) -> str:
@@ -155,8 +166,9 @@ class Grant:
     A parked task is woken again whenever ``due`` has passed, for ever: a broker outage must not
     kill it; from ``gives_up`` on, to its end. ``woken`` counts the wakes that nobody answered, and
     ``handed_back`` is since when it is only found by workers of another broker. A place is not
-    woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that is
-    bringing an ending about, so that no second one does.
+    woken at all; its grant is dropped when ``due`` has passed. So is that of a slot which cools
+    down, and which is nobody's turn. *taker* is the delivery that is bringing an ending about, so
+    that no second one does.
     """
 
     task: str
@@ -170,6 +182,11 @@ class Grant:
     gives_up: int | None = None
     handed_back: int | None = None
     ordered: bool = False
+
+    @property
+    def cools(self) -> bool:
+        """Whether it is nobody's, and only keeps a slot closed until it is ``due``."""
+        return self.task.startswith(COOLING)
 
     @property
     def unanswered(self) -> bool:
@@ -268,8 +285,8 @@ class Park:
 class Busy:
     """Held or reserved by another; ``holder`` is ``None`` when it is only reserved.
 
-    ``left`` is what remains of the holder's lease, ``parked`` how many messages wait; ``full``
-    says that they are as many as may wait.
+    ``left`` is what remains of the holder's lease, or for how long the key cools down; ``parked``
+    is how many messages wait, and ``full`` says that they are as many as may wait.
     """
 
     holder: Holder | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_dlock.core.edits import backlog, count_lost, drop_entry, free, to_grant
+from celery_dlock.core.edits import backlog, cool, count_lost, drop_entry, free, to_grant
 from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
 
 #: An unanswered wake is repeated after this long; each repetition doubles it, up to the last.
@@ -40,6 +40,7 @@ def drop_expired(state: KeyState, now: int) -> KeyState:
     for holder in state.holders:
         if holder.frees <= now:
             state = count_lost(state, holder.task)
+            state = cool(state, holder, now)
     holders = tuple(h for h in state.holders if h.frees > now)
     grants = tuple(g for g in state.grants if g.parked or g.due > now)
     if len(holders) == len(state.holders) and len(grants) == len(state.grants):

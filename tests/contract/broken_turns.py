@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.operations import Operation
-from celery_dlock.core.state import Grant, KeyState
+from celery_dlock.core.state import Grant, Holder, KeyState
 from celery_dlock.stores.base import Reply, Swept
 from tests.contract.broken import Broken
 
@@ -70,6 +70,62 @@ class IsPatientAnew(_AltersTurns):
 
     def turn(self, grant: Grant) -> Grant:
         return replace(grant, gives_up=grant.gives_up and grant.gives_up + 1)
+
+
+class ForgetsWhatCoolsDown(_AltersTurns):
+    """Opens the slot as soon as its holder has left."""
+
+    noticed_by = "test_a_slot_that_is_left_early_opens_when_it_has_cooled_down[done]"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, due=0) if grant.cools else grant
+
+
+class CoolsForAMomentTooLong(_AltersTurns):
+    noticed_by = "test_who_waits_is_woken_when_it_has_cooled_down"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, due=grant.due + 1) if grant.cools else grant
+
+
+class _AltersHolders(Broken):
+    """Reads each holder in another way than it was written."""
+
+    noticed_by = ""
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        return holder
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        return replace(state, holders=tuple(self.holder(h, now) for h in state.holders))
+
+
+class OpensWhenItsHolderDies(_AltersHolders):
+    noticed_by = "test_a_holder_that_dies_leaves_its_slot_closed"
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        return replace(holder, cools=0) if holder.frees <= now else holder
+
+
+class CoolsFromWhenItIsLeft(_AltersHolders):
+    noticed_by = "test_a_slot_that_is_left_early_opens_when_it_has_cooled_down[over]"
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        return replace(holder, cools=holder.cools and now + holder.cools - holder.since)
+
+
+class DoesNotCoolForOthers(_AltersHolders):
+    """Forgets it unless whoever gives the key back knows of it."""
+
+    noticed_by = "test_whoever_gives_back_for_the_holder_need_not_know_of_it"
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        self._cools = operation.claim.cooldown > 0
+        return super()._load(operation, now)
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        return holder if self._cools else replace(holder, cools=0)
 
 
 class DoesNotCountItsCalls(Broken):

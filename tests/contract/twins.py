@@ -48,6 +48,7 @@ claims = st.builds(
     patience=_seconds,
     lock_delay=st.sampled_from([0, 0, 0, 2 * SECOND]),
     done_ttl=st.sampled_from([0, 3 * SECOND]),
+    cooldown=st.sampled_from([0, 0, 0, 2 * SECOND, 6 * SECOND]),
     gives_up=st.sampled_from([0, 0, 0, 2 * SECOND, 5 * SECOND, DAY]),
     max_waiting=st.sampled_from([0, 0, 0, 1, 2]),
     drop_oldest=st.booleans(),
@@ -55,6 +56,7 @@ claims = st.builds(
     ordered=st.sampled_from([False, False, True]),
     successor=st.sampled_from(["", "", "", "c", "d"]),
     again=st.booleans(),
+    begun=st.sampled_from([True, True, False]),
 )
 
 _messages = st.none() | st.binary(min_size=1, max_size=8)

@@ -165,6 +165,15 @@ def check_patience(before: KeyState, after: KeyState) -> None:
             require(entry.gives_up == turn.gives_up, "P who waits on is as patient", entry)
 
 
+def check_cooling(before: KeyState, after: KeyState) -> None:
+    """Check that who is gone leaves its slot closed that has not cooled down."""
+    stay = {(h.task, h.token) for h in after.holders}
+    gone = [h for h in before.holders if h.cools > 0 and (h.task, h.token) not in stay]
+    cooled = [g for g in before.grants if g.cools and g.due > 0]
+    cools = [g for g in after.grants if g.cools and g.due > 0]
+    require(len(cools) == len(gone) + len(cooled), "S9 a slot cools down", (before, after))
+
+
 def fits(state: KeyState, entry: Waiting) -> bool:
     """Whether *entry* could hold the key beside all holders and grants."""
     taken: list[Holder | Grant] = [*state.holders]

@@ -75,5 +75,6 @@ class Config:
     early_ack: bool = False
     shared_ack: bool = False
     lock_delay: bool = False
+    cooldown: bool = False
     most_lost: int = 0
     most_calls: int = 0

@@ -79,6 +79,10 @@ QUICK = (
     *(Config(f"{name}; 3 tasks", tasks) for name, tasks in TRIPLES.items()),
     *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SLOTS.items()),
     *(Config(f"{name}; 2 tasks, 1 fault", tasks, faults=1) for name, tasks in PAIRS.items()),
+    *(
+        Config(f"{name}; a cooldown, 2 tasks, 1 fault", PAIRS[name], faults=1, cooldown=True)
+        for name in ("queue", "queue and reschedule", "two slots")
+    ),
     *keeping.QUICK,
 )
 SLOW = (
@@ -100,6 +104,8 @@ SLOW = (
     Config("queue; early, 3 tasks, 1 fault", TRIPLES["queue"], faults=1, early_ack=True),
     Config("all ways; early, 1 fault", (QUEUE, PLACE, NOT), faults=1, early_ack=True),
     Config("a lock delay; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, lock_delay=True),
+    Config("a cooldown; 3 tasks, 1 fault", (QUEUE, PLACE, NOT), faults=1, cooldown=True),
+    Config("a cooldown; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, cooldown=True),
     *keeping.SLOW,
 )
 FULL = (

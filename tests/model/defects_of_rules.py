@@ -16,6 +16,7 @@ THREE = Config("three that queue", (Q, Q, Q))
 PLACES = Config("two places, 1 fault", (P, P), faults=1)
 SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
 CRASHES, COPIES = frozenset({CRASH}), frozenset({LEASE, REDELIVER})
+COOLS = Config("a cooldown, 1 fault", (Q, Q), faults=1, cooldown=True)
 DEPLOY = Config("a limit that shrinks", (SHRINKING, SHRINKING, SHRINKING), workers=3)
 
 
@@ -48,6 +49,23 @@ RULES = (
         "if g.parked and g.due <= now and not g.woken",
         "L",
         module=turns,
+    ),
+    Defect(
+        "a holder that dies leaves its slot open",
+        "drop_expired",
+        "state = cool(state, holder, now)",
+        "pass",
+        "S9",
+        COOLS,
+        turns,
+    ),
+    Defect(
+        "a holder that leaves early leaves its slot open",
+        "leave",
+        "state = cool(state, mine, now) if claim.begun else state",
+        "pass",
+        "S9",
+        COOLS,
     ),
     Defect(
         "whose turn is called is forgotten",

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from celery_dlock.core import machine
 from celery_dlock.core.operations import Cancel, DeadLetter, HandBack, Operation, Reap, Replay
 from celery_dlock.core.state import (
+    COOLING,
     STRANGER_RESERVED,
     WAKES_RESERVED,
     Cause,
@@ -66,8 +68,14 @@ class Op(NamedTuple):
 def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState:
     """The normal form of *state*, with counts up to the given ones."""
     holders = map(_holder, state.holders)
+    cooling = count()
     waiting = tuple(_waiting(w, n) for n, w in enumerate(state.waiting, 1))
-    grants = (_grant(g, most_calls) for g in state.grants)
+    grants = (
+        replace(g, task=f"{COOLING}{next(cooling)}", due=when(g.due))
+        if g.cools
+        else _grant(g, most_calls)
+        for g in sorted(state.grants, key=lambda g: g.due)
+    )
     return replace(
         state,
         holders=tuple(sorted(holders, key=lambda h: (h.slot, h.task, h.nonce))),
@@ -81,10 +89,10 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
 
 
 def _holder(h: Holder) -> Holder:
-    expires, frees = when(h.expires), when(h.frees)
-    if (h.since, h.expires, h.frees) == (NOW, expires, frees):
+    expires, frees, cools = when(h.expires), when(h.frees), when(h.cools)
+    if (h.since, h.expires, h.frees, h.cools) == (NOW, expires, frees, cools):
         return h
-    return Holder(h.task, h.nonce, h.mode, h.limit, h.slot, h.token, NOW, expires, frees)
+    return replace(h, since=NOW, expires=expires, frees=frees, cools=cools)
 
 
 def _waiting(w: Waiting, rank: int) -> Waiting:
@@ -235,6 +243,7 @@ class Keys:
         if settles:
             checks.check_after(after)
             checks.check_patience(before, after)
+            checks.check_cooling(before, after)
         wakes = tuple(turn.task for turn in step.wakes)
         turns, ended = _turns(before, step.state)
         dead = tuple(int(d.task[1:]) for d in step.state.dead)
@@ -253,7 +262,7 @@ def _loaded(state: KeyState, task: str) -> KeyState:
 
 def _turns(before: KeyState, after: KeyState) -> tuple[tuple[str, ...], tuple[str, ...]]:
     had = {h.task for h in before.holders} | {g.task for g in before.grants}
-    called = [g for g in after.grants if g.task not in had]
+    called = [g for g in after.grants if g.task not in had and not g.cools]
     holders = [h.task for h in after.holders if h.task not in had]
     return (
         (*holders, *(g.task for g in called if g.ending is None)),

@@ -48,6 +48,9 @@ def _leases(model: Model, world: World, state: KeyState) -> Iterator[Next]:
         elif holder.frees > NOW:
             key = model.keys.altered(world.key, ("frees", at), partial(_freed, at))
             yield f"lock delay of {holder.task} ends", 0, world._replace(key=key)
+        if holder.cools > NOW:
+            key = model.keys.altered(world.key, ("cools", at), partial(_cooled, at))
+            yield f"the slot of {holder.task} has cooled down", 0, world._replace(key=key)
 
 
 def _ended(model: Model, at: int, state: KeyState) -> KeyState:
@@ -60,6 +63,10 @@ def _freed(at: int, state: KeyState) -> KeyState:
     return _with_holder(state, at, replace(state.holders[at], frees=NOW))
 
 
+def _cooled(at: int, state: KeyState) -> KeyState:
+    return _with_holder(state, at, replace(state.holders[at], cools=NOW))
+
+
 def _with_holder(state: KeyState, at: int, holder: Holder) -> KeyState:
     return replace(state, holders=(*state.holders[:at], holder, *state.holders[at + 1 :]))
 
@@ -70,6 +77,9 @@ def _calls(model: Model, world: World, state: KeyState) -> Iterator[Next]:
             continue
         passed = model.keys.altered(world.key, ("due", at), partial(_overdue, at))
         after = world._replace(key=passed)
+        if grant.cools:
+            yield "a slot has cooled down", 0, after
+            continue
         label = f"grant of {grant.task} is overdue"
         kind = OVERDUE if grant.parked else LATE
         busy = model.concluding(world, grant)
@@ -123,6 +133,8 @@ def _turn_gave_up(at: int, state: KeyState) -> KeyState:
 def _in_vain(model: Model, world: World, state: KeyState) -> Iterator[Next]:
     """Nobody has come to a turn for long, and may come yet."""
     for at, turn in enumerate(state.grants):
+        if turn.cools:
+            continue
         spec = model.config.tasks[model.names[turn.task]]
         if turn.parked and turn.ending is None and not turn.unanswered:
             if spec.unanswered:

@@ -158,6 +158,7 @@ class Model:
                 patience=1,
                 lock_delay=int(self.config.lock_delay),
                 done_ttl=1,
+                cooldown=int(self.config.cooldown),
                 gives_up=int(spec.gives_up),
                 max_waiting=spec.max_waiting,
                 drop_oldest=spec.replaces,

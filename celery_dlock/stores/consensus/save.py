@@ -209,7 +209,7 @@ def taken_free(claim: Claim, row: Name, now: int) -> Commit | None:
 
     ``None`` unless it is to run at once, and to leave no more.
     """
-    if claim.keep or claim.wait is WaitMode.ENQUEUE:
+    if claim.keep or claim.cooldown or claim.wait is WaitMode.ENQUEUE:
         return None
     return Commit(
         _version_row(claim),
@@ -225,7 +225,7 @@ def left_alone(
     claim: Claim, row: Name, outcome: Outcome, version_row: Row, now: int
 ) -> Commit | None:
     """What *claim*, alone on its key with *row* and *version_row*, commits if nothing stays."""
-    if claim.successor or outcome not in (Outcome.DONE, Outcome.OVER):
+    if claim.successor or claim.cooldown or outcome not in (Outcome.DONE, Outcome.OVER):
         return None
     commit = Commit(_version_row(claim), version_row, None, delete={row})
     if outcome is Outcome.DONE and claim.done_ttl:

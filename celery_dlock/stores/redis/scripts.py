@@ -24,7 +24,15 @@ from celery_dlock.core.operations import (
     Reap,
     Replay,
 )
-from celery_dlock.core.state import STRANGER_RESERVED, WAKES_RESERVED, WINDOW, Cause, Ending, Mode
+from celery_dlock.core.state import (
+    COOLING,
+    STRANGER_RESERVED,
+    WAKES_RESERVED,
+    WINDOW,
+    Cause,
+    Ending,
+    Mode,
+)
 from celery_dlock.core.turns import UNATTENDED, WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
 from celery_dlock.core.upkeep import WAKE_ELSEWHERE, WAKES_BEFORE_DEAD
 from celery_dlock.stores.change import REMEMBER_LOST
@@ -44,6 +52,7 @@ local UNATTENDED = {UNATTENDED}
 local WAKES_RESERVED, STRANGER_RESERVED = {WAKES_RESERVED}, {STRANGER_RESERVED}
 local REMEMBER_LOST = {REMEMBER_LOST}
 local EXCLUSIVE, SHARED = '{MODE_CODES[Mode.EXCLUSIVE]}', '{MODE_CODES[Mode.SHARED]}'
+local COOLING = '{COOLING}'
 local TIMED_OUT = '{ENDING_CODES[Ending.TIMED_OUT]}'
 local DROPPED = '{ENDING_CODES[Ending.DROPPED]}'
 local REVOKED = '{ENDING_CODES[Ending.REVOKED]}'

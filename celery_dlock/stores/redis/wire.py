@@ -155,7 +155,8 @@ def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False)
     c = claim
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
-        f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d}"
+        f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
+        f"{c.cooldown}"
     )
     if named and (c.name or c.where):
         terms += f";{c.name};{c.where}"
@@ -163,11 +164,11 @@ def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False)
 
 
 def leave_arguments(claim: Claim, outcome: Outcome, message: bytes | None) -> list[bytes]:
-    """What most have not is left out: a successor, and that they ask again."""
+    """What most have not is left out: a successor, that they ask again, that no body has begun."""
     args = [*claim_arguments(claim, message), outcome.value.encode()]
-    if claim.successor or claim.again:
+    if claim.successor or claim.again or not claim.begun:
         args += [claim.successor.encode(), b"1" if claim.again else b""]
-    return args
+    return args if claim.begun else [*args, b"1"]
 
 
 def reply(operation: Operation[Any], answer: Any) -> Reply[Any]:
@@ -322,9 +323,10 @@ def _ending(code: bytes | None) -> Ending | None:
 
 def _holder(row: Sequence[Any]) -> Holder:
     task, nonce, mode, *rest = row
-    numbers, who = rest[:6], rest[6:]  # a node of a Redlock does not know who it is
-    named = (each.decode() if isinstance(each, bytes) else "" for each in who)
-    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers, *named))
+    numbers, who, cools = rest[:6], rest[6:8], rest[8:]  # of a node of a Redlock only the numbers
+    named = [each.decode() if isinstance(each, bytes) else "" for each in who] or ["", ""]
+    latest = [each or 0 for each in cools]
+    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers, *named, *latest))
 
 
 def _grant(row: Sequence[Any]) -> Grant:

@@ -6,6 +6,7 @@ commits them: atomically, durably as far as it promises, and for each key apart.
 
 from __future__ import annotations
 
+from celery_dlock.testing.contract.cooling import Cooling
 from celery_dlock.testing.contract.crowd import Crowd
 from celery_dlock.testing.contract.dead_letters import DeadLetters, Replaying
 from celery_dlock.testing.contract.ending import Endings, Revoking
@@ -27,6 +28,7 @@ class LockBackendContract(
     Tokens,
     Renewal,
     Sharing,
+    Cooling,
     QueueingTests,
     Endings,
     Unanswered,

@@ -3,7 +3,8 @@
 -- It is what the rules come to. Nobody waits or is woken, so once its claim is gone expire() and
 -- settle() find nothing, forget() has but its lost runs to forget, and save() deletes the state.
 -- What counts lost runs, puts a message back or keeps the key for a successor is left to the rules;
--- so is a task that was done before, whose memory is not to be made longer.
+-- so is a task that was done before, whose memory is not to be made longer, and a key that may have
+-- to cool down.
 
 do
   local outcome, successor = ARGV[6], ARGV[7] or ''
@@ -15,6 +16,7 @@ do
     local holders, grants, _, _, _, queued = unpack(parts)
     if #holders ~= 1 or #grants > 0 or queued then return false end
     local task, nonce = unpack(holders[1])
+    if (holders[1][12] or 0) ~= 0 then return false end
     return task == claim.task and nonce == claim.nonce and redis.call('EXISTS', DONE) == 0
   end
 

@@ -55,7 +55,7 @@ if parts then
     parts[2], parts[1] = {}, {
       {
         claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees,
-        claim.name, claim.where,
+        claim.name, claim.where, cools(claim, now),
       },
     }
     write_simple(parts, frees)

@@ -15,6 +15,11 @@ local function keep_if(list, condition)
   return kept
 end
 
+-- Whether a turn is nobody's, and only keeps a slot closed until it is due.
+local function is_cooling(grant)
+  return string.sub(grant.task, 1, #COOLING) == COOLING
+end
+
 -- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take.
 local function reserves(grant)
   if grant.ending then return false end
@@ -133,6 +138,15 @@ local function to_dead_letter(state, task, turn, cause, now, message)
   leave_queue(state, task)
 end
 
+-- Keep the slot closed of a holder that is gone, for as long as it is to cool down.
+local function cool(state, gone, now)
+  if (gone.cools or 0) <= now then return end
+  state.grants[#state.grants + 1] = {
+    task = COOLING .. gone.nonce, mode = gone.mode, limit = gone.limit, parked = false,
+    woken = 0, due = gone.cools, ending = false, taker = '',
+  }
+end
+
 -- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
 -- than this claim and left its message with the store.
 local function reserve(state, claim, now)
@@ -193,11 +207,14 @@ local function backlog(state)
 end
 
 local function busy(state, now, full)
-  local holder
+  local holder, opens
   for _, other in ipairs(state.holders) do
     if not holder or other.expires < holder.expires then holder = other end
   end
-  local left = holder and math.max(0, holder.expires - now) or 0
+  for _, grant in ipairs(state.grants) do
+    if is_cooling(grant) then opens = math.min(opens or grant.due, grant.due) end
+  end
+  local left = math.max(0, (holder and holder.expires or opens or now) - now)
   return {'busy', holder and to_row(holder, HOLDER) or false, left, backlog(state), full and 1 or 0}
 end
 
@@ -219,7 +236,7 @@ local function hold(state, claim, now, message)
     task = claim.task, nonce = claim.nonce, mode = claim.mode, limit = claim.limit,
     slot = slot, token = token, since = now,
     expires = expires, frees = expires + claim.lock_delay,
-    name = claim.name, where = claim.where,
+    name = claim.name, where = claim.where, cools = cools(claim, now),
   }
   if claim.keep then  -- its own shadow: what runs again should this run be lost
     insert(state, claim, now, before_all(state), nil, message or claim.message)

@@ -26,10 +26,11 @@ do
     end
     local holder = {
       claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees,
-      claim.name, claim.where,
+      claim.name, claim.where, cools(claim, now),
     }
     local state = cmsgpack.pack({{holder}, {}, 0, 0, false, false, 0})
-    redis.call('SET', STATE, state, 'PX', milliseconds(frees - now + DAY))
+    local stays = math.max(frees - now, claim.cooldown) + DAY
+    redis.call('SET', STATE, state, 'PX', milliseconds(stays))
     return redis.status_reply('run ' .. integer(token))
   end
 end

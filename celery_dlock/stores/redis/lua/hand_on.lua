@@ -2,7 +2,8 @@
 --
 -- It is what the rules come to. Of the one who leaves there are but its lost runs to forget; the
 -- first is the only one to be let in, and woken for the first time. Who has a place is left to the
--- rules, and so is who asks again: its wakes may have been lost.
+-- rules, and so are who asks again, for its wakes may have been lost, and a key that may have to
+-- cool down.
 
 local parts = simple_state()
 if parts then
@@ -13,6 +14,7 @@ if parts then
     if #parts[1] ~= 1 or #parts[2] > 0 then return false end
     if outcome ~= 'done' and outcome ~= 'over' or ARGV[7] then return false end
     local task, nonce, _, _, _, _, _, _, frees = unpack(parts[1][1])
+    if (parts[1][1][12] or 0) ~= 0 then return false end
     return task == claim.task and nonce == claim.nonce and frees > now
       and are_patient(parts, math.max(frees, now + WAKE_AGAIN_FIRST))
       and redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES, task) == 0

@@ -22,6 +22,7 @@ local ROUNDS = 32
 
 local HOLDER = {
   'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees', 'name', 'where',
+  'cools',
 }
 local GRANT = {
   'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
@@ -97,7 +98,9 @@ local function lifetime(state, now)
     if grant.parked then return nil end
     latest = math.max(latest, grant.due)
   end
-  for _, holder in ipairs(state.holders) do latest = math.max(latest, holder.frees) end
+  for _, holder in ipairs(state.holders) do
+    latest = math.max(latest, holder.frees, holder.cools or 0)
+  end
   return math.max(0, latest - now) + DAY
 end
 
@@ -238,7 +241,7 @@ local function load_for(claim, now, successor)
   local state = load_state(claim.task, now)
   local horizon = now + math.max(WAKE_AGAIN_LAST, claim.patience, claim.ttl + claim.lock_delay)
   for _, holder in ipairs(state.holders) do
-    horizon = math.max(horizon, holder.frees + claim.lock_delay)
+    horizon = math.max(horizon, holder.frees + claim.lock_delay, holder.cools or 0)
   end
   for _, grant in ipairs(state.grants) do horizon = math.max(horizon, grant.due) end
   state.horizon = math.max(horizon, state.latest)

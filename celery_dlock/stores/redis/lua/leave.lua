@@ -1,5 +1,5 @@
 -- A task is through with the key. ARGV[6]: how its delivery ended; ARGV[7]: its successor, if any;
--- ARGV[8]: '1' if it asks again, for it did not hear the answer.
+-- ARGV[8]: '1' if it asks again, for it did not hear the answer; ARGV[9]: '1' if no body has begun.
 
 local now = clock()
 redis.call('HDEL', LOST, '')  -- takes no room, so a server without memory lets all else pass, too
@@ -11,7 +11,10 @@ local mine, position = holder_of(state, claim)
 local again = ARGV[8] == '1'
 local remembered = ARGV[6] == 'done' and claim.done_ttl > 0
 local left = mine or again and (not remembered or state.done)
-if mine then table.remove(state.holders, position) end
+if mine then
+  table.remove(state.holders, position)
+  if ARGV[9] ~= '1' then cool(state, mine, now) end
+end
 drop_expired(state, now)
 conclude(state, claim, ARGV[6], mine ~= nil, now)
 if mine and successor then reserve(state, claim, now) end

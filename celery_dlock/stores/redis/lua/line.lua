@@ -13,6 +13,7 @@ end
 local NONE = 'or none'
 local HOLDER_TYPES = {
   'string', 'string', 'string', 'number', 'number', 'number', 'number', 'number', 'number',
+  false, false, NONE,
 }
 local GRANT_TYPES = {
   'string', 'string', 'number', 'boolean', 'number', 'number', false, 'string', NONE, NONE,

@@ -118,6 +118,7 @@ local function drop_expired(state, now)
   state.holders = keep_if(state.holders, function(holder)
     if holder.frees > now then return true end
     count_lost(holder.task, now)
+    cool(state, holder, now)
   end)
   state.grants = keep_if(state.grants, function(grant) return grant.parked or grant.due > now end)
 end
