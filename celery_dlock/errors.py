@@ -33,8 +33,9 @@ class BackendUnavailable(DLockError):
 class LockContended(DLockError):
     """Another task holds the key.
 
-    *holder* is the holder's task id (``None`` when the key is reserved and nobody runs yet),
-    *seconds_left* what remains of its lease at the time of asking.
+    *holder* is the holder's task id (``None`` when the key is reserved and nobody runs yet, or
+    cools down), *seconds_left* what remains at the time of asking: of its lease, or until the key
+    has cooled down.
     """
 
     def __init__(self, key: str, holder: str | None = None, seconds_left: float = 0.0) -> None:
@@ -44,6 +45,8 @@ class LockContended(DLockError):
         self.seconds_left = seconds_left
 
     def __str__(self) -> str:
+        if self.holder is None and self.seconds_left:
+            return f"{self.key!r} cools down for another {self.seconds_left:.1f} s"
         if self.holder is None:
             return f"{self.key!r} is reserved for a task that waits for it"
         return f"{self.key!r} is held by task {self.holder} for another {self.seconds_left:.1f} s"

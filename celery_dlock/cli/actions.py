@@ -33,6 +33,7 @@ from celery_dlock.cli.output import as_json, name, one_line, plain_holder, put, 
 from celery_dlock.cli.show import HOLDING, holding
 from celery_dlock.core.state import Mode
 from celery_dlock.ops import actions
+from celery_dlock.ops.event_text import lasting
 from celery_dlock.ops.overview import Held, KeyDetails, Line, as_stored, line
 from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
@@ -62,7 +63,7 @@ def release(
     yes: bool,
     for_programs: bool,
 ) -> None:
-    """Take KEY from its holder, which is shown first.
+    """Take KEY from its holder, which is shown first; or let it open that cools down.
 
     Exits with 1 when nothing was released, also because the key has changed hands meanwhile.
     """
@@ -73,6 +74,9 @@ def release(
     app = app_of(ctx)
     key = as_stored(app, key)
     found = KeyDetails.of(app, key)
+    if not found.line.holders and (opens := found.line.opens(found.now)) is not None:
+        _open(app, found, opens, yes=yes, for_programs=for_programs)
+        return
     chosen = _chosen(readable(found.line), token, owner)
     if chosen:
         _ask(ctx, found, chosen, all_holders=all_holders, yes=yes, for_programs=for_programs)
@@ -83,6 +87,19 @@ def release(
             released = _released(app, key, holder, say=not for_programs)
             told.append({**plain_holder(holder, found.now), "released": released})
     ctx.exit(0 if all(each["released"] for each in told) else 1)
+
+
+def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_programs: bool) -> None:
+    """Nobody holds it, and nobody gets it before *opens*."""
+    left = lasting((opens - found.now).total_seconds())
+    question = f"Nobody holds {shown(found.line.key)}. It cools down for {left} more: open it now?"
+    _agreed(question, yes=yes, for_programs=for_programs)
+    actions.open_now(app, found.line.key, found.line.cooling)
+    if for_programs:
+        cooling = [each.until for each in found.line.cooling]
+        click.echo(as_json({"key": found.line.key, "holders": [], "opened": cooling}))
+    else:
+        click.echo(f"{shown(found.line.key)} is open")
 
 
 def _ask(

@@ -133,8 +133,7 @@ def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
     if line.unreadable:
         yield [name(line.key), Text("cannot be read", style="red"), *[""] * 6]
     elif not line.holders:
-        who = Text("woken: ") + name(line.woken[0]) if line.woken else Text("nobody")
-        yield [name(line.key), "", who, "", "", "", *queue]
+        yield [name(line.key), "", _nobody(line, now), "", "", "", *queue]
     for number, held in enumerate(line.holders):
         first = number == 0
         yield [
@@ -142,6 +141,16 @@ def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
             *holding(held, now),
             *(queue if first else ("", "")),
         ]
+
+
+def _nobody(line: Line, now: datetime) -> Text:
+    """Whose turn it is where nobody holds the key."""
+    opens = line.opens(now)
+    if line.woken:
+        return Text("woken: ") + name(line.woken[0])
+    if opens is None:
+        return Text("nobody")
+    return Text(f"nobody, for {lasting((opens - now).total_seconds())} more: it cools down")
 
 
 def holding(held: Held, now: datetime) -> list[str | Text]:

@@ -21,8 +21,9 @@ class Contention:
     """What a policy may know.
 
     ``attempt`` counts the refusals before this one, ``waited`` the seconds since the first of
-    them in which there were workers; ``holder`` is ``None`` when the key is only reserved;
-    ``waiting`` counts parked messages, and ``full`` says that no more of them may wait.
+    them in which there were workers; ``holder`` is ``None`` when the key is only reserved, or
+    cools down: then ``opens_in`` says for how many seconds. ``waiting`` counts parked messages, and
+    ``full`` says that no more of them may wait.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Contention:
     holder: HolderInfo | None
     waiting: int
     full: bool = False
+    opens_in: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ from celery_dlock.errors import ConfigurationError, LockContended, LockTimeout
 #: How much longer a place is kept than the next attempt can take to be due: delivery takes time.
 GRACE = 5.0
 
+#: Seconds: some brokers deliver again what a worker keeps for much longer.
+LONGEST_COUNTDOWN = 300.0
+
 OVERFLOWS = ("fail", "drop_oldest", "drop_newest")
 
 #: For a message that the store cannot take: it waits in the broker instead.
@@ -38,13 +41,15 @@ class Fail:
     def decide(self, contention: Contention) -> Decision:
         holder = contention.holder
         if holder is None:
-            return GiveUp(LockContended(contention.key))
+            return GiveUp(LockContended(contention.key, None, contention.opens_in))
         return GiveUp(LockContended(contention.key, holder.task_id, holder.seconds_left))
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
     """Complete at once with a result that names key, holder and since when it holds.
+
+    Where nobody does, because the key cools down, the result has the reason instead.
 
     *then* is for a chain: ``"stop"`` ends it there, its later tasks complete with the same result
     and none of them runs; ``"continue"`` goes on with the result of the skip. A chord counts a
@@ -58,7 +63,9 @@ class Skip:
             raise ConfigurationError(f'then= is "stop" or "continue", got {quoted(self.then)}')
 
     def decide(self, contention: Contention) -> Decision:
-        return Complete(skipped(contention.key, contention.holder), self.then)
+        cools = LockContended(contention.key, None, contention.opens_in)
+        reason = str(cools) if contention.opens_in else None
+        return Complete(skipped(contention.key, contention.holder, reason), self.then)
 
 
 def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> dict[str, Any]:
@@ -76,7 +83,8 @@ def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> d
 class Reschedule:
     """Publish the message again after *backoff*, until *max_attempts* or *max_wait* (seconds).
 
-    The task keeps its id, its ``retries`` and everything that hangs on it. ``None`` means without
+    It comes back when a key that cools down has done so, or after five minutes to look again. The
+    task keeps its id, its ``retries`` and everything that hangs on it. ``None`` means without
     end. It gives up with :exc:`~celery_dlock.LockTimeout`.
     """
 
@@ -99,7 +107,8 @@ class Reschedule:
         too_long = self.max_wait is not None and contention.waited >= self.max_wait
         if too_often or too_long:
             return GiveUp(timed_out(contention))
-        return RunLater(self.backoff.delay(contention.attempt, random.random))
+        opens_in = min(contention.opens_in, LONGEST_COUNTDOWN)
+        return RunLater(opens_in + self.backoff.delay(contention.attempt, random.random))
 
     def patience(self, attempt: int) -> float:
         """A place is kept until the next attempt must have come."""
@@ -112,7 +121,7 @@ def timed_out(contention: Contention) -> LockTimeout:
     return LockTimeout(
         contention.key,
         holder.task_id if holder else None,
-        holder.seconds_left if holder else 0.0,
+        holder.seconds_left if holder else contention.opens_in,
         contention.waited,
     )
 

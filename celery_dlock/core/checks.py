@@ -62,3 +62,12 @@ def check_limit(limit: Any, *, shared: bool) -> None:
         raise ConfigurationError(f"limit= is a number from 1 up, got {quoted(limit)}")
     if shared and limit != 1:
         raise ConfigurationError("shared=True has no limit=: readers run together")
+
+
+def checked_cooldown(cooldown: Any, *, shared: bool) -> float:
+    """*cooldown* in seconds; 0 for none. Raises :exc:`~celery_dlock.ConfigurationError`."""
+    if cooldown is None:
+        return 0.0
+    if shared:
+        raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
+    return duration("cooldown", cooldown)

@@ -52,6 +52,11 @@ def cool(state: KeyState, gone: Holder, now: int) -> KeyState:
     return replace(state, grants=(*state.grants, turn))
 
 
+def opens(state: KeyState) -> int | None:
+    """When the first slot opens that cools down; ``None`` if none does."""
+    return min((g.due for g in state.grants if g.cools), default=None)
+
+
 def insert(state: KeyState, claim: Claim, now: int, rank: int, expires: int | None) -> KeyState:
     """Put *claim*'s task into the queue: parked when *expires* is ``None``, else a place."""
     had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end

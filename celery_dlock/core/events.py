@@ -136,11 +136,12 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The task did not run, because ``holder`` has the key."""
+    """The task did not run, because ``holder`` has the key, or for the ``reason`` that is said."""
 
     subject: Subject
     key: str
     holder: str | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from celery_dlock.core.edits import (
     kept,
     leave_queue,
     messages,
+    opens,
     replace_grant,
     reserve,
     runs_lost,
@@ -269,6 +270,5 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
 
 def _busy(state: KeyState, now: int) -> Busy:
     holder = min(state.holders, key=lambda h: h.expires, default=None)
-    opens = min((g.due for g in state.grants if g.cools), default=now)
-    ends = opens if holder is None else holder.expires
-    return Busy(holder, max(0, ends - now), backlog(state))
+    ends = opens(state) if holder is None else holder.expires
+    return Busy(holder, max(0, (ends or now) - now), backlog(state))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_dlock.core.edits import backlog, cool, count_lost, drop_entry, free, to_grant
+from celery_dlock.core.edits import backlog, cool, count_lost, drop_entry, free, opens, to_grant
 from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
 
 #: An unanswered wake is repeated after this long; each repetition doubles it, up to the last.
@@ -79,9 +79,10 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
 def due(state: KeyState) -> int | None:
     """When a reap has something to do, should nobody come before; ``None`` for never.
 
-    Only keys with messages are ever due: all else expires by being looked at.
+    Only keys with messages are ever due, and those that cool down, of which nothing is to stay: all
+    else expires by being looked at.
     """
-    return min(_instants(state), default=0) if _has_messages(state) else None
+    return min(_instants(state), default=0) if _has_messages(state) else opens(state)
 
 
 def _has_messages(state: KeyState) -> bool:

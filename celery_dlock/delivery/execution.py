@@ -140,6 +140,7 @@ class Execution:
             ttl=self.runtime.lease_time(definition.ttl),
             mode=definition.mode,
             limit=definition.limit,
+            cooldown=int(definition.cooldown * SECOND),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),

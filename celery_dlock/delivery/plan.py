@@ -172,6 +172,7 @@ def contention(known: Known, refused: Refused) -> Contention | None:
         else HolderInfo(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
         waiting=busy.parked,
         full=busy.full,
+        opens_in=busy.left / SECOND if holder is None else 0.0,
     )
 
 
@@ -228,7 +229,8 @@ def _decided(known: Known, error: LockContended, decision: Decision) -> Plan | S
     subject, key = known.subject, error.key
     match decision:
         case Complete():
-            return Finish(decision, events.Skipped(subject, key, error.holder))
+            reason = decision.result.get("reason")
+            return Finish(decision, events.Skipped(subject, key, error.holder, reason))
         case GiveUp(error=LockTimeout() as late):
             return FailWith(late, events.TimedOut(subject, key, known.waited))
         case GiveUp(error=own):
@@ -255,8 +257,10 @@ def _ended(known: Known, key: str, ending: Ending) -> Plan:
         case Ending.REVOKED:
             return Revoke(events.Revoked(subject, key))
         case Ending.DROPPED:
-            result = skipped(key, None, "a newer message took its place in the queue")
-            return Finish(Complete(result), events.Skipped(subject, key, None))
+            why = "a newer message took its place in the queue"
+            return Finish(
+                Complete(skipped(key, None, why)), events.Skipped(subject, key, None, why)
+            )
         case _:
             assert_never(ending)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import Policy, policy_named
-from celery_dlock.core.checks import check_limit, duration
+from celery_dlock.core.checks import check_limit, checked_cooldown, duration
 from celery_dlock.core.keys import Key, Keys, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
@@ -27,7 +27,7 @@ OnLost = Literal["flag", "abort"]
 #: What a task may say of its lock.
 OPTIONS = (
     *("key", "ttl", "on_contention", "limit", "shared", "max_hold", "parents", "on_lost"),
-    "unique",
+    *("unique", "cooldown"),
 )
 
 #: From when on another name is taken for a misspelt one, and one of three letters, of which a wrong
@@ -50,6 +50,7 @@ class Definition:
     parents: KeyTemplate | None
     aborts: bool
     unique: Uniqueness | None
+    cooldown: float
 
     @classmethod
     def of(
@@ -67,6 +68,7 @@ class Definition:
         parents: Key | Sequence[Key] = (),
         on_lost: OnLost = "flag",
         unique: object = None,
+        cooldown: float | None = None,
     ) -> Definition:
         """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
 
@@ -90,6 +92,7 @@ class Definition:
                 parents=_parents(parents, template),
                 aborts=_aborts(on_lost),
                 unique=None if unique is None else Uniqueness.of(name, unique, signature),
+                cooldown=checked_cooldown(cooldown, shared=shared),
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc

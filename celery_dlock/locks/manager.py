@@ -198,6 +198,7 @@ class LockManager:
     ) -> bool:
         """Make sure that *claims* neither hold nor wait, as far as the store can be reached.
 
+        No body has begun under them, so nothing cools down, where this process knows of it.
         Whether the store says that somebody carries the task, itself or a copy that runs. That a
         task is done is said again in the background: its message may wait there. What the store did
         not hear is logged at *level*.
@@ -207,8 +208,9 @@ class LockManager:
         self._keeper.forget(claims)
         carried = False
         for claim in claims:
+            left = replace(claim, begun=False) if claim.cooldown else claim
             try:
-                carried |= self._told(self._backend.leave(claim, outcome)).carried
+                carried |= self._told(self._backend.leave(left, outcome)).carried
             except BackendUnavailable as exc:
                 logger.log(level, "%s may be held until its lease ends: %s", claim.key, exc)
                 if outcome is Outcome.DONE:

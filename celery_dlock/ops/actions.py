@@ -8,14 +8,14 @@ any operation. Nothing of a message is unpickled, whatever it says that it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from celery_dlock.core.state import Cause, Claim, Left, Outcome, task_id_of
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
-from celery_dlock.ops.overview import Held, instant, time_of
+from celery_dlock.ops.overview import Cooling, Held, instant, time_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
 
@@ -55,10 +55,22 @@ def release(app: Any, key: str, holder: Held) -> bool:
     """
     here = runtime(app)
     task, _, nonce = holder.owner.rpartition("|")
-    claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit)
+    # What a person takes away does not cool down: who is next may be what it was taken for.
+    claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit, begun=False)
     reply = here.existing_store().leave(claim, Outcome.ABANDONED)
     here.wake(reply.wakes)
     return isinstance(reply.verdict, Left)
+
+
+def open_now(app: Any, key: str, cooling: Sequence[Cooling]) -> None:
+    """Let the slots of *key* that are *cooling* down open now; who waits is woken.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`; whether they are open is then unknown.
+    """
+    here = runtime(app)
+    for slot in cooling:
+        turn = Claim(key, slot.turn, nonce="", ttl=0)
+        here.wake(here.existing_store().leave(turn, Outcome.OVER).wakes)
 
 
 def find(app: Any, task_ids: Collection[str]) -> list[Message]:

@@ -105,13 +105,15 @@ def _acquired(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
 
 def _contended(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     holder = details.get("holder")
-    by = f"was held by {holder}" if holder else "was reserved for one that waits"
+    by = f"was held by {holder}" if holder else "was reserved for one that waits, or cooled down"
     return f"was refused: {entry.key!r} {by}"
 
 
 def _skipped(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     holder = details.get("holder")
-    by = f"was held by {holder}" if holder else "had a newer one waiting, which took its place"
+    if reason := details.get("reason"):
+        return f"was skipped: {short(reason)}"
+    by = f"was held by {holder}" if holder else "was reserved for one that waits"
     return f"was skipped: {entry.key!r} {by}"
 
 

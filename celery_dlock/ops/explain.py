@@ -22,7 +22,15 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockCont
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops.event_text import Clock, count, describe, listed, ordinal, seconds, short
 from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
-from celery_dlock.ops.overview import Held, KeyDetails, Line, QueueEntry, brokers_in_queue, instant
+from celery_dlock.ops.overview import (
+    Held,
+    KeyDetails,
+    Line,
+    QueueEntry,
+    brokers_in_queue,
+    instant,
+    opens,
+)
 from celery_dlock.ops.unique import living
 from celery_dlock.runtime import runtime
 
@@ -344,6 +352,8 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
         if place.woken:
             who = f"behind {listed(place.woken)}, woken and not taken by any worker yet"
             return f"{who}{place_is}"
+        if (at := opens(place.cooling, clock.now)) is not None:
+            return f"which cools down until {clock.tell(at)}{place_is}"
         wakes = "; a worker that runs wakes the next one" if place.entry.parked else ""
         return f"though nobody holds it now{wakes}{place_is}"
     held, *more = place.holders
@@ -518,6 +528,9 @@ def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> lis
     if stands.unreadable:
         return [f"the lock store answers, and cannot read this key: {stands.unreadable}"]
     found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
+    if (at := stands.opens(clock.now)) is not None:
+        what = "one of its slots" if stands.holders else "it"
+        found.append(f"{what} cools down until {clock.tell(at)}: nobody gets it before")
     if stands.woken:
         found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
     if stands.waiting:

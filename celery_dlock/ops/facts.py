@@ -18,8 +18,10 @@ from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops.actions import dead_letters_of
 from celery_dlock.ops.event_text import listed
 from celery_dlock.ops.overview import (
+    Cooling,
     Held,
     QueueEntry,
+    cooling_of,
     look,
     names_in_use,
     other_broker,
@@ -88,7 +90,8 @@ class QueuePosition:
     """In the line for *key*: ``number`` counts from 1, and ``total`` are in line.
 
     ``entry`` is what stands there: a message, or what keeps a place for a task that comes back by
-    itself. ``woken`` are the ids of the others whose turn has come.
+    itself. ``woken`` are the ids of the others whose turn has come, and ``cooling`` are slots that
+    nobody has and nobody gets yet.
     """
 
     key: str
@@ -97,6 +100,7 @@ class QueuePosition:
     woken: tuple[str, ...]
     number: int
     total: int
+    cooling: tuple[Cooling, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ def _place(key: str, state: KeyState, task_id: str) -> QueuePosition | None:
     woken = tuple(one.task_id for one in queue if one.woken and one.task_id != task_id)
     more = max(0, state.parked - sum(w.parked for w in state.waiting))
     holders = tuple(map(Held.of, state.holders))
-    return QueuePosition(key, mine, holders, woken, number, len(queue) + more)
+    cooling = cooling_of(state)
+    return QueuePosition(key, mine, holders, woken, number, len(queue) + more, cooling)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,23 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Cooling:
+    """A slot that is closed ``until`` it has cooled down; the store calls it ``turn``."""
+
+    turn: str
+    until: datetime
+
+
+def opens(cooling: Sequence[Cooling], now: datetime) -> datetime | None:
+    """When the first slot opens of those that are *cooling* down still."""
+    return next((each.until for each in cooling if each.until > now), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One key: who holds it, how many messages wait, and since when the one that waits longest.
 
+    ``cooling`` are the slots that nobody has and nobody gets yet, the first to open first.
     ``woken`` are the ids of tasks whose turn has come and that have not taken it yet, of which so
     many have been ``unanswered`` for long. ``head`` is the whole identity of the first with a
     message, woken or waiting. Of a key that cannot be read there is nothing but ``unreadable``,
@@ -96,6 +110,7 @@ class Line:
     unreadable: str = ""
     head: str = ""
     unanswered: int = 0
+    cooling: tuple[Cooling, ...] = ()
 
     @classmethod
     def of(cls, key: str, state: KeyState) -> Self:
@@ -105,17 +120,27 @@ class Line:
         return cls(
             key,
             tuple(map(Held.of, state.holders)),
-            tuple(task_id_of(grant.task) for grant in state.grants),
+            tuple(task_id_of(grant.task) for grant in state.grants if not grant.cools),
             backlog(state),
             instant(min(arrived)) if arrived else None,
             head=next(iter(heads), ""),
             unanswered=sum(grant.unanswered for grant in state.grants),
+            cooling=cooling_of(state),
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to show of it."""
-        return not (self.holders or self.woken or self.waiting or self.unreadable)
+        return not (self.holders or self.woken or self.waiting or self.unreadable or self.cooling)
+
+    @property
+    def only_cools(self) -> bool:
+        """Whether nobody holds it or waits for it, and it would be idle if it had cooled down."""
+        return bool(self.cooling) and not (self.holders or self.woken or self.waiting)
+
+    def opens(self, now: datetime) -> datetime | None:
+        """When the first slot opens that cools down; ``None`` if none does any more."""
+        return opens(self.cooling, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +292,8 @@ def page(
         names = backend.keys(following, BATCH if match else limit, waiting=waiting)
         following = names.cursor
         looked += len(names.keys) + 1
-        lines += lines_of(backend, [key for key in dict.fromkeys(names.keys) if match in key])
+        some = [key for key in dict.fromkeys(names.keys) if match in key]
+        lines += lines_of(backend, some, waiting=waiting)
     return Page(tuple(lines), following, time_of(backend))
 
 
@@ -306,7 +332,7 @@ def _urgency(line: Line) -> tuple[bool, datetime, datetime, str]:
 def lines_in_use(backend: LockBackend, *, waiting: bool = False, match: str = "") -> Iterator[Line]:
     """Every key in use with *match* in its name, or of those every key with a queue, each once."""
     for names in names_in_use(backend, waiting=waiting):
-        yield from lines_of(backend, [name for name in names if match in name])
+        yield from lines_of(backend, [name for name in names if match in name], waiting=waiting)
 
 
 def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[list[str]]:
@@ -320,10 +346,10 @@ def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[lis
         seen.update(page.keys)
 
 
-def lines_of(backend: LockBackend, keys: list[str]) -> list[Line]:
-    """Those of *keys* that are in use still, or cannot be read."""
+def lines_of(backend: LockBackend, keys: list[str], *, waiting: bool = False) -> list[Line]:
+    """Those of *keys* that are in use still, or cannot be read; *waiting*: not only cool down."""
     lines = (_line(key, state) for key, state in zip(keys, look(backend, keys), strict=True))
-    return [line for line in lines if not line.is_idle]
+    return [line for line in lines if not (line.is_idle or (waiting and line.only_cools))]
 
 
 def _line(key: str, state: KeyState | BackendUnavailable) -> Line:
@@ -345,6 +371,12 @@ def as_stored(app: Any, key: str) -> str:
     return canonical(key) if not is_text(key) or line(app, key).is_idle else key
 
 
+def cooling_of(state: KeyState) -> tuple[Cooling, ...]:
+    """The slots that cool down, the first to open first; some may have done so by now."""
+    turns = sorted((g for g in state.grants if g.cools), key=lambda g: g.due)
+    return tuple(Cooling(turn.task, instant(turn.due)) for turn in turns)
+
+
 def queue_of(state: KeyState) -> tuple[QueueEntry, ...]:
     """Who is woken, and then who waits, in their order.
 
@@ -353,7 +385,8 @@ def queue_of(state: KeyState) -> tuple[QueueEntry, ...]:
     """
     running = {holder.task for holder in state.holders}
     waiting = (w for w in state.waiting if not (w.parked and w.task in running))
-    return (*map(_woken, state.grants), *(_waits(entry, state) for entry in waiting))
+    turns = (grant for grant in state.grants if not grant.cools)
+    return (*map(_woken, turns), *(_waits(entry, state) for entry in waiting))
 
 
 def _woken(grant: Grant) -> QueueEntry:

@@ -296,8 +296,8 @@ class LockBackend(ABC):
         A page may be longer, or shorter, even empty: only a ``None`` as the cursor ends the list.
         The pages up to that end name every key that was in use all the while, some more than once,
         and perhaps some of which all has expired by now; but a Redis that starts anew, or is
-        replaced, meanwhile may leave some out. With *waiting* come only keys with
-        messages: that wait, were woken, or are kept while their task runs.
+        replaced, meanwhile may leave some out. With *waiting* come only keys with messages: that
+        wait, were woken, or are kept while their task runs. Some that only cool down may, too.
 
         Raises :exc:`ValueError` for a *cursor* that it cannot have given; one that it might have
         given begins somewhere. So a cursor may come from anybody.

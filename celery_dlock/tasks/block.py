@@ -17,7 +17,7 @@ from typing import Any
 from celery import current_app
 
 from celery_dlock.core.backoff import pauses
-from celery_dlock.core.checks import check_limit, duration
+from celery_dlock.core.checks import check_limit, checked_cooldown, duration
 from celery_dlock.core.events import Contended, Subject, TimedOut
 from celery_dlock.core.keys import Keys, canonical
 from celery_dlock.core.lease import SECOND, Lease, Term
@@ -48,13 +48,15 @@ def lock(
     limit: int = 1,
     shared: bool = False,
     parents: str | Sequence[str] = (),
+    cooldown: float | None = None,
 ) -> AbstractContextManager[Lease]:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
 
     It waits for up to *timeout* seconds (0: not at all). *ttl* is the length of the lease, which
     is renewed in the background while the block runs. With several keys all are taken or none.
     *parents* are keys that the block holds for reading: whoever takes one of them exclusively
-    waits for the block and holds it off.
+    waits for the block and holds it off. For *cooldown* seconds from its beginning on nobody else
+    gets the key, also when the block has ended by then.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for what makes no sense;
     :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or when the running code
@@ -72,6 +74,7 @@ def lock(
         name="lock()",
         mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
         limit=limit,
+        cooldown=checked_cooldown(cooldown, shared=shared),
         ttl=None if ttl is None else duration("ttl", ttl),
         max_hold=None,
         timeout=duration("timeout", timeout, zero=True),
@@ -90,6 +93,7 @@ def locked_block(
     name: str,
     mode: Mode,
     limit: int,
+    cooldown: float,
     ttl: float | None,
     max_hold: float | None,
     timeout: float,
@@ -110,6 +114,7 @@ def locked_block(
         ttl=here.lease_time(ttl),
         mode=mode,
         limit=limit,
+        cooldown=int(cooldown * SECOND),
         wait=WaitMode.PLACE if timeout else WaitMode.NOT,
         patience=int(PLACE_TTL * SECOND),
         lock_delay=int(here.settings.lock_delay * SECOND),
@@ -189,8 +194,9 @@ def _refusal(refused: Refused, waited: float | None) -> LockContended:
     key, verdict = refused.claim.key, refused.verdict
     who: str | None = None
     seconds = 0.0
-    if isinstance(verdict, Busy | Same) and verdict.holder is not None:
-        who, seconds = task_id_of(verdict.holder.task), verdict.left / SECOND
+    if isinstance(verdict, Busy | Same):
+        holder, seconds = verdict.holder, verdict.left / SECOND
+        who = None if holder is None else task_id_of(holder.task)
     if waited is None:
         return LockContended(key, who, seconds)
     return LockTimeout(key, who, seconds, waited)

@@ -83,6 +83,7 @@ class LockedTask(Task):  # type: ignore[misc]
     lock_parents: ClassVar[Key | Sequence[Key]] = ()
     lock_on_lost: ClassVar[OnLost] = "flag"
     lock_unique: ClassVar[Until | Unique | None] = None
+    lock_cooldown: ClassVar[float | None] = None
 
     lock_definition: ClassVar[Definition] = cast("Definition", _WhenAsked())
 
@@ -120,6 +121,7 @@ class LockedTask(Task):  # type: ignore[misc]
             parents=cls.lock_parents,
             on_lost=cls.lock_on_lost,
             unique=cls.lock_unique,
+            cooldown=cls.lock_cooldown,
         )
 
     @property
@@ -246,6 +248,7 @@ class LockedTask(Task):  # type: ignore[misc]
             name=self.name,
             mode=definition.mode,
             limit=definition.limit,
+            cooldown=definition.cooldown,
             ttl=definition.ttl,
             max_hold=definition.max_hold,
             timeout=0,
@@ -300,6 +303,7 @@ def locked_task(
     parents: Key | Sequence[Key] = (),
     on_lost: OnLost = "flag",
     unique: Until | Unique | None = None,
+    cooldown: float | None = None,
     **task_options: Any,
 ) -> Callable[[Body], LockedTask]: ...
 def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], LockedTask]:
@@ -315,7 +319,9 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
     *on_lost* ``"abort"`` a body whose lease is lost gets :exc:`~celery_dlock.LockLost` raised in
     it; with ``"flag"`` it goes on, and may ask. With *unique* a call is not published while another
     one lives that does the same: until that is ``"done"``, until its ``"start"``, or as a
-    :class:`~celery_dlock.Unique` says. Without *app* it is a ``shared_task``. All other
+    :class:`~celery_dlock.Unique` says. With *cooldown* the slot stays closed for so many seconds
+    from the start on, also when the task has ended by then: the key starts no more than one task,
+    or *limit* of them, in that time. Without *app* it is a ``shared_task``. All other
     options are Celery's own.
 
     A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters.
@@ -344,6 +350,7 @@ def _make(
     parents: Key | Sequence[Key] = (),
     on_lost: OnLost = "flag",
     unique: Until | Unique | None = None,
+    cooldown: float | None = None,
     **task_options: Any,
 ) -> LockedTask:
     options: dict[str, Any] = {
@@ -355,6 +362,7 @@ def _make(
         "parents": parents,
         "on_lost": on_lost,
         "unique": unique,
+        "cooldown": cooldown,
     }
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__

@@ -118,6 +118,7 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
         name=task.name,
         mode=definition.mode,
         limit=definition.limit,
+        cooldown=0,
         ttl=definition.ttl,
         max_hold=definition.max_hold,
         timeout=0,

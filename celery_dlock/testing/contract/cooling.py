@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Busy, Left, Outcome, Park
+from celery_dlock.core.state import Busy, KeyState, Left, Outcome, Park
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing.contract.words import (
     DAY,
@@ -157,6 +157,19 @@ class Cooling(StoreUnderTest):
         backend.leave(claim("a", ttl=0), Outcome.ABANDONED)
 
         assert backend.enter(claim("b")).verdict == Busy(None, MINUTE, 0)
+
+    def test_of_a_key_that_has_cooled_down_nothing_stays(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        running(backend.enter(claim("a", done_ttl=0, cooldown=MINUTE)))
+        backend.leave(claim("a", done_ttl=0, cooldown=MINUTE), Outcome.DONE)
+        assert backend.sweep().next_in == 60.0
+        clock.advance(60)
+
+        assert backend.sweep().next_in is None
+
+        assert backend.keys().keys == ()
+        assert backend.peek("key") == KeyState()
 
     def test_it_is_seen_until_when(self, backend: LockBackend, clock: ManualClock) -> None:
         running(backend.enter(claim("a", cooldown=MINUTE)))

@@ -206,15 +206,21 @@ local function backlog(state)
   return count
 end
 
+-- When the first slot opens that cools down; nil if none does.
+local function opens(state)
+  local first
+  for _, grant in ipairs(state.grants) do
+    if is_cooling(grant) then first = math.min(first or grant.due, grant.due) end
+  end
+  return first
+end
+
 local function busy(state, now, full)
-  local holder, opens
+  local holder
   for _, other in ipairs(state.holders) do
     if not holder or other.expires < holder.expires then holder = other end
   end
-  for _, grant in ipairs(state.grants) do
-    if is_cooling(grant) then opens = math.min(opens or grant.due, grant.due) end
-  end
-  local left = math.max(0, (holder and holder.expires or opens or now) - now)
+  local left = math.max(0, (holder and holder.expires or opens(state) or now) - now)
   return {'busy', holder and to_row(holder, HOLDER) or false, left, backlog(state), full and 1 or 0}
 end
 

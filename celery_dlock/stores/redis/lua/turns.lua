@@ -8,8 +8,8 @@ local function has_messages(state)
   return false
 end
 
--- When a sweep has something to do, should nobody come before; nil for never.
-local function due(state)
+-- When something is to be done for those who wait, should nobody come before; nil for never.
+local function next_instant(state)
   if not has_messages(state) then return nil end
   local first
   local function at(instant)
@@ -26,9 +26,15 @@ local function due(state)
   return first
 end
 
+-- When a sweep has something to do. Of a key that has cooled down nothing is to stay.
+local function due(state)
+  if has_messages(state) then return next_instant(state) or 0 end
+  return opens(state)
+end
+
 -- Nobody has waited for too long only because nobody was there who could have woken it.
 local function note_pause(state, now)
-  local late = now - (due(state) or now)
+  local late = now - (next_instant(state) or now)
   if late > UNATTENDED then state.paused = state.paused + late + UNATTENDED end
 end
 
@@ -141,7 +147,7 @@ end
 local function commit(state, now, again)
   local woken = settle(state, now)
   if again then wake_again(state, woken) end
-  save(state, has_messages(state) and (due(state) or 0), now)
+  save(state, due(state), now)
   local wakes = {}
   for i, grant in ipairs(woken) do
     wakes[i] = {grant.task, message_of(grant.task), grant.ending, grant.woken}
