@@ -62,21 +62,21 @@ class Operator:
 
     def hold(self, key: str, task: str = "holder", **options: Any) -> Claim:
         """Have *task* hold *key*, for a minute."""
-        claim = self._claim(key, task, **options)
+        claim = self.claim(key, task, **options)
         assert isinstance(self.backend.enter(claim).verdict, Run)
         return claim
 
     def park(self, key: str, *tasks: str) -> None:
         """Have the messages of *tasks* wait for *key*, in this order."""
         for task in tasks:
-            claim = self._claim(key, task, wait=WaitMode.QUEUE)
+            claim = self.claim(key, task, wait=WaitMode.QUEUE)
             assert isinstance(self.backend.enter(claim, self.message(task)).verdict, Park)
 
     def dead_letter(self, key: str, task: str, message: bytes | None = None) -> None:
         """Have the message of *task* be dead: its runs were lost."""
         for _ in range(MAX_LOST_RUNS):
             self.backend.leave(self.hold(key, task), Outcome.ABANDONED)
-        claim = self._claim(key, task, wait=WaitMode.QUEUE)
+        claim = self.claim(key, task, wait=WaitMode.QUEUE)
         verdict = self.backend.enter(claim, message or self.message(task)).verdict
         assert verdict == Drop(Reason.DEAD)
 
@@ -107,7 +107,7 @@ class Operator:
         (state,) = self.backend.look([key])
         return [holder.task.split(":")[0] for holder in state.holders]
 
-    def _claim(self, key: str, task: str, **options: Any) -> Claim:
+    def claim(self, key: str, task: str, **options: Any) -> Claim:
         nonce = uuid.uuid4().hex
         return Claim(key, f"{task}:0:0", nonce, **{"ttl": 60 * SECOND, **options})
 

@@ -235,7 +235,7 @@ def test_a_reader_is_released_by_its_name(desk: Operator) -> None:
 def test_no_command_that_only_looks_opens_a_connection_to_the_broker(desk: Operator) -> None:
     desk.app.conf.broker_url = "amqp://127.0.0.1:1"  # nobody listens there
     desk.hold("order:42")
-    desk.backend.enter(desk._claim("order:42", "waits"))
+    desk.backend.enter(desk.claim("order:42", "waits"))
 
     for command in (["ls"], ["show", "order:42"], ["show", "id"], ["top"], ["metrics"], ["dead"]):
         result = desk.run(*command)

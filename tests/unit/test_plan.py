@@ -128,7 +128,9 @@ ANSWERED: dict[Refusal, Any] = {
     Park(): Gone(f"waits for {KEY} in the lock store", events.Parked(SUBJECT, KEY, refused=True)),
     End(Ending.TIMED_OUT): fails(LockTimeout(KEY, waited=7.0), TIMED_OUT),
     End(Ending.REVOKED): Revoke(events.Revoked(SUBJECT, KEY)),
-    End(Ending.DROPPED): Finish(REPLACED, events.Skipped(SUBJECT, KEY, None)),
+    End(Ending.DROPPED): Finish(
+        REPLACED, events.Skipped(SUBJECT, KEY, None, REPLACED.result["reason"])
+    ),
     Busy(OWN, 0, 0): LOOKS,
 }
 

@@ -24,7 +24,7 @@ from celery_dlock.core.events import (
     TimedOut,
 )
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim
+from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.history import HistorySink
@@ -75,6 +75,16 @@ def test_the_part_that_is_live_comes_without_the_rest(app: Celery, open_site: Op
     assert "order:42" in part.text
     assert "<html" not in part.text
     assert "<form" not in part.text
+
+
+def test_a_key_that_cools_down_says_when_it_opens(app: Celery, open_site: Open) -> None:
+    claim = Claim("tenant:7", "sync:0:0", "n", ttl=60 * SECOND, cooldown=3600 * SECOND)
+    runtime(app).backend.enter(claim)
+    runtime(app).backend.leave(claim, Outcome.DONE)
+
+    assert "nobody: it cools down, and opens <time" in said(open_site(), "/")
+    assert "It cools down, and opens <time" in said(open_site(), "/key?key=tenant:7")
+    assert "Nobody waits" in said(open_site(), "/queues")
 
 
 def test_unique_tasks_that_live_are_listed(app: Celery, open_site: Open) -> None:

@@ -7,6 +7,7 @@ Leases are those of the whole process, as not every store has one for each task.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,33 @@ def test_who_is_next_is_woken_although_the_one_that_should_have_is_killed(make: 
 
 def _state(lab: Lab, order: str) -> KeyState:
     return runtime(lab.app).backend.peek(f"order:{order}")
+
+
+def test_a_key_that_cools_down_starts_one_task_in_that_time(make: Make) -> None:
+    seconds = 3.0
+    lab = make("queue", lock={"policy": "queue", "ttl": None, "cooldown": seconds})
+    with lab.worker("prefork", concurrency=2):
+        sent = [lab.app.tasks["apply"].delay("42", number) for number in range(3)]
+
+        assert done(sent) == [0, 1, 2]
+
+    began = [entry["at"] for entry in lab.journal.read("start", order="42")]
+    # Far more than two hand-overs take, and a little less than what lies between two grants.
+    assert all(later - earlier > seconds - 1 for earlier, later in pairwise(began))
+
+
+@pytest.mark.slow
+def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
+    lab = make("queue", lock={"policy": "queue", "ttl": None, "cooldown": 3600})
+    with lab.worker("prefork", concurrency=2) as worker:
+        lab.app.tasks["apply"].delay("42", 0, hold="for ever")
+        lab.journal.wait_for("start", number=0)
+        lab.app.tasks["apply"].delay("42", 1)
+        parked(lab, "42", 1)
+        worker.kill()
+    with lab.worker("prefork", concurrency=2):
+        until("its lease has ended", lambda: _state(lab, "42").holders == ())
+
+        (turn,) = _state(lab, "42").grants
+        assert turn.cools
+        assert len(lab.journal.read("start")) == 1
