@@ -44,7 +44,7 @@ def test_who_waits_for_it_is_told_until_when(desk: Operator) -> None:
     assert "its place is 1st of 1" in told
     assert "nobody holds it\n" in of_key
     assert "it cools down until " in of_key
-    assert desk.run("waiting", KEY).stdout.count("waits") == 2  # the title, and the one
+    assert " waits " in desk.run("waiting", KEY).stdout
 
 
 def test_one_of_several_slots_may(desk: Operator) -> None:
