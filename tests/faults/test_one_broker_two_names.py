@@ -150,6 +150,8 @@ def test_one_that_is_to_end_and_has_no_worker_at_its_broker_is_dead_lettered_for
         # And the key is free
         all_have_ended([after.app.tasks["pay"].delay("42")])
         assert f"[{task.id}] received" not in theirs.log
+        # It leaves after its result is there: killed in between it would be remembered as lost
+        nothing_is_left(after, ["42"])
     # When its own application has a worker again, and replays it, Then it runs
     with worker_of(before, "again"):
         (message,) = actions.dead_under(before.app, task.id)
