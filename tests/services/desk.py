@@ -98,6 +98,11 @@ class Desk:
             self.run(message)
         raise AssertionError(f"more than {at_most} messages: do they go round in circles?")
 
+    def sweep(self) -> None:
+        """Look for what is due in the store, as every worker does."""
+        here = runtime(self.app)
+        here.wake(here.backend.sweep().wakes)
+
     def size(self, queue: str = "celery") -> int:
         """How many messages there are for *queue*, woken ones among them."""
         return int(self.channel._size(queue)) + int(self.channel._size(f"{queue}.woken"))

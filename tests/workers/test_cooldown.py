@@ -56,11 +56,6 @@ def make(desk: Desk, runs: Runs) -> Make:
     return make
 
 
-def sweep(desk: Desk) -> None:
-    here = runtime(desk.app)
-    here.wake(here.backend.sweep().wakes)
-
-
 def test_who_queues_has_its_turn_when_it_is_over(
     desk: Desk, clock: ManualClock, make: Make, runs: Runs
 ) -> None:
@@ -72,11 +67,11 @@ def test_who_queues_has_its_turn_when_it_is_over(
 
     for number in (1, 2):
         clock.advance(59)
-        sweep(desk)
+        desk.sweep()
         desk.deliver_all()
         assert runs == list(range(number))
         clock.advance(1)
-        sweep(desk)
+        desk.sweep()
         desk.deliver_all()
         assert runs == list(range(number + 1))
 
@@ -146,7 +141,7 @@ def test_as_many_start_in_that_time_as_the_limit_says(
     desk.deliver_all()
     assert runs == [0, 1]
     clock.advance(60)
-    sweep(desk)
+    desk.sweep()
     desk.deliver_all()
 
     assert runs == [0, 1, 2, 3]
@@ -176,7 +171,7 @@ def test_a_start_is_a_start_whatever_becomes_of_it(
     assert runs == [0]
 
     clock.advance(60)
-    sweep(desk)
+    desk.sweep()
     desk.deliver_all()
 
     assert len(runs) == 2

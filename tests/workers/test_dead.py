@@ -49,7 +49,7 @@ def store(desk: Desk) -> Any:
 def called_again(desk: Desk, clock: ManualClock) -> Message | None:
     """Let the time pass after which an unanswered call is repeated; what is published then."""
     clock.advance(AN_HOUR)
-    runtime(desk.app).wake(store(desk).sweep().wakes)
+    desk.sweep()
     return desk.take()
 
 

@@ -105,14 +105,11 @@ def test_a_retry_that_never_comes_gives_way_after_a_while(
     charge.delay("42", 2)
     desk.deliver()
 
-    def sweep() -> None:
-        runtime(desk.app).wake(runtime(desk.app).backend.sweep().wakes)
-
     clock.advance(30 + RETRY_GRACE - 1)
-    sweep()
+    desk.sweep()
     assert desk.size() == 0
     clock.advance(2)
-    sweep()
+    desk.sweep()
 
     desk.deliver()
     assert ran == [(1, 0), (2, 0)]

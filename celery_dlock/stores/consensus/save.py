@@ -225,7 +225,7 @@ def left_alone(
     claim: Claim, row: Name, outcome: Outcome, version_row: Row, now: int
 ) -> Commit | None:
     """What *claim*, alone on its key with *row* and *version_row*, commits if nothing stays."""
-    if claim.successor or claim.cooldown or outcome not in (Outcome.DONE, Outcome.OVER):
+    if claim.successor or outcome not in (Outcome.DONE, Outcome.OVER):
         return None
     commit = Commit(_version_row(claim), version_row, None, delete={row})
     if outcome is Outcome.DONE and claim.done_ttl:
