@@ -67,14 +67,16 @@ def release(
 
     Exits with 1 when nothing was released, also because the key has changed hands meanwhile.
     """
-    if (token is not None) + (owner is not None) + all_holders > 1:
+    named = (token is not None) + (owner is not None) + all_holders
+    if named > 1:
         raise click.UsageError("say one of --token, --owner and --all-holders")
     if key.startswith(leader.KEYS):
         raise click.ClickException(f"{shown(key)} is led by: use `dlock beat --step-down`")
     app = app_of(ctx)
     key = as_stored(app, key)
     found = KeyDetails.of(app, key)
-    if not found.line.holders and (opens := found.line.opens(found.now)) is not None:
+    opens = None if found.line.holders or named else found.line.opens(found.now)
+    if opens is not None:
         _open(app, found, opens, yes=yes, for_programs=for_programs)
         return
     chosen = _chosen(readable(found.line), token, owner)

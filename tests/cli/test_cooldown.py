@@ -86,3 +86,16 @@ def test_a_program_opens_it_and_whoever_says_no_does_not(
 
     assert (told["key"], told["holders"], len(told["opened"])) == (KEY, [], 1)
     assert desk.read("ls")["keys"] == []
+
+
+@pytest.mark.parametrize("who", [("--token", "1"), ("--owner", "holder"), ("--all-holders",)])
+def test_whoever_means_a_holder_that_has_left_opens_nothing(
+    desk: Operator, who: tuple[str, ...]
+) -> None:
+    cools(desk)
+
+    result = desk.run("release", KEY, *who, "--yes")
+
+    assert result.exit_code == 1
+    assert f"nobody holds {KEY}" in result.stderr
+    assert desk.read("ls")["keys"]
