@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -133,13 +133,10 @@ class RedisClusterBackend(RedisBackend):
             assert isinstance(session, ClusterSession)
             return _held(session, self._indexes, self._prefix, where, limit)
 
-    def _swap_names(self, session: RedisSession, limit: int) -> list[str]:
+    def _swap_names(self, session: RedisSession, limit: int) -> Iterator[list[str]]:
         assert isinstance(session, ClusterSession)
-        found: list[str] = []
         for master in sorted(set(session.owners(self._indexes))):
-            ask = partial(session.ask, master)
-            found += swapped(ask, self._prefix, limit - len(found)) if len(found) < limit else []
-        return found
+            yield from swapped(partial(session.ask, master), self._prefix, limit)
 
     def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
         """Of keys in a slot that is moved nothing is told, and which those are the error says."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from celery_dlock.stores.base import KeyPage
@@ -45,14 +45,16 @@ def held(ask: Callable[[Command], Any], prefix: str, at: int, limit: int) -> Key
     return KeyPage(tuple(keys), f"h{at}" if at else None)
 
 
-def swapped(ask: Callable[[Command], Any], prefix: str, limit: int) -> list[str]:
-    """Up to *limit* names under which something was put, on the one server that answers *ask*."""
-    step, found, at = _with(ask, prefix, "swap"), list[str](), 0
+def swapped(ask: Callable[[Command], Any], prefix: str, limit: int) -> Iterator[list[str]]:
+    """The names under which something was put, about *limit* at a time, on the one server that
+    answers *ask*. Redis may tell a name twice.
+    """
+    step, at = _with(ask, prefix, "swap"), 0
     while True:
-        some, at = walk(step, prefix, at, limit - len(found))
-        found += some
-        if at == 0 or len(found) >= limit:
-            return found[:limit]
+        names, at = walk(step, prefix, at, limit)
+        yield names
+        if at == 0:
+            return
 
 
 def with_state(ask: Callable[[Command], Any], prefix: str) -> Step:

@@ -8,7 +8,7 @@ not happen twice is guarded by the fence in the resource, with this store as wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from celery_dlock.core.lease import SECOND
@@ -168,14 +168,18 @@ class RedisBackend(NoteStore):
             return bytes(answer) or None
 
     def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
+        found: dict[str, bytes] = {}
         with self._asked() as session:
-            names = list(dict.fromkeys(self._swap_names(session, limit)))
-            texts = self._each([("GET", wire.swap_of(self._prefix, name)) for name in names])
-            now = self.now()
-            told = (wire.swapped(*each, now) for each in zip(names, texts, strict=True))
-            return [each for each in told if each is not None]
+            for names in self._swap_names(session, limit):
+                texts = self._each([("GET", wire.swap_of(self._prefix, name)) for name in names])
+                now = self.now()
+                told = (wire.swapped(*each, now) for each in zip(names, texts, strict=True))
+                found.update(each for each in told if each is not None)
+                if len(found) >= limit:
+                    break
+        return list(found.items())[:limit]
 
-    def _swap_names(self, session: RedisSession, limit: int) -> list[str]:
+    def _swap_names(self, session: RedisSession, limit: int) -> Iterator[list[str]]:
         return listing.swapped(session.run, self._prefix, limit)
 
     def peek(self, key: str) -> KeyState:

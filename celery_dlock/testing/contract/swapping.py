@@ -147,7 +147,8 @@ class Swapping(StoreUnderTest):
         assert backend.swapped() == []
         for name in ODD:
             backend.swap(name, None, f"of {name}".encode(), LONG)
-        backend.swap("short", None, b"short", SHORT)
+        for number in range(20):
+            backend.swap(f"short {number}", None, b"short", SHORT)
         backend.swap("gone", None, b"gone", LONG)
         backend.swap("gone", b"gone", None, LONG)
         clock.advance(1)
