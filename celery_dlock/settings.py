@@ -42,7 +42,8 @@ class Settings:
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
     broker: for as long can a duplicate of a finished task still be redelivered. ``woken_queue`` is
-    empty where a woken message goes to the queue that it came from.
+    empty where a woken message goes to the queue that it came from. ``doctor_ignore`` has the reason
+    why a check is waived, by its name.
     """
 
     url: str = field(repr=False)
@@ -63,6 +64,7 @@ class Settings:
     woken_queue: str = WOKEN_QUEUE
     beat_scheduler: str = "celery.beat:PersistentScheduler"
     beat_catch_up: Literal["none", "once", "all"] = "once"
+    doctor_ignore: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def from_conf(cls, conf: Any, url: str | None = None) -> Settings:
@@ -200,6 +202,14 @@ def _options(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _reasons(name: str, value: Any) -> dict[str, str]:
+    for check, reason in (given := _options(name, value)).items():
+        if not isinstance(check, str) or not isinstance(reason, str) or not reason.strip():
+            what = 'names of checks, each with a reason: {"tasks-acks-late": "bodies may run again"}'
+            raise ConfigurationError(f"{name} takes {what}, got {quoted({check: reason})}")
+    return given
+
+
 def _sinks(name: str, value: Any) -> tuple[Sink, ...]:
     for sink in (sinks := _listing(name, value)):
         if not callable(sink) and not (isinstance(sink, str) and _names_a_sink(sink)):
@@ -254,4 +264,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "woken_queue": _woken_queue,
     "beat_scheduler": _name,
     "beat_catch_up": partial(_one_of, ("none", "once", "all")),
+    "doctor_ignore": _reasons,
 }

@@ -13,19 +13,25 @@ from rich.text import Text
 from celery_dlock.cli.command import Command, for_programs
 from celery_dlock.cli.output import as_json, put
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.finding import Finding, Severity
+from celery_dlock.ops.doctor.finding import SEVERITIES, Finding, Severity
 
 STYLES: dict[Severity, str] = {"broken": "bold red", "weak": "yellow", "unknown": "cyan"}
 
 
 @click.command(cls=Command, short_help="Say what breaks a promise, and what fixes it.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    default="broken",
+    show_default=True,
+    help="Exit with 1 when something is that bad, or worse, and not waived.",
+)
 @for_programs
 @click.pass_context
-def doctor(ctx: click.Context, *, for_programs: bool) -> None:
+def doctor(ctx: click.Context, *, fail_on: Severity, for_programs: bool) -> None:
     """Read the configuration of store, broker and tasks: what breaks a promise, what fixes it.
 
-    Changes nothing. Exits with 1 when something is broken; what is only weak, or cannot be seen,
-    leaves it at 0.
+    Changes nothing. What dlock_doctor_ignore waives is told with its reason and fails nothing.
     """
     findings = examine(ctx.obj.app)
     if for_programs:
@@ -34,19 +40,29 @@ def doctor(ctx: click.Context, *, for_programs: bool) -> None:
         for finding in findings:
             put(ctx, _heading(finding), _details(finding), "")
         click.echo(_summary(findings))
-    if any(finding.severity == "broken" for finding in findings):
+    fails = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    if any(finding.severity in fails and not finding.waived for finding in findings):
         ctx.exit(1)
 
 
 def _heading(finding: Finding) -> Text:
-    style = STYLES[finding.severity]
-    return Text.assemble((finding.severity, style), f"  {finding.check}  ", (finding.where, "bold"))
+    style = "dim" if finding.waived else STYLES[finding.severity]
+    how = _counted_as(finding)
+    return Text.assemble((how, style), f"  {finding.check}  ", (finding.where, "bold"))
+
+
+def _counted_as(finding: Finding) -> str:
+    return "waived" if finding.waived else finding.severity
 
 
 def _details(finding: Finding) -> Table:
     details = Table.grid(padding=(0, 2, 0, 0))
     details.add_column(width=8, justify="right", style="dim")
     details.add_column(overflow="fold")
+    if finding.waived:
+        details.add_row("because", Text(finding.waived))
+        details.add_row("found", Text(finding.found))
+        return details
     details.add_row("", Text(finding.promise))
     details.add_row("found", Text(finding.found))
     details.add_row("fix", Text(finding.fix))
@@ -54,5 +70,6 @@ def _details(finding: Finding) -> Table:
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(finding.severity for finding in findings)
-    return ", ".join(f"{counts[how]} {how}" for how in STYLES if counts[how]) or "nothing found"
+    counts = Counter(map(_counted_as, findings))
+    kinds = (*SEVERITIES, "waived")
+    return ", ".join(f"{counts[how]} {how}" for how in kinds if counts[how]) or "nothing found"

@@ -60,7 +60,33 @@ def test_a_program_reads_the_same(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert broken["check"] == "memory-prefork"
     assert (broken["severity"], weak["severity"]) == ("broken", "weak")
-    assert set(broken) == {"check", "severity", "where", "promise", "found", "fix"}
+    assert set(broken) == {"check", "severity", "where", "promise", "found", "fix", "waived"}
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("broken", 0), ("weak", 1), ("unknown", 1)])
+def test_it_can_fail_for_less_than_what_is_broken(
+    tmp_path: Path, fail_on: str, code: int
+) -> None:
+    assert run(tmp_path, "--fail-on", fail_on, **in_threads()).exit_code == code
+
+
+def test_what_is_waived_is_told_last_with_its_reason_and_fails_nothing(tmp_path: Path) -> None:
+    waived = {"dlock_doctor_ignore": {"memory-prefork": "it is for a demo"}}
+
+    result = run(tmp_path, "--fail-on", "weak", dlock_url="memory://", **waived)
+
+    weak, told = result.output.split("\n\n")[:2]
+    assert weak.startswith("weak  memory-one-process")
+    assert told.splitlines()[0] == "waived  memory-prefork  store memory://"
+    assert told.splitlines()[1].split(maxsplit=1) == ["because", "it is for a demo"]
+    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 weak, 1 waived")
+    assert run(tmp_path, dlock_url="memory://", **waived).exit_code == 0
+
+
+def test_what_keeps_workers_from_starting_is_not_waived(tmp_path: Path) -> None:
+    waived = {"dlock_doctor_ignore": {"settings": "no reason is good enough"}}
+
+    assert run(tmp_path, dlock_url="redlock://a,b", **waived).exit_code == 1
 
 
 def test_a_configuration_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> None:

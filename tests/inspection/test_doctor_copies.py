@@ -45,7 +45,7 @@ def configured(*servers: RedisServer, **settings: str) -> Iterator[None]:
         (KEEPS, {}, {"redis-replicas": "weak", "redis-min-replicas": "weak"}),
         (SOUND, {}, {"redis-replicas": "weak"}),
         (SOUND, WAITS, {}),
-        ({"min_replicas_to_write": "1"}, WAITS, {"redis-aof": "broken"}),
+        ({"min_replicas_to_write": "1"}, WAITS, {"redis-aof": "weak"}),
         (SOUND, {**WAITS, "task": {"fenced": True}}, {"tasks-fencing": "weak"}),
     ],
 )
@@ -142,7 +142,7 @@ def test_one_master_of_a_cluster_that_forgets_is_found(
     master = redis_cluster.master_of("any")
     careless = [master, redis_cluster.replica_of(master)]
     others = [server for server in redis_cluster.servers if server not in careless]
-    forgets = [("redis-aof", "broken", True)]
+    forgets = [("redis-aof", "weak", True)]
 
     def seen() -> list[tuple[str, str, bool]]:
         with patient(tmp_path, dlock_url=redis_cluster.url, **WAITS) as app:

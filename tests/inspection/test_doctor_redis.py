@@ -75,7 +75,7 @@ def test_nothing_is_found_in_a_server_that_keeps_what_it_is_told(
 @pytest.mark.parametrize(
     ("settings", "finding"),
     [
-        ({"appendonly": "no", "appendfsync": "everysec"}, {"redis-aof": "broken"}),
+        ({"appendonly": "no", "appendfsync": "everysec"}, {"redis-aof": "weak"}),
         ({"appendfsync": "everysec"}, {"redis-appendfsync": "weak"}),
         ({"appendfsync": "no"}, {"redis-appendfsync": "weak"}),
         ({"maxmemory_policy": "allkeys-lru", "maxmemory": "50mb"}, {"redis-eviction": "broken"}),

@@ -24,8 +24,8 @@ def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
     ("policy", "conf", "finding"),
     [
         ("reschedule", {}, {}),
-        ("reschedule", {"task_acks_late": False}, {"tasks-acks-late": "broken"}),
-        ("queue", {"task_acks_late": False}, {"tasks-acks-late": "broken"}),
+        ("reschedule", {"task_acks_late": False}, {"tasks-acks-late": "weak"}),
+        ("queue", {"task_acks_late": False}, {"tasks-acks-late": "weak"}),
         (Queue(keep=True), {"task_acks_late": False}, {}),
         ("reschedule", {"task_reject_on_worker_lost": False}, {"tasks-killed-child": "weak"}),
         (Queue(keep=True), {"task_reject_on_worker_lost": False}, {}),

@@ -58,6 +58,7 @@ def test_every_setting_is_read() -> None:
         "dlock_backend_options": {"timeout": 2},
         "dlock_sinks": ["shop.locks.count", print],
         "dlock_history": {"url": "sqlite:///history.db", "keep": 3600},
+        "dlock_doctor_ignore": {"redis-aof": "locks only"},
     }
 
     assert read(**given) == Settings(
@@ -74,6 +75,7 @@ def test_every_setting_is_read() -> None:
         backend_options={"timeout": 2},
         sinks=("shop.locks.count", print),
         history=HistoryOptions("sqlite:///history.db", 3600.0),
+        doctor_ignore={"redis-aof": "locks only"},
     )
 
 
@@ -207,6 +209,10 @@ def app_of(namespace: str | None, **keys: Any) -> Celery:
         ("history", {}),
         ("history", {"url": "sqlite:///history.db", "kept": 3}),
         ("history", {"url": "sqlite:///history.db", "keep": 0}),
+        ("doctor_ignore", ["redis-aof"]),
+        ("doctor_ignore", {"redis-aof": True}),
+        ("doctor_ignore", {"redis-aof": " "}),
+        ("doctor_ignore", {3: "why"}),
         ("sinks", [3]),
         ("sinks", [[]]),
         ("ttl", 10**400),

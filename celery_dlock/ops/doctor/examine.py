@@ -10,12 +10,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.ops.doctor.broker import examine_broker
-from celery_dlock.ops.doctor.finding import Case, Clock, Finding, asked
+from celery_dlock.ops.doctor.finding import SEVERITIES, Case, Clock, Finding, asked
 from celery_dlock.ops.doctor.tasks import Locked, examine_tasks
 from celery_dlock.registry import BACKENDS, load, scheme_of
 from celery_dlock.runtime import runtime
@@ -96,17 +97,14 @@ def examine_report(case: Case) -> Iterator[Finding]:
             )
 
 
-_ORDER = ("broken", "weak", "unknown")
-
-
 def examine(app: Any, clock: Clock = time.time) -> list[Finding]:
-    """What breaks a promise in the configuration of *app*, the worst first. Changes nothing.
+    """What breaks a promise in the configuration of *app*, the worst first, what is waived last.
 
-    What cannot be looked at is a finding, too; there is no password in any.
+    Changes nothing. What cannot be looked at is a finding, too; there is no password in any.
     """
     secrets = secrets_of(app.conf)
     found = [shown(finding, secrets) for finding in _examine(app, clock)]
-    return sorted(found, key=lambda finding: _ORDER.index(finding.severity))
+    return sorted(found, key=lambda each: (bool(each.waived), SEVERITIES.index(each.severity)))
 
 
 def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
@@ -130,10 +128,14 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
         return
     case = Case(app, here.settings, clock)
     tasks = Locked.all_of(case, here.policy)
-    yield from asked("store", _store(case))
-    yield from asked("settings", examine_report(case))
-    yield from asked("broker", examine_broker(case, tasks))
-    yield from asked("tasks", examine_tasks(case, tasks, type(here.backend)))
+    parts = (
+        asked("store", _store(case)),
+        asked("settings", examine_report(case)),
+        asked("broker", examine_broker(case, tasks)),
+        asked("tasks", examine_tasks(case, tasks, type(here.backend))),
+    )
+    for finding in chain.from_iterable(parts):
+        yield replace(finding, waived=here.settings.doctor_ignore.get(finding.check, ""))
 
 
 def _store(case: Case) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from celery_dlock.ops import event_text
 from celery_dlock.settings import Settings
@@ -85,6 +85,9 @@ class Case:
 
 Severity = Literal["broken", "weak", "unknown"]
 
+#: The worst first.
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -93,7 +96,7 @@ class Finding:
     ``severity``: ``"broken"``: the promise does not hold, ``"weak"``: it does not hold in some
     faults, ``"unknown"``: it could not be seen whether it holds. ``promise`` says what that means
     for tasks, ``found`` what was seen, and ``fix`` is the setting or command that fixes it.
-    ``doctor --json`` has these names as keys.
+    ``waived`` is why that is accepted here, if it is. ``doctor --json`` has these names as keys.
     """
 
     check: str
@@ -102,6 +105,7 @@ class Finding:
     promise: str
     found: str
     fix: str
+    waived: str = ""
 
 
 def asked(where: str, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -162,7 +162,7 @@ def _log(server: Server, where: str, kept: Kept) -> Iterator[Finding]:
     if not server.keeps_log:
         yield Finding(
             "redis-aof",
-            "broken",
+            "weak",
             where,
             promise=f"A restart forgets {kept.what}: {kept.forgotten}.",
             found="appendonly no",

@@ -81,7 +81,7 @@ def _killed_workers(tasks: Sequence[Locked]) -> Iterator[Finding]:
     if early:
         yield Finding(
             "tasks-acks-late",
-            "broken",
+            "weak",
             _named(early),
             promise="A worker that is killed loses the tasks that it runs: their messages were "
             "acknowledged before.",
