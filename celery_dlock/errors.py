@@ -6,7 +6,7 @@
     ├── ConfigurationError      wrong key template, unknown setting, missing extra or trait
     ├── BackendUnavailable      the store did not answer; whether the call took effect is unknown
     ├── LockContended           held by another: key, holder's task id, seconds left
-    │   └── LockTimeout         … and max_wait or timeout has passed
+    │   └── LockTimeout         … and max_wait or timeout has passed; also a TimeoutError
     ├── DuplicateTask           not published: another call of a unique task lives
     ├── LockLost                the lease has gone or can no longer be trusted
     └── StaleFencingToken       the resource has seen a newer token: resource, mine, seen
@@ -39,7 +39,7 @@ class LockContended(DLockError):
     """
 
     def __init__(self, key: str, holder: str | None = None, seconds_left: float = 0.0) -> None:
-        super().__init__(key, holder, seconds_left)
+        self.args = (key, holder, seconds_left)
         self.key = key
         self.holder = holder
         self.seconds_left = seconds_left
@@ -52,8 +52,12 @@ class LockContended(DLockError):
         return f"{self.key!r} is held by task {self.holder} for another {self.seconds_left:.1f} s"
 
 
-class LockTimeout(LockContended):
-    """Another task held the key until *max_wait* or *timeout* had passed."""
+class LockTimeout(LockContended, TimeoutError):
+    """Another task held the key until *max_wait* or *timeout* had passed.
+
+    It is a :exc:`TimeoutError`, as of any call that waits, and so an :exc:`OSError`; it is no
+    :exc:`ConnectionError`.
+    """
 
     def __init__(
         self,

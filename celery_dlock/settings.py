@@ -42,8 +42,8 @@ class Settings:
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
     broker: for as long can a duplicate of a finished task still be redelivered. ``woken_queue`` is
-    empty where a woken message goes to the queue that it came from. ``doctor_ignore`` has the reason
-    why a check is waived, by its name.
+    empty where a woken message goes to the queue that it came from. ``doctor_ignore`` has, by the
+    name of a check, the reason why it is waived.
     """
 
     url: str = field(repr=False)
@@ -205,7 +205,9 @@ def _options(name: str, value: Any) -> dict[str, Any]:
 def _reasons(name: str, value: Any) -> dict[str, str]:
     for check, reason in (given := _options(name, value)).items():
         if not isinstance(check, str) or not isinstance(reason, str) or not reason.strip():
-            what = 'names of checks, each with a reason: {"tasks-acks-late": "bodies may run again"}'
+            what = (
+                'names of checks, each with a reason: {"tasks-acks-late": "bodies may run again"}'
+            )
             raise ConfigurationError(f"{name} takes {what}, got {quoted({check: reason})}")
     return given
 

@@ -64,9 +64,7 @@ def test_a_program_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("broken", 0), ("weak", 1), ("unknown", 1)])
-def test_it_can_fail_for_less_than_what_is_broken(
-    tmp_path: Path, fail_on: str, code: int
-) -> None:
+def test_it_can_fail_for_less_than_what_is_broken(tmp_path: Path, fail_on: str, code: int) -> None:
     assert run(tmp_path, "--fail-on", fail_on, **in_threads()).exit_code == code
 
 

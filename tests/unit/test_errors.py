@@ -83,9 +83,18 @@ def test_every_error_is_caught_by_the_one_root(error: DLockError) -> None:
         raise error
 
 
-def test_a_timeout_is_caught_as_contention() -> None:
-    with pytest.raises(LockContended):
-        raise LockTimeout("order:42")
+@pytest.mark.parametrize("kind", [LockContended, TimeoutError])
+def test_a_timeout_is_caught_as_contention_and_as_any_timeout(kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        raise LockTimeout("order:42", "5f2d", 1.0, 5.0)
+
+
+def test_a_timeout_is_not_taken_for_a_lost_connection() -> None:
+    """Nor has it a number of an error of the system, which Celery's consumer looks at."""
+    error: OSError = LockTimeout("order:42", "5f2d", 1.0, 5.0)
+
+    assert not isinstance(error, ConnectionError)
+    assert (error.errno, error.strerror, error.filename) == (None, None, None)
 
 
 def test_messages_say_who_holds_the_key_and_for_how_long() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -95,3 +96,21 @@ def test_a_header_of_nonsense_is_no_history(desk: Desk) -> None:
             again = desk.take()
             assert again is not None, header
             assert again.headers["dlock"]["waits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"), [((ConnectionError,), "FAILURE"), ((OSError,), "RETRY")]
+)
+def test_a_timeout_in_a_body_is_retried_for_an_os_error_and_not_for_a_lost_connection(
+    desk: Desk, kinds: tuple[type[Exception], ...], state: str
+) -> None:
+    @desk.locked("order:{order}", name="charge", autoretry_for=kinds)
+    def charge(order: str) -> None:
+        with lock("report", app=desk.app, timeout=0.01):
+            pass
+
+    with lock("report", app=desk.app, timeout=0):
+        charge.apply_async(("42",), task_id="charge-1")
+        message = Context().run(desk.deliver)  # in this one the key is held
+
+    assert (message._state, desk.result("charge-1").state) == ("ACK", state)
