@@ -34,6 +34,8 @@ def strike(
     match what.kind:
         case Kind.KILL_CHILD:
             return _at_once(lambda: _kill_a_child(worker, what.target))
+        case Kind.KILL_MAIN:
+            return _at_once(lambda: worker.send(signal.SIGKILL))
         case Kind.KILL_WORKER:
             return _at_once(lambda: _signal(worker, signal.SIGKILL))
         case Kind.STOP_WORKER:

@@ -15,7 +15,8 @@ class Kind(StrEnum):
     """What can go wrong."""
 
     KILL_CHILD = "kill a child"
-    KILL_WORKER = "kill a worker"
+    KILL_MAIN = "kill a worker's main process"
+    KILL_WORKER = "kill a worker with all its processes"
     STOP_WORKER = "shut a worker down"
     STOP_COLD = "shut a worker down without waiting for its bodies"
     PAUSE_WORKER = "pause a worker"

@@ -62,7 +62,8 @@ def kinds_of(setting: Setting) -> tuple[Kind, ...]:
     kinds = (Kind.STOP_WORKER, Kind.PAUSE_WORKER, *store, Kind.COPY)
     if setting.ack == "early":
         return kinds
-    return (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.STOP_COLD, Kind.RESTART_BROKER, *kinds)
+    kills = (Kind.KILL_CHILD, Kind.KILL_MAIN, Kind.KILL_WORKER, Kind.STOP_COLD)
+    return (*kills, Kind.RESTART_BROKER, *kinds)
 
 
 @dataclass
