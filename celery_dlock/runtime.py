@@ -30,9 +30,9 @@ from celery_dlock.forking import PerProcess
 from celery_dlock.locks.manager import LockManager
 from celery_dlock.messages.countdown import remembered
 from celery_dlock.messages.waking import Waker
-from celery_dlock.registry import HISTORY, load, open_backend, sink_named
+from celery_dlock.registry import HISTORY, backend_class, load, open_backend, sink_named
 from celery_dlock.settings import Settings
-from celery_dlock.stores.base import Clock, LockBackend, Trait
+from celery_dlock.stores.base import BackendOptions, Clock, LockBackend, Trait
 from celery_dlock.stores.memory import MemoryBackend
 
 
@@ -41,6 +41,8 @@ class Runtime:
     """The objects of one process and one app."""
 
     settings: Settings
+    #: What the store was built with.
+    options: BackendOptions
     backend: LockBackend
     manager: LockManager
     sinks: Sinks
@@ -63,12 +65,13 @@ class Runtime:
 
         Raises :exc:`~celery_dlock.ConfigurationError` for one that the store cannot keep.
         """
-        if ttl is not None and Trait.LEASE_PER_TASK not in self.backend.traits:
+        ttl, shared = ttl or self.settings.ttl, self.options.ttl
+        if ttl > shared and not lease_per_task(type(self.backend)):
             raise ConfigurationError(
-                f"ttl= needs a store with the trait {Trait.LEASE_PER_TASK!s}, which "
-                f"{type(self.backend).__name__} lacks: set dlock_ttl for all locks"
+                f"ttl={ttl:g}: all locks of a process end together in {type(self.backend).__name__}"
+                f", and this one's last for {shared:g} s: set dlock_ttl = {ttl:g}"
             )
-        return int((ttl or self.settings.ttl) * SECOND)
+        return int(ttl * SECOND)
 
     def done_ttl(self, *, queues: bool) -> int:
         """For how many microseconds a finished task is remembered.
@@ -77,6 +80,11 @@ class Runtime:
         """
         least = WAKE_AGAIN_LAST if queues else 0
         return max(int(self.remembers * SECOND), least)
+
+
+def lease_per_task(store: type[LockBackend]) -> bool:
+    """Whether each lock may last for a time of its own there."""
+    return Trait.LEASE_PER_TASK in store.traits
 
 
 class _ProcessRuntimes:
@@ -137,7 +145,8 @@ def keep_in_memory(app: Any, clock: Clock) -> None:
     forget(app)
     app = _real(app)
     settings = Settings.from_conf(app.conf, url="memory://")
-    built = _runtime(app, settings, MemoryBackend(replace(settings.options, clock=clock)))
+    options = replace(settings.options, clock=clock)
+    built = _runtime(app, settings, options, MemoryBackend(options))
     process = _this_process()
     with process.mutex:
         process.runtimes[app] = built
@@ -160,16 +169,29 @@ def _real(app: Any) -> Any:
 
 def _build(app: Celery) -> Runtime:
     settings = Settings.from_conf(app.conf)
-    backend = open_backend(settings.url, settings.options, forking=_this_process().forking)
+    options = settings.options
+    if not lease_per_task(backend_class(settings.url)):
+        options = replace(options, ttl=max((settings.ttl, *ttls_of(app).values())))
+    backend = open_backend(settings.url, options, forking=_this_process().forking)
     settings.check(type(backend))
-    return _runtime(app, settings, backend)
+    return _runtime(app, settings, options, backend)
 
 
-def _runtime(app: Celery, settings: Settings, backend: LockBackend) -> Runtime:
+def ttls_of(app: Any) -> dict[str, float]:
+    """The tasks of *app* that name a ``ttl`` of their own, in seconds."""
+    tasks = app.tasks.values() if app.finalized or app.autofinalize else ()
+    defined = {each.name: getattr(each, "lock_definition", None) for each in tasks}
+    return {name: found.ttl for name, found in defined.items() if found and found.ttl}
+
+
+def _runtime(
+    app: Celery, settings: Settings, options: BackendOptions, backend: LockBackend
+) -> Runtime:
     told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
     wake = Waker(app, backend, told, settings.broker, settings.woken_queue)
     return Runtime(
         settings=settings,
+        options=options,
         backend=backend,
         manager=LockManager(backend, wake, settings.fencing_epoch),
         sinks=told,

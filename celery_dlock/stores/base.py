@@ -141,8 +141,9 @@ class Copies:
 class BackendOptions:
     """What every store is built with, whatever its URL says.
 
-    ``prefix`` keeps two applications apart on one store. ``ttl`` is ``dlock_ttl`` in seconds, for
-    a store that has one lease for all locks of a process. ``clock`` replaces the store's own clock
+    ``prefix`` keeps two applications apart on one store. ``ttl`` is ``dlock_ttl`` in seconds; for
+    a store that has one lease for all locks of a process the longest that one of its tasks asks
+    for. ``clock`` replaces the store's own clock
     in tests. ``driver`` is ``dlock_backend_options``, handed to the driver as it is. ``copies`` is
     ``dlock_wait_replicas``, for a store that ``replicates``.
     """
@@ -223,6 +224,14 @@ class LockBackend(ABC):
         That is *ttl* unless it counts in other units or has one lease a process; it may be asked.
         """
         return ttl
+
+    def granted(self) -> float | None:
+        """Seconds of the lease that a process is granted which has one for all of its locks.
+
+        ``None`` where that is not so, or not known. It is asked before a process forks: what it
+        opens is closed again.
+        """
+        return None
 
     def certain(self, timeout: float) -> bool:
         """Whether the store would have said that a lease is lost, waiting up to *timeout* seconds.

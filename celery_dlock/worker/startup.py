@@ -14,7 +14,7 @@ from celery_dlock import runtime
 from celery_dlock.contention import Reschedule
 from celery_dlock.delivery.abort import IN_GREENLETS
 from celery_dlock.delivery.brief import tell_briefly
-from celery_dlock.errors import ConfigurationError
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.stores.base import Trait
 
@@ -45,13 +45,21 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
 
 
 def check_leases(app: Any, here: runtime.Runtime) -> None:
-    """Refuse a lease time that the store cannot keep."""
-    for task in app.tasks.values():
-        definition = getattr(task, "lock_definition", None)
-        try:
-            here.lease_time(definition and definition.ttl)
-        except ConfigurationError as exc:
-            raise ConfigurationError(f"task {task.name}: {exc}") from exc
+    """Refuse a lease time that a store does not grant whose locks all end together."""
+    ttls = runtime.ttls_of(app)
+    if not ttls or runtime.lease_per_task(type(here.backend)):
+        return
+    try:
+        granted = here.backend.granted()
+    except BackendUnavailable as exc:
+        logger.warning("whether the lock store grants the ttl of each task is not known: %s", exc)
+        return
+    name, ttl = max(ttls.items(), key=lambda item: item[1])
+    if granted is not None and ttl > granted:
+        raise ConfigurationError(
+            f"task {name}: ttl={ttl:g} is more than the lock store grants, where the locks of a "
+            f"process end together: {granted:g} s"
+        )
 
 
 def check_broker(here: runtime.Runtime) -> None:

@@ -51,6 +51,18 @@ def test_the_lease_is_half_of_what_the_session_was_granted(
 ) -> None:
     with rows_at(zookeeper_server.url, ttl=asked) as rows:
         assert rows.lease_of(60 * SECOND) == rows.lease_of(1) == granted * 1000 // 2
+        assert rows.granted() == granted / 1000
+
+
+def test_what_a_worker_asks_before_it_forks_leaves_no_session(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    threads = threading.active_count()
+    with rows_at(zookeeper_server.url) as rows:
+        rows.granted()
+
+        assert rows._client.session() is None
+        assert until("its threads have ended", lambda: threading.active_count() <= threads)
 
 
 def test_a_session_that_expired_takes_its_held_rows_and_the_next_one_has_none(

@@ -59,6 +59,28 @@ def test_a_session_that_lasts_for_another_time_is_found(
     assert alone.check == "zookeeper-single"
 
 
+def test_a_task_that_asks_for_less_than_the_session_is_found(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    conf: dict[str, Any] = {"dlock_url": zookeeper_server.url, "dlock_ttl": LONGEST}
+    with patient(tmp_path, {"lock_ttl": 3}, **conf) as app:
+        shorter, alone = examine(app)
+
+    assert (shorter.check, shorter.severity) == ("zookeeper-shared-ttl", "weak")
+    assert shorter.found == "a shorter ttl of charge"
+    assert alone.check == "zookeeper-single"
+
+
+def test_a_task_that_asks_for_more_than_is_granted_keeps_workers_from_starting(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with patient(tmp_path, {"lock_ttl": LONGEST + 1}, dlock_url=zookeeper_server.url) as app:
+        (refused,) = examine(app)
+
+    assert (refused.check, refused.severity) == ("settings", "broken")
+    assert refused.found.startswith("task charge: ttl=11 is more than the lock store grants")
+
+
 def test_a_server_that_is_gone_is_found(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
     (gone,) = free_ports(1)
     login = "zookeeper://shop:hunter2@"

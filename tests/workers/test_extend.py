@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
@@ -148,34 +150,37 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("alike")
-def test_a_ttl_of_its_own_is_refused_where_all_leases_are_alike(desk: Desk) -> None:
-    said = "ttl= needs a store with the trait lease-per-task, which MemoryBackend lacks"
-    with pytest.raises(ConfigurationError, match=said), lock("k", ttl=10, app=desk.app):
-        pass
-    with lock("k", app=desk.app) as lease, pytest.raises(ConfigurationError, match="extend"):
+def test_where_all_leases_are_alike_the_longest_ttl_of_a_task_is_asked_for(desk: Desk) -> None:
+    @desk.locked("k", name="long", ttl=60)
+    def long() -> str:
+        return "done"
+
+    @desk.locked("k", name="short", ttl=10)
+    def short() -> str:
+        return "done"
+
+    assert runtime(desk.app).options.ttl == 60
+    assert (long(), short()) == ("done", "done")
+    with lock("k", ttl=60, app=desk.app) as lease, pytest.raises(ConfigurationError, match="exten"):
         lease.extend(10)
-
-    @desk.locked("k", name="charge", ttl=10)
-    def charge() -> None: ...
-
-    with pytest.raises(ConfigurationError, match=said):
-        charge()
-    result = charge.delay()
-    desk.deliver()
-    assert isinstance(result.result, ConfigurationError)
-    assert desk.holders("k") == []
+    said = "ttl=61: all locks of a process end together in MemoryBackend, .* last for 60 s"
+    with pytest.raises(ConfigurationError, match=said), lock("k", ttl=61, app=desk.app):
+        pass
 
 
 @pytest.mark.usefixtures("alike")
-def test_a_worker_does_not_start_with_it(desk: Desk) -> None:
-    @desk.locked("k", name="plain")
-    def plain() -> None: ...
+@pytest.mark.parametrize("granted", [60.0, 40.0, None, BackendUnavailable("no answer")])
+def test_a_worker_starts_only_where_the_store_grants_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, granted: Any
+) -> None:
+    @desk.locked("k", name="long", ttl=60)
+    def long() -> None: ...
 
-    worker = SimpleNamespace(app=desk.app, pool_cls=TaskPool)
-    CheckAtStart(worker)
+    tells = Mock(side_effect=[granted])
+    monkeypatch.setattr(MemoryBackend, "granted", tells)
+    refused = pytest.raises(ConfigurationError, match=r"^task long: ttl=60 .*: 40 s")
 
-    @desk.locked("k", name="charge", ttl=10)
-    def charge() -> None: ...
+    with refused if granted == 40.0 else nullcontext():
+        CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=TaskPool))
 
-    with pytest.raises(ConfigurationError, match=r"^task charge: ttl= needs .* lease-per-task"):
-        CheckAtStart(worker)
+    tells.assert_called_once()

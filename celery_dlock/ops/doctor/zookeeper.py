@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kazoo.hosts import collect_hosts
 
-from celery_dlock.ops.doctor.finding import Case, Finding, asked, quorum_size, unavailable
+from celery_dlock.ops.doctor.finding import (
+    Case,
+    Finding,
+    asked,
+    listed,
+    quorum_size,
+    unavailable,
+)
+from celery_dlock.runtime import runtime, ttls_of
 from celery_dlock.stores.zookeeper.client import (
     CONNECT_TIMEOUT,
     Session,
@@ -28,7 +36,8 @@ MEMBERS = "/zookeeper/config"
 
 def examine_zookeeper(case: Case) -> Iterator[Finding]:
     """``zookeeper://``. Each server is asked for a session of its own, which is ended again."""
-    address = address_of(case.settings.url, case.settings.options)
+    asked_for = runtime(case.app).options
+    address = address_of(case.settings.url, asked_for)
     where = f"store {address.hosts}"
     hosts = address.hosts.split(",")
     sessions = {host: Session(_only(address, host)) for host in hosts if _listens(host)}
@@ -41,7 +50,8 @@ def examine_zookeeper(case: Case) -> Iterator[Finding]:
         }
         yield from unavailable("zookeeper", hosts, there, where)
         for host, session in list(there.items())[:1]:
-            yield from _granted(session, case.settings.ttl, f"server {host}")
+            yield from _granted(session, asked_for.ttl, f"server {host}")
+            yield from _shorter(session, ttls_of(case.app), where)
             yield from asked(where, _members(session, where))
     finally:
         for session in sessions.values():
@@ -80,6 +90,20 @@ def _granted(session: Session, ttl: float, where: str) -> Iterator[Finding]:
         found=f"dlock_ttl = {ttl:g}, and a session of {granted:g} s is granted",
         fix=f"{fix}dlock_ttl = {granted:g}",
     )
+
+
+def _shorter(session: Session, ttls: Mapping[str, float], where: str) -> Iterator[Finding]:
+    granted = session.timeout or 0.0
+    if shorter := [name for name, ttl in ttls.items() if ttl < granted]:
+        yield Finding(
+            "zookeeper-shared-ttl",
+            "weak",
+            where,
+            promise=f"All locks of a process end together, after {granted:g} s: a worker that dies "
+            "frees the keys of these tasks later than they ask for.",
+            found=f"a shorter ttl of {listed(shorter)}",
+            fix="one ttl for all tasks of a worker, or a store whose leases differ",
+        )
 
 
 def _members(session: Session, where: str) -> Iterator[Finding]:

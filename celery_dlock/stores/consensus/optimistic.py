@@ -182,6 +182,9 @@ class OptimisticBackend(NoteStore):
     def lease_of(self, ttl: int) -> int:
         return ttl if self._clock is not None else self._rows.lease_of(ttl)
 
+    def granted(self) -> float | None:
+        return self._rows.granted()
+
     def now(self) -> int:
         return self._transactions.now()
 

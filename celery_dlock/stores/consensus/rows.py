@@ -160,6 +160,10 @@ class Rows(ABC):
     def lease_of(self, ttl: int) -> int:
         """How long a holder may trust a row that it has with a lease of *ttl*; it may connect."""
 
+    def granted(self) -> float | None:
+        """As :meth:`LockBackend.granted`."""
+        return None
+
     def certain(self, timeout: float) -> bool:
         """Whether the store can be reached, waiting for it up to *timeout* seconds."""
         return True

@@ -140,6 +140,18 @@ class Client:
         """The session, if this process has started one."""
         return self._sessions.made()
 
+    def granted(self) -> float:
+        """Seconds of a session, of one more that is ended again."""
+        session = Session(self._address)
+        try:
+            session.wait()
+        except NoAnswer as exc:
+            raise BackendUnavailable(f"{self}: {exc}") from exc
+        finally:
+            session.stop()
+        assert session.timeout is not None
+        return session.timeout
+
     def close(self) -> None:
         session = self._sessions.take()
         if session is not None:

@@ -215,6 +215,9 @@ class ZooKeeperRows(Rows):
         with self._client.answers() as session:
             return _lease(session)
 
+    def granted(self) -> float | None:
+        return self._client.granted()
+
     def certain(self, timeout: float) -> bool:
         session = self._client.session()
         return session is None or session.timeout is None or session.connected(timeout)
