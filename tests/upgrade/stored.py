@@ -1,0 +1,108 @@
+"""What lies in a store, as text that can be kept, and put into an empty store again."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from celery_dlock.stores.base import BackendOptions, NoteStore
+from celery_dlock.stores.consensus.rows import Kind, Name, Row
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.sql.sqlite import SqliteBackend
+from celery_dlock.testing.project import ManualClock
+from tests.contract.memory_rows import RowsBackend
+from tests.services.redis import RedisServer
+
+#: Where the records lie, one for each store.
+RECORDS = Path(__file__).parent / "records"
+
+
+def options(clock: ManualClock) -> BackendOptions:
+    return BackendOptions(prefix="upgrade", clock=clock)
+
+
+@contextmanager
+def sqlite(folder: Path, clock: ManualClock, record: Any = None) -> Iterator[NoteStore]:
+    """The store on SQLite, with what is in the *record*."""
+    url = file_of(folder, record)
+    with closing(SqliteBackend.from_url(url, options(clock))) as store:
+        yield store
+
+
+def file_of(folder: Path, record: Any = None) -> str:
+    """The URL of the file there, with what is in the *record*."""
+    path = folder / "locks.db"
+    if record is not None:
+        path.write_bytes(zlib.decompress(b64decode(record)))
+    return f"sqlite:///{path}"
+
+
+def read_sqlite(folder: Path) -> str:
+    return _text(zlib.compress((folder / "locks.db").read_bytes(), 9))
+
+
+@contextmanager
+def on_redis(server: RedisServer, clock: ManualClock, record: Any = None) -> Iterator[NoteStore]:
+    with server.client() as client:
+        client.flushall()
+        for name, kind, value in record or ():
+            _write(client, b64decode(name), kind, [b64decode(part) for part in value])
+    with closing(RedisBackend.from_url(server.url, options(clock))) as store:
+        yield store
+
+
+def read_redis(server: RedisServer) -> list[tuple[str, str, list[str]]]:
+    with server.client() as client:
+        return sorted(_read(client, name) for name in client.scan_iter(count=1000))
+
+
+def _read(client: Any, name: bytes) -> tuple[str, str, list[str]]:
+    kind = client.type(name).decode()
+    if kind == "string":
+        parts = [client.get(name)]
+    elif kind == "hash":
+        parts = [each for pair in sorted(client.hgetall(name).items()) for each in pair]
+    else:
+        assert kind == "zset", kind
+        scored = client.zrange(name, 0, -1, withscores=True)
+        parts = [each for member, score in scored for each in (member, repr(score).encode())]
+    return _text(name), kind, [_text(part) for part in parts]
+
+
+def _write(client: Any, name: bytes, kind: str, parts: list[bytes]) -> None:
+    if kind == "string":
+        client.set(name, parts[0])
+        return
+    pairs = dict(zip(parts[::2], parts[1::2], strict=True))
+    if kind == "hash":
+        client.hset(name, mapping=pairs)
+    else:
+        client.zadd(name, {member: float(score) for member, score in pairs.items()})
+
+
+@contextmanager
+def as_rows(clock: ManualClock, record: Any = None) -> Iterator[NoteStore]:
+    """What etcd and ZooKeeper keep for a key, without a server."""
+    store = RowsBackend(options(clock))
+    shelf = store.rows.shelf
+    shelf.rows.clear()
+    for kind, key, part, value, stamp, born in record or ():
+        shelf.rows[Name(Kind(kind), key, part)] = Row(b64decode(value), stamp, born)
+        shelf.number = max(shelf.number, int(stamp))
+    with closing(store):
+        yield store
+
+
+def read_rows(store: RowsBackend) -> list[tuple[str, str, str, str, str, int]]:
+    return sorted(
+        (name.kind.value, name.key, name.part, _text(row.value), row.stamp, row.born)
+        for name, row in store.rows.shelf.rows.items()
+    )
+
+
+def _text(value: bytes) -> str:
+    return b64encode(value).decode()
