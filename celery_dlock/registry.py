@@ -50,6 +50,8 @@ BACKENDS: Mapping[str, Provided] = {
     ),
     "redis": _REDIS,
     "rediss": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
     "redis+unix": _REDIS,
     "redis+sentinel": Provided(
         "celery_dlock.stores.redis.sentinel:RedisSentinelBackend",

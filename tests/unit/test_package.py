@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import files
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,14 @@ def test_importing_the_package_imports_no_driver() -> None:
 def test_every_public_name_is_there_and_documented() -> None:
     for name in celery_dlock.__all__:
         assert getattr(celery_dlock, name).__doc__, name
+
+
+def test_the_lowest_versions_that_are_tested_are_the_lowest_that_are_allowed() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    lowest = {name.replace(",<3", "").replace(">=", "==") for name in asked if ">=" in name}
+
+    floors = (root / "tests/floors.txt").read_text().splitlines()
+
+    assert {line for line in floors if not line.startswith("#")} == lowest

@@ -32,12 +32,18 @@ def _settings(url: str, **driver: Any) -> dict[str, Any]:
         ("redis://h:7/2", {"host": "h", "port": 7, "db": 2}),
         ("redis://u:p%40ss@h/0", {"username": "u", "password": "p@ss", "db": 0}),
         ("rediss://h:7", {"host": "h", "port": 7}),
+        ("valkey://u:p%40ss@h:7/2", {"host": "h", "port": 7, "db": 2, "password": "p@ss"}),
         ("redis+unix:///run/redis.sock?db=3", {"path": "/run/redis.sock", "db": 3}),
     ],
 )
 def test_a_url_names_host_port_database_and_user(url: str, expected: dict[str, Any]) -> None:
     settings = _settings(url)
     assert {name: settings.get(name) for name in expected} == expected
+
+
+def test_a_valkey_with_tls_is_spoken_to_with_tls() -> None:
+    store = RedisBackend.from_url("valkeys://h", BackendOptions())
+    assert store._asked().client.connection_pool.connection_class is SSLConnection
 
 
 def test_the_store_is_not_waited_for_without_end() -> None:

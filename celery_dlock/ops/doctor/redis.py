@@ -305,7 +305,7 @@ def for_redis_py(url: str) -> str:
 
 def database(url: str) -> tuple[str | None, int, str] | None:
     """Host, port and number of a database; ``None`` for a URL that names another thing."""
-    if url.partition("://")[0] not in ("redis", "rediss"):
+    if url.partition("://")[0] not in ("redis", "rediss", "valkey", "valkeys"):
         return None
     parts = urlsplit(url)
     return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0"

@@ -315,6 +315,10 @@ def database(path: str) -> int:
     return int(path or 0)
 
 
+#: What redis-py calls it: a Valkey speaks Redis' protocol, and runs its scripts.
+_SCHEMES = {"valkey": "redis", "valkeys": "rediss"}
+
+
 def _driver_url(url: str) -> str:
     """*url* as redis-py spells it, refused where redis-py would guess."""
     try:
@@ -329,7 +333,8 @@ def _driver_url(url: str) -> str:
             )
         return url.removeprefix("redis+")
     database(path)
-    return url
+    scheme, _, rest = url.partition("://")
+    return f"{_SCHEMES.get(scheme.lower(), scheme)}://{rest}"
 
 
 def _address(host: str, default_port: int) -> tuple[str, int]:
