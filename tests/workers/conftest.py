@@ -18,6 +18,7 @@ from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
 from tests.services.stores import EVERY, Store
+from tests.services.unique import Make, Runs, maker
 
 MakeLab = Callable[..., Lab]
 
@@ -120,6 +121,18 @@ def make_ordered(desk: Desk, ran: list[Any]) -> Callable[..., LockedTask]:
         return charge
 
     return make
+
+
+@pytest.fixture
+def runs() -> Runs:
+    """What the bodies of tasks from ``make`` were called with."""
+    return []
+
+
+@pytest.fixture(name="make")
+def make_unique(desk: Desk, runs: Runs) -> Make:
+    """``make(unique="done", …)``: see ``tests.services.unique``."""
+    return maker(desk, runs)
 
 
 def nothing_is_left(desk: Desk, key: str = "order:42") -> bool:

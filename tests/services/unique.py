@@ -1,0 +1,54 @@
+"""A unique task at the desk, and its claim in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_dlock import BackendUnavailable, LockedTask
+from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.runtime import runtime
+from tests.services.desk import Desk
+
+Runs = list[Any]
+Make = Callable[..., LockedTask]
+UNTIL = pytest.mark.parametrize("until", ["done", "start"])
+
+
+def maker(desk: Desk, runs: Runs) -> Make:
+    """``make(unique="done", …)``: a unique task on the desk; *does* is called in its body."""
+
+    def make(unique: Any = "done", does: Callable[[Any], Any] | None = None, **options: Any) -> Any:
+        @desk.locked(unique=unique, bind=True, **{"name": "report", **options})
+        def report(self: Any, day: Any, depth: int = 1) -> str:
+            runs.append(day)
+            return str(does(self) if does else day)
+
+        return report
+
+    return make
+
+
+def claims(desk: Desk, report: LockedTask, *args: Any) -> UniqueClaim | None:
+    """The claim of a call, as it stands."""
+    unique = report.lock_definition.unique
+    assert unique is not None
+    text = runtime(desk.app).backend.swap(unique.name(args or (1,), {}), None, None, 0)
+    return None if text is None else UniqueClaim.decode(text)
+
+
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute has passed since any message was published."""
+    monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
+
+
+class Away:
+    """A lock store that does not answer."""
+
+    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        def swap(*_: Any) -> None:
+            raise BackendUnavailable("no answer")
+
+        monkeypatch.setattr(runtime(desk.app).backend, "swap", swap)

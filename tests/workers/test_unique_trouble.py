@@ -1,0 +1,298 @@
+"""Unique tasks in trouble: lost, late or double; and no task ends the claim of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_dlock import BackendUnavailable, ConfigurationError, Unique
+from celery_dlock.core.events import Dropped, Unavailable
+from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.locks.unique import UniqueClaims
+from celery_dlock.messages.unique import UNIQUE
+from celery_dlock.runtime import runtime
+from tests.services.desk import Desk
+from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard
+
+pytestmark = pytest.mark.every_store
+
+
+def test_what_has_been_lost_for_a_minute_is_published_again_under_its_id(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make()
+    first = report.delay(1)
+    desk.take()  # and lose
+    assert report.delay(1).is_duplicate
+    assert desk.size() == 0
+
+    unheard(monkeypatch)
+    again = report.delay(1)
+
+    assert (again.id, again.is_duplicate, desk.size()) == (first.id, True, 1)
+    desk.deliver()
+    assert (runs, again.get()) == ([1], "1")
+
+
+def test_what_was_only_late_and_comes_twice_runs_once(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard(monkeypatch)
+    report = make()
+
+    for _ in range(3):
+        report.delay(1)
+
+    assert desk.deliver_all() == 3
+    assert runs == [1]
+    assert len(desk.happened(Dropped)) == 2
+    assert claims(desk, report) is None
+
+
+def test_a_retry_that_is_lost_is_published_again_as_that_attempt(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def once_more(task: Any) -> str:
+        if not task.request.retries:
+            raise task.retry(countdown=0)
+        return f"attempt {task.request.retries}"
+
+    report = make("done", once_more)
+    first = report.delay(1)
+    desk.deliver()
+    desk.take()  # and lose
+
+    unheard(monkeypatch)
+    again = report.delay(1)
+
+    assert again.id == first.id
+    assert desk.deliver_all() == 1
+    assert (runs, again.get()) == ([1, 1], "attempt 1")
+    assert claims(desk, report) is None
+
+
+def test_a_copy_of_an_attempt_that_is_over_leaves_the_next_one_its_claim(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    def once_more(task: Any) -> None:
+        if not task.request.retries:
+            raise task.retry(countdown=0)
+
+    report = make("done", once_more)
+    first = report.delay(1)
+    message = desk.deliver()
+    retry = desk.take()
+    assert retry is not None
+
+    report.apply_async((1,), task_id=first.id, headers={UNIQUE: message.headers[UNIQUE]})
+    desk.deliver()
+
+    assert len(desk.happened(Dropped)) == 1
+    assert report.delay(1).id == first.id
+    desk.run(retry)
+    assert runs == [1, 1]
+    assert claims(desk, report) is None
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_claim_of_a_run_whose_worker_died(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, acks_late: bool
+) -> None:
+    """The lock store does not show it any more: gone, or delivered again by the broker."""
+    report = make("done", acks_late=acks_late)
+    first = report.delay(1)
+    unique = report.lock_definition.unique
+    assert unique is not None
+    dead = UniqueClaim(f"{first.id}:0:0", "report", "dead:1", 0.0, "report", acked=not acks_late)
+    UniqueClaims(runtime(desk.app).backend).meet(unique.name((1,), {}), dead, 60, None)
+    desk.take()
+
+    again = report.delay(1)
+
+    assert (again.id == first.id) is acks_late
+    assert desk.deliver_all() == 1
+    assert runs == [1]
+    assert claims(desk, report) is None
+
+
+def test_without_an_answer_of_the_store_it_is_published_and_the_worker_asks(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make()
+    with monkeypatch.context() as patch:
+        Away(desk, patch)
+        results = [report.delay(1) for _ in range(2)]
+
+    assert [result.is_duplicate for result in results] == [False, False]
+    assert len(desk.happened(Unavailable)) == 2
+    desk.deliver_all()
+    assert runs == [1, 1]
+    assert claims(desk, report) is None
+
+
+def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = make(Unique(on_unavailable="raise"))
+    Away(desk, monkeypatch)
+
+    with pytest.raises(BackendUnavailable):
+        report.delay(1)
+
+    assert desk.size() == 0
+
+
+@UNTIL
+def test_a_worker_that_hears_nothing_of_the_claim_goes_on_under_its_lock(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    report = make(until, key="day:{day}")
+    report.delay(1)
+    with monkeypatch.context() as patch:
+        Away(desk, patch)
+        desk.deliver()
+    assert (runs, desk.holders("day:1"), desk.size()) == ([1], [], 0)
+
+    # Nobody has ended the claim: what it answers is published again in a minute, and ends it
+    unheard(monkeypatch)
+    assert report.delay(1).is_duplicate
+    assert desk.deliver_all() == 1
+    assert runs == [1]
+    assert not report.delay(1).is_duplicate
+
+
+def test_what_fails_before_it_comes_to_its_lock_has_ended(desk: Desk, make: Make) -> None:
+    def no_key(day: Any, depth: int = 1) -> str:
+        raise ValueError("no such day")
+
+    report = make(key=no_key)
+    report.delay(1)
+
+    desk.deliver()
+
+    assert claims(desk, report) is None
+
+
+def test_no_call_that_somebody_depends_on_fails_for_its_claim(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery would take it for a failure of the task before, and a chord would never end."""
+    report = make(Unique(on_unavailable="raise"))
+    with monkeypatch.context() as patch:
+        Away(desk, patch)
+        report.apply_async((1,), task_id="first")
+
+    nameless = report.apply_async((float("nan"),), task_id="nameless")
+
+    desk.deliver_all()
+    assert runs == [1]
+    assert isinstance(nameless.result, ConfigurationError)
+
+
+def test_a_member_of_a_canvas_takes_over_from_what_seems_to_be_lost(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make()
+    report.delay(1)
+    desk.take()
+    unheard(monkeypatch)
+
+    mine = report.apply_async((1,), task_id="mine")
+
+    desk.deliver_all()
+    assert (mine.get(), runs) == ("1", [1])
+    assert claims(desk, report) is None
+
+
+def test_headers_that_a_body_passes_on_say_nothing_of_what_it_publishes(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    def passes_on(task: Any) -> None:
+        headers = {UNIQUE: task.request.get(UNIQUE)}
+        other.apply_async(("other",), headers=headers)
+        plain.apply_async(("plain",), headers=headers)
+
+    other, plain = make("done", name="other"), make(None, name="plain")
+    report = make("done", passes_on)
+    report.delay(1)
+
+    desk.deliver_all()
+
+    assert sorted(map(str, runs)) == ["1", "other", "plain"]
+    assert claims(desk, report) is None
+    assert claims(desk, other, "other") is None
+
+
+@UNTIL
+def test_what_was_delivered_before_and_never_ran_ends_its_claim(
+    desk: Desk, make: Make, runs: Runs, until: str
+) -> None:
+    """A worker had prefetched it, and died: RabbitMQ says that it comes again."""
+    report = make(until)
+    report.delay(1)
+    message = desk.take()
+    assert message is not None
+    message.delivery_info["redelivered"] = True
+
+    desk.run(message)
+
+    assert runs == [1]
+    assert claims(desk, report) is None
+
+
+def test_what_has_started_before_takes_nothing_from_who_was_called_since(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    report = make("start")
+    report.delay(1)
+    first = desk.take()
+    assert first is not None
+    first.delivery_info["redelivered"] = True
+    name, ended = first.headers[UNIQUE]["name"], first.headers["id"]
+    UniqueClaims(runtime(desk.app).backend).end(name, ended, 60, None)
+    second = report.delay(1)
+
+    desk.run(first)
+
+    claim = claims(desk, report)
+    assert claim is not None
+    assert claim.task_id == second.id
+    desk.deliver_all()
+    assert runs == [1, 1]
+
+
+def test_what_was_certainly_not_published_claims_nothing(desk: Desk, make: Make) -> None:
+    report = make(Unique(by="{day}"), serializer="json")
+
+    with pytest.raises(Exception, match=r"(?i)serializable"):
+        report.delay(1, object())
+
+    assert claims(desk, report) is None
+
+
+def test_what_may_have_been_published_does(
+    desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make()
+
+    def breaks(*_: Any, **__: Any) -> None:
+        raise OperationalError("the connection is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.app.amqp.Producer, "publish", breaks)
+        with pytest.raises(OperationalError):
+            report.delay(1)
+
+    claim = claims(desk, report)
+    assert claim is not None
+    assert report.delay(1).id == claim.task_id
+
+
+def test_a_caller_that_repeats_under_its_id_passes(desk: Desk, make: Make, runs: Runs) -> None:
+    report = make()
+
+    for _ in range(2):
+        assert not report.apply_async((1,), task_id="mine").is_duplicate
+
+    assert desk.deliver_all() == 2
+    assert runs == [1]
