@@ -62,6 +62,8 @@ def _tell(execution: Execution, plan: Plan) -> None:
     if isinstance(plan, Revoke):
         store_revoked(execution)
         execution.mark_final()
+        if execution.unique is not None:
+            execution.unique.revoked()
     if plan.event is not None:
         execution.runtime.sinks.emit(plan.event)
 

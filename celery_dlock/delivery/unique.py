@@ -137,13 +137,28 @@ class UniqueRun:
             self.concern = False
             _end(self.claims, self.terms, task_id_of(self.task), self.known, attempt)
 
+    def revoked(self) -> None:
+        """Its task was revoked while it waited."""
+        if self.begun:
+            self.ends()
+        elif self.concern:
+            self.concern = False
+            _forget(self.claims, self.terms, task_id_of(self.task))
 
-def end_unique(app: Any, headers: Mapping[str, Any]) -> None:
-    """The task of the message with *headers* is over, and has not come as far as its lock."""
+
+def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> None:
+    """The task of the message with *headers* is over, and has not come as far as its lock.
+
+    If no attempt of it *began*, its period ends with it.
+    """
     terms = UniqueTerms.read(headers)
-    if terms is not None:
-        claims = UniqueClaims(runtime(app).backend)
-        _end(claims, terms, storable(headers["id"]), terms.stands)
+    if terms is None:
+        return
+    claims, task_id = UniqueClaims(runtime(app).backend), storable(headers["id"])
+    if began:
+        _end(claims, terms, task_id, terms.stands)
+    else:
+        _forget(claims, terms, task_id)
 
 
 def _end(
@@ -151,6 +166,13 @@ def _end(
 ) -> None:
     try:
         claims.end(terms.name, task_id, terms.ttl, known, attempt)
+    except BackendUnavailable as exc:
+        _not_told(terms, exc)
+
+
+def _forget(claims: UniqueClaims, terms: UniqueTerms, task_id: str) -> None:
+    try:
+        claims.forget(terms.name, task_id)
     except BackendUnavailable as exc:
         _not_told(terms, exc)
 

@@ -192,7 +192,7 @@ def release_turn(
         return
     will_not_come(request.id)
     if request.get(UNIQUE) is not None:
-        soon(lambda: end_unique(sender.app, vars(request)))
+        soon(lambda: end_unique(sender.app, vars(request), began=bool(request.retries)))
     if History.read(request, identity(request)).key is not None:  # it was woken
         turns = left_by(sender, request)
         soon(lambda: runtime(sender.app).manager.take_back(turns))

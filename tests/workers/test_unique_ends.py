@@ -6,10 +6,26 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from celery import states
 from celery.exceptions import Ignore, Reject, TaskRevokedError
 from celery.worker import state
 
-from celery_dlock import Queue, Reschedule, Skip, Unique, lock
+from celery_dlock import (
+    Fail,
+    LockLost,
+    LockTimeout,
+    Queue,
+    Reschedule,
+    Skip,
+    Unique,
+    Wait,
+    lock,
+)
+from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.state import Cause, Claim, Outcome
+from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
+from celery_dlock.runtime import runtime
+from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.services.unique import UNTIL, Make, Runs, claims, unheard
 from tests.services.until import until as wait_until
@@ -17,13 +33,17 @@ from tests.services.until import until as wait_until
 pytestmark = pytest.mark.every_store
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "woken"])
 def test_until_start_it_ends_before_the_first_line_of_the_body(
-    desk: Desk, make: Make, runs: Runs
+    desk: Desk, make: Make, runs: Runs, waits: bool
 ) -> None:
     def calls(task: Any) -> bool:
         return bool(len(runs) > 1 or task.delay(1).is_duplicate)
 
-    make("start", calls).delay(1)
+    make("start", calls, key="day:{day}", on_contention="queue").delay(1)
+    if waits:
+        with lock("day:1", app=desk.app, timeout=0):
+            desk.deliver()
 
     assert desk.deliver_all() == 2
     assert runs == [1, 1]
@@ -62,8 +82,9 @@ def test_it_stays_while_the_task_waits_for_its_lock(
     assert claims(desk, report) is None
 
 
-def test_it_ends_when_the_body_fails(desk: Desk, make: Make) -> None:
-    report = make("done", lambda _: 1 / 0)
+@UNTIL
+def test_it_ends_when_the_body_fails(desk: Desk, make: Make, until: str) -> None:
+    report = make(until, lambda _: 1 / 0)
     report.delay(1)
 
     desk.deliver()
@@ -72,13 +93,33 @@ def test_it_ends_when_the_body_fails(desk: Desk, make: Make) -> None:
 
 
 @UNTIL
-def test_it_ends_when_the_task_is_skipped(desk: Desk, make: Make, until: str) -> None:
-    report = make(until, key="day:{day}", on_contention=Skip())
+@pytest.mark.parametrize("policy", [Skip(), Fail(), Wait(timeout=0.01)], ids=repr)
+def test_it_ends_when_the_task_is_skipped_or_gives_up(
+    desk: Desk, make: Make, until: str, policy: Any
+) -> None:
+    report = make(until, key="day:{day}", on_contention=policy)
     report.delay(1)
 
     with lock("day:1", app=desk.app, timeout=0):
         desk.deliver()
 
+    assert claims(desk, report) is None
+
+
+@UNTIL
+def test_it_ends_when_the_task_has_waited_for_too_long(
+    desk: Desk, make: Make, clock: ManualClock, until: str
+) -> None:
+    report = make(until, key="day:{day}", on_contention=Queue(max_wait=60))
+    result = report.delay(1)
+    runtime(desk.app).backend.enter(Claim("day:1", "other:0:0", "1", ttl=10**9))
+    desk.deliver()
+
+    clock.advance(61)
+    desk.sweep()
+    desk.deliver_all()
+
+    assert isinstance(result.result, LockTimeout)
     assert claims(desk, report) is None
 
 
@@ -113,21 +154,50 @@ def test_a_retry_of_what_has_started_asks_nobody(desk: Desk, make: Make, runs: R
     assert runs == [1, 1, 1]
 
 
+@UNTIL
 @pytest.mark.parametrize(
     ("ends", "stays"),
-    [(Ignore(), False), (Reject("no", requeue=False), False), (Reject("no", requeue=True), True)],
+    [
+        (Ignore(), False),
+        (Reject("no", requeue=False), False),
+        (Reject("no", requeue=True), True),
+    ],
     ids=repr,
 )
-def test_a_body_that_breaks_off(desk: Desk, make: Make, ends: Exception, stays: bool) -> None:
+def test_a_body_that_breaks_off(
+    desk: Desk, make: Make, until: str, ends: Exception, stays: bool
+) -> None:
     def breaks_off(_: Any) -> None:
         raise ends
 
-    report = make("done", breaks_off, acks_late=True)
+    report = make(until, breaks_off, acks_late=True)
     report.delay(1)
 
     desk.deliver()
 
-    assert (claims(desk, report) is not None) is stays
+    assert (claims(desk, report) is not None) is (stays and until == "done")
+
+
+@UNTIL
+def test_what_runs_again_for_its_lost_lock_keeps_it(
+    desk: Desk, make: Make, runs: Runs, until: str
+) -> None:
+    def loses_it(task: Any) -> None:
+        if len(runs) == 1:
+            raise LockLost("report")
+
+    report = make(until, loses_it)
+    first = report.delay(1)
+    desk.deliver()
+
+    claim = claims(desk, report)
+    again = report.delay(1)
+
+    assert (claim and claim.task) == (f"{first.id}:0:0" if until == "done" else None)
+    assert again.is_duplicate is (until == "done")
+    desk.deliver_all()
+    assert runs == ([1, 1] if until == "done" else [1, 1, 1])
+    assert claims(desk, report) is None
 
 
 def test_what_is_replaced_by_another_task_has_ended(desk: Desk, make: Make) -> None:
@@ -158,6 +228,96 @@ def test_a_message_that_is_revoked_or_expired_ends_it(
 
     assert runs == []
     wait_until("the claim has ended", lambda: claims(desk, report) is None)
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_also_if_its_period_has_not_passed_for_it_never_began(
+    desk: Desk, make: Make, how: str, revoked: Callable[[str], None]
+) -> None:
+    report = make(Unique(period=3600))
+    first = report.apply_async((1,), expires=-1 if how == "expired" else None)
+    if how == "revoked":
+        revoked(first.id)
+
+    with pytest.raises(TaskRevokedError):
+        desk.deliver()
+
+    wait_until("the claim has ended", lambda: claims(desk, report) is None)
+
+
+def test_so_it_does_if_the_task_is_revoked_as_it_waits_in_the_store(desk: Desk, make: Make) -> None:
+    report = make(Unique(period=3600), on_contention="queue")
+    first, here = report.delay(1), runtime(desk.app)
+    with lock("report", app=desk.app, timeout=0):
+        desk.deliver()
+        for key, task in here.backend.parked([first.id]):
+            here.wake(here.backend.cancel(key, task).wakes)
+        desk.deliver()
+
+    assert first.state == states.REVOKED
+    assert claims(desk, report) is None
+
+
+def test_but_not_if_a_retry_of_it_is(
+    desk: Desk, make: Make, revoked: Callable[[str], None]
+) -> None:
+    def once_more(task: Any) -> None:
+        raise task.retry(countdown=0)
+
+    report = make(Unique(period=3600), once_more)
+    first = report.delay(1)
+    desk.deliver()
+    revoked(first.id)
+    with pytest.raises(TaskRevokedError):
+        desk.deliver()
+
+    wait_until("the claim is over", lambda: (found := claims(desk, report)) and found.over)
+
+
+@UNTIL
+@pytest.mark.parametrize("another", [False, True], ids=["alone", "another lives"])
+def test_what_is_dead_has_ended_and_asks_anew_when_it_is_replayed(
+    desk: Desk, make: Make, runs: Runs, until: str, another: bool
+) -> None:
+    report = make(until, on_contention="queue")
+    first, store = report.delay(1), runtime(desk.app).backend
+    for run in range(MAX_LOST_RUNS):
+        deadly = Claim("report", f"{first.id}:0:0", f"run {run}", ttl=10**9)
+        store.enter(deadly)
+        store.leave(deadly, Outcome.ABANDONED)
+    desk.deliver()
+    assert claims(desk, report) is None
+
+    (letter,) = store.dead()
+    runtime(desk.app).wake(store.replay("report", letter.dead.task).wakes)
+    replayed = desk.take()
+    assert replayed is not None
+    if another:
+        assert not report.delay(1).is_duplicate
+        desk.deliver()
+    desk.run(replayed)
+    desk.deliver_all()
+
+    assert runs == [1]
+    assert isinstance(desk.result(first.id).result, dict) is another
+    assert claims(desk, report) is None
+
+
+@UNTIL
+def test_what_nobody_can_run_is_dead_and_answers_no_call(
+    desk: Desk, make: Make, clock: ManualClock, until: str
+) -> None:
+    report = make(until, on_contention="queue")
+    first, here = report.delay(1), runtime(desk.app)
+    with lock("report", app=desk.app, timeout=0):
+        desk.deliver()
+    for _ in range(WAKES_BEFORE_DEAD):
+        here.wake.dead_letter("report", f"{first.id}:0:0", "report", Cause.UNKNOWN_TASK)
+        clock.advance(3600)
+        desk.sweep()
+
+    assert [letter.dead.cause for letter in here.backend.dead()] == [Cause.UNKNOWN_TASK]
+    assert not report.delay(1).is_duplicate
 
 
 @pytest.fixture
