@@ -114,7 +114,7 @@ class Call:
             return _as(send(living, headers, retries=retries), duplicate=True)
         if options.on_duplicate == "raise":
             raise DuplicateTask(self._task.name, living)
-        return _as(_result_of_another(self._task, living), duplicate=True)
+        return _as(self._result_of_another(living), duplicate=True)
 
     def _send(self, here: Runtime, send: Send, claim: UniqueClaim) -> Any:
         """Publish it. A claim of what was certainly not sent is given back: where that failed, or
@@ -137,6 +137,17 @@ class Call:
                     claims.end(self._name, claim.task_id, terms.ttl, stands)
         return result
 
+    def _result_of_another(self, task_id: str) -> Any:
+        """As Celery's, which waits for no result that is not kept; and only its own publisher hears
+        of a result that is sent as a message.
+        """
+        task = self._task
+        result = task.app.AsyncResult(task_id, backend=task.backend, task_name=task.name)
+        result.ignored = self._options.get("ignore_result", task.ignore_result)
+        if task.app.conf.result_backend in ("rpc", "rpc://"):
+            result.get = _never_comes
+        return result
+
     def _claim(self) -> UniqueClaim:
         now, app, period = time.time(), self._task.app, self._unique.options.period
         due = self._options.get("eta") or self._options.get("countdown") or 0
@@ -157,14 +168,6 @@ def _as(result: Any, *, duplicate: bool) -> Any:
 
 def _id_of(result: Any) -> Any:
     return getattr(result, "id", None)
-
-
-def _result_of_another(task: TaskWithLock, task_id: str) -> Any:
-    """Only its own publisher hears of a result that is sent as a message."""
-    result = task.app.AsyncResult(task_id, backend=task.backend, task_name=task.name)
-    if task.app.conf.result_backend in ("rpc", "rpc://"):
-        result.get = _never_comes
-    return result
 
 
 def _never_comes(*_: Any, **__: Any) -> NoReturn:
