@@ -6,6 +6,7 @@ for no longer than the lock store shows its task, or for a minute where it never
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
+PUBLISH = "kombu.messaging:Producer._publish"
 CALL = "celery_dlock.locks.unique:UniqueClaims.call"
 MEET = "celery_dlock.locks.unique:UniqueClaims.meet"
 BEGIN = "celery_dlock.locks.unique:UniqueClaims.begin"
@@ -105,21 +107,23 @@ def waiting(lab: Lab) -> int:
         return int(connection.default_channel.client.llen("celery"))
 
 
+def publish_and_die(lab: Lab, after: str) -> None:
+    """A process publishes a task, and is killed *after* a call."""
+    lock = {"unique": "done", "on_contention": "reschedule"}
+    fault, tasks = faults.kill("after", after), [("42", 1)]
+    with publishing(
+        lab.folder, "web", lab.config["celery"], tasks, faults=[fault], lock=lock
+    ) as process:
+        lab.go("publish")
+        assert process.wait(60) == -signal.SIGKILL
+
+
 def test_a_publisher_killed_between_claim_and_message_blocks_for_a_minute_of_calls(
     make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = make_lab(lock={"unique": "done"})
-    apply, fault = lab.app.tasks["apply"], faults.kill("after", CALL)
-    with publishing(
-        lab.folder,
-        "web",
-        lab.config["celery"],
-        [("42", 1)],
-        faults=[fault],
-        lock={"unique": "done", "on_contention": "reschedule"},
-    ) as process:
-        lab.go("publish")
-        assert process.wait(60) == -signal.SIGKILL
+    apply = lab.app.tasks["apply"]
+    publish_and_die(lab, CALL)
     assert waiting(lab) == 0
     # Then a call is answered with what never came
     assert apply.delay("42", 1).id == "web-0000"
@@ -131,6 +135,61 @@ def test_a_publisher_killed_between_claim_and_message_blocks_for_a_minute_of_cal
     with lab.worker(concurrency=1):
         assert result.get(timeout=30) == 1
         until("the claim has ended", lambda: claim(lab, "apply", "42", 1) is None)
+
+
+def test_a_publisher_killed_between_its_message_and_the_answer_has_published(
+    make_lab: MakeLab,
+) -> None:
+    lab = make_lab(lock={"unique": "done"})
+    apply = lab.app.tasks["apply"]
+    publish_and_die(lab, PUBLISH)
+    # Then a call is answered with the message that is there
+    result = apply.delay("42", 1)
+    assert (result.id, result.is_duplicate, waiting(lab)) == ("web-0000", True, 1)
+    with lab.worker(concurrency=1):
+        assert result.get(timeout=30) == 1
+        until("the claim has ended", lambda: claim(lab, "apply", "42", 1) is None)
+    assert len(lab.journal.read("start")) == 1
+
+
+@pytest.mark.parametrize("how", ["its time limit", "out of memory", "revoked"])
+@pytest.mark.parametrize("acks_late", [True, False], ids=["late", "early"])
+def test_a_task_whose_child_is_killed_for_good_lives_no_longer(
+    make_lab: MakeLab, how: str, acks_late: bool
+) -> None:
+    lab = make_lab(lock={"unique": "done", "ttl": 60.0}, task={"acks_late": acks_late})
+    apply, store = lab.app.tasks["apply"], runtime(lab.app).backend
+    limit = 1 if how == "its time limit" else None
+    with lab.worker("prefork", concurrency=1):
+        result = apply.apply_async(("42", 1), {"hold": "for ever"}, time_limit=limit)
+        (begun,) = lab.journal.wait_for("start")
+        until("it is known to run", store.swapped)
+        if how == "revoked":
+            result.revoke(terminate=True, signal="SIGKILL")
+        elif how == "out of memory":
+            os.kill(begun["pid"], signal.SIGKILL)
+        until("it has failed", result.ready)
+        until("the claim has ended", lambda: not store.swapped())
+
+
+def test_a_shutdown_that_breaks_off_the_body_leaves_the_claim_to_its_next_delivery(
+    make_lab: MakeLab,
+) -> None:
+    lab = make_lab(lock={"unique": "done"})
+    apply = lab.app.tasks["apply"]
+    with lab.worker(concurrency=1) as worker:
+        first = apply.delay("42", 1, hold="body")
+        lab.journal.wait_for("start")
+        worker.stop(signal.SIGQUIT)
+        # When the worker has gone, a call is answered with what will run again
+        assert apply.delay("42", 1, hold="body").id == first.id
+        worker.start()
+        lab.journal.wait_for("start", count=2)
+        assert apply.delay("42", 1, hold="body").id == first.id
+        lab.go("body")
+        assert first.get(timeout=30) == 1
+        until("the claim has ended", lambda: not runtime(lab.app).backend.swapped())
+    assert waiting(lab) == 0
 
 
 def test_two_hundred_calls_from_many_threads_are_one_message(make_lab: MakeLab) -> None:

@@ -261,6 +261,24 @@ def test_what_has_started_before_takes_nothing_from_who_was_called_since(
     assert runs == [1, 1]
 
 
+def test_a_worker_that_knows_it_as_a_plain_task_ends_its_claim_too(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    """Of the version before, or after."""
+    report = make()
+    report.delay(1)
+    del desk.app.tasks["report"]
+
+    @desk.app.task(name="report")
+    def plain(day: Any) -> None:
+        runs.append(day)
+
+    desk.deliver()
+
+    assert runs == [1]
+    assert claims(desk, report) is None
+
+
 def test_what_was_certainly_not_published_claims_nothing(desk: Desk, make: Make) -> None:
     report = make(Unique(by="{day}"), serializer="json")
 
