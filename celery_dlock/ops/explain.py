@@ -198,7 +198,7 @@ def _tries(facts: Facts, last: HistoryEntry, clock: Clock) -> tuple[str, ...]:
 
 
 def _of(state: State, entry: HistoryEntry, clock: Clock, hint: str | None = None) -> Verdict:
-    holder = entry.details.get("holder")
+    holder = entry.details.get("holder") or entry.details.get("living")
     reasons = (describe(entry, clock), hint) if hint else (describe(entry, clock),)
     return Verdict(state, reasons, _keys(entry), (holder,) if isinstance(holder, str) else ())
 
@@ -517,6 +517,8 @@ def _verdict(known: Facts, clock: Clock) -> Verdict:
         if found is not None:
             return found
     where = "in the broker for a worker that consumes its queue"
+    if any(not each.over for each in _in_store(known).living):
+        return Verdict(State.WAITING, (f"waits {where}, unless its message is lost",))
     if known.store is None:
         why = f"is not known: it may run, it may wait for its key or {where}, or there was none"
     else:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_dlock import locked_task
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.unique import UniqueClaim
-from tests.cli.operator import Operator, answers
+from tests.cli.operator import Operator, answers, operator
+from tests.services.until import until
 
 NAME = "report(day=1)"
 
@@ -83,7 +86,11 @@ def test_a_task_says_that_it_lives_and_how_many_calls_it_has_answered(
 ) -> None:
     claims(desk, calls=calls, called=time.time())
 
-    assert says in desk.run("show", "lives", "--task").stdout
+    told = desk.run("show", "lives")
+
+    assert says in told.stdout
+    assert "task lives: waiting\n- waits in the broker" in told.stdout
+    assert told.exit_code == 0
 
 
 def test_a_key_says_it_of_the_tasks_there(desk: Operator) -> None:
@@ -95,6 +102,22 @@ def test_a_key_says_it_of_the_tasks_there(desk: Operator) -> None:
 
     assert f"- lives is the one that lives as '{NAME}'" in told
     assert "report(day=2)" not in told
+
+
+def test_an_id_that_a_caller_chose_says_who_lives_instead(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}"
+    with operator(dlock_url=f"{url}/locks.db", dlock_history=f"{url}/history.db") as desk:
+
+        @locked_task("day:{day}", app=desk.app, name="report", unique="done")
+        def report(day: int) -> None: ...
+
+        first = report.delay(1)
+        report.apply_async((1,), task_id="mine")
+
+        says = f"was not run, a duplicate of {first.id}, which lives"
+        until("it is in the history", lambda: says in desk.run("show", "mine").stdout)
+        told = desk.read("show", "mine")
+        assert (told["state"], told["tasks"]) == ("skipped", [first.id])
 
 
 def test_a_person_ends_a_claim_whose_message_is_lost(
