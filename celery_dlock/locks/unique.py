@@ -15,6 +15,7 @@ from inspect import Parameter, Signature
 from typing import Any, Self, TypeVar
 
 from celery_dlock.core.canonical import canonical, render
+from celery_dlock.core.checks import quoted
 from celery_dlock.core.keys import KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
@@ -44,6 +45,11 @@ class Uniqueness:
     def of(cls, task: str, unique: object, signature: Signature) -> Self:
         """Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant."""
         options = Unique.named(unique)
+        if not isinstance(options.by, str | Callable | None):  # keys of a lock have no order
+            raise ConfigurationError(
+                f"by= of a unique task is one template or callable, such as '{{shop}}:{{day}}', "
+                f"got {quoted(options.by)}"
+            )
         by = None if options.by is None else KeyTemplate.compile(options.by, signature, default="")
         return cls(task, options, signature, by)
 
@@ -54,7 +60,7 @@ class Uniqueness:
         :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text.
         """
         if self.by is not None:
-            return canonical(f"{self.task}({','.join(self.by.keys(args, kwargs))})")
+            return canonical(f"{self.task}({self.by.keys(args, kwargs)[0]})")
         given = self.signature.bind(*args, **kwargs).arguments
         parameters = self.signature.parameters
         try:

@@ -205,13 +205,24 @@ def test_a_default_without_a_text_is_known_as_itself() -> None:
         unique.name((1, object()), {})
 
 
-def test_by_several() -> None:
-    def body(day: Any, shop: Any, more: Any) -> None: ...
+@pytest.mark.parametrize(
+    "by", ["{source}:{target}", lambda source, target, more: f"{source}:{target}"]
+)
+def test_by_several(by: Any) -> None:
+    def move(source: Any, target: Any, more: Any = 0) -> None: ...
 
-    unique = named(body, Unique(by=["{shop}", lambda day, shop, more: f"day {day}"]))  # type: ignore[arg-type]
+    unique = named(move, Unique(by=by))
 
-    assert unique.name((1, "a", 2), {}) == unique.name((1, "a", 3), {})
-    assert unique.name((1, "a", 2), {}) != unique.name((2, "a", 2), {})
+    names = [unique.name(args, {}) for args in [(1, 2), (2, 1), (1, 1), (1, 2, 3)]]
+    assert names[3] == names[0]
+    assert len(set(names)) == 3
+
+
+def test_by_a_list_is_refused_for_its_order_would_not_count() -> None:
+    def move(source: Any, target: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="one template or callable"):
+        named(move, Unique(by=["{source}", "{target}"]))  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_called_like_that_is_said_as_python_says_it() -> None:
