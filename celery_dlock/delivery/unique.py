@@ -32,7 +32,8 @@ class UniqueRun:
     ``retried`` if it has.
 
     ``known`` is what stood in the store when it was last asked, and ``asked`` whether it was as the
-    task was published. It is no ``concern`` of the delivery once it has ended, or is another's.
+    task was published; if it was not, its period begins here, and ends at ``period_ends``. It is no
+    ``concern`` of the delivery once it has ended, or is another's.
     """
 
     claims: UniqueClaims
@@ -43,6 +44,7 @@ class UniqueRun:
     asked: bool
     begun: bool
     retried: bool
+    period_ends: float = 0.0
     concern: bool = field(init=False)
     known: bytes | None = field(init=False)
     _at: str | None = field(default=None, init=False)
@@ -63,16 +65,19 @@ class UniqueRun:
     ) -> Self | None:
         """Of a task that is unique, or was as it was published; not of one that is a duplicate."""
         headers, unique = vars(request), task.lock_definition.unique
-        terms = UniqueTerms.read(headers)
+        terms, period_ends = UniqueTerms.read(headers), 0.0
         asked = terms is not None
         if terms is None:
             if unique is None or request.is_eager or duplicate_of(headers) is not None:
                 return None
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
+            period = unique.options.period
+            period_ends = time.time() + period if period else 0.0
         claims, where = UniqueClaims(runtime(task.app).backend), this_process(request.hostname)
         retried = bool(request.retries)
         begun = retried or received_before
-        return cls(claims, terms, identity(request), task.name, where, asked, begun, retried)
+        who = identity(request)
+        return cls(claims, terms, who, task.name, where, asked, begun, retried, period_ends)
 
     def arrives(self) -> str | None:
         """The id of another that lives, if nobody has asked when this one was published."""
@@ -108,8 +113,14 @@ class UniqueRun:
 
         The same id as above.
         """
+        other = None
+        if self.terms.until == "done" or self.period_ends:
+            other = self._meet(key, acked=acked, heard=time.time())
+        return other or self._starts()
+
+    def _starts(self) -> str | None:
         if self.terms.until == "done" or not self.concern:
-            return self._meet(key, acked=acked, heard=time.time())
+            return None
         self.concern = False
         name, task_id = self.terms.name, task_id_of(self.task)
         try:
@@ -122,7 +133,7 @@ class UniqueRun:
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
         if not self.concern:
             return None
-        mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked)
+        mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked, self.period_ends)
         try:
             self.known, other = self.claims.meet(self.terms.name, mine, self.terms.ttl, self.known)
         except BackendUnavailable as exc:

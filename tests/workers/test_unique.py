@@ -225,6 +225,17 @@ def test_a_task_sent_by_its_name_takes_its_claim_in_the_worker(
     assert claims(desk, report) is None
 
 
+@UNTIL
+def test_and_its_period_begins_there(desk: Desk, make: Make, runs: Runs, until: Any) -> None:
+    make(Unique(until, period=3600))
+    first, second = (desk.app.send_task("report", (1,)) for _ in range(2))
+
+    desk.deliver_all()
+
+    assert runs == [1]
+    assert second.get()["holder"] == first.id
+
+
 def test_one_sent_by_its_name_is_skipped_while_another_waits(
     desk: Desk, make: Make, runs: Runs
 ) -> None:
