@@ -59,6 +59,8 @@ def leave_after_result(
     outcome = _outcome(state, retval, _failed(execution), eager=eager, queues=queues)
     if execution.final:
         outcome = Outcome.DONE
+    elif state == states.RETRY and identity(execution.request) != execution.history.task:
+        outcome = Outcome.OVER  # the body took back its count: the next attempt is this one again
     successor = _successor(execution, retval) if state == states.RETRY else None
     try:
         if execution.unique is not None:
@@ -80,7 +82,7 @@ def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retv
         if execution.hold.lease is None:  # ours: the same attempt comes again
             unique.waits(due=due)
         else:
-            unique.retries(due)
+            unique.retries(identity_of_next(identity(execution.request)), due)
         return
     stays = _comes_back(execution, retval) or (isinstance(retval, Reject) and retval.requeue)
     if outcome in (Outcome.DONE, Outcome.OVER) and not stays:
@@ -142,4 +144,4 @@ def _successor(execution: Execution, retry: Any) -> Successor | None:
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
     patience = int((left + RETRY_GRACE) * SECOND)
-    return Successor(identity_of_next(execution.history.task), patience)
+    return Successor(identity_of_next(identity(execution.request)), patience)

@@ -19,7 +19,7 @@ from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.messages.headers import identity, identity_of_next, storable
+from celery_dlock.messages.headers import identity, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import runtime, this_process
 
@@ -102,10 +102,10 @@ class UniqueRun:
         self._at = key
         return self._meet(key, acked=bool(key), heard=due or time.time())
 
-    def retries(self, due: float) -> None:
-        """Its next attempt is published, and *due* then."""
+    def retries(self, task: str, due: float) -> None:
+        """Its next attempt, *task*, is published, and *due* then."""
         if self.concern:
-            self.task = identity_of_next(self.task)
+            self.task = task
             self.waits(due=due)
 
     def holds(self, key: str, *, acked: bool) -> str | None:

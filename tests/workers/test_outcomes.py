@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore, Reject
 
-from celery_dlock import Lease, LockedTask, LockLost, StaleFencingToken
+from celery_dlock import Lease, LockedTask, LockLost, Queue, StaleFencingToken
 from celery_dlock.core.events import Acquired, Dropped, StaleRejected
 from celery_dlock.core.state import Outcome, Run
 from celery_dlock.runtime import runtime
@@ -39,6 +39,40 @@ def test_after_retry_it_runs_again_and_is_no_duplicate(desk: Desk, acks_late: bo
     assert tokens == sorted(set(tokens))
     assert len(tokens) == 3
     assert desk.happened(Dropped) == []
+
+
+@pytest.mark.parametrize(
+    "policy", ["reschedule", "queue", Queue(keep=True), Queue(reserve_retries=True)], ids=repr
+)
+def test_a_retry_whose_count_the_body_takes_back_is_no_duplicate_either(
+    desk: Desk, policy: Any
+) -> None:
+    """As celery-heimdall does for its rate limits, and others do."""
+    runs = []
+
+    @desk.locked(
+        "order:{order}",
+        name="charge",
+        bind=True,
+        on_contention=policy,
+        unique="done",
+        max_retries=0,
+    )
+    def charge(self: Any, order: str) -> int:
+        runs.append(self.request.retries)
+        if len(runs) < 3:
+            self.request.retries -= 1
+            raise self.retry(countdown=0, max_retries=None)
+        return len(runs)
+
+    result = charge.apply_async(("42",))
+    desk.deliver()
+    assert charge.delay("42").id == result.id
+    desk.deliver_all()
+
+    assert (result.get(), runs) == (3, [0, 0, 0])
+    assert desk.holders("order:42") == []
+    assert not charge.delay("42").is_duplicate
 
 
 def test_an_automatic_retry_does_the_same(desk: Desk) -> None:
