@@ -70,7 +70,7 @@ def test_a_retry_whose_count_the_body_takes_back_is_no_duplicate_either(
     assert charge.delay("42").id == result.id
     desk.deliver_all()
 
-    assert (result.get(), runs) == (3, [0, 0, 0])
+    assert (result.result, runs) == (3, [0, 0, 0])
     assert desk.holders("order:42") == []
     assert not charge.delay("42").is_duplicate
 

@@ -120,7 +120,7 @@ def test_a_chain_ends_at_a_duplicate_as_at_a_skip(
     assert message is not None
     desk.run(message)
     assert runs == [0, 1]
-    assert last.get()["holder"] == last.parent.get()["holder"] == lives.id
+    assert last.result["holder"] == last.parent.result["holder"] == lives.id
 
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
@@ -135,7 +135,7 @@ def test_what_replaces_a_task_and_is_a_duplicate_ends_it_as_skipped(
 
     assert message is not None
     desk.run(message)
-    assert outer.get()["holder"] == lives.id
+    assert outer.result["holder"] == lives.id
     assert runs == [0, 1]
 
 
@@ -165,7 +165,7 @@ def test_without_results_it_is_an_id_and_nobody_waits(desk: Desk, make: Make, ho
     first, again = (report.apply_async((1,), **options) for _ in range(2))
 
     assert again.is_duplicate
-    assert (again.id, again.get(), first.get()) == (first.id, None, None)
+    assert (again.id, again.get(timeout=10), first.get()) == (first.id, None, None)
 
 
 def test_over_rpc_a_duplicate_says_that_it_will_hear_nothing(runs: Runs) -> None:
