@@ -90,7 +90,8 @@ def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[Enter
     """*claim* asks for its key; *token* is the fencing token that a grant made now carries."""
     state, verdict = _answer(expire(state, now), claim, now, token)
     state, wakes = settle(state, now)
-    return Step(state, verdict, wakes)
+    newest = claim.wait is WaitMode.NEWEST and isinstance(verdict, Park)
+    return Step(state, verdict, wakes, rewrites=claim.task if newest else "")
 
 
 def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[LeaveVerdict]:
@@ -145,9 +146,11 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     if not ends and running is None and _lost_too_often(state, claim):
         task, mode, limit = claim.task, claim.mode, claim.limit
         return to_dead_letter(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
-    asks_twice = grant is not None and grant.parked and claim.wait is WaitMode.ENQUEUE
+    asks_twice = grant is not None and grant.parked and claim.enqueues
     if asks_twice or (entry is not None and entry.parked):
-        return state, Drop(Reason.WAITING)
+        has_begun = asks_twice or running is not None
+        newest = claim.wait is WaitMode.NEWEST and not has_begun
+        return state, Park() if newest else Drop(Reason.WAITING)
     if grant is not None:
         return _take_turn(state, claim, grant, now, token)
     if running is None:
@@ -167,14 +170,13 @@ def _take_turn(
         taken = replace(grant, taker=claim.nonce, due=now + claim.ttl)
         return replace_grant(state, taken), End(grant.ending)
     state = drop_grant(state, claim.task)
-    enqueues = claim.wait is WaitMode.ENQUEUE  # the slot is reserved for it, and it is to be woken
-    if free(state, claim.mode, claim.limit) and not enqueues:
+    if free(state, claim.mode, claim.limit) and not claim.enqueues:
         return hold(state, claim, now, token)
     # The limit or the mode has changed since the task was woken, or it came too late for it: back
     # to the head.
     if grant.parked:
         return to_head(state, claim, grant, now), Park()
-    if enqueues:
+    if claim.enqueues:  # the slot is reserved for it, and it is to be woken
         return insert(state, claim, now, state.first - 1, None), Park()
     state = insert(state, claim, now, state.first - 1, grant.due)
     return _start_or_wait(state, claim, state.waiting[0], now, token)
@@ -184,7 +186,7 @@ def _start_or_wait(
     state: KeyState, claim: Claim, entry: Waiting | None, now: int, token: int
 ) -> tuple[KeyState, EnterVerdict]:
     started = runs_lost(state, claim.task) > 0
-    if claim.wait is not WaitMode.ENQUEUE and _may_start(state, claim, entry, started):
+    if not claim.enqueues and _may_start(state, claim, entry, started):
         return hold(drop_entry(state, claim.task), claim, now, token)
     if claim.wait in (WaitMode.NOT, WaitMode.LOOK):
         return state, _busy(state, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
-from celery_dlock.core import machine, upkeep
+from celery_dlock.core import debounce, machine, upkeep
 from celery_dlock.core.state import (
     Cause,
     Claim,
@@ -52,7 +52,7 @@ class Enter:
     """Ask for the key; *message* is what a verdict ``Park`` leaves with the store.
 
     So does a verdict ``Run`` of a claim with ``keep``, until it leaves. A message that the store
-    has of this task already is not replaced.
+    has of this task already is replaced only by one of a claim that asks for that.
     """
 
     claim: Claim
@@ -96,6 +96,25 @@ class Renew:
         return machine.renew(state, self.claim, now)
 
     def again(self) -> Renew:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Debounce a call: its *message* is due in *delay*, and replaces the one that waits.
+
+    Which is due no later than *max_delay* after it came. The verdict is the task that has it.
+    """
+
+    claim: Claim
+    message: bytes
+    delay: int
+    max_delay: int
+
+    def apply(self, state: KeyState, now: int, token: int = 0) -> Step[str]:
+        return debounce.postpone(state, self.claim, self.delay, self.max_delay, now)
+
+    def again(self) -> Postpone:
         return self
 
 

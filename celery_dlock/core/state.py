@@ -19,6 +19,9 @@ WAKES_RESERVED = 7
 #: What the turn is called that keeps a slot closed while it cools down; no task is called so.
 COOLING = "cooling|"
 
+#: That of a key whose message is debounced; no nonce of a holder makes it.
+DEBOUNCING = f"{COOLING}debounced"
+
 #: Nor does one that was handed back for so long: every worker sweeps within seconds, so there is
 #: none of its broker.
 STRANGER_RESERVED = 45_000_000
@@ -36,7 +39,8 @@ class WaitMode(StrEnum):
 
     ``LOOK`` is for a delivery that says that it is going to wait before it does: ``NOT``, and next
     ``QUEUE``. ``ENQUEUE`` leaves its message with the store in any case: it asks for a turn, not
-    for the key.
+    for the key. So does ``NEWEST``, whose message takes the place of the one that the task has
+    there; but not beside a run of the task, which has begun then.
     """
 
     NOT = "not"
@@ -44,6 +48,7 @@ class WaitMode(StrEnum):
     LOOK = "look"
     QUEUE = "queue"
     ENQUEUE = "enqueue"
+    NEWEST = "newest"
 
 
 class Outcome(StrEnum):
@@ -131,6 +136,11 @@ class Claim:
     def has_message(self) -> bool:
         """Whether its message may wait here; without one a task is a matter of its broker."""
         return self.wait in (WaitMode.QUEUE, WaitMode.LOOK)
+
+    @property
+    def enqueues(self) -> bool:
+        """Whether nobody is there to run: its turn is asked for, and not the key."""
+        return self.wait in (WaitMode.ENQUEUE, WaitMode.NEWEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,8 +370,12 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[V_co]):
-    """What one rule comes to: the next state, the verdict, and whose messages to publish now."""
+    """What one rule comes to: the next state, the verdict, and whose messages to publish now.
+
+    The message of the task that it ``rewrites`` is that of the operation from now on.
+    """
 
     state: KeyState
     verdict: V_co
     wakes: tuple[Grant, ...] = ()
+    rewrites: str = ""

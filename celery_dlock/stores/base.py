@@ -23,6 +23,7 @@ from celery_dlock.core.operations import (
     HandBack,
     Leave,
     Operation,
+    Postpone,
     Reap,
     Replay,
 )
@@ -337,6 +338,9 @@ class LockBackend(ABC):
         self, claim: Claim, outcome: Outcome, message: bytes | None = None
     ) -> Reply[LeaveVerdict]:
         return self.apply(Leave(claim, outcome, message))
+
+    def postpone(self, claim: Claim, message: bytes, delay: int, max_delay: int) -> Reply[str]:
+        return self.apply(Postpone(claim, message, delay, max_delay))
 
     def reap(self, key: str) -> Reply[None]:
         return self.apply(Reap(key))

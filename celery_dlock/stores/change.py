@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_dlock.core.state import Dead, KeyState, Waiting
+from celery_dlock.core.state import Dead, KeyState, Step, Waiting
 
 #: A lost run of a task that is never heard of again is forgotten after this long (a day).
 REMEMBER_LOST = 86_400_000_000
@@ -19,8 +19,9 @@ class Change:
     """The difference between two states of one key.
 
     ``guard`` is whether holders, turns, pauses or the count of parked entries differ; ``gone`` and
-    ``came`` are queue entries (one that moved only ``came``); ``parked`` and ``unparked`` are the
-    tasks whose message the store keeps from now on, and may forget. ``done`` are to be remembered
+    ``came`` are queue entries (one that moved only ``came``); ``parked`` are the tasks whose message
+    is that of the operation from now on, ``unparked`` those whose message the store may forget.
+    ``done`` are to be remembered
     as finished, ``undone`` no longer. ``lost`` maps a task to its new count of lost runs, 0 to
     forget it. ``dead`` are messages that leave the queue for the list of dead letters.
     """
@@ -36,8 +37,9 @@ class Change:
     dead: tuple[Dead, ...]
 
 
-def difference(before: KeyState, after: KeyState) -> Change:
-    """What leads from *before* to *after*, of which only the loaded part is known."""
+def difference(before: KeyState, step: Step[object]) -> Change:
+    """What leads from *before* to where *step* does, of which only the loaded part is known."""
+    after = step.state
     stays = {entry.task for entry in after.waiting}
     known = set(before.waiting)
     had, has = _with_message(before), _with_message(after)
@@ -46,7 +48,7 @@ def difference(before: KeyState, after: KeyState) -> Change:
         guard=_guard(before) != _guard(after),
         gone=tuple(entry.task for entry in before.waiting if entry.task not in stays),
         came=tuple(entry for entry in after.waiting if entry not in known),
-        parked=has - had,
+        parked=has - had | frozenset({step.rewrites} - {""}),
         unparked=had - has,
         done=after.done - before.done,
         undone=before.done - after.done,

@@ -221,7 +221,7 @@ class MemoryBackend(NoteStore):
         self, operation: Operation[object], before: KeyState, step: Step[V], now: int
     ) -> Reply[V]:
         claim, message = operation.claim, operation.message
-        change = difference(before, step.state)
+        change = difference(before, step)
         found = self._keys.setdefault(claim.key, _Key())
         found.state = replace(step.state, done=frozenset(), lost=(), dead=())
         for dead in before.dead:

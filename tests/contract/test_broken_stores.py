@@ -15,6 +15,7 @@ from celery_dlock.testing import LockBackendContract, SharedStoreContract
 from tests.contract import (  # noqa: F401  (their stores are found as subclasses of Broken)
     broken_keeping,
     broken_listing,
+    broken_newest,
     broken_notes,
     broken_queues,
     broken_swaps,

@@ -66,6 +66,10 @@ _renew = st.tuples(st.just("renew"), st.lists(claims, max_size=3))
 _cancel = st.tuples(st.sampled_from(["cancel", "hand_back"]), st.just(KEY), _tasks)
 _replay = st.tuples(st.just("replay"), st.just(KEY), _tasks)
 _dead_letter = st.tuples(st.just("dead_letter"), st.just(KEY), _tasks, st.sampled_from(list(Cause)))
+_postpone = st.tuples(
+    *(st.just("postpone"), claims, st.binary(min_size=1, max_size=8)),
+    *(st.integers(1, 3).map(lambda n: n * SECOND), st.integers(3, 8).map(lambda n: n * SECOND)),
+)
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
@@ -75,10 +79,11 @@ _pass = st.tuples(
 
 #: Operations of one commit, which is there even when nothing changes. A replay is left out: that a
 #: task is forgotten to be done moves nothing else, so who overlaps with it may have come before it.
-single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter)
+single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter, _postpone)
 
 operations = st.one_of(
-    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _dead_letter)
+    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _dead_letter),
+    _postpone,
 )
 
 

@@ -136,7 +136,7 @@ class Transactions:
             return None
         if not step.wakes:
             return Applied(Reply(step.verdict), committed)
-        messages = {**woken, **commit.create}
+        messages = {**woken, **commit.create, **commit.update}
         # One that should be there and is not is woken all the same: so somebody notices.
         wakes = tuple(
             Wake(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from celery_dlock.core.state import Claim, Holder, KeyState, Mode, Outcome, Step, Waiting, WaitMode
+from celery_dlock.core.state import Claim, Holder, KeyState, Mode, Outcome, Step, Waiting
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change, difference
 from celery_dlock.stores.consensus.load import Loaded
@@ -42,7 +42,7 @@ class Saving:
         self._found = found
         self._step = step
         self._leased = leased
-        self._change = difference(found.state, step.state)
+        self._change = difference(found.state, step)
         self.touched = self._pages()
         self.new = self._newcomer()
 
@@ -77,8 +77,9 @@ class Saving:
         commit = Commit(_version_row(self._claim), found.version_row, value)
         self._holders(commit)
         self._queue(commit, change)
+        had = _with_message(found.state)
         for task in change.parked:
-            commit.create[Name(Kind.MESSAGE, key, task)] = message or b""
+            _put(commit, Name(Kind.MESSAGE, key, task), task in had, message or b"")
         for task in change.unparked:
             commit.delete.add(Name(Kind.MESSAGE, key, task))
         for dead in change.dead:
@@ -209,7 +210,7 @@ def taken_free(claim: Claim, row: Name, now: int) -> Commit | None:
 
     ``None`` unless it is to run at once, and to leave no more.
     """
-    if claim.keep or claim.cooldown or claim.wait is WaitMode.ENQUEUE:
+    if claim.keep or claim.cooldown or claim.enqueues:
         return None
     return Commit(
         _version_row(claim),

@@ -21,11 +21,13 @@ from celery_dlock.core.operations import (
     HandBack,
     Leave,
     Operation,
+    Postpone,
     Reap,
     Replay,
 )
 from celery_dlock.core.state import (
     COOLING,
+    DEBOUNCING,
     STRANGER_RESERVED,
     WAKES_RESERVED,
     WINDOW,
@@ -52,7 +54,7 @@ local UNATTENDED = {UNATTENDED}
 local WAKES_RESERVED, STRANGER_RESERVED = {WAKES_RESERVED}, {STRANGER_RESERVED}
 local REMEMBER_LOST = {REMEMBER_LOST}
 local EXCLUSIVE, SHARED = '{MODE_CODES[Mode.EXCLUSIVE]}', '{MODE_CODES[Mode.SHARED]}'
-local COOLING = '{COOLING}'
+local COOLING, DEBOUNCING = '{COOLING}', '{DEBOUNCING}'
 local TIMED_OUT = '{ENDING_CODES[Ending.TIMED_OUT]}'
 local DROPPED = '{ENDING_CODES[Ending.DROPPED]}'
 local REVOKED = '{ENDING_CODES[Ending.REVOKED]}'
@@ -101,6 +103,7 @@ _SIMPLE, _THE_REST = ("line", "simple"), (*RULES[3:], "machine")
 
 ENTER = Script.of("clock", "names", "claim", "free", *_SIMPLE, "behind", *_THE_REST, "enter")
 LEAVE = Script.of("clock", "names", "claim", "alone", *_SIMPLE, "hand_on", *_THE_REST, "leave")
+POSTPONE = Script.of("clock", "names", "claim", *RULES[2:], "postpone")
 RENEW = Script.of(*RULES, "renew")
 REAP = Script.of(*RULES, "reap")
 SWEEP = Script.of(*RULES, "overdue", "sweep")
@@ -124,6 +127,8 @@ def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
             return ENTER, wire.claim_arguments(claim, message, named=True)
         case Leave(claim=claim, outcome=outcome, message=message):
             return LEAVE, wire.leave_arguments(claim, outcome, message)
+        case Postpone():
+            return POSTPONE, wire.postpone_arguments(operation)
         case Reap():
             return REAP, []
         case Cancel(task=task):

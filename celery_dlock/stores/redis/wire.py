@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.operations import Enter, Leave, Operation, Reap
+from celery_dlock.core.operations import Enter, Leave, Operation, Postpone, Reap
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -171,6 +171,11 @@ def leave_arguments(claim: Claim, outcome: Outcome, message: bytes | None) -> li
     return args if claim.begun else [*args, b"1"]
 
 
+def postpone_arguments(call: Postpone) -> list[bytes]:
+    claim = claim_arguments(call.claim, call.message)
+    return [*claim, b"%d" % call.delay, b"%d" % call.max_delay]
+
+
 def reply(operation: Operation[Any], answer: Any) -> Reply[Any]:
     """What *answer* to *operation* says."""
     key = operation.claim.key
@@ -179,6 +184,9 @@ def reply(operation: Operation[Any], answer: Any) -> Reply[Any]:
             return entered(key, answer)
         case Leave():
             return left(key, answer)
+        case Postpone():
+            task, woken = answer
+            return Reply(task.decode(), wakes(key, woken))
         case _:
             verdict, woken = answer
             return Reply(None if isinstance(operation, Reap) else bool(verdict), wakes(key, woken))

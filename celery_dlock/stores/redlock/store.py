@@ -30,7 +30,6 @@ from celery_dlock.core.state import (
     RenewVerdict,
     Run,
     Unknown,
-    WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -100,7 +99,7 @@ class RedlockBackend(NoteStore):
                 return self._machine.apply(operation)
 
     def _enter(self, enter: Enter) -> Reply[EnterVerdict]:
-        if enter.claim.wait is WaitMode.ENQUEUE:  # it asks the queue for a turn, nobody for the key
+        if enter.claim.enqueues:  # it asks the queue for a turn, nobody for the key
             told = self._machine.apply(enter)
             if not isinstance(told.verdict, Run):  # which it has already
                 return told

@@ -335,7 +335,7 @@ class KeyRows:
         claim, message = operation.claim, operation.message
         for dead in before.dead:
             message = self._take_dead(dead.task)
-        change = difference(before, step.state)
+        change = difference(before, step)
         if change.guard or due(step.state) != self._due:  # a renewal leaves it where it was
             self._save_guard(step.state)
         self._save_dead(change, message)

@@ -13,6 +13,7 @@ from celery_dlock.testing.contract.ending import Endings, Revoking
 from celery_dlock.testing.contract.holding import Exclusion, Renewal, Sharing, Tokens
 from celery_dlock.testing.contract.keeping import KeepingTests, Reserving
 from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking
+from celery_dlock.testing.contract.newest import Postponing, Rewriting
 from celery_dlock.testing.contract.noting import Noting
 from celery_dlock.testing.contract.outcomes import Outcomes, Repeating
 from celery_dlock.testing.contract.processes import ProcessesTests, Survivors
@@ -37,6 +38,8 @@ class LockBackendContract(
     Shadows,
     KeepingTests,
     Publishing,
+    Rewriting,
+    Postponing,
     Reserving,
     Revoking,
     DeadLetters,

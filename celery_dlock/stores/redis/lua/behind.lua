@@ -65,7 +65,7 @@ if parts then
   local function is_its_turn()
     local holders, grants = parts[1], parts[2]
     if #holders > 0 or #grants ~= 1 then return false end
-    if claim.wait == 'enqueue' or claim.keep then return false end
+    if claim.enqueues or claim.keep then return false end
     local task, _, _, parked, _, due, ending = unpack(grants[1])
     local frees = now + claim.ttl + claim.lock_delay
     return task == claim.task and parked and not ending and due > now

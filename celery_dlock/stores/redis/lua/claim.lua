@@ -11,6 +11,7 @@ local claim = {
   done_ttl = tonumber(done_ttl), gives_up = tonumber(gives_up),
   max_waiting = tonumber(max_waiting), drop_oldest = oldest == '1', keep = keep == '1',
   ordered = ordered == '1', cooldown = tonumber(cooldown),
+  enqueues = wait == 'enqueue' or wait == 'newest',
   message = ARGV[5], name = name or '', where = where or '',
 }
 

@@ -10,7 +10,7 @@ do
   local last
 
   local function is_free()
-    if claim.keep or claim.wait == 'enqueue' then return false end
+    if claim.keep or claim.enqueues then return false end
     if redis.call('EXISTS', STATE, DONE) > 0 then return false end
     last = tonumber(redis.call('GET', TOKEN) or 0)
     return last and (not has_message(claim) or redis.call('HEXISTS', LOST, claim.task) == 0)

@@ -149,6 +149,11 @@ local function enqueue(entry, message)
   redis.call('ZADD', QUEUE, integer(entry.rank), head .. entry.task)
 end
 
+-- Another message in the place of that of an entry.
+local function rewrite(entry, message)
+  redis.call('HSET', ENTRIES, entry.task, pack_head(entry) .. message)
+end
+
 local function add_live(waiting, entry, now)
   if entry.expires and entry.expires <= now then
     discard(entry)

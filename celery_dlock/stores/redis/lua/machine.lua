@@ -35,7 +35,7 @@ end
 local function start_or_wait(state, claim, entry, now)
   -- Asked for only where it makes a difference: on a free key it makes none.
   local function started() return runs_lost(claim, now) > 0 end
-  if claim.wait ~= 'enqueue' and may_start(state, claim, entry, started) then
+  if not claim.enqueues and may_start(state, claim, entry, started) then
     drop_entry(state, claim.task)
     return hold(state, claim, now)
   end
@@ -60,9 +60,8 @@ local function take_turn(state, claim, grant, now)
     grant.taker, grant.due = claim.nonce, now + claim.ttl
     return {'end', grant.ending}
   end
-  local enqueues = claim.wait == 'enqueue'  -- the slot is reserved for it, and it is to be woken
   state.grants = keep_if(state.grants, function(other) return other ~= grant end)
-  local runs = free(state, claim.mode, claim.limit) and not enqueues
+  local runs = free(state, claim.mode, claim.limit) and not claim.enqueues
   local message = grant.parked and (claim.keep or not runs) and message_of(claim.task)
   if grant.parked then redis.call('HDEL', ENTRIES, claim.task) end
   if runs then return hold(state, claim, now, message) end
@@ -72,7 +71,7 @@ local function take_turn(state, claim, grant, now)
     to_head(state, claim, grant, now, message)
     return {'park'}
   end
-  if enqueues then
+  if claim.enqueues then  -- the slot is reserved for it, and it is to be woken
     insert(state, claim, now, before_all(state), nil, claim.message)
     return {'park'}
   end
@@ -102,8 +101,12 @@ local function answer(state, claim, now)
     to_dead_letter(state, claim.task, claim, RUNS_LOST, now, claim.message)
     return {'drop', 'dead'}
   end
-  local asks_twice = grant and grant.parked and claim.wait == 'enqueue'
-  if asks_twice or entry and not entry.expires then return {'drop', 'waiting'} end
+  local asks_twice = grant and grant.parked and claim.enqueues
+  if asks_twice or entry and not entry.expires then
+    if claim.wait ~= 'newest' or asks_twice or running then return {'drop', 'waiting'} end
+    rewrite(entry, claim.message)
+    return {'park'}
+  end
   if grant then return take_turn(state, claim, grant, now) end
   if not running then return start_or_wait(state, claim, entry, now) end
   if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then

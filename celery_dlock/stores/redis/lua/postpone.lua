@@ -1,0 +1,33 @@
+-- A call is debounced: celery_dlock/core/debounce.py. ARGV: as for a claim, then for how long, and
+-- for how long at most, counted from the first call.
+
+local now, delay, max_delay = clock(), tonumber(ARGV[6]), tonumber(ARGV[7])
+local state = load(claim.task, now)
+expire(state, now)
+
+local function first_message()
+  return messages({holders = state.holders, waiting = {unpack(state.waiting, 1, WINDOW)}})[1]
+end
+
+local function wait()
+  leave_queue(state, claim.task)
+  return insert(state, claim, now, behind_all(state), nil, claim.message)
+end
+
+local function close(due)
+  state.grants = keep_if(state.grants, function(grant) return grant.task ~= DEBOUNCING end)
+  if due <= now then return end
+  state.grants[#state.grants + 1] = {
+    task = DEBOUNCING, mode = claim.mode, limit = claim.limit, parked = false,
+    woken = 0, due = due, ending = false, taker = '',
+  }
+end
+
+local own = find(messages(state), claim.task)
+if not own and carried(state, claim.task) then  -- nobody heard the answer, and it has begun
+  return {claim.task, commit(state, now)}
+end
+local entry = own or first_message()
+if entry then rewrite(entry, claim.message) else entry = wait() end
+close(math.min(now + delay, entry.arrived + max_delay))
+return {entry.task, commit(state, now)}
