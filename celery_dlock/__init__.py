@@ -16,6 +16,7 @@ from celery_dlock.contention import (
     WaitHere,
 )
 from celery_dlock.core.backoff import FullJitter
+from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.unique import Unique
 from celery_dlock.errors import (
@@ -39,6 +40,7 @@ __all__ = [
     "ConfigurationError",
     "Contention",
     "DLockError",
+    "Debounce",
     "Decision",
     "DuplicateTask",
     "Fail",

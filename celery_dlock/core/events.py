@@ -167,6 +167,18 @@ class Deduplicated:
 
 
 @dataclass(frozen=True, slots=True)
+class Debounced:
+    """A call waits at ``key`` until no newer one has come for a while, as the task ``living``.
+
+    That is its own, if none waited before.
+    """
+
+    subject: Subject
+    key: str
+    living: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """The task gave up after ``waited`` seconds."""
 
@@ -249,6 +261,7 @@ Event = (
     | Skipped
     | Dropped
     | Deduplicated
+    | Debounced
     | TimedOut
     | Released
     | Lost

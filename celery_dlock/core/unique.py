@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.keys import Key
@@ -23,8 +23,11 @@ from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import ConfigurationError
 
 Until = Literal["done", "start"]
-OnDuplicate = Literal["existing", "raise"]
+OnDuplicate = Literal["existing", "raise", "replace"]
 OnUnavailable = Literal["publish", "raise"]
+
+#: Until ``"start"`` for who replaces, else until ``"done"``.
+_AS_FITS: Until = cast("Until", "")
 
 #: Seconds for which a message that was published is believed to be on its way.
 GRACE = 60.0
@@ -36,14 +39,16 @@ class Unique:
 
     It lives *until* it is ``"done"``, or until its ``"start"``, before the first line of its body.
     A duplicate gets the result of the one that lives (*on_duplicate* ``"existing"``), or raises
-    :exc:`~celery_dlock.DuplicateTask`. Calls are the same that have the same arguments; or, with
-    *by*, a template or callable as a task's key is, those for which that is the same. For *period*
+    :exc:`~celery_dlock.DuplicateTask`. With ``"replace"`` its message takes the place of the one
+    that lives, which waits with the lock store until its start. Calls are the same that have the
+    same arguments, with ``"replace"`` those that lock the same key; or, with *by*, a template or
+    callable as a task's key is, those for which that is the same. For *period*
     seconds after it was published it lives in any case, and for *ttl* seconds at the most after
     somebody has last had to do with it. A store that is unavailable lets a call pass
     (*on_unavailable* ``"publish"``), or refuses it with :exc:`~celery_dlock.BackendUnavailable`.
     """
 
-    until: Until = "done"
+    until: Until = _AS_FITS
     on_duplicate: OnDuplicate = "existing"
     by: Key | None = None
     period: float | None = None
@@ -51,12 +56,24 @@ class Unique:
     on_unavailable: OnUnavailable = "publish"
 
     def __post_init__(self) -> None:
-        _one_of("until", self.until, get_args(Until))
         _one_of("on_duplicate", self.on_duplicate, get_args(OnDuplicate))
+        if self.until is _AS_FITS:
+            object.__setattr__(self, "until", "start" if self.replaces else "done")
+        _one_of("until", self.until, get_args(Until))
+        if self.replaces and (self.until == "done" or self.period is not None):
+            raise ConfigurationError(
+                "on_duplicate='replace' is for what has not started: it takes no until='done' and "
+                "no period="
+            )
         _one_of("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         duration("ttl", self.ttl)
         if self.period is not None:
             duration("period", self.period)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the newest of two calls wins."""
+        return self.on_duplicate == "replace"
 
     @classmethod
     def named(cls, unique: object) -> Self:
@@ -66,7 +83,7 @@ class Unique:
         if isinstance(unique, str):
             return cls(until=unique)  # type: ignore[arg-type]  # which is checked
         raise ConfigurationError(
-            f"unique= takes 'done', 'start' or Unique(…), got {quoted(unique)}"
+            f"unique= takes 'done', 'start', Unique(…) or Debounce(…), got {quoted(unique)}"
         )
 
 

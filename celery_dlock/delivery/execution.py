@@ -74,7 +74,7 @@ class Execution:
         who = identity(request)
         delivery = delivery_of(request)
         history = History.read(request, who)
-        policy = definition.policy or here.policy
+        policy = definition.policy_in(here.policy)
         subject = Subject(request.id, task.name, definition.label, history.carried)
         after_loss = _tells_of_loss(task, request.id, args, kwargs)
         hold = Hold(here.manager, here.sinks.emit, subject, after_loss=after_loss)

@@ -156,13 +156,27 @@ def _ask(execution: Execution) -> Lease | Refused | Another:
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
-    hold, woken = execution.hold, execution.history.key
-    message, max_hold = execution.message(), execution.max_hold()
+    woken = execution.history.key
+    if woken is None or woken in execution.keys.all:
+        return _ask_at_keys(execution, woken)
+    # It was debounced there; or the template has changed since it was parked. Until its own key has
+    # answered the message stays where it was woken: then the turn there is given back.
+    past = execution.history
+    turn = Claim(
+        woken, past.task, execution.nonce, ttl=0, done_ttl=execution.runtime.done_ttl(queues=True)
+    )
+    (there,) = execution.runtime.backend.look([woken])
+    ending = next((g.ending for g in there.grants if g.task == past.task), None)
+    if ending is not None:
+        return Refused(turn, End(ending))
+    answer = _ask_at_keys(execution, None)
+    execution.runtime.manager.take_back([turn])
+    return answer
+
+
+def _ask_at_keys(execution: Execution, woken: str | None) -> Lease | Refused:
+    hold, message, max_hold = execution.hold, execution.message(), execution.max_hold()
     parents = execution.keys.parents
-    if woken is not None and woken not in execution.keys.all:
-        # The template has changed since it was parked: the old key's turn is given back.
-        turn = Claim(woken, execution.history.task, execution.nonce, ttl=0)
-        execution.runtime.manager.take_back([turn])
     if woken is None and asks_before_queueing(execution):
         answer = hold.ask(execution.claim(look=True), max_hold, message, parents=parents)
         if isinstance(answer, Lease) or not isinstance(answer.verdict, Busy | Same):

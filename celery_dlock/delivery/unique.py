@@ -70,6 +70,8 @@ class UniqueRun:
         if terms is None:
             if unique is None or request.is_eager or duplicate_of(headers) is not None:
                 return None
+            if unique.options.replaces:
+                return None
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
             period = unique.options.period
             period_ends = time.time() + period if period else 0.0
@@ -113,6 +115,9 @@ class UniqueRun:
 
         The same id as above.
         """
+        if self.terms.replaces:
+            self.ends()
+            return None
         other = None
         if self.terms.until == "done" or self.period_ends:
             other = self._meet(key, acked=acked, heard=time.time())
@@ -131,7 +136,7 @@ class UniqueRun:
         return None if self.begun else other
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
-        if not self.concern:
+        if not self.concern or self.terms.replaces:
             return None
         mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked, self.period_ends)
         try:

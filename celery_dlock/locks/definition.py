@@ -10,12 +10,15 @@ from typing import Any, Literal, Protocol, get_args
 
 from celery.utils.functional import head_from_fun
 
-from celery_dlock.contention import Policy, policy_named
+from celery_dlock.contention import Policy, Queue, policy_named, queueing
 from celery_dlock.core.checks import check_limit, checked_cooldown, duration
+from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.keys import Key, Keys, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
+from celery_dlock.core.unique import Unique
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.locks.debounce import Debouncing
 from celery_dlock.locks.unique import Uniqueness
 
 #: What a body may ask for by name, keyword-only; callers never pass these.
@@ -50,6 +53,7 @@ class Definition:
     parents: KeyTemplate | None
     aborts: bool
     unique: Uniqueness | None
+    debounce: Debouncing | None
     cooldown: float
 
     @classmethod
@@ -91,11 +95,21 @@ class Definition:
                 mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
                 parents=_parents(parents, template),
                 aborts=_aborts(on_lost),
-                unique=None if unique is None else Uniqueness.of(name, unique, signature),
+                unique=_unique(name, unique, template),
+                debounce=_debounce(name, unique, template),
                 cooldown=checked_cooldown(cooldown, shared=shared),
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
+
+    def policy_in(self, usual: Policy) -> Policy:
+        """What it does on contention; *usual* is what the settings say.
+
+        Where the newest call wins it is not lost for whoever holds the key: it waits in the queue.
+        """
+        policy = self.policy or usual
+        newest = self.debounce is not None or (self.unique and self.unique.options.replaces)
+        return Queue() if newest and queueing(policy) is None else policy
 
     @property
     def label(self) -> str:
@@ -191,6 +205,16 @@ def _split(
     injects = frozenset(p.name for p in parameters) & INJECTED
     kept = [p for p in parameters if p.name not in injects]
     return signature.replace(parameters=kept), injects
+
+
+def _unique(name: str, unique: object, template: KeyTemplate) -> Uniqueness | None:
+    if unique is None or isinstance(unique, Debounce):
+        return None
+    return Uniqueness.of(name, Unique.named(unique), template)
+
+
+def _debounce(name: str, unique: object, template: KeyTemplate) -> Debouncing | None:
+    return Debouncing.of(name, unique, template) if isinstance(unique, Debounce) else None
 
 
 def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from celery_dlock.core.canonical import canonical, render
 from celery_dlock.core.checks import quoted
-from celery_dlock.core.keys import KeyTemplate
+from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
 from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, ended, met
@@ -42,16 +42,15 @@ class Uniqueness:
     by: KeyTemplate | None
 
     @classmethod
-    def of(cls, task: str, unique: object, signature: Signature) -> Self:
-        """Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant."""
-        options = Unique.named(unique)
-        if not isinstance(options.by, str | Callable | None):  # keys of a lock have no order
-            raise ConfigurationError(
-                f"by= of a unique task is one template or callable, such as '{{shop}}:{{day}}', "
-                f"got {quoted(options.by)}"
-            )
-        by = None if options.by is None else KeyTemplate.compile(options.by, signature, default="")
-        return cls(task, options, signature, by)
+    def of(cls, task: str, options: Unique, locks: KeyTemplate) -> Self:
+        """Of a *task* that *locks* keys.
+
+        Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant.
+        """
+        if options.replaces:
+            return cls(task, options, locks.signature, by_key(task, options.by, locks))
+        by = None if options.by is None else _compiled(options.by, locks.signature)
+        return cls(task, options, locks.signature, by)
 
     def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Under which name the claim of a call stands.
@@ -60,7 +59,7 @@ class Uniqueness:
         :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text.
         """
         if self.by is not None:
-            return canonical(f"{self.task}({self.by.keys(args, kwargs)[0]})")
+            return named_by(self.task, self.by, args, kwargs)
         given = self.signature.bind(*args, **kwargs).arguments
         parameters = self.signature.parameters
         try:
@@ -78,6 +77,39 @@ class Uniqueness:
         # Arguments may be secret, and names are shown.
         digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
         return canonical(f"{self.task}({digest})")
+
+
+def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:
+    """What tells calls of *task* apart where the newest wins: *by*, or else what it *locks*.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` where that is its name alone, or there are
+    several keys: a message waits at one.
+    """
+    if len(locks.parts) > 1:
+        raise ConfigurationError("the newest call wins only where a task locks one key")
+    if by is not None:
+        return _compiled(by, locks.signature)
+    if locks.names == (task,):
+        raise ConfigurationError(
+            "all calls lock the task's name: say by= which of them the newest one is to replace, "
+            "as in by='{order_id}', or give the task a key"
+        )
+    return locks
+
+
+def _compiled(by: Key, signature: Signature) -> KeyTemplate:
+    """One template: keys of a lock have no order, so a list of them would not tell calls apart."""
+    if not isinstance(by, str | Callable):  # type: ignore[arg-type]
+        raise ConfigurationError(
+            f"by= of a unique task is one template or callable, such as '{{shop}}:{{day}}', "
+            f"got {quoted(by)}"
+        )
+    return KeyTemplate.compile(by, signature, default="")
+
+
+def named_by(task: str, by: KeyTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What calls of *task* are called for which *by* is the same."""
+    return canonical(f"{task}({by.keys(args, kwargs)[0]})")
 
 
 class UniqueClaims:
@@ -98,6 +130,20 @@ class UniqueClaims:
 
         _, answer = self._change(name, mine.task_id, rule, ttl, None)
         return answer
+
+    def newest(
+        self, name: str, mine: UniqueClaim, ttl: float, begun: bytes | None
+    ) -> tuple[bytes, UniqueClaim]:
+        """What stands for a call of *mine*: a claim whose message it is to replace, or its own.
+
+        That takes the place of nothing, or of what has *begun*.
+        """
+        value, lasts = mine.encode(), round(mine.lasts(ttl, self._clock()) * SECOND)
+        stands = self._store.swap(name, begun, value, lasts)
+        if stands is None:  # what has begun has ended its claim meanwhile
+            stands = self._store.swap(name, None, value, lasts)
+        stands = value if stands is None else stands
+        return stands, _decoded(name, stands)
 
     def other(self, name: str, task_id: str) -> str | None:
         """The id of another task that lives; nothing is changed."""

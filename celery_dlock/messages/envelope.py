@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Self
@@ -23,7 +23,9 @@ from uuid import UUID
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.serialization import dumps
 
+from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import DLockError
+from celery_dlock.messages.headers import HISTORY
 
 SCHEMA = 1
 
@@ -151,19 +153,36 @@ class ParkedMessage:
         return b"%s\n%s" % (_dumps(frame), self.body)
 
     @classmethod
-    def decode(cls, key: str, message: bytes) -> Self:
-        """What :meth:`encode` was given. Raises :exc:`Undecodable` for anything else."""
+    def decode(cls, key: str, task: str, message: bytes) -> Self:
+        """What :meth:`encode` was given, as the message of *task*, which the store keeps it for.
+
+        That is another than it was published as, where it has replaced a message of that one.
+        Raises :exc:`Undecodable` for anything else.
+        """
         text, line_end, body = message.partition(b"\n")
         if not line_end:  # published without a body it would end every worker that receives it
             raise Undecodable("the message has no body")
         try:
             frame = _of_this_version(_loads(text))
             parts = {name: _part(frame, name, kind) for name, kind in _PARTS.items()}
-            return cls(key=key, body=body, **parts)
+            entry = cls(key=key, body=body, **parts)
+            return entry if entry.task == task else entry._of_task(task)
         except (OfAnotherVersion, SoftTimeLimitExceeded):
             raise
         except Exception as exc:  # whatever it is, it must not stand at the head of its key
             raise Undecodable(f"the message cannot be read: {exc!r}") from exc
+
+    def _of_task(self, task: str) -> Self:
+        """The same under the identity of *task*, wherever Celery or we say whose it is."""
+        was, becomes = task_id_of(self.task), task_id_of(task)
+        headers, properties = dict(self.headers), dict(self.properties)
+        for names, name in ((headers, "id"), (headers, "root_id"), (properties, "correlation_id")):
+            if names.get(name) == was:
+                names[name] = becomes
+        past = headers.get(HISTORY)
+        if isinstance(past, dict):
+            headers[HISTORY] = {**past, "task": task}
+        return replace(self, task=task, headers=headers, properties=properties)
 
 
 _PARTS: Mapping[str, Any] = {

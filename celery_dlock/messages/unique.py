@@ -21,17 +21,20 @@ UNIQUE = "dlock_unique"
 @dataclass(frozen=True, slots=True)
 class UniqueTerms:
     """Under which ``name`` the claim stands, and how long it lasts: ``until`` when, in seconds the
-    ``ttl``. ``stands`` is what was put there as the task was published.
+    ``ttl``. ``stands`` is what was put there as the task was published. Where the newest call wins
+    (``replaces``) no worker asks who lives: it only ends the claim of what it starts.
     """
 
     name: str
     until: Until
     ttl: float
     stands: bytes | None = None
+    replaces: bool = False
 
     @classmethod
     def of(cls, unique: Uniqueness, name: str, stands: bytes | None = None) -> Self:
-        return cls(name, unique.options.until, unique.options.ttl, stands)
+        asks = unique.options
+        return cls(name, asks.until, asks.ttl, stands, asks.replaces)
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Self | None:
@@ -43,7 +46,8 @@ class UniqueTerms:
                 "ttl": int(ttl) | float(ttl),
                 "stands": str(stands),
             } if name and ttl > 0:
-                return cls(name, until, float(ttl), stands.encode() or None)
+                replaces = _told(headers).get("replaces") is True
+                return cls(name, until, float(ttl), stands.encode() or None, replaces)
             case _:
                 return None
 
@@ -51,7 +55,8 @@ class UniqueTerms:
         """What goes into the message of the *task* with that id."""
         stands = (self.stands or b"").decode()
         told = {"name": self.name, "until": self.until, "ttl": self.ttl, "stands": stands}
-        return {UNIQUE: {"id": task_id, "task": task, **told}}
+        mode = {"replaces": True} if self.replaces else {}
+        return {UNIQUE: {"id": task_id, "task": task, **told, **mode}}
 
 
 def duplicate(task_id: str, task: str, of: str) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Waker:
     def _wake(self, wake: Wake, producer: Any) -> Sequence[Wake] | None:
         """``None`` when it is published; else the wakes of the tasks that come next meanwhile."""
         try:
-            entry = ParkedMessage.decode(wake.key, wake.message)
+            entry = ParkedMessage.decode(wake.key, wake.task, wake.message)
         except OfAnotherVersion as exc:
             self._note_version(wake, exc)
             return self._backend.hand_back(wake.key, wake.task).wakes

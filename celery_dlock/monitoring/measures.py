@@ -21,6 +21,7 @@ from celery_dlock.core.events import (
     Acquired,
     Contended,
     DeadLettered,
+    Debounced,
     Deduplicated,
     Dropped,
     Event,
@@ -114,6 +115,9 @@ SKIPPED = Measure(
     MetricKind.COUNTER, "dlock_skipped", "Tasks that did not run, as their lock was held"
 )
 DROPPED = Measure(MetricKind.COUNTER, "dlock_dropped", "Duplicates of messages that were dropped")
+DEBOUNCED = Measure(
+    MetricKind.COUNTER, "dlock_debounced", "Calls of debounced tasks that wait, or replace another"
+)
 DEDUPLICATED = Measure(
     MetricKind.COUNTER, "dlock_deduplicated", "Calls of unique tasks that were duplicates"
 )
@@ -135,7 +139,17 @@ TICKS_MISSED = Measure(
 #: Of every lock; those of beat are of its entries.
 OF_LOCKS = (
     *(ACQUISITION, HOLD, TTL, WAIT, SINCE_WOKEN, REFUSED, TIMED_OUT, STALE, LOST, UNAVAILABLE),
-    *(RESCHEDULED, PARKED, WOKEN, WOKEN_AGAIN, LEFT_TO_OTHERS, SKIPPED, DROPPED, DEDUPLICATED),
+    *(
+        RESCHEDULED,
+        PARKED,
+        WOKEN,
+        WOKEN_AGAIN,
+        LEFT_TO_OTHERS,
+        SKIPPED,
+        DROPPED,
+        DEDUPLICATED,
+        DEBOUNCED,
+    ),
     *(REVOKED, DEAD_LETTERED, TOO_LARGE),
 )
 OF_BEAT = (TICKS_SENT, TICKS_REPEATED, TICKS_MISSED)
@@ -175,6 +189,8 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((DROPPED, 1),)
         case Deduplicated():
             return ((DEDUPLICATED, 1),)
+        case Debounced():
+            return ((DEBOUNCED, 1),)
         case Lost():
             return ((LOST, 1),)
         case StaleRejected():

@@ -110,12 +110,13 @@ def expired(app: Any, messages: Collection[Message]) -> set[Message]:
     them loses it.
     """
     found = {Message(b.key, b.dead.task): b.message for b in dead(app, ALL_DEAD)}
-    return {each for each in messages if each in found and _has_expired(each.key, found[each])}
+    return {each for each in messages if each in found and _has_expired(each, found[each])}
 
 
-def _has_expired(key: str, message: bytes) -> bool:
+def _has_expired(of: Message, message: bytes) -> bool:
     try:
-        expires = datetime.fromisoformat(ParkedMessage.decode(key, message).headers["expires"])
+        entry = ParkedMessage.decode(of.key, of.task, message)
+        expires = datetime.fromisoformat(entry.headers["expires"])
     except (Undecodable, OfAnotherVersion, LookupError, TypeError, ValueError):
         return False
     return (expires if expires.tzinfo else expires.replace(tzinfo=UTC)) < datetime.now(UTC)
@@ -155,7 +156,7 @@ class DeadLetterEntry:
     def of(cls, letter: DeadMessage) -> Self:
         name = arguments = broker = None
         try:
-            entry = ParkedMessage.decode(letter.key, letter.message)
+            entry = ParkedMessage.decode(letter.key, letter.dead.task, letter.message)
         except (Undecodable, OfAnotherVersion):
             pass
         else:

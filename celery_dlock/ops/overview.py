@@ -445,7 +445,7 @@ def other_broker(app: Any, key: str, task: str) -> str:
     here = runtime(app)
     message = here.existing_store().message(key, task)
     try:
-        broker = ParkedMessage.decode(key, message or b"").broker
+        broker = ParkedMessage.decode(key, task, message or b"").broker
     except (Undecodable, OfAnotherVersion):
         return ""
     return "" if broker == here.wake.broker else broker

@@ -7,9 +7,9 @@ a message, which is believed for a minute of calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils import uuid
@@ -22,44 +22,35 @@ from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.headers import storable
-from celery_dlock.messages.unique import UniqueTerms, duplicate, is_told
+from celery_dlock.messages.unique import UniqueTerms, duplicate
+from celery_dlock.publishing.answer import Send, answered, depended_on, result_of_another
 from celery_dlock.runtime import Runtime, runtime, this_process
-
-#: What says that somebody waits for this very task: a canvas, or who gave it its id.
-_DEPENDS = frozenset({"link", "link_error", "chain", "chord", "group_id"})
 
 #: After these the message may have been sent.
 _UNKNOWN = (OperationalError, OSError, BackendUnavailable, SoftTimeLimitExceeded)
 
-#: Publishes the task under an id with headers and perhaps other options, and returns its result.
-Send = Callable[..., Any]
 
-
-def call_of(
+def unique_call(
     task: TaskWithLock,
+    unique: Uniqueness,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     task_id: str | None,
     options: Mapping[str, Any],
 ) -> Call | None:
-    """The call of *task*, if it has to ask: what is published again has its claim.
+    """The call of *task*, if it has to ask.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for arguments that no name can be made of, unless
     somebody depends on the call: then its worker says so.
     """
-    unique = task.lock_definition.unique
-    if unique is None or task.app.conf.task_always_eager:
-        return None
-    if is_told(options.get("headers"), task_id, task.name):
-        return None
-    depended_on = task_id is not None or any(map(options.get, _DEPENDS))
+    depends = depended_on(task_id, options)
     try:
         name = unique.name(args, kwargs)
     except ConfigurationError:
-        if depended_on:
+        if depends:
             return None
         raise
-    return Call(task, unique, name, task_id or uuid(), options, depended_on=depended_on)
+    return Call(task, unique, name, task_id or uuid(), options, depended_on=depends)
 
 
 class Call:
@@ -97,24 +88,24 @@ class Call:
             here.sinks.emit(Unavailable(subject, str(exc)))
             if options.on_unavailable == "raise" and not self._depended_on:
                 raise
-            return _as(send(self._task_id, {}), duplicate=False)
+            return answered(send(self._task_id, {}), duplicate=False)
         living = told.claim.task_id
         if not told.duplicate:
             result = self._send(here, send, told.claim)
-            return _as(result, duplicate=_id_of(result) != self._task_id)
+            return answered(result, duplicate=_id_of(result) != self._task_id)
         if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
-            return _as(send(self._task_id, {}), duplicate=False)
+            return answered(send(self._task_id, {}), duplicate=False)
         here.sinks.emit(Deduplicated(subject, self._name, living))
         if self._depended_on:
             headers = duplicate(self._task_id, self._task.name, living)
-            return _as(send(self._task_id, headers), duplicate=True)
+            return answered(send(self._task_id, headers), duplicate=True)
         if told.publish:  # whose message nobody has seen for too long
             terms = UniqueTerms.of(self._unique, self._name, told.claim.encode())
             headers, retries = terms.header(living, self._task.name), told.claim.retries
-            return _as(send(living, headers, retries=retries), duplicate=True)
+            return answered(send(living, headers, retries=retries), duplicate=True)
         if options.on_duplicate == "raise":
             raise DuplicateTask(self._task.name, living)
-        return _as(self._result_of_another(living), duplicate=True)
+        return answered(result_of_another(self._task, living, self._options), duplicate=True)
 
     def _send(self, here: Runtime, send: Send, claim: UniqueClaim) -> Any:
         """Publish it. A claim of what was certainly not sent is given back: where that failed, or
@@ -137,17 +128,6 @@ class Call:
                     claims.end(self._name, claim.task_id, terms.ttl, stands)
         return result
 
-    def _result_of_another(self, task_id: str) -> Any:
-        """As Celery's, which waits for no result that is not kept; and only its own publisher hears
-        of a result that is sent as a message.
-        """
-        task = self._task
-        result = task.app.AsyncResult(task_id, backend=task.backend, task_name=task.name)
-        result.ignored = self._options.get("ignore_result", task.ignore_result)
-        if task.app.conf.result_backend in ("rpc", "rpc://"):
-            result.get = _never_comes
-        return result
-
     def _claim(self) -> UniqueClaim:
         now, app, period = time.time(), self._task.app, self._unique.options.period
         due = self._options.get("eta") or self._options.get("countdown") or 0
@@ -160,18 +140,5 @@ class Call:
         )
 
 
-def _as(result: Any, *, duplicate: bool) -> Any:
-    if result is not None:  # a base class of the project's may return what it likes
-        result.is_duplicate = duplicate
-    return result
-
-
 def _id_of(result: Any) -> Any:
     return getattr(result, "id", None)
-
-
-def _never_comes(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError(
-        "this is a duplicate of a task that another call has published, and the result backend "
-        "rpc:// sends its result to that caller alone: use another one, or ask only for its id"
-    )

@@ -19,9 +19,9 @@ class Change:
     """The difference between two states of one key.
 
     ``guard`` is whether holders, turns, pauses or the count of parked entries differ; ``gone`` and
-    ``came`` are queue entries (one that moved only ``came``); ``parked`` are the tasks whose message
-    is that of the operation from now on, ``unparked`` those whose message the store may forget.
-    ``done`` are to be remembered
+    ``came`` are queue entries (one that moved only ``came``); ``parked`` are the tasks whose
+    message is that of the operation from now on, ``unparked`` those of which the store may forget
+    theirs. ``done`` are to be remembered
     as finished, ``undone`` no longer. ``lost`` maps a task to its new count of lost runs, 0 to
     forget it. ``dead`` are messages that leave the queue for the list of dead letters.
     """

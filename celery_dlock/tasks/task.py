@@ -13,6 +13,7 @@ from celery.exceptions import Ignore
 from celery.utils.threads import LocalStack
 
 from celery_dlock.contention import Policy
+from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.unique import Unique, Until
@@ -28,8 +29,8 @@ from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.messages.countdown import lead_back
-from celery_dlock.publishing.ordered import Outbox, goes_on, ordered_here
-from celery_dlock.publishing.unique import call_of
+from celery_dlock.publishing.call import call_of
+from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import locked_block
 
@@ -82,7 +83,7 @@ class LockedTask(Task):  # type: ignore[misc]
     lock_max_hold: ClassVar[float | None] = None
     lock_parents: ClassVar[Key | Sequence[Key]] = ()
     lock_on_lost: ClassVar[OnLost] = "flag"
-    lock_unique: ClassVar[Until | Unique | None] = None
+    lock_unique: ClassVar[Until | Unique | Debounce | None] = None
     lock_cooldown: ClassVar[float | None] = None
 
     lock_definition: ClassVar[Definition] = cast("Definition", _WhenAsked())
@@ -173,9 +174,9 @@ class LockedTask(Task):  # type: ignore[misc]
         if call is None:
             return self._publish(publish, task_id, producer, options)
 
-        def send(task_id: str, headers: Mapping[str, Any], **more: Any) -> Any:
-            told = {**(options.get("headers") or {}), **headers}
-            return self._publish(publish, task_id, producer, {**options, "headers": told, **more})
+        def send(task_id: str, headers: Mapping[str, Any], outbox: Any = None, **more: Any) -> Any:
+            told = {**options, "headers": {**(options.get("headers") or {}), **headers}, **more}
+            return self._publish(publish, task_id, producer, told, outbox)
 
         return call.publish(send)
 
@@ -185,13 +186,13 @@ class LockedTask(Task):  # type: ignore[misc]
         task_id: str | None,
         producer: Any,
         options: Mapping[str, Any],
+        outbox: Callable[[Any], Any] | None = None,
     ) -> Any:
-        asks = ordered_here(self)
-        if asks is None:
+        outbox = outbox or ordered_here(self, options)
+        if outbox is None:
             return publish(task_id=task_id, producer=producer, **options)
         with self.app.producer_or_acquire(producer) as acquired:
-            outbox = Outbox(self, asks, acquired, goes_on=goes_on(self.app, options))
-            return publish(task_id=task_id, producer=outbox, **options)
+            return publish(task_id=task_id, producer=outbox(acquired), **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         return shielded(super().apply, *args, **options)
@@ -302,7 +303,7 @@ def locked_task(
     max_hold: float | None = None,
     parents: Key | Sequence[Key] = (),
     on_lost: OnLost = "flag",
-    unique: Until | Unique | None = None,
+    unique: Until | Unique | Debounce | None = None,
     cooldown: float | None = None,
     **task_options: Any,
 ) -> Callable[[Body], LockedTask]: ...
@@ -319,7 +320,8 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
     *on_lost* ``"abort"`` a body whose lease is lost gets :exc:`~celery_dlock.LockLost` raised in
     it; with ``"flag"`` it goes on, and may ask. With *unique* a call is not published while another
     one lives that does the same: until that is ``"done"``, until its ``"start"``, or as a
-    :class:`~celery_dlock.Unique` says. With *cooldown* the slot stays closed for so many seconds
+    :class:`~celery_dlock.Unique` says; or it is debounced, as a :class:`~celery_dlock.Debounce`
+    says. With *cooldown* the slot stays closed for so many seconds
     from the start on, also when the task has ended by then: the key starts no more than one task,
     or *limit* of them, in that time. Without *app* it is a ``shared_task``. All other
     options are Celery's own.
@@ -349,7 +351,7 @@ def _make(
     max_hold: float | None = None,
     parents: Key | Sequence[Key] = (),
     on_lost: OnLost = "flag",
-    unique: Until | Unique | None = None,
+    unique: Until | Unique | Debounce | None = None,
     cooldown: float | None = None,
     **task_options: Any,
 ) -> LockedTask:

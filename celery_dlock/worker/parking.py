@@ -328,7 +328,7 @@ def _asks(task: Any, app: Any) -> Queueing | None:
     result is stored before, which a child does.
     """
     definition = task.lock_definition
-    asks = queueing(definition.policy or runtime(app).policy)
+    asks = queueing(definition.policy_in(runtime(app).policy))
     simple = definition.template.is_one_text and definition.parents is None
     parks = asks is not None and simple and not asks.at_publish and not task.track_started
     return asks if parks else None

@@ -83,8 +83,8 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     @property
     def _policy(self) -> Policy:
-        policy: Policy | None = self.task.lock_definition.policy
-        return policy or runtime(self.app).policy
+        policy: Policy = self.task.lock_definition.policy_in(runtime(self.app).policy)
+        return policy
 
     # What Celery tells, in the worker's main loop or in a signal handler.
 

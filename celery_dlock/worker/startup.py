@@ -80,7 +80,7 @@ def check_countdowns(app: Any, default: Any) -> None:
     visible = visibility_timeout(app)
     for task in app.tasks.values():
         definition = getattr(task, "lock_definition", None)
-        policy = definition and (definition.policy or default)
+        policy = definition and definition.policy_in(default)
         if isinstance(policy, Reschedule) and policy.backoff.cap >= visible:
             raise ConfigurationError(
                 f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "

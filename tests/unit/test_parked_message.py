@@ -33,7 +33,7 @@ DELIVERY: dict[str, Any] = {
 def kept(**properties: Any) -> dict[str, Any]:
     delivery = {**DELIVERY, "properties": properties}
     message = ParkedMessage.of_delivery("shop", "one:0:0", delivery).encode({})
-    return dict(ParkedMessage.decode("order:42", message).properties)
+    return dict(ParkedMessage.decode("order:42", "one:0:0", message).properties)
 
 
 def test_what_the_publisher_said_is_kept() -> None:
@@ -49,16 +49,16 @@ def test_what_is_of_the_delivery_or_said_beside_it_is_not_said_again(name: str) 
 @pytest.mark.parametrize("part", [b"", b"{}", b"one line", b"{}\n[]", b"[]\n[]", b"\n[]"])
 def test_what_is_no_message_is_said_to_be_none(part: bytes) -> None:
     with pytest.raises(Undecodable):
-        ParkedMessage.decode("order:42", part)
+        ParkedMessage.decode("order:42", "one:0:0", part)
 
 
 def test_a_message_that_was_cut_off_is_none() -> None:
     message = ParkedMessage.of_delivery("shop", "one:0:0", {**DELIVERY, "properties": {}}).encode(
         {}
     )
-    assert ParkedMessage.decode("order:42", message).body == b"[]"
+    assert ParkedMessage.decode("order:42", "one:0:0", message).body == b"[]"
     with pytest.raises(Undecodable, match="no body"):
-        ParkedMessage.decode("order:42", message.partition(b"\n")[0])
+        ParkedMessage.decode("order:42", "one:0:0", message.partition(b"\n")[0])
 
 
 #: What a header may be: whatever a broker's tables, JSON with types, or a pickle can carry.
@@ -99,7 +99,7 @@ def test_headers_and_properties_come_back_as_they_were(
 ) -> None:
     delivery = {**DELIVERY, "headers": headers, "properties": properties}
     message = ParkedMessage.of_delivery("shop", "one:0:0", delivery).encode({})
-    read = ParkedMessage.decode("order:42", message)
+    read = ParkedMessage.decode("order:42", "one:0:0", message)
     assert same(dict(read.headers), headers)
     assert same(read.properties, {n: v for n, v in properties.items() if n not in _OF_THE_DELIVERY})
     assert read.body == b"[]"
@@ -133,19 +133,21 @@ FRAME: dict[str, Any] = json.loads(SOUND.partition(b"\n")[0])
     ],
 )
 def test_a_frame_of_other_types_is_no_message(wrong: dict[str, Any]) -> None:
+    head = json.dumps({**FRAME, **wrong}).encode()
     with pytest.raises(Undecodable):
-        ParkedMessage.decode("order:42", json.dumps({**FRAME, **wrong}).encode() + b"\n[]")
+        ParkedMessage.decode("order:42", "one:0:0", head + b"\n[]")
 
 
 @pytest.mark.parametrize("head", [DEEP, b"[" * 100_000, b"5", b"null", b"9" * 5000, b"\xff"])
 def test_whatever_stands_at_the_head_is_undecodable_and_nothing_else(head: bytes) -> None:
     with pytest.raises(Undecodable):
-        ParkedMessage.decode("order:42", head + b"\n[]")
+        ParkedMessage.decode("order:42", "one:0:0", head + b"\n[]")
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(number=st.integers(0, 2**63))
 def test_a_damaged_message_is_read_or_undecodable(number: int) -> None:
     with suppress(Undecodable, OfAnotherVersion):
-        entry = ParkedMessage.decode("order:42", spoilt(SOUND[:-3], Random(number)) + SOUND[-3:])
+        message = spoilt(SOUND[:-3], Random(number)) + SOUND[-3:]
+        entry = ParkedMessage.decode("order:42", "one:0:0", message)
         assert isinstance(entry.headers, dict)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlock import ConfigurationError, Unique
+from celery_dlock.core.keys import KeyTemplate
 from celery_dlock.core.unique import GRACE, Called, UniqueClaim, begun, called, ended, met
 from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.stores.base import BackendOptions
@@ -159,7 +160,8 @@ def test_the_same_call_said_twice_is_the_same() -> None:
 
 
 def named(body: Callable[..., Any], unique: Any = "done") -> Uniqueness:
-    return Uniqueness.of("report", unique, inspect.signature(body))
+    locks = KeyTemplate.compile(None, inspect.signature(body), default="report")
+    return Uniqueness.of("report", Unique.named(unique), locks)
 
 
 def test_what_has_its_default_is_no_part_of_it() -> None:

@@ -129,7 +129,7 @@ def test_a_worker_keeps_nothing_of_what_waits(crowd: Crowd) -> None:
 
 
 def test_the_store_takes_one_and_a_half_times_the_message_of_a_waiting_task(crowd: Crowd) -> None:
-    entry = ParkedMessage.decode(KEY, crowd.message)
+    entry = ParkedMessage.decode(KEY, "a:0:0", crowd.message)
     published = len(entry.body) + len(json.dumps([entry.headers, entry.properties]))
     with crowd.store.client() as client:
         used = sum(int(client.memory_usage(name, samples=0)) for name in (QUEUE_NAME, ENTRIES_NAME))

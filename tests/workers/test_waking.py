@@ -273,7 +273,7 @@ def test_a_soft_time_limit_that_strikes_here_passes_through(
 
 def test_what_another_version_has_parked_is_not_guessed_at() -> None:
     with pytest.raises(OfAnotherVersion, match="schema 99"):
-        ParkedMessage.decode(KEY, b'{"schema": 99}\n[]')
+        ParkedMessage.decode(KEY, "a:0:0", b'{"schema": 99}\n[]')
 
 
 def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(

@@ -38,7 +38,7 @@ class Locked:
         limit = task.time_limit or case.conf.task_time_limit
         longest = limit or definition.max_hold or case.settings.max_hold
         fenced = "fencing_token" in definition.injects
-        return cls(name, task, definition.policy or default, longest, fenced)
+        return cls(name, task, definition.policy_in(default), longest, fenced)
 
     @property
     def waits(self) -> Queueing | None:

@@ -1,0 +1,54 @@
+"""What a call of a unique or debounced task is answered with, and who depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from celery_dlock.locks.definition import TaskWithLock
+
+#: What says that somebody waits for this very task: a canvas, or who gave it its id.
+_DEPENDS = frozenset({"link", "link_error", "chain", "chord", "group_id"})
+
+#: Publishes the task under an id with headers, perhaps by an outbox or with other options, and
+#: returns its result.
+Send = Callable[..., Any]
+
+
+def depended_on(task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Whether somebody depends on the call itself, under its own id."""
+    return task_id is not None or any(map(options.get, _DEPENDS))
+
+
+def is_its_own(task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Whether the call is neither to replace another nor to be replaced: so it is, too, where it
+    says when it is to run.
+    """
+    return depended_on(task_id, options) or any(map(options.get, ("eta", "countdown")))
+
+
+def answered(result: Any, *, duplicate: bool) -> Any:
+    """*result*, which says whether it is that of another call."""
+    if result is not None:  # a base class of the project's may return what it likes
+        result.is_duplicate = duplicate
+    return result
+
+
+def result_of_another(task: TaskWithLock, task_id: str, options: Mapping[str, Any]) -> Any:
+    """That of the call that lives, for one with *options*.
+
+    As Celery's, it waits for no result that is not kept; and one that is sent as a message comes to
+    its publisher alone.
+    """
+    result = task.app.AsyncResult(task_id, backend=task.backend, task_name=task.name)
+    result.ignored = options.get("ignore_result", task.ignore_result)
+    if task.app.conf.result_backend in ("rpc", "rpc://"):
+        result.get = _never_comes
+    return result
+
+
+def _never_comes(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError(
+        "this is a duplicate of a task that another call has published, and the result backend "
+        "rpc:// sends its result to that caller alone: use another one, or ask only for its id"
+    )
