@@ -94,14 +94,17 @@ def release(
 def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_programs: bool) -> None:
     """Nobody holds it, and nobody gets it before *opens*."""
     left = lasting((opens - found.now).total_seconds())
-    question = f"Nobody holds {shown(found.line.key)}. It cools down for {left} more: open it now?"
+    key, what = shown(found.line.key), "It cools down"
+    if found.line.debounces:
+        what = "A call is debounced"
+    question = f"Nobody holds {key}. {what} for {left} more: open it now?"
     _agreed(question, yes=yes, for_programs=for_programs)
     actions.open_now(app, found.line.key, found.line.cooling)
     if for_programs:
         cooling = [each.until for each in found.line.cooling]
         click.echo(as_json({"key": found.line.key, "holders": [], "opened": cooling}))
     else:
-        click.echo(f"{shown(found.line.key)} is open")
+        click.echo(f"{key} is open")
 
 
 def _ask(

@@ -150,7 +150,8 @@ def _nobody(line: Line, now: datetime) -> Text:
         return Text("woken: ") + name(line.woken[0])
     if opens is None:
         return Text("nobody")
-    return Text(f"nobody, for {lasting((opens - now).total_seconds())} more: it cools down")
+    why = "a call is debounced" if line.debounces else "it cools down"
+    return Text(f"nobody, for {lasting((opens - now).total_seconds())} more: {why}")
 
 
 def holding(held: Held, now: datetime) -> list[str | Text]:

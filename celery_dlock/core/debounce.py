@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from celery_dlock.core.canonical import canonical
 from celery_dlock.core.checks import duration
 from celery_dlock.core.edits import carried, insert, leave_queue, messages
 from celery_dlock.core.keys import Key
@@ -18,6 +19,15 @@ from celery_dlock.errors import ConfigurationError
 
 #: What the keys begin with at which calls are debounced; no key of a lock has such a sign.
 DEBOUNCED = "debounced|"
+
+
+def named(key: str) -> str:
+    """*key* as the stores see it, should it be one of these or a lock's.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for what can be neither.
+    """
+    mark = DEBOUNCED if key.startswith(DEBOUNCED) else ""
+    return mark + canonical(key.removeprefix(mark))
 
 
 @dataclass(frozen=True, slots=True)

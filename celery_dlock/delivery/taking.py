@@ -161,16 +161,14 @@ def _ask_store(execution: Execution) -> Lease | Refused:
         return _ask_at_keys(execution, woken)
     # It was debounced there; or the template has changed since it was parked. Until its own key has
     # answered the message stays where it was woken: then the turn there is given back.
-    past = execution.history
-    turn = Claim(
-        woken, past.task, execution.nonce, ttl=0, done_ttl=execution.runtime.done_ttl(queues=True)
-    )
-    (there,) = execution.runtime.backend.look([woken])
-    ending = next((g.ending for g in there.grants if g.task == past.task), None)
+    here, task = execution.runtime, execution.history.task
+    turn = Claim(woken, task, execution.nonce, ttl=0, done_ttl=here.done_ttl(queues=True))
+    (there,) = here.backend.look([woken])
+    ending = next((g.ending for g in there.grants if g.task == task), None)
     if ending is not None:
         return Refused(turn, End(ending))
     answer = _ask_at_keys(execution, None)
-    execution.runtime.manager.take_back([turn])
+    here.manager.take_back([turn])
     return answer
 
 

@@ -122,6 +122,13 @@ def _parked(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     return f"{how} in the queue of {entry.key!r}"
 
 
+def _debounced(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
+    living = details.get("living")
+    if living == entry.task_id:
+        return f"was debounced, at {entry.key!r}"
+    return f"was debounced, at {entry.key!r}: {living} has its message"
+
+
 def _woken(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     ending = details.get("ending")
     why = f"to end, because it was {ending}" if ending else "because its turn had come"
@@ -175,6 +182,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = 
     "DeadLettered": lambda entry, d: f"became a dead letter, of {entry.key!r}: {d.get('cause')}",
     "Dropped": lambda _, d: f"had a duplicate dropped, because it was {d.get('reason')} already",
     "Deduplicated": lambda _, d: f"was not run, a duplicate of {d.get('living')}, which lives",
+    "Debounced": _debounced,
     "Lost": lambda entry, d: f"lost {entry.key!r}: {short(d.get('reason'))}",
     "StaleRejected": lambda entry, _: f"was refused a late write to {entry.key!r}",
     "Unavailable": lambda _, d: f"got no answer from the lock store: {short(d.get('error'))}",

@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import states
 
-from celery_dlock.core.canonical import canonical
+from celery_dlock.core.debounce import named
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Cause, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockTimeout
@@ -29,6 +29,7 @@ from celery_dlock.ops.overview import (
     QueueEntry,
     brokers_in_queue,
     instant,
+    is_debounced,
     opens,
 )
 from celery_dlock.ops.unique import living
@@ -89,6 +90,9 @@ def has_happened(facts: Facts, clock: Clock) -> Verdict | None:
     state = _AFTER[last.event]
     if last.event == "Dropped":
         return _dropped(facts, last, clock)
+    if last.event == "Debounced" and last.details.get("living") != facts.task_id:
+        into = str(last.details.get("living"))
+        return Verdict(State.SKIPPED, (describe(last, clock),), _keys(last), (into,))
     if last.event == "Released":
         state = _RELEASED.get(str(last.details.get("outcome")), State.UNKNOWN)
     if last.event == "Rescheduled":
@@ -212,6 +216,7 @@ _AFTER = {
     "Acquired": State.UNKNOWN,
     "Lost": State.UNKNOWN,
     "Parked": State.UNKNOWN,
+    "Debounced": State.UNKNOWN,
     "LeftToOthers": State.UNKNOWN,
     "Contended": State.UNKNOWN,
     "Unavailable": State.UNKNOWN,
@@ -230,6 +235,7 @@ _AFTER = {
 _WITHOUT_STORE = {
     "Acquired": State.RUNNING,
     "Parked": State.WAITING,
+    "Debounced": State.WAITING,
     "LeftToOthers": State.WAITING,
 }
 
@@ -245,6 +251,7 @@ _HINTS = {
     "Acquired": "it holds nothing any more: it has ended just now, or its worker is gone",
     "Lost": "nothing says how it ended: its body may run on without it, or its worker is gone",
     "Parked": "the lock store has it no more, and nothing says what became of it",
+    "Debounced": "the lock store has it no more, and nothing says what became of it",
     "LeftToOthers": "the lock store has it no more, so a worker there has taken it",
     "Contended": "nothing says what became of it",
     "Woken": "no worker has taken it since: does one consume its queue?",
@@ -353,6 +360,8 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
             who = f"behind {listed(place.woken)}, woken and not taken by any worker yet"
             return f"{who}{place_is}"
         if (at := opens(place.cooling, clock.now)) is not None:
+            if is_debounced(place.key):
+                return f"where it is debounced until {clock.tell(at)}{place_is}"
             return f"which cools down until {clock.tell(at)}{place_is}"
         wakes = "; a worker that runs wakes the next one" if place.entry.parked else ""
         return f"though nobody holds it now{wakes}{place_is}"
@@ -482,7 +491,7 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
 
     Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be a key.
     """
-    key = canonical(key)
+    key = named(key)
     clock = Clock.of(app)
     sentences: list[str] = []
     stands: Line | None = None
@@ -532,7 +541,10 @@ def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> lis
     found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
     if (at := stands.opens(clock.now)) is not None:
         what = "one of its slots" if stands.holders else "it"
-        found.append(f"{what} cools down until {clock.tell(at)}: nobody gets it before")
+        then = f"{what} cools down until {clock.tell(at)}: nobody gets it before"
+        if is_debounced(stands.key):
+            then = f"a call is debounced until {clock.tell(at)}, unless a newer one takes its place"
+        found.append(then)
     if stands.woken:
         found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
     if stands.waiting:

@@ -11,7 +11,7 @@ from typing import Any
 from celery import states
 from celery.backends.base import DisabledBackend
 
-from celery_dlock.core.canonical import canonical
+from celery_dlock.core.debounce import named
 from celery_dlock.core.state import Grant, Holder, KeyState, Waiting, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockLost
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
@@ -334,4 +334,4 @@ def _keys(entries: Collection[HistoryEntry], result: Result | None) -> set[str]:
         found.add(value.key)
     elif isinstance(value, dict):
         found.add(value.get("key"))
-    return {canonical(key) for key in found if isinstance(key, str) and key}
+    return {named(key) for key in found if isinstance(key, str) and key}

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Self
 
-from celery_dlock.core.canonical import canonical
+from celery_dlock.core.debounce import DEBOUNCED, named
 from celery_dlock.core.edits import backlog, messages
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import WINDOW, Grant, Holder, KeyState, Mode, Waiting, task_id_of
@@ -86,6 +86,11 @@ class Cooling:
     until: datetime
 
 
+def is_debounced(key: str) -> bool:
+    """Whether *key* is no lock's, but that of calls that are debounced."""
+    return key.startswith(DEBOUNCED)
+
+
 def opens(cooling: Sequence[Cooling], now: datetime) -> datetime | None:
     """When the first slot opens of those that are *cooling* down still."""
     return next((each.until for each in cooling if each.until > now), None)
@@ -132,6 +137,10 @@ class Line:
     def is_idle(self) -> bool:
         """Whether there is nothing to show of it."""
         return not (self.holders or self.woken or self.waiting or self.unreadable or self.cooling)
+
+    @property
+    def debounces(self) -> bool:
+        return is_debounced(self.key)
 
     @property
     def only_cools(self) -> bool:
@@ -368,7 +377,7 @@ def as_stored(app: Any, key: str) -> str:
 
     Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be a key.
     """
-    return canonical(key) if not is_text(key) or line(app, key).is_idle else key
+    return named(key) if not is_text(key) or line(app, key).is_idle else key
 
 
 def cooling_of(state: KeyState) -> tuple[Cooling, ...]:
@@ -514,14 +523,17 @@ class Gauges:
 def _of(backend: LockBackend) -> Gauges:
     held = keys = messages = unanswered = 0
     oldest: datetime | None = None
+    now = time_of(backend)
     for line in lines_in_use(backend):
+        if line.debounces and line.opens(now):
+            continue  # it waits for nobody
         held += bool(line.holders)
         keys += bool(line.waiting)
         messages += line.waiting
         unanswered += line.unanswered
         if line.oldest is not None:
             oldest = line.oldest if oldest is None else min(oldest, line.oldest)
-    waits = 0.0 if oldest is None else max(0.0, (time_of(backend) - oldest).total_seconds())
+    waits = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
     return Gauges(held, keys, messages, waits, unanswered, len(backend.dead(COUNTED)))
 
 

@@ -33,6 +33,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     "Skipped": {"dlock_skipped": 1},
     "Dropped": {"dlock_dropped": 1},
     "Deduplicated": {"dlock_deduplicated": 1},
+    "Debounced": {"dlock_debounced": 1},
     "TimedOut": {"dlock_timed_out": 1, "dlock_wait_seconds": 3.0},
     "Released": {"lock_hold_duration": 1.5},
     "Lost": {"dlock_lost": 1},

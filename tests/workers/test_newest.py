@@ -1,0 +1,358 @@
+"""``Unique(on_duplicate="replace")``: one runs, and of those who wait the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from celery_dlock import BackendUnavailable, ConfigurationError, LockedTask, Queue, Unique, lock
+from celery_dlock.core.events import Deduplicated, Skipped, TooLarge
+from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.locks.unique import UniqueClaims
+from celery_dlock.ops.overview import lines_in_use
+from celery_dlock.publishing.newest import NewestCall
+from celery_dlock.runtime import runtime
+from celery_dlock.testing import ManualClock
+from celery_dlock.testing.contract.words import QUEUE
+from celery_dlock.testing.contract.words import claim as asked
+from tests.services.desk import Desk
+from tests.services.until import until as wait_until
+
+pytestmark = pytest.mark.every_store
+
+KEY = "doc:7"
+NEWEST = Unique(on_duplicate="replace")
+Runs = list[Any]
+Make = Callable[..., LockedTask]
+
+
+@pytest.fixture
+def runs() -> Runs:
+    """Which texts the bodies were called with, and as which task."""
+    return []
+
+
+@pytest.fixture
+def make(desk: Desk, runs: Runs) -> Make:
+    """``make(…)``: a unique task of which the newest call wins; *does* is called in its body."""
+
+    def make(does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
+        given = {"name": "save", "key": "doc:{doc}", "unique": NEWEST, **options}
+
+        @desk.locked(bind=True, **given)
+        def save(self: Any, text: str, doc: int = 7) -> str:
+            runs.append((text, self.request.id))
+            return str(does(self) if does else text)
+
+        return save
+
+    return make
+
+
+def claim(desk: Desk, save: LockedTask) -> UniqueClaim | None:
+    unique = save.lock_definition.unique
+    assert unique is not None
+    text = runtime(desk.app).backend.swap(unique.name(("a",), {}), None, None, 0)
+    return None if text is None else UniqueClaim.decode(text)
+
+
+def texts(runs: Runs) -> list[str]:
+    return [text for text, _ in runs]
+
+
+def test_it_lives_until_its_start_unless_told(make: Make) -> None:
+    assert NEWEST.until == "start"
+    assert Unique().until == "done"
+
+
+def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make, runs: Runs) -> None:
+    waiting: list[Any] = []
+
+    def calls_more(task: Any) -> None:
+        if len(runs) == 1:
+            waiting.extend(save.delay(text) for text in "bcd")
+
+    save = make(calls_more)
+    first = save.delay("a")
+
+    assert desk.deliver_all() == 2
+    assert {result.id for result in waiting} == {waiting[0].id}
+    assert [result.is_duplicate for result in waiting] == [False, True, True]
+    assert runs == [("a", first.id), ("d", waiting[0].id)]
+    assert [event.living for event in desk.happened(Deduplicated)] == [waiting[0].id] * 2
+    assert claim(desk, save) is None
+
+
+@pytest.mark.parametrize(
+    "policy", ["skip", "reschedule", Queue(), Queue(ordered="publish")], ids=repr
+)
+def test_it_keeps_its_place_among_those_who_wait_for_the_key(
+    desk: Desk, make: Make, runs: Runs, policy: Any
+) -> None:
+    save, other = make(on_contention=policy), make(name="other", unique=None, on_contention="queue")
+    with lock(KEY, app=desk.app, timeout=0):
+        first = save.delay("a")
+        other.delay("other")
+        desk.deliver()
+        save.delay("b")
+        assert desk.size() == 0
+
+    desk.deliver_all()
+
+    assert (texts(runs), runs[0][1]) == (["b", "other"], first.id)
+    assert desk.happened(Skipped) == []
+
+
+def test_what_was_woken_has_begun_and_is_no_duplicate_of_the_next(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    save = make()
+    first = save.delay("a")
+    assert desk.size() == 1
+
+    second = save.delay("b")
+    third = save.delay("c")
+
+    assert (second.is_duplicate, third.id) == (False, second.id)
+    desk.deliver_all()
+    assert runs == [("a", first.id), ("c", second.id)]
+    assert claim(desk, save) is None
+
+
+def test_calls_that_wait_at_another_key_are_replaced_there(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    save = make(unique=Unique(on_duplicate="replace", by="any"))
+    with lock(KEY, app=desk.app, timeout=0):
+        save.delay("a", 7)
+        save.delay("b", 8)
+        assert desk.size() == 0
+
+    desk.deliver_all()
+
+    assert texts(runs) == ["b"]
+    assert [*lines_in_use(runtime(desk.app).backend)] == []
+
+
+@pytest.mark.parametrize("how", [{"task_id": "mine"}, {"countdown": 60}], ids=repr)
+def test_a_call_that_somebody_depends_on_neither_replaces_nor_is_replaced(
+    desk: Desk, make: Make, runs: Runs, how: dict[str, Any]
+) -> None:
+    save = make()
+    with lock(KEY, app=desk.app, timeout=0):
+        save.delay("a")
+        mine = save.apply_async(("b",), **how)
+        save.delay("c")
+        assert desk.size() == 1
+    desk.deliver_all()
+
+    assert ("b", mine.id) in runs or "countdown" in how
+    assert "c" in texts(runs)
+    assert "a" not in texts(runs)
+
+
+def test_a_publisher_that_died_before_it_parked_leaves_an_id_for_the_next(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = make()
+    unique = save.lock_definition.unique
+    assert unique is not None
+    dead = NewestCall(save, unique, unique.name(("a",), {}), KEY)._mine
+    UniqueClaims(runtime(desk.app).backend).newest(unique.name(("a",), {}), dead, 60, None)
+
+    result = save.delay("b")
+
+    assert result.id == dead.task_id
+    desk.deliver_all()
+    assert runs == [("b", dead.task_id)]
+    assert claim(desk, save) is None
+
+
+def test_one_that_is_overtaken_before_it_parks_does_not_replace_a_newer_one(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = make()
+    newest = UniqueClaims.newest
+
+    def overtaken(self: Any, *args: Any) -> Any:
+        told = newest(self, *args)
+        monkeypatch.setattr(UniqueClaims, "newest", newest)
+        save.delay("b")
+        return told
+
+    with lock(KEY, app=desk.app, timeout=0):
+        monkeypatch.setattr(UniqueClaims, "newest", overtaken)
+        first = save.delay("a")
+
+    desk.deliver_all()
+    assert runs == [("b", first.id)]
+
+
+def test_who_meets_one_that_begins_meanwhile_waits_behind_it(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = make()
+    first = save.delay("a")
+    newest = UniqueClaims.newest
+
+    def runs_meanwhile(self: Any, *args: Any) -> Any:
+        told = newest(self, *args)
+        monkeypatch.setattr(UniqueClaims, "newest", newest)
+        desk.deliver_all()
+        return told
+
+    monkeypatch.setattr(UniqueClaims, "newest", runs_meanwhile)
+    second = save.delay("b")
+
+    desk.deliver_all()
+    assert runs == [("a", first.id), ("b", second.id)]
+    assert claim(desk, save) is None
+
+
+@pytest.mark.parametrize("lost", ["swap", "enter"])
+def test_without_an_answer_of_the_store_it_is_published_by_the_broker(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    def gone(*_: Any) -> None:
+        raise BackendUnavailable("no answer")
+
+    save = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime(desk.app).backend, lost, gone)
+        save.delay("a")
+        assert desk.size() == 1
+
+    desk.deliver_all()
+    assert texts(runs) == ["a"]
+    assert claim(desk, save) is None
+
+
+def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> None:
+        raise BackendUnavailable("no answer")
+
+    save = make(unique=Unique(on_duplicate="replace", on_unavailable="raise"))
+    monkeypatch.setattr(runtime(desk.app).backend, "swap", gone)
+
+    with pytest.raises(BackendUnavailable):
+        save.delay("a")
+
+    assert desk.size() == 0
+
+
+def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the store could not take: nobody can replace that one, which is dropped instead."""
+    save = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime(desk.app).backend, "largest_message", 100)
+        save.delay("a")
+    assert (desk.size(), len(desk.happened(TooLarge))) == (1, 1)
+
+    with lock(KEY, app=desk.app, timeout=0):
+        save.delay("b")
+        desk.deliver()
+
+    desk.deliver_all()
+    assert texts(runs)[-1] == "b"
+    assert claim(desk, save) is None
+
+
+def test_one_that_is_too_large_replaces_nothing_and_goes_by_the_broker(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = make()
+    with lock(KEY, app=desk.app, timeout=0):
+        first = save.delay("a")
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime(desk.app).backend, "largest_message", 100)
+            assert save.delay("b").id != first.id
+
+    desk.deliver_all()
+    assert sorted(texts(runs)) == ["a", "b"]
+
+
+def test_one_that_is_cancelled_while_it_waits_makes_way_for_the_next(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    save, here = make(), runtime(desk.app)
+    with lock(KEY, app=desk.app, timeout=0):
+        first = save.delay("a")
+        ((key, task),) = here.backend.parked([first.id])
+        here.wake(here.backend.cancel(key, task).wakes)
+        second = save.delay("b")
+        assert second.id != first.id
+        desk.deliver()
+        assert first.status == "REVOKED"
+
+    desk.deliver_all()
+    assert runs == [("b", second.id)]
+    assert claim(desk, save) is None
+
+
+def test_one_that_has_expired_when_it_is_woken_ends_its_claim(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    save = make()
+    save.apply_async(("a",), expires=-1)
+
+    with pytest.raises(TaskRevokedError):
+        desk.deliver()
+
+    wait_until("the claim has ended", lambda: claim(desk, save) is None)
+    assert runs == []
+
+
+def test_a_retry_is_neither_replaced_nor_ends_the_claim_of_the_next(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    def once_more(task: Any) -> None:
+        if len(runs) == 1:
+            save.delay("b")
+            raise task.retry(countdown=0)
+
+    save = make(once_more)
+    save.delay("a")
+
+    desk.deliver_all()
+
+    assert sorted(texts(runs)) == ["a", "a", "b"]
+    assert claim(desk, save) is None
+
+
+def test_a_run_that_is_lost_runs_again_with_its_own_message(
+    desk: Desk, clock: ManualClock, make: Make, runs: Runs
+) -> None:
+    save, backend = make(on_contention=Queue(keep=True)), runtime(desk.app).backend
+    first = save.delay("a")
+    message = desk.take()
+    assert message is not None
+    message.ack()  # type: ignore[no-untyped-call]
+    backend.enter(asked(f"{first.id}:0:0", "dead", key=KEY, wait=QUEUE, keep=True), None)
+    second = save.delay("b")
+
+    clock.advance(10)
+    desk.sweep()
+    desk.deliver_all()
+
+    assert runs == [("a", first.id), ("b", second.id)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: {"unique": Unique("done", "replace")}, "takes no until='done'"),
+        (lambda: {"unique": Unique(on_duplicate="replace", period=5)}, "no period="),
+        (lambda: {"key": None}, "all calls lock the task's name: say by="),
+        (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only where a task locks one key"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_as_it_is_defined(
+    make: Make, wrong: Callable[[], dict[str, Any]], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        make(**wrong())
