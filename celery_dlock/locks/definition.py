@@ -102,14 +102,19 @@ class Definition:
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
 
+    @property
+    def newest_wins(self) -> bool:
+        """Whether a call replaces the one that waits."""
+        replaces = self.unique is not None and self.unique.options.replaces
+        return replaces or self.debounce is not None
+
     def policy_in(self, usual: Policy) -> Policy:
         """What it does on contention; *usual* is what the settings say.
 
-        Where the newest call wins it is not lost for whoever holds the key: it waits in the queue.
+        The newest call is not lost for whoever holds the key: it waits in the queue.
         """
         policy = self.policy or usual
-        newest = self.debounce is not None or (self.unique and self.unique.options.replaces)
-        return Queue() if newest and queueing(policy) is None else policy
+        return Queue() if self.newest_wins and queueing(policy) is None else policy
 
     @property
     def label(self) -> str:

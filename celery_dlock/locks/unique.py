@@ -99,7 +99,7 @@ def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:
 
 def _compiled(by: Key, signature: Signature) -> KeyTemplate:
     """One template: keys of a lock have no order, so a list of them would not tell calls apart."""
-    if not isinstance(by, str | Callable):  # type: ignore[arg-type]
+    if not isinstance(by, str | Callable):
         raise ConfigurationError(
             f"by= of a unique task is one template or callable, such as '{{shop}}:{{day}}', "
             f"got {quoted(by)}"

@@ -19,7 +19,7 @@ from redis import Redis
 from rich.console import Console
 from rich.table import Table
 
-from celery_dlock import LockedTask
+from celery_dlock import Debounce, LockedTask, Unique
 from celery_dlock.runtime import forget
 from tests.services.redis import RedisServer
 
@@ -79,6 +79,14 @@ def _unique(app: Celery, store: str) -> Publish:
     return _ours(app, store, lock_unique="done")
 
 
+def _replaces(app: Celery, store: str) -> Publish:
+    return _ours(app, store, lock_unique=Unique(on_duplicate="replace"))
+
+
+def _debounced(app: Celery, store: str) -> Publish:
+    return _ours(app, store, lock_unique=Debounce(3600, 3600))
+
+
 def _once(app: Celery, store: str) -> Publish:
     backend = {"backend": "celery_once.backends.Redis", "settings": {"url": store}}
     app.conf.ONCE = {**backend, "settings": {"url": store, "default_timeout": 3600}}
@@ -104,6 +112,8 @@ CONTESTANTS: dict[str, Callable[[Celery, str], Publish]] = {
     "a plain task": _plain,
     "a locked task": _ours,
     "a unique task": _unique,
+    "the newest wins": _replaces,
+    "a debounced task": _debounced,
     "celery-once": _once,
     "celery-singleton": _singleton,
 }

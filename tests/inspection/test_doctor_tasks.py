@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Queue, Replace, Unique
+from celery_dlock import Debounce, Queue, Replace, Unique
 from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import found, patient
+
+KINDS = ("tasks", "unique", "newest", "settings")
+
+DEBOUNCE = Debounce(1, 2, by="{order_id}")
 
 
 def examined(folder: Path, task: dict[str, Any], **conf: Any) -> dict[str, str]:
     """What is found of the tasks."""
     names = found(folder, task=task, dlock_url=f"sqlite:///{folder / 'locks.db'}", **conf)
-    return {
-        name: how for name, how in names.items() if name.startswith(("tasks", "unique", "settings"))
-    }
+    return {name: how for name, how in names.items() if name.startswith(KINDS)}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,8 @@ def test_a_skip_that_nobody_is_told_of_is_found(
     [
         ({"lock_unique": "done"}, {"result_backend": "cache+memory://"}, {}),
         ({"lock_unique": "done"}, {"result_backend": "rpc://"}, {"unique-rpc": "weak"}),
+        ({"lock_unique": DEBOUNCE}, {"result_backend": "rpc://"}, {"newest-rpc": "weak"}),
+        ({"lock_unique": DEBOUNCE}, {"dlock_done_ttl": 0}, {}),
         ({}, {"result_backend": "rpc://"}, {}),
         ({"lock_unique": "start"}, {"dlock_done_ttl": 0}, {"unique-copies": "weak"}),
         ({"lock_unique": Unique(ttl=60), "lock_on_contention": Queue(max_wait=60)}, {}, {}),

@@ -24,6 +24,7 @@ from celery_dlock import (
     Wait,
 )
 from tests.services.audits import register_audit
+from tests.services.debounced import register_debounced
 from tests.services.every_policy import register_every_policy
 from tests.services.lab import Journal, hold_at
 from tests.services.losing import register_losing
@@ -91,6 +92,7 @@ def register(
     register_third_time(app, folder, {**options, **task})
     register_once(app, folder, {**options, **task})
     register_every_policy(app, folder)
+    register_debounced(app, folder, {**options, **task})
     if options["lock_ttl"] is not None:  # theirs is of their own
         register_members(app, folder)
 

@@ -301,7 +301,7 @@ def test_whoever_dies_before_its_key_has_answered_loses_nothing(
     assert keys(desk) == ()
 
 
-def test_nor_does_one_that_dies_when_its_message_waits_for_the_key_and_there_is_one(
+def test_one_that_dies_between_its_two_keys_has_a_copy_that_is_dropped(
     desk: Desk, clock: ManualClock, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = make()

@@ -147,8 +147,21 @@ def _skipped(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
 
 
 def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
-    unique = [task for task in tasks if task.task.lock_definition.unique is not None]
-    if unique and str(case.conf.result_backend).startswith("rpc"):
+    rpc = str(case.conf.result_backend).startswith("rpc")
+    newest = [task.name for task in tasks if task.task.lock_definition.newest_wins]
+    if newest and rpc:
+        yield Finding(
+            "newest-rpc",
+            "weak",
+            _named(newest),
+            promise="Who called it before its newest call is given its result, and never hears "
+            "of it.",
+            found="result_backend = rpc://, which sends a result to the newest caller alone",
+            fix="another result_backend, such as redis://",
+        )
+    claimed = [task for task in tasks if task.task.lock_definition.unique is not None]
+    unique = [task for task in claimed if task.name not in newest]
+    if unique and rpc:
         yield Finding(
             "unique-rpc",
             "weak",
@@ -170,7 +183,7 @@ def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
         )
     short = [
         task.name
-        for task in unique
+        for task in claimed
         if task.waits is not None
         and (task.waits.max_wait or math.inf) > task.task.lock_definition.unique.options.ttl
     ]
