@@ -44,12 +44,13 @@ def show_unique(console: Console, server: RedisServer) -> None:
         app.conf.task_default_queue = name.replace(" ", "-")
         publish = make(app, f"{server.url.rpartition('/')[0]}/2")
         publish(KEYS)  # it has connected
+        before = _at_the_broker(app)
         began = time.perf_counter()
         for number in range(CALLS):
             publish(number % KEYS)
         each = (time.perf_counter() - began) / CALLS
         first = first or each
-        sent = _at_the_broker(app) - 1
+        sent = _at_the_broker(app) - before
         table.add_row(name, f"{sent:,}", f"{each * 1e6:.0f}", f"{each / first:.2f}")
         forget(app)
         app.close()

@@ -45,13 +45,17 @@ def test_whoever_revokes_it_before_it_is_due_ends_it(make_lab: MakeLab) -> None:
     assert lab.journal.read("indexed") == []
 
 
+@pytest.mark.parametrize(
+    "where",
+    ["celery_dlock.locks.hold:Hold.ask", "celery_dlock.locks.manager:LockManager.take_back"],
+    ids=["before its lock is asked for", "before its turn is given back"],
+)
 @pytest.mark.parametrize("acks_late", [True, False])
-def test_a_worker_that_is_killed_between_its_two_keys_loses_nothing(
-    make_lab: MakeLab, acks_late: bool
+def test_a_worker_that_is_killed_before_it_has_the_lock_loses_nothing(
+    make_lab: MakeLab, where: str, acks_late: bool
 ) -> None:
     """Over a broker that delivers nothing again: the store has the message until then."""
-    turn = "celery_dlock.locks.manager:LockManager.take_back"
-    lab = make_lab(task={"acks_late": acks_late}, faults=[faults.kill("before", turn)])
+    lab = make_lab(task={"acks_late": acks_late}, faults=[faults.kill("before", where)])
     with lab.worker("solo", concurrency=1) as worker:
         result = lab.app.tasks["index"].delay("a", 1)
         until("the fault strikes", lambda: faults.struck(lab.folder))
