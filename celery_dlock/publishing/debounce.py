@@ -56,7 +56,8 @@ class DebouncedCall:
         try:
             result = send(task_id, {}, outbox)
         except _Merged as merged:
-            result = self._task.app.AsyncResult(merged.living, task_name=self._task.name)
+            task = self._task
+            result = task.app.AsyncResult(merged.living, backend=task.backend, task_name=task.name)
             return answered(result, duplicate=True)
         except NotKept:
             pass  # of which has been told

@@ -8,11 +8,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from celery import Celery
 
 from celery_dlock import lock
+from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.events import (
     LEAD,
     Acquired,
@@ -85,6 +87,15 @@ def test_a_key_that_cools_down_says_when_it_opens(app: Celery, open_site: Open) 
     assert "nobody: it cools down, and opens <time" in said(open_site(), "/")
     assert "It cools down, and opens <time" in said(open_site(), "/key?key=tenant:7")
     assert "Nobody waits" in said(open_site(), "/queues")
+
+
+def test_a_call_that_is_debounced_is_said_to_be_due(app: Celery, open_site: Open) -> None:
+    key = f"{DEBOUNCED}save(doc:7)"
+    claim = Claim(key, "save:0:0", nonce="", ttl=0)
+    runtime(app).backend.postpone(claim, b"message", 3600 * SECOND, 7200 * SECOND)
+
+    assert "nobody: a call is debounced, and due <time" in said(open_site(), "/")
+    assert "A call is debounced, and due <time" in said(open_site(), f"/key?key={quote(key)}")
 
 
 def test_unique_tasks_that_live_are_listed(app: Celery, open_site: Open) -> None:
