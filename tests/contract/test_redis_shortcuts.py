@@ -49,7 +49,7 @@ DONE = _claim("a", done_ttl=3 * SECOND)
 FREE: dict[str, tuple[str, str, Operations]] = {
     "a message is left": ("claim.keep or ", "", [_enter(KEPT)]),
     "a turn is asked for": (
-        " or claim.wait == 'enqueue'",
+        " or claim.enqueues",
         "",
         [_enter(_claim("a", wait=WaitMode.ENQUEUE))],
     ),
@@ -193,7 +193,7 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [_enter(HELD), _enter(replace(W, gives_up=SECOND)), ("pass", 2 * SECOND), _enter(X)],
     ),
     "a turn is asked for again": (
-        "claim.wait == 'enqueue' or claim.keep",
+        "claim.enqueues or claim.keep",
         "claim.keep",
         [*TURN, _enter(replace(W, wait=WaitMode.ENQUEUE))],
     ),
