@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from celery_dlock.core.state import (
     COOLING,
+    GAVE_WAY,
     Cause,
     Claim,
     Dead,
@@ -16,6 +17,7 @@ from celery_dlock.core.state import (
     Mode,
     Run,
     Waiting,
+    task_id_of,
 )
 
 
@@ -37,6 +39,7 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
     holder = Holder(
         *(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees),
         *(claim.name, claim.where, now + claim.cooldown if claim.cooldown else 0),
+        replaced_by="" if claim.gives_way else None,
     )
     state = replace(state, holders=(*state.holders, holder))
     if claim.keep:  # its own shadow: what runs again should this run be lost
@@ -55,6 +58,40 @@ def cool(state: KeyState, gone: Holder, now: int) -> KeyState:
 def opens(state: KeyState) -> int | None:
     """When the first slot opens that cools down; ``None`` if none does."""
     return min((g.due for g in state.grants if g.cools), default=None)
+
+
+def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
+    """Whoever runs, or is about to, gives way to *claim*, if it is another task of its name."""
+    newer, name = claim.task, claim.name
+    holders = tuple(
+        replace(h, replaced_by=newer)
+        if h.replaced_by is not None and h.name == name and is_other(h.task, newer)
+        else h
+        for h in state.holders
+    )
+    grants = tuple(
+        replace(g, by=newer, by_name=name)
+        if g.waits and g.ending is None and is_other(g.task, newer)
+        else g
+        for g in state.grants
+    )
+    return replace(state, holders=holders, grants=grants)
+
+
+def is_other(task: str, newer: str) -> bool:
+    """Whether they are not two attempts of one task."""
+    return task_id_of(task) != task_id_of(newer)
+
+
+def give_way(state: KeyState, gone: Holder, now: int) -> KeyState:
+    """*gone*, which was replaced, does not run again: it ends, wherever its message is."""
+    entry = next((w for w in state.waiting if w.task == gone.task), None)
+    by = gone.replaced_by or ""
+    if entry is not None:
+        return to_grant(state, entry, now, Ending.DROPPED, by)
+    task, mode, limit, until = gone.task, gone.mode, gone.limit, now + GAVE_WAY
+    turn = Grant(task, mode, limit, False, 0, until, Ending.DROPPED, by=by)
+    return replace(state, grants=(*state.grants, turn))
 
 
 def insert(state: KeyState, claim: Claim, now: int, rank: int, expires: int | None) -> KeyState:
@@ -83,7 +120,9 @@ def _add(state: KeyState, entry: Waiting) -> KeyState:
     )
 
 
-def to_grant(state: KeyState, entry: Waiting, now: int, ending: Ending | None = None) -> KeyState:
+def to_grant(
+    state: KeyState, entry: Waiting, now: int, ending: Ending | None = None, by: str = ""
+) -> KeyState:
     """Out of the queue, into the turns: a parked task's is due to be woken at once."""
     due = now if entry.expires is None else entry.expires
     task, mode, limit, parked = entry.task, entry.mode, entry.limit, entry.parked
@@ -91,9 +130,16 @@ def to_grant(state: KeyState, entry: Waiting, now: int, ending: Ending | None = 
         *(task, mode, limit, parked, 0, due, ending),
         gives_up=entry.gives_up,
         ordered=entry.ordered,
+        by=by,
     )
     state = drop_entry(state, entry.task)
     return replace(state, grants=(*state.grants, grant))
+
+
+def to_its_end(state: KeyState, turn: Grant, now: int) -> KeyState:
+    """The message in the queue is woken to the end that *turn* says."""
+    entry = next(w for w in state.waiting if w.task == turn.task)
+    return to_grant(state, entry, now, turn.ending, turn.by)
 
 
 def drop_entry(state: KeyState, task: str) -> KeyState:

@@ -55,7 +55,8 @@ class Term:
 
     ``token`` is 0 for readers. ``resource`` is what a fenced write names: the key, and for the
     second and later slots of ``limit=N`` the slot, so that the name outlives a change of the limit.
-    ``leaves`` says that the store may have been told that it is released.
+    ``leaves`` says that the store may have been told that it is released; ``replaced`` is the id of
+    the newer task for which it is lost.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Term:
         "claim",
         "leaves",
         "monotonic",
+        "replaced",
         "since",
         "slot",
         "token",
@@ -84,6 +86,7 @@ class Term:
         self.since = sent_at
         self.monotonic = monotonic
         self.leaves = False
+        self.replaced: str | None = None
         self._reason: str | None = None
         self._untold = ["that it is lost"]
         self.trusted_until = sent_at
@@ -222,6 +225,11 @@ class Lease:
     @property
     def lost(self) -> bool:
         return any(term.lost for term in self._terms)
+
+    @property
+    def replaced(self) -> str | None:
+        """The id of the newer task that asks this one to stop; ``None`` while there is none."""
+        return next((term.replaced for term in self._terms if term.replaced), None)
 
     def check(self) -> None:
         """Raise :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted.

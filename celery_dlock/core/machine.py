@@ -5,7 +5,7 @@ holds it, who waits, whose turn has come, what is finished. Four things can happ
 
     enter (state, claim, now) -> Run | Park | Busy | Same | End | Drop    a task asks for the key
     leave (state, claim, outcome, now) -> Left | NotHeld                  it is through with it
-    renew (state, claim, now) -> Renewed | NotHeld                        it goes on
+    renew (state, claim, now) -> Renewed | Replaced | NotHeld             it goes on
     reap  (state, now)                                                    time has passed
 
 Each returns a ``Step``: the next state, the verdict, and the waiting tasks whose messages must
@@ -31,6 +31,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_dlock.core.edits import (
+    ask_to_give_way,
     backlog,
     carried,
     cool,
@@ -39,6 +40,7 @@ from celery_dlock.core.edits import (
     drop_grant,
     forget,
     free,
+    give_way,
     hold,
     holder_of,
     insert,
@@ -52,6 +54,7 @@ from celery_dlock.core.edits import (
     to_dead_letter,
     to_grant,
     to_head,
+    to_its_end,
 )
 from celery_dlock.core.state import (
     Busy,
@@ -73,6 +76,7 @@ from celery_dlock.core.state import (
     Reason,
     Renewed,
     RenewVerdict,
+    Replaced,
     Run,
     Same,
     Step,
@@ -106,6 +110,7 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     if mine is not None:
         state = replace(state, holders=tuple(h for h in state.holders if h is not mine))
         state = cool(state, mine, now) if claim.begun else state
+        state = give_way(state, mine, now) if mine.replaced_by else state
     state = _conclude(drop_expired(state, now), claim, outcome, held=mine is not None, now=now)
     if mine is not None and claim.successor:
         state = reserve(state, claim, now)
@@ -117,8 +122,13 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
 
 
 def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
-    """Push the end of *claim*'s lease to *now* + ttl; an expired lease stays expired."""
+    """Push the end of *claim*'s lease to *now* + ttl; an expired lease stays expired.
+
+    So does one that ends because its task was replaced: it is told by whom.
+    """
     mine = holder_of(state, claim)
+    if mine is not None and mine.replaced_by:
+        return Step(state, Replaced(mine.replaced_by))
     if mine is None or mine.expires <= now:
         return Step(state, NotHeld())
     return Step(_extend(state, mine, claim, now), Renewed(max(mine.expires, now + claim.ttl)))
@@ -164,11 +174,14 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
 def _take_turn(
     state: KeyState, claim: Claim, grant: Grant, now: int, token: int
 ) -> tuple[KeyState, EnterVerdict]:
+    if grant.by and claim.gives_way and claim.name == grant.by_name:
+        grant = replace(grant, ending=grant.ending or Ending.DROPPED)
     if grant.ending is not None:
         if grant.taker not in ("", claim.nonce):
             return state, Drop(Reason.WAITING)
-        taken = replace(grant, taker=claim.nonce, due=now + claim.ttl)
-        return replace_grant(state, taken), End(grant.ending)
+        if grant.parked:  # else nobody would wake another one if this one dies
+            grant = replace(grant, taker=claim.nonce, due=now + claim.ttl)
+        return replace_grant(state, grant), End(grant.ending, grant.by)
     state = drop_grant(state, claim.task)
     if free(state, claim.mode, claim.limit) and not claim.enqueues:
         return hold(state, claim, now, token)
@@ -201,11 +214,16 @@ def _start_or_wait(
         if oldest is None:
             return state, replace(_busy(state, now), full=True)
         state = to_grant(state, oldest, now, Ending.DROPPED)
+    if claim.supersedes and not started:
+        state = ask_to_give_way(state, claim)
     return insert(state, claim, now, rank, None), Park()
 
 
 def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, now: int) -> KeyState:
     task = claim.task
+    # It gave way: then no run of it was lost, for it is not to run again.
+    turn = next((g for g in state.grants if g.task == task and g.by and g.ending), None)
+    held = held and turn is None
     match outcome:
         case Outcome.DONE:
             state = forget(state, task)
@@ -222,7 +240,8 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
                 return state
             # Also while a duplicate runs: on some brokers this acknowledgement removes its message.
             state = leave_queue(state, task)  # another delivery may have a place, or its turn
-            return insert(state, claim, now, state.first - 1, None)
+            state = insert(state, claim, now, state.first - 1, None)
+            return state if turn is None else to_its_end(state, turn, now)
         case Outcome.ABANDONED:
             return count_lost(state, task) if held else state
         case Outcome.UNUSED:

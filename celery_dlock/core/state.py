@@ -22,6 +22,9 @@ COOLING = "cooling|"
 #: That of a key whose message is debounced; no nonce of a holder makes it.
 DEBOUNCING = f"{COOLING}debounced"
 
+#: So long (a day) it is known that a task gave way to a newer one, as that runs of it were lost.
+GAVE_WAY = 86_400_000_000
+
 #: Nor does one that was handed back for so long: every worker sweeps within seconds, so there is
 #: none of its broker.
 STRANGER_RESERVED = 45_000_000
@@ -98,6 +101,9 @@ class Claim:
     the message also while the task runs. ``ordered`` is whether the order was promised to whoever
     published it: then nobody overtakes it, however long it takes.
 
+    A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
+    that ``supersedes`` it.
+
     ``name`` and ``where`` are for people: what asks, a task by its name, and in which process, as
     in ``worker@host:4711``.
 
@@ -122,6 +128,8 @@ class Claim:
     drop_oldest: bool = False
     keep: bool = False
     ordered: bool = False
+    gives_way: bool = False
+    supersedes: bool = False
     successor: str = ""
     again: bool = False
     begun: bool = True
@@ -147,7 +155,8 @@ class Claim:
 class Holder:
     """A granted claim. ``expires`` ends its right; ``frees``, later by the lock delay, its hold.
 
-    Until ``cools`` its slot stays closed when it is gone (0: not at all).
+    Until ``cools`` its slot stays closed when it is gone (0: not at all). ``replaced_by`` is the
+    newer task to which it is asked to give way: empty while there is none, ``None`` if it need not.
     """
 
     task: str
@@ -162,6 +171,7 @@ class Holder:
     name: str = ""
     where: str = ""
     cools: int = 0
+    replaced_by: str | None = None
 
     @property
     def owner(self) -> str:
@@ -179,6 +189,10 @@ class Grant:
     woken at all; its grant is dropped when ``due`` has passed. So is that of a slot which cools
     down, and which is nobody's turn. *taker* is the delivery that is bringing an ending about, so
     that no second one does.
+
+    It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it.
+    Who gave way while it ran, and whose message the store does not have, has a turn as well: so it
+    ends should it come again.
     """
 
     task: str
@@ -192,11 +206,18 @@ class Grant:
     gives_up: int | None = None
     handed_back: int | None = None
     ordered: bool = False
+    by: str = ""
+    by_name: str = ""
 
     @property
     def cools(self) -> bool:
         """Whether it is nobody's, and only keeps a slot closed until it is ``due``."""
         return self.task.startswith(COOLING)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is somebody whose turn it is: not who is only known to have given way."""
+        return not self.cools and (self.parked or self.ending is None)
 
     @property
     def unanswered(self) -> bool:
@@ -315,9 +336,13 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Not your turn, and it will not come: bring the task to its end, for this reason."""
+    """Not your turn, and it will not come: bring the task to its end, for this reason.
+
+    It is ``by`` that newer task, if it was asked to give way.
+    """
 
     ending: Ending
+    by: str = ""
 
 
 class Reason(StrEnum):
@@ -357,13 +382,20 @@ class Renewed:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """It is asked to give way to the task ``by``, and its lease lasts no longer than it did."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """The part of the store that has this key did not answer; others did."""
 
 
 EnterVerdict = Run | Park | Busy | Same | End | Drop
 LeaveVerdict = Left | NotHeld
-RenewVerdict = Renewed | NotHeld | Unknown
+RenewVerdict = Renewed | Replaced | NotHeld | Unknown
 
 V_co = TypeVar("V_co", covariant=True)
 

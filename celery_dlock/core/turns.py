@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_dlock.core.edits import backlog, cool, count_lost, drop_entry, free, opens, to_grant
+from celery_dlock.core.edits import (
+    backlog,
+    cool,
+    count_lost,
+    drop_entry,
+    free,
+    give_way,
+    to_grant,
+)
 from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
 
 #: An unanswered wake is repeated after this long; each repetition doubles it, up to the last.
@@ -39,7 +47,8 @@ def drop_expired(state: KeyState, now: int) -> KeyState:
     """Drop expired leases, and reservations of places that never came back."""
     for holder in state.holders:
         if holder.frees <= now:
-            state = count_lost(state, holder.task)
+            gone = give_way(state, holder, now) if holder.replaced_by else None
+            state = gone or count_lost(state, holder.task)
             state = cool(state, holder, now)
     holders = tuple(h for h in state.holders if h.frees > now)
     grants = tuple(g for g in state.grants if g.parked or g.due > now)
@@ -79,10 +88,12 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
 def due(state: KeyState) -> int | None:
     """When a reap has something to do, should nobody come before; ``None`` for never.
 
-    Only keys with messages are ever due, and those that cool down, of which nothing is to stay: all
-    else expires by being looked at.
+    Only keys with messages are ever due, and those with turns of nobody who waits, of which nothing
+    is to stay: all else expires by being looked at.
     """
-    return min(_instants(state), default=0) if _has_messages(state) else opens(state)
+    if _has_messages(state):
+        return min(_instants(state), default=0)
+    return min((g.due for g in state.grants if not g.waits), default=None)
 
 
 def _has_messages(state: KeyState) -> bool:

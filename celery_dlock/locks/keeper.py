@@ -1,9 +1,9 @@
 """Renews the leases of one process: one thread, all of them in one round trip.
 
 A lease is renewed every third of its ttl, so two renewals may fail before it ends. The thread
-learns three ways that a lock is gone: the store says so, no renewal got through before the lease
-could no longer be trusted, or the body has held it for longer than it may (``max_hold``). It then
-tells the holder, once, and stops renewing.
+learns four ways that a lock is gone: the store says so, no renewal got through before the lease
+could no longer be trusted, the body has held it for longer than it may (``max_hold``), or a newer
+task asks for it. It then tells the holder, once, and stops renewing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from celery_dlock.core.lease import SECOND, Monotonic, Term, margin, unsleeping
-from celery_dlock.core.state import Claim, NotHeld, Renewed, RenewVerdict, Unknown
+from celery_dlock.core.state import (
+    Claim,
+    NotHeld,
+    Renewed,
+    RenewVerdict,
+    Replaced,
+    Unknown,
+    task_id_of,
+)
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 
@@ -130,6 +138,9 @@ class Keeper:
                     case NotHeld():
                         self._lose(watch, "the store has given it up")
                         raise LockLost(watch.term.key, "the store has given it up")
+                    case Replaced(by=by):
+                        self._give_way(watch, by)
+                        raise LockLost(watch.term.key, watch.term.lost or "")
                     case Unknown():
                         raise BackendUnavailable(f"the store of {watch.term.key!r} did not answer")
                     case _:
@@ -180,6 +191,8 @@ class Keeper:
                     watch.due = min(sent_at + watch.term.ttl / 3, watch.until)
                 case NotHeld():
                     self._lose(watch, "the store has given it up")
+                case Replaced(by=by):
+                    self._give_way(watch, by)
                 case Unknown():
                     self._later([watch])
                 case _:
@@ -190,6 +203,10 @@ class Keeper:
         for watch in watches:
             again = min(watch.term.ttl / 10, 1.0)
             watch.due = min(now + again, watch.term.trusted_until, watch.until)
+
+    def _give_way(self, watch: Watch, by: str) -> None:
+        watch.term.replaced = task_id_of(by)
+        self._lose(watch, f"replaced by {watch.term.replaced}")
 
     def _lose(self, watch: Watch, reason: str) -> None:
         with self._mutex:

@@ -27,7 +27,8 @@ def by_the_rules_taken(claim: Claim) -> Commit | None:
     """``None`` if the key is not taken, or not that alone."""
     found = Loaded(NOW)
     step = machine.enter(found.state, claim, NOW, -1)
-    is_alone = not (step.wakes or step.state.waiting or claim.cooldown)
+    more = claim.cooldown or claim.gives_way
+    is_alone = not (step.wakes or step.state.waiting or more)
     if not isinstance(step.verdict, Run) or not is_alone:
         return None
     assert step.verdict == Run(0, -1 if step.verdict.token else 0)

@@ -53,6 +53,7 @@ FREE: dict[str, tuple[str, str, Operations]] = {
         "",
         [_enter(_claim("a", wait=WaitMode.ENQUEUE))],
     ),
+    "it gives way": ("claim.gives_way or ", "", [_enter(replace(A, gives_way=True))]),
     "somebody holds": ("STATE, DONE) > 0", "DONE) > 0", [_enter(A), _enter(B)]),
     "it is done": (
         "STATE, DONE) > 0",
@@ -128,8 +129,8 @@ SWEPT = [("pass", 12 * SECOND), ("sweep", 100)]
 BEHIND: dict[str, tuple[str, str, Operations]] = {
     "somebody is woken again": ("or #grants > 0 then", "then", [*ENDS, _enter(Y)]),
     "no message is left": (
-        "if claim.wait ~= 'queue' then",
-        "if false then",
+        "if claim.wait ~= 'queue' or",
+        "if",
         [*QUEUE, _enter(replace(Y, wait=WaitMode.NOT))],
     ),
     "a place is kept": (
@@ -197,7 +198,20 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         "claim.keep",
         [*TURN, _enter(replace(W, wait=WaitMode.ENQUEUE))],
     ),
-    "the message is kept": ("or claim.keep then", "then", [*TURN, _enter(replace(W, keep=True))]),
+    "the message is kept": ("or claim.keep or", "or", [*TURN, _enter(replace(W, keep=True))]),
+    "it gives way to newer ones": (
+        "or claim.gives_way then",
+        "then",
+        [*TURN, _enter(replace(W, gives_way=True))],
+    ),
+    "who runs gives way to it": (
+        "or claim.supersedes then",
+        "then",
+        [
+            *[_enter(replace(HELD, gives_way=True)), _enter(W)],
+            _enter(replace(X, supersedes=True)),
+        ],
+    ),
     "it is another one's turn": (
         "return task == claim.task and parked",
         "return parked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
@@ -229,6 +230,22 @@ def _retry_was_faster_still() -> Operations:
     return [*runs, *gone, *called, _enter(retry), _enter(_claim("b", limit=2)), _enter(again)]
 
 
+def _replaced() -> Operations:
+    """By the newest, also while its turn comes; it leaves in each way, or its lease ends."""
+    newest: dict[str, Any] = {"gives_way": True, "supersedes": True, "name": "sync"}
+    a, b, c = (_claim(task, QUEUE, **newest, done_ttl=9 * SECOND) for task in "abc")
+    operations: Operations = []
+    for outcome in Outcome:
+        comes = [_enter(a), _enter(b), ("renew", [a]), _enter(replace(b, wait=LOOK)), _enter(c)]
+        left = [_pass(3), ("renew", [a]), _leave(a, outcome), _enter(replace(a, nonce="2"), "2")]
+        ends = [_enter(b), _leave(b), _enter(c), _leave(a), _leave(c), _pass(86_401), REAP]
+        operations += [*comes, *left, *ends]
+    shadow = [_enter(a), _enter(replace(a, nonce="2")), _enter(b), _pass(4), SWEEP, _enter(a)]
+    late = [_enter(a), _enter(b), _pass(4), SWEEP, _enter(b), _leave(a, Outcome.REPEAT), _enter(a)]
+    gone = [_leave(each) for each in (a, b)]
+    return [*operations, *shadow, *gone, *late, *gone, _pass(86_401), REAP]
+
+
 ALL: dict[str, Operations] = {
     "done twice": _done_twice(),
     "a writer ahead": _writer_ahead(),
@@ -250,6 +267,7 @@ ALL: dict[str, Operations] = {
     "reserved for readers": _reserved_for_readers(),
     "the retry was faster": _retry_was_faster(),
     "the retry was faster still": _retry_was_faster_still(),
+    "replaced": _replaced(),
 }
 
 #: With every slot free at once, and the first to come the one who stands last: its operation

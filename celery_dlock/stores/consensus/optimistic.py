@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from celery_dlock.core.state import (
     NotHeld,
     Renewed,
     RenewVerdict,
+    Replaced,
     Run,
     Unknown,
     task_id_of,
@@ -54,7 +56,7 @@ from celery_dlock.stores.base import (
 )
 from celery_dlock.stores.consensus.commit import KeyMutexes, Transactions, read_each
 from celery_dlock.stores.consensus.local_leases import LocalLeases
-from celery_dlock.stores.consensus.record import listed_dead, number_in
+from celery_dlock.stores.consensus.record import decode, listed_dead, number_in
 from celery_dlock.stores.consensus.rows import PARTS, Commit, Kind, Name, Row, Rows
 from celery_dlock.stores.consensus.save import is_done, left_alone, taken_free
 from celery_dlock.stores.consensus.swaps import Swaps
@@ -163,15 +165,29 @@ class OptimisticBackend(NoteStore):
         if self._clock is not None:
             return [self._renew_by_clock(claim) for claim in claims]
         leases = self._own().leases
+        replaced = self._replaced([claim for claim in claims if claim.gives_way])
         ends: dict[Claim, int] = {}
         for ttl in {claim.ttl for claim in claims}:
-            same = [claim for claim in claims if claim.ttl == ttl]
+            same = [claim for claim in claims if claim.ttl == ttl and claim not in replaced]
             end = self._transactions.now() + ttl
             alive = self._rows.alive([_row(claim) for claim in same], ttl)
             for claim, lives in zip(same, alive, strict=True):
                 if lives and leases.renew(_row(claim), ttl):
                     ends[claim] = end
-        return [Renewed(ends[claim]) if claim in ends else NotHeld() for claim in claims]
+        renewed = {claim: Renewed(end) for claim, end in ends.items()}
+        return [replaced.get(claim) or renewed.get(claim) or NotHeld() for claim in claims]
+
+    def _replaced(self, claims: Sequence[Claim]) -> dict[Claim, Replaced]:
+        """Which of *claims* are asked to give way; their own rows do not say so."""
+        found: dict[Claim, Replaced] = {}
+        rows = read_each(self._rows, [_version_row(claim.key) for claim in claims])
+        for claim in claims:
+            row = rows[_version_row(claim.key)]
+            with suppress(UnreadableKey):
+                for holder in () if row is None else decode(row.value).holders:
+                    if holder.owner == claim.owner and holder.replaced_by:
+                        found[claim] = Replaced(holder.replaced_by)
+        return found
 
     def _renew_by_clock(self, claim: Claim) -> RenewVerdict:
         try:
@@ -266,6 +282,10 @@ class _Own:
         if len(self.used) >= REMEMBERED:
             self.used.clear()
         self.used.add(key)
+
+
+def _version_row(key: str) -> Name:
+    return Name(Kind.VERSION_ROW, key)
 
 
 def _row(claim: Claim) -> Name:

@@ -98,7 +98,7 @@ def encode_alone(claim: Claim, token: int, since: int) -> bytes:
     """The record that says only that *claim* holds the key by its row, as it would be encoded."""
     holder = f'[{_json(claim.task)},{_json(claim.nonce)},"{claim.mode}",{claim.limit},0,{token},'
     ends = f"{since},{claim.ttl},{claim.ttl + claim.lock_delay},"
-    who = f"{_json(claim.name)},{_json(claim.where)},0]"
+    who = f"{_json(claim.name)},{_json(claim.where)},0,null]"
     rest = '"grants":[],"lost":[],"queue":[0,0,0],"gaps":[],"due":null,"paused":0'
     leased = _json(claim.owner)
     return f'{{"holders":[{holder}{ends}{who}],"leased":[{leased}],{rest}}}'.encode()

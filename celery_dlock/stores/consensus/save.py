@@ -210,7 +210,7 @@ def taken_free(claim: Claim, row: Name, now: int) -> Commit | None:
 
     ``None`` unless it is to run at once, and to leave no more.
     """
-    if claim.keep or claim.cooldown or claim.enqueues:
+    if claim.keep or claim.cooldown or claim.gives_way or claim.enqueues:
         return None
     return Commit(
         _version_row(claim),

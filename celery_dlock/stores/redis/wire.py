@@ -31,6 +31,7 @@ from celery_dlock.core.state import (
     Reason,
     Renewed,
     RenewVerdict,
+    Replaced,
     Run,
     Same,
     Unknown,
@@ -156,7 +157,7 @@ def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False)
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
         f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
-        f"{c.cooldown}"
+        f"{c.cooldown},{c.gives_way:d}{c.supersedes:d}"
     )
     if named and (c.name or c.where):
         terms += f";{c.name};{c.where}"
@@ -216,8 +217,8 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
             return Busy(None if row is None else _holder(row), left, parked, bool(full))
         case [b"same", row, int(left)]:
             return Same(_holder(row), left)
-        case [b"end", bytes(code)]:
-            return End(_ENDINGS[code])
+        case [b"end", bytes(code), by]:
+            return End(_ENDINGS[code], _text(by))
         case [b"drop", bytes(reason)]:
             return Drop(Reason(reason.decode()))
         case _:
@@ -239,10 +240,12 @@ def renew_arguments(claims: Sequence[Claim]) -> list[str | int]:
 
 
 def renew_verdicts(answer: Sequence[Any], claims: Sequence[Claim]) -> list[RenewVerdict]:
-    return [_renewed(claim, int(end)) for claim, end in zip(claims, answer, strict=True)]
+    return [_renewed(claim, end) for claim, end in zip(claims, answer, strict=True)]
 
 
-def _renewed(claim: Claim, end: int) -> RenewVerdict:
+def _renewed(claim: Claim, end: int | bytes) -> RenewVerdict:
+    if isinstance(end, bytes):
+        return Replaced(end.decode())
     if end < 0:
         logger.warning("the lease of %r cannot be renewed: its state is unreadable", claim.key)
         return Unknown()
@@ -331,18 +334,24 @@ def _ending(code: bytes | None) -> Ending | None:
 
 def _holder(row: Sequence[Any]) -> Holder:
     task, nonce, mode, *rest = row
-    numbers, who, cools = rest[:6], rest[6:8], rest[8:]  # of a node of a Redlock only the numbers
-    named = [each.decode() if isinstance(each, bytes) else "" for each in who] or ["", ""]
-    latest = [each or 0 for each in cools]
-    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers, *named, *latest))
+    numbers = rest[:6]
+    name, where, cools, by, *_ = [*rest[6:], *[None] * 4]  # a node of a Redlock has none of them
+    gives_way = None if by is None else _text(by)
+    named = (_text(name), _text(where), cools or 0, gives_way)
+    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers, *named))
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else ""
 
 
 def _grant(row: Sequence[Any]) -> Grant:
-    task, mode, limit, parked, woken, due, code, taker, gives_up, handed_back, ordered = row
+    task, mode, limit, parked, woken, due, code, taker, gives_up, handed_back, *rest = row
+    ordered, by, by_name = rest
     return sound(
         Grant(
             *(task.decode(), _MODES[mode], limit, bool(parked), woken, due, _ending(code)),
-            *(taker.decode(), gives_up, handed_back, bool(ordered)),
+            *(taker.decode(), gives_up, handed_back, bool(ordered), _text(by), _text(by_name)),
         )
     )
 

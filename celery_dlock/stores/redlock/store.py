@@ -28,6 +28,7 @@ from celery_dlock.core.state import (
     NotHeld,
     Renewed,
     RenewVerdict,
+    Replaced,
     Run,
     Unknown,
 )
@@ -138,7 +139,11 @@ class RedlockBackend(NoteStore):
         if not claims:
             return []
         with self._quorum() as quorum:
-            return _renewed(quorum, self._calls, claims)
+            replaced = _replaced(quorum, self._calls, [c for c in claims if c.gives_way])
+            others = [claim for claim in claims if claim not in replaced]
+            verdicts = _renewed(quorum, self._calls, others) if others else []
+            renewed = dict(zip(others, verdicts, strict=True))
+            return [replaced.get(claim) or renewed[claim] for claim in claims]
 
     def sweep(self, limit: int = 100) -> Swept:
         return self._machine.sweep(limit)
@@ -232,6 +237,14 @@ class RedlockBackend(NoteStore):
             yield Quorum(fan_out, pool.nodes, self._named.queue)
         finally:
             pool.put(fan_out)
+
+
+def _replaced(
+    quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]
+) -> dict[Claim, Replaced]:
+    """Which of *claims* are asked to give way: the queue alone knows, and the nodes are not told."""
+    told = wire.replaced(quorum.ask_queue(calls.keep(claims)), len(claims)) if claims else []
+    return {claim: Replaced(by) for claim, by in zip(claims, told, strict=True) if by}
 
 
 def _renewed(quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]) -> list[RenewVerdict]:

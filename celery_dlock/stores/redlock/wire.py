@@ -230,6 +230,12 @@ def renewed(reply: Any, asked: int) -> list[Extended | None] | None:
     return [Extended(*row) if isinstance(row, list) else None for row in reply]
 
 
+def replaced(reply: Any, asked: int) -> list[str | None]:
+    """To whom each claim is asked to give way, by the queue's renewal."""
+    told = reply if isinstance(reply, list) and len(reply) == asked else [None] * asked
+    return [end.decode() if isinstance(end, bytes) else None for end in told]
+
+
 def holders(reply: Any, asked: int) -> list[tuple[Holder, ...]] | None:
     """Who holds each of the keys that a node was asked about."""
     if not isinstance(reply, list) or len(reply) != asked:

@@ -18,6 +18,7 @@ from celery_dlock.testing.contract.noting import Noting
 from celery_dlock.testing.contract.outcomes import Outcomes, Repeating
 from celery_dlock.testing.contract.processes import ProcessesTests, Survivors
 from celery_dlock.testing.contract.queueing import Places, Publishing, QueueingTests, Shadows
+from celery_dlock.testing.contract.replacing import Replacing
 from celery_dlock.testing.contract.swapping import Swapping
 from celery_dlock.testing.contract.waking import Pausing, SweepingTests, Unanswered
 
@@ -30,6 +31,7 @@ class LockBackendContract(
     Renewal,
     Sharing,
     Cooling,
+    Replacing,
     QueueingTests,
     Endings,
     Unanswered,

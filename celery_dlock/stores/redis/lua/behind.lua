@@ -3,7 +3,8 @@
 --
 -- It is what the rules come to. Behind a lease that lasts nobody is let in, woken or ended: who
 -- looks is told so, and a message goes to the end of the queue. With its turn taken the key is free
--- but for who takes it, and taken then for all others.
+-- but for who takes it, and taken then for all others. Who supersedes others, or gives way to them,
+-- is left to the rules.
 
 local parts = simple_state()
 if parts then
@@ -36,7 +37,7 @@ if parts then
   end
 
   local function may_park(frees)
-    if claim.wait ~= 'queue' then return false end
+    if claim.wait ~= 'queue' or claim.supersedes then return false end
     if claim.max_waiting > 0 and parts[3] >= claim.max_waiting then return false end
     return claim.gives_up == 0 or now + claim.gives_up > frees
   end
@@ -65,7 +66,7 @@ if parts then
   local function is_its_turn()
     local holders, grants = parts[1], parts[2]
     if #holders > 0 or #grants ~= 1 then return false end
-    if claim.enqueues or claim.keep then return false end
+    if claim.enqueues or claim.keep or claim.gives_way then return false end
     local task, _, _, parked, _, due, ending = unpack(grants[1])
     local frees = now + claim.ttl + claim.lock_delay
     return task == claim.task and parked and not ending and due > now

@@ -104,11 +104,11 @@ local function to_head(state, claim, turn, now, message)
 end
 
 -- Out of the queue, into the turns. A supposed state is nobody's, so nothing is written for it.
-local function to_grant(state, entry, now, ending)
+local function to_grant(state, entry, now, ending, by)
   state.grants[#state.grants + 1] = {
     task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.expires,
     woken = 0, due = entry.expires or now, ending = ending or false, taker = '',
-    gives_up = entry.gives_up or false, ordered = entry.ordered,
+    gives_up = entry.gives_up or false, ordered = entry.ordered, by = by,
   }
   take_out(state, entry)
   if not state.supposed then (entry.expires and discard or unqueue)(entry) end
@@ -136,6 +136,46 @@ end
 local function to_dead_letter(state, task, turn, cause, now, message)
   put_dead(task, turn, cause, now, message ~= '' and message or message_of(task))
   leave_queue(state, task)
+end
+
+local function task_id_of(task)
+  return string.match(task, '^(.*):[^:]*:[^:]*$') or task
+end
+
+-- Whether there is somebody whose turn it is: not who is only known to have given way.
+local function waits(grant)
+  return not is_cooling(grant) and (grant.parked or not grant.ending)
+end
+
+-- Whoever runs, or is about to, gives way to the claim, if it is another task of its name.
+local function ask_to_give_way(state, claim)
+  local newer = task_id_of(claim.task)
+  for _, holder in ipairs(state.holders) do
+    if holder.replaced_by and holder.name == claim.name and task_id_of(holder.task) ~= newer then
+      holder.replaced_by = claim.task
+    end
+  end
+  for _, grant in ipairs(state.grants) do
+    if waits(grant) and not grant.ending and task_id_of(grant.task) ~= newer then
+      grant.by, grant.by_name = claim.task, claim.name
+    end
+  end
+end
+
+local function is_replaced(holder)
+  return (holder.replaced_by or '') ~= ''
+end
+
+-- Who is gone, and was replaced, does not run again: it ends, wherever its message is.
+local function give_way(state, gone, now)
+  look(state)
+  load_own(state, gone.task, now)
+  local entry = find(state.waiting, gone.task)
+  if entry then return to_grant(state, entry, now, DROPPED, gone.replaced_by) end
+  state.grants[#state.grants + 1] = {
+    task = gone.task, mode = gone.mode, limit = gone.limit, parked = false, woken = 0,
+    due = now + GAVE_WAY, ending = DROPPED, taker = '', by = gone.replaced_by,
+  }
 end
 
 -- Keep the slot closed of a holder that is gone, for as long as it is to cool down.
@@ -243,6 +283,7 @@ local function hold(state, claim, now, message)
     slot = slot, token = token, since = now,
     expires = expires, frees = expires + claim.lock_delay,
     name = claim.name, where = claim.where, cools = cools(claim, now),
+    replaced_by = claim.gives_way and '',
   }
   if claim.keep then  -- its own shadow: what runs again should this run be lost
     insert(state, claim, now, before_all(state), nil, message or claim.message)

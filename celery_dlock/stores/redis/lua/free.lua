@@ -3,14 +3,15 @@
 --
 -- It is what the rules come to. With an empty state answer() goes straight to start_or_wait(),
 -- may_start() finds nobody to weigh, hold() gives the first slot, and commit() writes the state and
--- wakes nobody. Whoever leaves a message there (keep, enqueue), or may be dead-lettered (lost
--- runs of a task that comes with its message), is left to the rules; so is a key that is not ours.
+-- wakes nobody. Whoever leaves a message there (keep, enqueue), gives way to newer ones, or may be
+-- dead-lettered (lost runs of a task that comes with its message), is left to the rules; so is a
+-- key that is not ours.
 
 do
   local last
 
   local function is_free()
-    if claim.keep or claim.enqueues then return false end
+    if claim.keep or claim.gives_way or claim.enqueues then return false end
     if redis.call('EXISTS', STATE, DONE) > 0 then return false end
     last = tonumber(redis.call('GET', TOKEN) or 0)
     return last and (not has_message(claim) or redis.call('HEXISTS', LOST, claim.task) == 0)

@@ -22,11 +22,11 @@ local ROUNDS = 32
 
 local HOLDER = {
   'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees', 'name', 'where',
-  'cools',
+  'cools', 'replaced_by',
 }
 local GRANT = {
   'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
-  'ordered',
+  'ordered', 'by', 'by_name',
 }
 local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'expires', 'gives_up', 'ordered'}
 

@@ -14,6 +14,7 @@ local left = mine or again and (not remembered or state.done)
 if mine then
   table.remove(state.holders, position)
   if ARGV[9] ~= '1' then cool(state, mine, now) end
+  if is_replaced(mine) then give_way(state, mine, now) end
 end
 drop_expired(state, now)
 conclude(state, claim, ARGV[6], mine ~= nil, now)

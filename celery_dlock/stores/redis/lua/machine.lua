@@ -50,15 +50,20 @@ local function start_or_wait(state, claim, entry, now)
     return verdict
   end
   if not before and not make_room(state, claim, now) then return busy(state, now, true) end
+  if claim.supersedes and not before then ask_to_give_way(state, claim) end
   insert(state, claim, now, rank, nil, claim.message)
   return {'park'}
 end
 
 local function take_turn(state, claim, grant, now)
+  local replaced = grant.by and claim.gives_way and claim.name == grant.by_name
+  if replaced and not grant.ending then grant.ending = DROPPED end
   if grant.ending then
     if grant.taker ~= '' and grant.taker ~= claim.nonce then return {'drop', 'waiting'} end
-    grant.taker, grant.due = claim.nonce, now + claim.ttl
-    return {'end', grant.ending}
+    if grant.parked then  -- else nobody would wake another one if this one dies
+      grant.taker, grant.due = claim.nonce, now + claim.ttl
+    end
+    return {'end', grant.ending, grant.by or false}
   end
   state.grants = keep_if(state.grants, function(other) return other ~= grant end)
   local runs = free(state, claim.mode, claim.limit) and not claim.enqueues
@@ -119,6 +124,10 @@ local function answer(state, claim, now)
 end
 
 local function conclude(state, claim, outcome, held, now)
+  -- It gave way: then no run of it was lost, for it is not to run again.
+  local turn = find(state.grants, claim.task)
+  if not (turn and turn.ending and turn.by) then turn = nil end
+  held = held and not turn
   if outcome == 'done' then
     forget(state, claim.task)
     if claim.done_ttl > 0 and not state.done then
@@ -133,7 +142,8 @@ local function conclude(state, claim, outcome, held, now)
     if held then count_lost(claim.task, now) end  -- or it would run again for ever
     if not kept(state, claim.task) then
       leave_queue(state, claim.task)
-      insert(state, claim, now, before_all(state), nil, claim.message)
+      local entry = insert(state, claim, now, before_all(state), nil, claim.message)
+      if turn then to_grant(state, entry, now, turn.ending, turn.by) end
     end
   elseif held and (outcome ~= 'unused' or lost_runs(claim.task, now) == 0) then
     count_lost(claim.task, now)  -- of what never ran only that it has started

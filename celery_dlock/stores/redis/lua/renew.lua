@@ -1,6 +1,7 @@
 -- Many tasks go on, each with a key of its own. KEYS: the state of each key; ARGV: now, then
 -- task, nonce, ttl and lock delay of each. Returns when each lease ends now, 0 for a lost one, and
--- -1 where the state cannot be read: one key must not cost the others their leases.
+-- -1 where the state cannot be read: one key must not cost the others their leases. Of one that is
+-- asked to give way it returns to whom.
 
 -- A server without memory refuses what takes room until a script has written what takes none.
 local function write_even_if_full(name, state, now)
@@ -18,7 +19,9 @@ for i, name in ipairs(KEYS) do
   }
   local readable, state = pcall(read_state, name)
   local mine = readable and holder_of(state, claim)
-  if mine and mine.expires > now then
+  if mine and is_replaced(mine) then
+    ends[i] = mine.replaced_by
+  elseif mine and mine.expires > now then
     extend(mine, claim, now)
     write_even_if_full(name, state, now)
     ends[i] = mine.expires

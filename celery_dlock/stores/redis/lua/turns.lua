@@ -26,10 +26,14 @@ local function next_instant(state)
   return first
 end
 
--- When a sweep has something to do. Of a key that has cooled down nothing is to stay.
+-- When a sweep has something to do. Of turns of nobody who waits nothing is to stay.
 local function due(state)
   if has_messages(state) then return next_instant(state) or 0 end
-  return opens(state)
+  local first
+  for _, grant in ipairs(state.grants) do
+    if not waits(grant) then first = math.min(first or grant.due, grant.due) end
+  end
+  return first
 end
 
 -- Nobody has waited for too long only because nobody was there who could have woken it.
@@ -123,7 +127,11 @@ end
 local function drop_expired(state, now)
   state.holders = keep_if(state.holders, function(holder)
     if holder.frees > now then return true end
-    count_lost(holder.task, now)
+    if is_replaced(holder) then
+      give_way(state, holder, now)
+    else
+      count_lost(holder.task, now)
+    end
     cool(state, holder, now)
   end)
   state.grants = keep_if(state.grants, function(grant) return grant.parked or grant.due > now end)
