@@ -21,7 +21,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.local import Proxy
 
 from celery_dlock import forking
-from celery_dlock.contention import Policy, policy_named
+from celery_dlock.contention import Policy, policy_named, replaces_running
 from celery_dlock.core.events import Sink, Sinks
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.turns import WAKE_AGAIN_LAST
@@ -195,10 +195,19 @@ def _runtime(
         backend=backend,
         manager=LockManager(backend, wake, settings.fencing_epoch),
         sinks=told,
-        policy=policy_named(settings.on_contention or "reschedule"),
+        policy=_usual(policy_named(settings.on_contention or "reschedule")),
         wake=wake,
         remembers=remembered(app, settings.done_ttl),
     )
+
+
+def _usual(policy: Policy) -> Policy:
+    if replaces_running(policy):
+        raise ConfigurationError(
+            "dlock_on_contention is for all tasks: that the newest replaces the one that runs is "
+            "to be said of each task which listens"
+        )
+    return policy
 
 
 def _sinks(app: Celery, settings: Settings) -> list[Sink]:

@@ -12,6 +12,7 @@ from celery_dlock.contention.base import (
     WaitHere,
     patience,
     queueing,
+    replaces_running,
 )
 from celery_dlock.contention.policies import (
     Fail,
@@ -43,5 +44,6 @@ __all__ = [
     "patience",
     "policy_named",
     "queueing",
+    "replaces_running",
     "skipped",
 ]

@@ -88,7 +88,8 @@ class Queueing:
     ``max_waiting`` messages at most (``None``: no end); with ``drop_oldest`` the first of them
     makes room. After ``max_wait`` seconds a message is woken to time out. With ``at_publish`` it
     takes its place when it is published; with ``keep`` the store has it while its body runs too;
-    with ``reserve_retries`` the key is kept for a task that retries.
+    with ``reserve_retries`` the key is kept for a task that retries. With ``replaces_running`` the
+    task that runs is asked to stop for a newer one of its name.
     """
 
     max_waiting: int | None
@@ -97,6 +98,7 @@ class Queueing:
     at_publish: bool = False
     keep: bool = False
     reserve_retries: bool = False
+    replaces_running: bool = False
 
 
 def queueing(policy: Policy) -> Queueing | None:
@@ -104,6 +106,12 @@ def queueing(policy: Policy) -> Queueing | None:
     asks = getattr(policy, "queueing", None)
     found: Queueing | None = asks() if asks is not None else None
     return found
+
+
+def replaces_running(policy: Policy) -> bool:
+    """Whether a task with *policy* is asked to stop for a newer one."""
+    asks = queueing(policy)
+    return asks is not None and asks.replaces_running
 
 
 def patience(policy: Policy, attempt: int) -> float:

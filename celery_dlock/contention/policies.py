@@ -220,17 +220,27 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """One runs, one waits: the newest replaces the one that waits, which ends as skipped."""
+    """One runs, one waits: the newest replaces the one that waits, which ends as skipped.
+
+    With *running* the newest of a task replaces the one of the same task that runs, too, if that
+    listens: its lease is lost. It ends as skipped when it has stopped, and the newest runs then, or
+    when that lease has ended. Of tasks with one key, exclusively held, without parents.
+    """
 
     max_wait: float | None = 86400.0
+    running: bool = False
 
     def __post_init__(self) -> None:
         if self.max_wait is not None:
             duration("max_wait", self.max_wait)
+        if not isinstance(self.running, bool):
+            raise ConfigurationError(f"running is True or False, got {quoted(self.running)}")
 
     def queueing(self) -> Queueing:
         """A queue of one."""
-        return Queueing(1, drop_oldest=True, max_wait=self.max_wait)
+        return Queueing(
+            1, drop_oldest=True, max_wait=self.max_wait, replaces_running=self.running
+        )
 
     def decide(self, contention: Contention) -> Decision:
         """Asked only for a message that the store cannot take."""

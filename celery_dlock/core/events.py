@@ -199,11 +199,15 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lock is gone, or can no longer be trusted, while its body runs."""
+    """The lock is gone, or can no longer be trusted, while its body runs.
+
+    That is as it should be where it was given up for a ``newer`` task.
+    """
 
     subject: Subject
     key: str
     reason: str
+    newer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,8 @@ _WRONG = (
 
 def log(event: Event) -> None:
     """The sink that is always there: what went wrong as a warning, all else for debugging."""
-    level = logging.WARNING if isinstance(event, _WRONG) else logging.DEBUG
+    meant = isinstance(event, Lost) and event.newer is not None
+    level = logging.WARNING if isinstance(event, _WRONG) and not meant else logging.DEBUG
     if logger.isEnabledFor(level):
         values = plain(event)
         logger.log(level, "%s", _line(**values), extra={"dlock": values})

@@ -121,6 +121,14 @@ class Execution:
         info = self.request.delivery_info or {}
         return bool(info.get("redelivered")) or "x-death" in self.delivery.get("headers", {})
 
+    @property
+    def is_first(self) -> bool:
+        """Whether its task comes for the first time: never refused, retried or delivered before."""
+        past, request = self.history, self.request
+        before = past.waits or past.unavailable or past.lost or past.key is not None
+        again = request.retries or request.replaced_task_nesting or self.was_received_before()
+        return not (before or again)
+
     def known(self, since: float = 0.0, waited: float = 0.0) -> Known:
         """As far as it decides what becomes of it."""
         eager, queues = bool(self.request.is_eager), self.asks is not None
@@ -149,7 +157,8 @@ class Execution:
             where=this_process(self.request.hostname),
         )
         if self.asks:
-            claim = queued(claim, self.asks, WaitMode.LOOK if look else WaitMode.QUEUE)
+            wait = WaitMode.LOOK if look else WaitMode.QUEUE
+            claim = queued(claim, self.asks, wait, first=self.is_first)
         return claims_of(self.keys, claim)
 
     def message(self) -> bytes | None:

@@ -199,6 +199,8 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
         case Park():
             parked = events.Parked(subject, key, refused=True)
             return Gone(f"waits for {key} in the lock store", parked)
+        case End(ending=Ending.DROPPED, by=newer) if newer:
+            return replaced(known, key, task_id_of(newer))
         case End(ending=ending):
             return _ended(known, key, ending)
         case _:
@@ -209,6 +211,20 @@ def duplicate(known: Known, claim: str, key: str, living: str) -> Finish:
     """It does the same as another one that lives, and ends as if it were skipped."""
     result = {**skipped(key, None, f"a duplicate of {living}"), "holder": living}
     return Finish(Complete(result), events.Deduplicated(known.subject, claim, living))
+
+
+def replaced(known: Known, key: str, newer: str, error: Exception | None = None) -> Finish:
+    """A newer task runs instead; this one ends as if it were skipped, maybe with this *error*."""
+    why = f"replaced by {newer}"
+    result = {**skipped(key, None, why), "holder": newer}
+    event = _stale(known, error) or events.Skipped(known.subject, key, newer, why)
+    return Finish(Complete(result), event)
+
+
+def _stale(known: Known, error: Exception | None) -> events.StaleRejected | None:
+    if isinstance(error, StaleFencingToken):
+        return events.StaleRejected(known.subject, error.resource, error.mine)
+    return None
 
 
 def _contended(key: str, holder: Holder | None, left: int) -> LockContended:
@@ -298,9 +314,7 @@ def lost(known: Known, error: LockLost | StaleFencingToken) -> Plan:
 
     Where that has happened too often the task fails visibly. The store counts those that it keeps.
     """
-    event = None
-    if isinstance(error, StaleFencingToken):
-        event = events.StaleRejected(known.subject, error.resource, error.mine)
+    event = _stale(known, error)
     if known.eager or known.history.lost >= MAX_LOST_RUNS:
         return FailWith(error, event)
     return Repeat(error, event)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from celery.utils.functional import head_from_fun
 
-from celery_dlock.contention import Policy, Queue, policy_named, queueing
+from celery_dlock.contention import Policy, Queue, policy_named, queueing, replaces_running
 from celery_dlock.core.checks import check_limit, checked_cooldown, duration
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.keys import Key, Keys, KeyTemplate
@@ -84,13 +84,17 @@ class Definition:
             check_limit(limit, shared=shared)
             if "fencing_token" in injects:
                 _check_one_token(template, shared=shared)
+            policy = None if on_contention is None else policy_named(on_contention)
+            if policy is not None and replaces_running(policy):
+                alone = limit == 1 and not shared and len(template.names) == 1
+                _check_alone(alone=alone and not parents)
             return cls(
                 template=template,
                 signature=signature,
                 injects=injects,
                 ttl=None if ttl is None else duration("ttl", ttl),
                 max_hold=None if max_hold is None else duration("max_hold", max_hold),
-                policy=None if on_contention is None else policy_named(on_contention),
+                policy=policy,
                 limit=limit,
                 mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
                 parents=_parents(parents, template),
@@ -238,6 +242,14 @@ def _aborts(on_lost: OnLost) -> bool:
     if on_lost not in get_args(OnLost):
         raise ConfigurationError(f"on_lost must be 'flag' or 'abort', got {on_lost!r}")
     return on_lost == "abort"
+
+
+def _check_alone(*, alone: bool) -> None:
+    if not alone:
+        raise ConfigurationError(
+            "the newest replaces the one that runs only where that has one key alone: a limit, "
+            "shared=True, several keys and parents= do not go with it"
+        )
 
 
 def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:

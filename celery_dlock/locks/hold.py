@@ -136,7 +136,7 @@ class Hold:
 
     def _tell(self, lease: Lease, term: Term, reason: str) -> None:
         if term.first_to_tell():
-            self.emit(Lost(self.subject, term.key, reason))
+            self.emit(Lost(self.subject, term.key, reason, term.replaced))
             if self.after_loss is not None:
                 self.after_loss(lease)
 

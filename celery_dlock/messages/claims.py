@@ -29,15 +29,19 @@ def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
     How many may wait is said of the task's own keys, and there its message is kept while it runs.
     """
     reads: dict[str, Any] = {"mode": Mode.SHARED, "limit": 1, "cooldown": 0}
-    reads |= {"max_waiting": 0, "drop_oldest": False, "keep": False}
+    reads |= {"max_waiting": 0, "drop_oldest": False, "keep": False, "gives_way": False}
     return (
         *(replace(like, key=key) for key in keys.own),
         *(replace(like, key=key, **reads) for key in keys.parents),
     )
 
 
-def queued(claim: Claim, asks: Queueing, wait: WaitMode) -> Claim:
-    """*claim* in the queue of its key, as its policy *asks* for it."""
+def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Claim:
+    """*claim* in the queue of its key, as its policy *asks* for it.
+
+    Its task replaces the one that runs only if it comes for the *first* time. One that comes again
+    may be older than that.
+    """
     return replace(
         claim,
         wait=wait,
@@ -46,13 +50,18 @@ def queued(claim: Claim, asks: Queueing, wait: WaitMode) -> Claim:
         drop_oldest=asks.drop_oldest,
         keep=asks.keep,
         ordered=asks.at_publish,
+        gives_way=asks.replaces_running,
+        supersedes=asks.replaces_running and first,
     )
 
 
-def enqueued(definition: Definition, asks: Queueing, key: str, who: str) -> Claim:
+def enqueued(
+    definition: Definition, asks: Queueing, key: str, who: str, name: str = ""
+) -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
-    nobody = Claim(key, who, nonce="", ttl=0, mode=definition.mode, limit=definition.limit)
-    return queued(nobody, asks, WaitMode.ENQUEUE)
+    mode, limit = definition.mode, definition.limit
+    nobody = Claim(key, who, nonce="", ttl=0, mode=mode, limit=limit, name=name)
+    return queued(nobody, asks, WaitMode.ENQUEUE, first=True)
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:

@@ -181,8 +181,8 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((DEDUPLICATED, 1),)
         case Debounced():
             return ((DEBOUNCED, 1),)
-        case Lost():
-            return ((LOST, 1),)
+        case Lost(newer=newer):
+            return ((LOST, 1),) if newer is None else ()
         case StaleRejected():
             return ((STALE, 1),)
         case Unavailable():

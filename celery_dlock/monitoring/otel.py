@@ -170,8 +170,10 @@ class Spans:
             start_time=held.since,
         )
         match event:
-            case Lost():
+            case Lost(newer=None):
                 span.set_status(Status(StatusCode.ERROR, event.reason))
+            case Lost():
+                span.set_attribute("dlock.outcome", event.reason)
             case Unavailable():
                 span.set_status(Status(StatusCode.ERROR, event.error))
             case Released():

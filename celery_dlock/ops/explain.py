@@ -279,11 +279,17 @@ def runs(facts: Facts, clock: Clock) -> Verdict | None:
         return None
     reasons = [
         f"runs, and has held {key!r} since {clock.tell(held.since)}"
-        f"{f' with token {held.token}' if held.token else ''}; its lease ends at "
-        f"{clock.tell(held.expires)} unless its worker renews it"
+        f"{f' with token {held.token}' if held.token else ''}; {_lasts(held, clock)}"
         for key, held in live
     ]
     return Verdict(State.RUNNING, tuple(reasons), tuple(key for key, _ in live))
+
+
+def _lasts(held: Held, clock: Clock) -> str:
+    ends = f"its lease ends at {clock.tell(held.expires)}"
+    if held.replaced_by:
+        return f"{ends}, for it is to be replaced by {held.replaced_by}"
+    return f"{ends} unless its worker renews it"
 
 
 def has_expired(facts: Facts, clock: Clock) -> Verdict | None:

@@ -51,6 +51,7 @@ class Held:
     """One holder. ``token`` is what the store issued (0 of a reader), ``owner`` names the claim.
 
     ``name`` is that of its task and ``where`` its worker with the process; both may not be known.
+    It is asked to stop for the task ``replaced_by``.
     """
 
     task_id: str
@@ -62,6 +63,7 @@ class Held:
     limit: int
     since: datetime
     expires: datetime
+    replaced_by: str | None = None
 
     @classmethod
     def of(cls, holder: Holder) -> Self:
@@ -75,6 +77,7 @@ class Held:
             holder.limit,
             instant(holder.since),
             instant(holder.expires),
+            task_id_of(holder.replaced_by) if holder.replaced_by else None,
         )
 
 
@@ -125,7 +128,7 @@ class Line:
         return cls(
             key,
             tuple(map(Held.of, state.holders)),
-            tuple(task_id_of(grant.task) for grant in state.grants if not grant.cools),
+            tuple(task_id_of(grant.task) for grant in state.grants if grant.waits),
             backlog(state),
             instant(min(arrived)) if arrived else None,
             head=next(iter(heads), ""),
@@ -394,7 +397,7 @@ def queue_of(state: KeyState) -> tuple[QueueEntry, ...]:
     """
     running = {holder.task for holder in state.holders}
     waiting = (w for w in state.waiting if not (w.parked and w.task in running))
-    turns = (grant for grant in state.grants if not grant.cools)
+    turns = (grant for grant in state.grants if grant.waits)
     return (*map(_woken, turns), *(_waits(entry, state) for entry in waiting))
 
 

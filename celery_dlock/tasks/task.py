@@ -21,7 +21,7 @@ from celery_dlock.delivery.abort import Abort, handing_on, shielded
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import EXECUTION, Execution
 from celery_dlock.delivery.leaving import leave_after_result, leave_before_the_body
-from celery_dlock.delivery.plan import lost
+from celery_dlock.delivery.plan import lost, replaced
 from celery_dlock.delivery.publish import message_of_next, retrying, without_reject
 from celery_dlock.delivery.result_state import RetryStored
 from celery_dlock.delivery.taking import take
@@ -207,7 +207,15 @@ class LockedTask(Task):  # type: ignore[misc]
     ) -> Any:
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
+        lease = self._lease_here
+        if lease is not None and lease.replaced is not None:
+            lease.check()  # which ends it: another attempt would come back to replace the newer one
         return handing_on(without_reject, super().retry, args, kwargs, exc, *more, **options)
+
+    @property
+    def _lease_here(self) -> Lease | None:
+        execution = vars(self.request).get(EXECUTION)
+        return execution.hold.lease if isinstance(execution, Execution) else None
 
     def signature_from_request(self, *args: Any, **options: Any) -> Any:
         signature = super().signature_from_request(*args, **options)
@@ -237,7 +245,10 @@ class LockedTask(Task):  # type: ignore[misc]
         try:
             return execution.run(self.lock_body, taken)
         except (LockLost, StaleFencingToken) as exc:
-            return carry_out(execution, lost(execution.known(), exc))
+            known, newer = execution.known(), taken.replaced
+            if newer is not None:
+                return carry_out(execution, replaced(known, taken.key, newer, exc))
+            return carry_out(execution, lost(known, exc))
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
