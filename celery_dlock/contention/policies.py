@@ -238,9 +238,7 @@ class Replace:
 
     def queueing(self) -> Queueing:
         """A queue of one."""
-        return Queueing(
-            1, drop_oldest=True, max_wait=self.max_wait, replaces_running=self.running
-        )
+        return Queueing(1, drop_oldest=True, max_wait=self.max_wait, replaces_running=self.running)
 
     def decide(self, contention: Contention) -> Decision:
         """Asked only for a message that the store cannot take."""

@@ -174,14 +174,16 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
 def _take_turn(
     state: KeyState, claim: Claim, grant: Grant, now: int, token: int
 ) -> tuple[KeyState, EnterVerdict]:
-    if grant.by and claim.gives_way and claim.name == grant.by_name:
-        grant = replace(grant, ending=grant.ending or Ending.DROPPED)
-    if grant.ending is not None:
+    ending = grant.ending
+    if ending is None and grant.by and claim.gives_way and claim.name == grant.by_name:
+        ending = Ending.DROPPED
+    if ending is not None:
         if grant.taker not in ("", claim.nonce):
             return state, Drop(Reason.WAITING)
+        taken = replace(grant, ending=ending)
         if grant.parked:  # else nobody would wake another one if this one dies
-            grant = replace(grant, taker=claim.nonce, due=now + claim.ttl)
-        return replace_grant(state, grant), End(grant.ending, grant.by)
+            taken = replace(taken, taker=claim.nonce, due=now + claim.ttl)
+        return replace_grant(state, taken), End(ending, grant.by)
     state = drop_grant(state, claim.task)
     if free(state, claim.mode, claim.limit) and not claim.enqueues:
         return hold(state, claim, now, token)

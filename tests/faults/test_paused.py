@@ -119,3 +119,35 @@ def test_a_run_that_lost_its_lock_takes_no_message_away_from_the_one_that_carrie
     assert [payment[0] for payment in effects.payments()] == [result.id]
     assert result.state == "SUCCESS"
     assert nothing_is_held(lab, "42")
+
+
+def test_one_that_stands_still_while_it_is_replaced_is_refused_and_ends_as_skipped(
+    make_lab: MakeLab, effects: Effects
+) -> None:
+    lab = make_lab(lock={"policy": "newest"})
+    pay = lab.app.tasks["pay"]
+    with lab.worker(concurrency=1) as paused, lab.worker(concurrency=1) as other:
+        # Given a worker stopped before its write, and a newer call that another one takes
+        other.kill()
+        late = pay.delay("42", 1, hold="write")
+        lab.journal.wait_for("start")
+        paused.pause()
+        other.start()
+        newest = pay.delay("42", 2)
+        lab.journal.wait_for("end", id=newest.id)
+        # When the first goes on
+        lab.go("write")
+        paused.resume()
+        until("it has ended", late.ready)
+        # And its message comes once more
+        paused.stop()
+        pay.apply_async(("42", 1), task_id=late.id)
+        other.stop()
+        work_off(lab, other)
+
+    assert "StaleRejected" in paused.log
+    assert [payment[0] for payment in effects.payments()] == [newest.id]
+    assert len(lab.journal.read("start")) == 2
+    assert late.get()["reason"] == f"replaced by {newest.id}"
+    assert newest.get() == 2
+    assert nothing_is_held(lab, "42")

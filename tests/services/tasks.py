@@ -62,6 +62,7 @@ POLICIES: dict[str, Policy] = {
     "reschedule for a while": replace(SOON, max_wait=15.0),
     "queue of two": Queue(max_waiting=2),
     "replace": Replace(),
+    "newest": Replace(running=True),
     "skip": Skip(),
     "fail": Fail(),
     "wait": Wait(timeout=30),

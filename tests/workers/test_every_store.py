@@ -190,3 +190,37 @@ def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
         (turn,) = _state(lab, "42").grants
         assert turn.cools
         assert len(lab.journal.read("start")) == 1
+
+
+def test_who_runs_is_aborted_for_the_newest(make: Make) -> None:
+    lab = make("newest", lock={"policy": "newest", "ttl": None, "on_lost": "abort"})
+    outrun = lab.app.tasks["outrun"]
+    with lab.worker("prefork", concurrency=2):
+        first = outrun.delay("42", "sleeps")
+        lab.journal.wait_for("start")
+        newest = outrun.delay("42", "polls")
+        lab.journal.wait_for("start", count=2)
+        lab.go("on")
+
+        assert done([newest]) == ["ran"]
+        assert first.get(timeout=60)["reason"] == f"replaced by {newest.id}"
+        nothing_is_left(lab, "42")
+    assert len(lab.journal.read("aborted")) == len(lab.journal.read("end")) == 1
+
+
+def test_who_does_not_listen_loses_its_key_to_the_newest(make: Make) -> None:
+    lab = make("newest")
+    outrun = lab.app.tasks["outrun"]
+    with lab.worker("threads", concurrency=2):
+        first = outrun.delay("42", "polls")
+        (old,) = lab.journal.wait_for("start")
+        newest = outrun.delay("42", "polls")
+        _, new = lab.journal.wait_for("start", count=2)
+        assert old["token"] < new["token"]
+        assert [holder.task for holder in runtime(lab.app).backend.peek("order:42").holders] == [
+            f"{newest.id}:0:0"
+        ]
+        lab.go("on")
+
+        assert done([first, newest]) == ["ran", "ran"]  # the fence is what protects the data
+        nothing_is_left(lab, "42")

@@ -333,12 +333,14 @@ def _ending(code: bytes | None) -> Ending | None:
 
 
 def _holder(row: Sequence[Any]) -> Holder:
-    task, nonce, mode, *rest = row
-    numbers = rest[:6]
-    name, where, cools, by, *_ = [*rest[6:], *[None] * 4]  # a node of a Redlock has none of them
-    gives_way = None if by is None else _text(by)
-    named = (_text(name), _text(where), cools or 0, gives_way)
-    return sound(Holder(task.decode(), nonce.decode(), _MODES[mode], *numbers, *named))
+    task, nonce, mode = row[:3]
+    name, where, cools, by = [*row[9:], *[None] * 4][:4]  # a node of a Redlock has none of them
+    return sound(
+        Holder(
+            *(task.decode(), nonce.decode(), _MODES[mode], *row[3:9]),
+            *(_text(name), _text(where), cools or 0, None if by is None else _text(by)),
+        )
+    )
 
 
 def _text(value: object) -> str:

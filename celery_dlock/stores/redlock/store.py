@@ -239,10 +239,8 @@ class RedlockBackend(NoteStore):
             pool.put(fan_out)
 
 
-def _replaced(
-    quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]
-) -> dict[Claim, Replaced]:
-    """Which of *claims* are asked to give way: the queue alone knows, and the nodes are not told."""
+def _replaced(quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]) -> dict[Claim, Replaced]:
+    """Which of *claims* are asked to give way: the queue alone knows, and no node renews those."""
     told = wire.replaced(quorum.ask_queue(calls.keep(claims)), len(claims)) if claims else []
     return {claim: Replaced(by) for claim, by in zip(claims, told, strict=True) if by}
 
