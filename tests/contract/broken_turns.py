@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.operations import Operation
-from celery_dlock.core.state import Grant, Holder, KeyState
-from celery_dlock.stores.base import Reply, Swept
+from celery_dlock.core.state import Claim, Grant, Holder, KeyState, RenewVerdict, Replaced
+from celery_dlock.stores.base import BackendOptions, Reply, Swept
 from tests.contract.broken import Broken
 
 
@@ -88,6 +89,29 @@ class CoolsForAMomentTooLong(_AltersTurns):
         return replace(grant, due=grant.due + 1) if grant.cools else grant
 
 
+class ForgetsWhoGaveWay(_AltersTurns):
+    """So that it runs again, and replaces the one for which it was to stop."""
+
+    noticed_by = "test_it_ends_when_it_comes_again[abandoned]"
+
+    def turn(self, grant: Grant) -> Grant:
+        return grant if grant.waits or grant.cools else replace(grant, due=0)
+
+
+class ForgetsForWhomATurnIs(_AltersTurns):
+    noticed_by = "test_a_turn_that_nobody_has_taken_gives_way_too"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, by="")
+
+
+class EndsTheTurnOfAnotherTask(_AltersTurns):
+    noticed_by = "test_but_not_a_turn_of_another_task"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, by_name="refund")
+
+
 class _AltersHolders(Broken):
     """Reads each holder in another way than it was written."""
 
@@ -126,6 +150,47 @@ class DoesNotCoolForOthers(_AltersHolders):
 
     def holder(self, holder: Holder, now: int) -> Holder:
         return holder if self._cools else replace(holder, cools=0)
+
+
+class ForgetsWhoIsToStop(_AltersHolders):
+    noticed_by = "test_who_runs_is_asked_to_give_way_and_its_lease_lasts_no_longer"
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        return replace(holder, replaced_by=holder.replaced_by and "")
+
+
+class ReplacesWhoever(_AltersHolders):
+    """Whether or not it need give way."""
+
+    noticed_by = "test_who_need_not_give_way_does_not"
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        return replace(holder, replaced_by=holder.replaced_by or "")
+
+
+class KeepsWhoAskedFirst(_AltersHolders):
+    noticed_by = "test_the_newest_one_asks"
+
+    def __init__(self, options: BackendOptions) -> None:
+        super().__init__(options)
+        self._first = ""
+
+    def holder(self, holder: Holder, now: int) -> Holder:
+        self._first = self._first or holder.replaced_by or ""
+        return replace(holder, replaced_by=self._first)
+
+
+class LetsWhoIsToStopGoOn(Broken):
+    """Its renewals count, so that its lease never ends."""
+
+    noticed_by = "test_who_runs_is_asked_to_give_way_and_its_lease_lasts_no_longer"
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        verdicts = super().renew(claims)
+        for claim, verdict in zip(claims, verdicts, strict=True):
+            if isinstance(verdict, Replaced):
+                self.enter(claim)
+        return verdicts
 
 
 class DoesNotCountItsCalls(Broken):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from celery_dlock.core.state import (
     Busy,
+    End,
+    Ending,
     NotHeld,
     Outcome,
     Renewed,
+    Replaced,
     Run,
+    WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.consensus import local_leases
@@ -20,11 +25,11 @@ from celery_dlock.stores.consensus.local_leases import LocalLeases
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name
 from celery_dlock.testing.contract.words import claim, running
 from tests.contract.memory_rows import RowsBackend
-from tests.contract.rows_store import options, store
+from tests.contract.rows_store import flights, options, other, store
 from tests.services.forked import in_a_forked_child
 from tests.services.until import until
 
-__all__ = ("options", "store")  # fixtures
+__all__ = ("options", "other", "store")  # fixtures
 
 
 def test_a_lock_that_is_not_renewed_is_given_up_while_its_process_lives(
@@ -63,6 +68,37 @@ def test_a_lock_that_is_renewed_stays(store: RowsBackend) -> None:
 
     until("the lock beside it has ended", renewed_until_the_other_has_ended)
     assert isinstance(store.enter(claim("b")).verdict, Busy)
+
+
+NEWEST: dict[str, Any] = {"wait": WaitMode.QUEUE, "gives_way": True, "supersedes": True}
+
+
+def test_one_that_is_asked_to_give_way_is_told_so_and_given_up_when_its_time_is_over(
+    store: RowsBackend, other: RowsBackend
+) -> None:
+    first, newest = claim("a", ttl=0.5, **NEWEST), claim("b", **NEWEST)
+    running(store.enter(first, b"a"))
+    assert isinstance(store.renew([first])[0], Renewed)
+
+    other.enter(newest, b"b")
+
+    def newest_runs() -> bool:
+        assert store.renew([first])[0] in (Replaced("b"), NotHeld())
+        return isinstance(other.enter(newest, b"b").verdict, Run)
+
+    until("its lease has ended", newest_runs)
+    assert other.enter(claim("a", "2", **NEWEST), b"a").verdict == End(Ending.DROPPED, "b")
+
+
+def test_only_who_gives_way_is_asked_for_with_one_flight_more(store: RowsBackend) -> None:
+    first, plain = claim("a", **NEWEST), claim("c", key="c")
+    for mine in (first, plain):
+        running(store.enter(mine, b"m"))
+
+    for claims, cost in (([plain], 1), ([first, plain], 2)):
+        flights(store)
+        assert all(isinstance(verdict, Renewed) for verdict in store.renew(claims))
+        assert flights(store) == cost
 
 
 def test_a_request_whose_reply_was_lost_holds_no_longer_than_its_lease(

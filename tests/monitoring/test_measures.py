@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.events import Event, Parked, Woken
+from celery_dlock.core.events import Event, Lost, Parked, Woken
 from celery_dlock.monitoring.measures import (
     ACQUISITION,
     HOLD,
@@ -83,3 +83,7 @@ def test_the_danger_lines_are_seen_for_the_default_lease_and_for_one_of_an_hour(
     for measure, line in ((ACQUISITION, 0.5), (HOLD, 0.8)):
         assert line * Settings(url="memory://").ttl in measure.buckets
         assert line * 3600 <= measure.buckets[-1]
+
+
+def test_a_lock_that_was_given_up_for_a_newer_task_is_not_counted_as_lost() -> None:
+    assert measured(Lost(about(), KEY, "replaced by newer", "newer")) == {}

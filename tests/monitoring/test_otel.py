@@ -164,10 +164,11 @@ def test_who_waits_in_its_slot_has_a_span_for_that(desk: Desk) -> None:
     ("ending", "status"),
     [
         (Lost(about(), KEY, "it has lapsed"), "it has lapsed"),
+        (Lost(about(), KEY, "replaced by newer", "newer"), None),
         (Unavailable(about(), "no answer"), "no answer"),
         (released(about()), None),
     ],
-    ids=["lost", "unavailable", "released"],
+    ids=["lost", "replaced", "unavailable", "released"],
 )
 def test_a_hold_says_how_it_ended(ending: Any, status: str | None) -> None:
     _exporter.clear()

@@ -9,7 +9,17 @@ import pytest
 from celery import Celery, Task, shared_task
 from celery._state import _on_app_finalizers
 
-from celery_dlock import Contention, Decision, Lease, LockedTask, RunLater, lock, locked_task
+from celery_dlock import (
+    ConfigurationError,
+    Contention,
+    Decision,
+    Lease,
+    LockedTask,
+    Replace,
+    RunLater,
+    lock,
+    locked_task,
+)
 from celery_dlock.runtime import runtime
 
 
@@ -160,6 +170,13 @@ def test_the_settings_policy_counts_where_the_task_names_none(app: Celery) -> No
     app.conf.dlock_on_contention = later
 
     assert runtime(app).policy is later
+
+
+def test_that_the_newest_replaces_what_runs_is_no_setting_for_all_tasks(app: Celery) -> None:
+    app.conf.dlock_on_contention = Replace(running=True)
+
+    with pytest.raises(ConfigurationError, match="of each task which listens"):
+        runtime(app)
 
 
 def test_celerys_options_are_celerys(app: Celery) -> None:

@@ -15,9 +15,12 @@ from celery_dlock import (
     ConfigurationError,
     Lease,
     LockedTask,
+    Replace,
     Reschedule,
     locked_task,
 )
+
+NEWEST = Replace(running=True)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +62,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "limited readers": ({"key": "k", "limit": 2, "shared": True}, "readers run together"),
     "cooldown of 0": ({"key": "k", "cooldown": 0}, "cooldown"),
     "cooldown in words": ({"key": "k", "cooldown": "1h"}, "cooldown"),
+    "the newest of two slots": ({"key": "k", "on_contention": NEWEST, "limit": 2}, "one key alone"),
+    "the newest reader": ({"key": "k", "on_contention": NEWEST, "shared": True}, "one key alone"),
+    "the newest of two keys": ({"key": ["k", "l"], "on_contention": NEWEST}, "one key alone"),
+    "the newest below a parent": (
+        {"key": "k", "on_contention": NEWEST, "parents": "p"},
+        "one key alone",
+    ),
     "readers that cool down": ({"key": "k", "cooldown": 9, "shared": True}, "when they like"),
     "a parent of itself": ({"key": "k", "parents": ["k"]}, "'k' is to be a key and its own parent"),
     "a parent that is its name": ({"key": None, "parents": "charge"}, "its own parent"),

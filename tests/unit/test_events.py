@@ -12,6 +12,7 @@ from celery_dlock.core import events
 from celery_dlock.core.events import (
     Acquired,
     Event,
+    Lost,
     Released,
     Sinks,
     Subject,
@@ -72,6 +73,14 @@ def test_what_went_wrong_is_a_warning_without_any_sink_and_all_else_is_for_debug
     assert (record.levelno == logging.WARNING) == (type(event).__name__ in WRONG)
     assert record.levelno in (logging.WARNING, logging.DEBUG)
     assert "charge" in record.getMessage()
+
+
+def test_what_was_given_up_for_a_newer_task_is_the_course_of_things(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, "celery_dlock"):
+        Sinks().emit(Lost(SUBJECT, "order:42", "replaced by newer", "newer"))
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
 
 
 def test_a_log_record_has_the_event_for_people_and_for_programs(

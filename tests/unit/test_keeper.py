@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from celery_dlock.core.lease import SECOND, Term, margin
-from celery_dlock.core.state import Claim, NotHeld, Renewed, RenewVerdict, Unknown
+from celery_dlock.core.state import (
+    Claim,
+    NotHeld,
+    Renewed,
+    RenewVerdict,
+    Replaced,
+    Unknown,
+)
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.keeper import Keeper
 from tests.services.monotonic import Monotonic
@@ -25,6 +32,7 @@ class Store:
         self.asked: list[list[str]] = []
         self.given_up: set[str] = set()
         self.silent: set[str] = set()
+        self.newer: dict[str, str] = {}
         self.error: Exception | None = None
         self.takes = 0.0
         self.before_answer: Callable[[], None] = lambda: None
@@ -40,6 +48,8 @@ class Store:
     def verdict(self, key: str) -> RenewVerdict:
         if key in self.silent:
             return Unknown()
+        if key in self.newer:
+            return Replaced(self.newer[key])
         return NotHeld() if key in self.given_up else Renewed(0)
 
 
@@ -243,6 +253,23 @@ def test_a_lease_that_the_store_has_given_up_is_lost_at_once(
     assert losses.wait() == [("gone", "the store has given it up")]
     assert gone.lost
     assert not kept.lost
+
+
+def test_one_that_a_newer_task_asks_for_is_lost_to_that(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    held = term(clock)
+    keeper.watch(held, None, losses)
+    store.newer = {held.key: "newer:0:0"}
+    clock.advance(TTL / 3)
+
+    keeper.tend()
+
+    assert losses.wait() == [(held.key, "replaced by newer")]
+    assert (held.lost, held.replaced) == ("replaced by newer", "newer")
+    clock.advance(TTL / 3)
+    keeper.tend()
+    assert len(store.asked) == 1
 
 
 def test_it_is_not_renewed_beyond_max_hold(

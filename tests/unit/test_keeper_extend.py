@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from celery_dlock.core.lease import SECOND, Lease, Term, margin
-from celery_dlock.core.state import Claim, NotHeld, Outcome, Renewed, RenewVerdict, Unknown
+from celery_dlock.core.state import (
+    Claim,
+    NotHeld,
+    Outcome,
+    Renewed,
+    RenewVerdict,
+    Replaced,
+    Unknown,
+)
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.keeper import Keeper
 from celery_dlock.locks.manager import Keeping, LockManager
@@ -131,6 +139,18 @@ def test_one_that_the_store_has_given_up_is_lost_and_the_holder_is_told(stage: S
     assert lease.lost
     assert stage.told.wait(10)
     assert stage.lost == ["the store has given it up"]
+
+
+def test_one_that_is_asked_to_give_way_is_not_extended(stage: Stage) -> None:
+    lease = stage.take()
+    stage.answer = lambda _: [Replaced("newer:0:0")]
+
+    with pytest.raises(LockLost, match="replaced by newer"):
+        lease.extend(120)
+
+    assert (lease.lost, lease.replaced) == (True, "newer")
+    assert stage.told.wait(10)
+    assert stage.lost == ["replaced by newer"]
 
 
 def test_one_that_was_lost_is_not_asked_for(stage: Stage) -> None:

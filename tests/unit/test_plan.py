@@ -38,6 +38,7 @@ from celery_dlock.delivery.plan import (
     owed,
     plan,
     repeated,
+    replaced,
     too_early,
     unanswered,
 )
@@ -70,6 +71,7 @@ RESERVED = Busy(None, left=0, parked=1)
 ANSWERS: list[Refusal] = [
     *(Drop(reason) for reason in Reason),
     *(End(ending) for ending in Ending),
+    End(Ending.DROPPED, by="newer:0:0"),
     *(Park(), Same(OWN, 90_000_000), Busy(OWN, 0, 0), HELD, RESERVED),
 ]
 
@@ -116,6 +118,11 @@ REPLACED = Complete(
     }
 )
 
+REPLACED_WHILE_IT_RAN = Complete(
+    {**REPLACED.result, "holder": "newer", "reason": "replaced by newer"}
+)
+GAVE_WAY = Finish(REPLACED_WHILE_IT_RAN, events.Skipped(SUBJECT, KEY, "newer", "replaced by newer"))
+
 #: What is the same whether the task runs eagerly or not, and whatever a policy might say.
 ANSWERED: dict[Refusal, Any] = {
     Drop(Reason.DEAD): fails(DEAD, DEAD_LETTERED),
@@ -131,6 +138,7 @@ ANSWERED: dict[Refusal, Any] = {
     End(Ending.DROPPED): Finish(
         REPLACED, events.Skipped(SUBJECT, KEY, None, REPLACED.result["reason"])
     ),
+    End(Ending.DROPPED, by="newer:0:0"): GAVE_WAY,
     Busy(OWN, 0, 0): LOOKS,
 }
 
@@ -248,6 +256,12 @@ def test_a_lost_lock_is_no_failure_unless_it_is_lost_again_and_again(
     assert simply(lost(EAGER, error)) == fails(error, event)
     too_often = replace(KNOWN, history=replace(PAST, lost=MAX_LOST_RUNS))
     assert simply(lost(too_often, error)) == fails(error, event)
+
+
+def test_one_that_was_replaced_ends_as_skipped_and_a_write_that_was_refused_is_told() -> None:
+    assert replaced(KNOWN, KEY, "newer", LOST) == GAVE_WAY
+    stale = events.StaleRejected(SUBJECT, "table", 1)
+    assert replaced(KNOWN, KEY, "newer", STALE) == replace(GAVE_WAY, event=stale)
 
 
 @pytest.mark.parametrize("queues", [False, True])

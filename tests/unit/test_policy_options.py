@@ -21,6 +21,7 @@ from celery_dlock import ConfigurationError, FullJitter, Queue, Replace, Resched
         (Reschedule, "max_wait", -1),
         (Queue, "max_wait", "1h"),
         (Replace, "max_wait", "1h"),
+        (Replace, "running", "yes"),
         (Wait, "timeout", "5"),
         (Wait, "timeout", float("inf")),
     ],

@@ -333,12 +333,13 @@ def _ending(code: bytes | None) -> Ending | None:
 
 
 def _holder(row: Sequence[Any]) -> Holder:
-    task, nonce, mode = row[:3]
-    name, where, cools, by = [*row[9:], *[None] * 4][:4]  # a node of a Redlock has none of them
+    task, nonce, mode, limit, slot, token, since, expires, frees, *more = row
+    name, where, cools, by = [*more, *[None] * 4][:4]  # a node of a Redlock has none of them
     return sound(
         Holder(
-            *(task.decode(), nonce.decode(), _MODES[mode], *row[3:9]),
-            *(_text(name), _text(where), cools or 0, None if by is None else _text(by)),
+            *(task.decode(), nonce.decode(), _MODES[mode], limit, slot, token),
+            *(since, expires, frees, _text(name), _text(where), cools or 0),
+            replaced_by=None if by is None else _text(by),
         )
     )
 
