@@ -244,6 +244,12 @@ def kept(state: KeyState, task: str) -> bool:
     )
 
 
+def is_known(state: KeyState, task: str) -> bool:
+    """Whether *task* has come before: it runs, waits, has its turn, or lost a run."""
+    entries = (*state.holders, *state.grants, *state.waiting)
+    return runs_lost(state, task) > 0 or any(entry.task == task for entry in entries)
+
+
 def carried(state: KeyState, task: str) -> bool:
     """Whether *task* is done, or somebody has its message: the store, or a duplicate that runs."""
     return kept(state, task) or any(h.task == task for h in state.holders)

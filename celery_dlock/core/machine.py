@@ -44,6 +44,7 @@ from celery_dlock.core.edits import (
     hold,
     holder_of,
     insert,
+    is_known,
     kept,
     leave_queue,
     messages,
@@ -92,8 +93,11 @@ MAX_LOST_RUNS = 10
 
 def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[EnterVerdict]:
     """*claim* asks for its key; *token* is the fencing token that a grant made now carries."""
-    state, verdict = _answer(expire(state, now), claim, now, token)
+    before = expire(state, now)
+    state, verdict = _answer(before, claim, now, token)
     state, wakes = settle(state, now)
+    if claim.supersedes and isinstance(verdict, Park) and not is_known(before, claim.task):
+        state = ask_to_give_way(state, claim)  # also those whose turn has come just now
     newest = claim.wait is WaitMode.NEWEST and isinstance(verdict, Park)
     return Step(state, verdict, wakes, rewrites=claim.task if newest else "")
 
@@ -124,13 +128,13 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
 def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
     """Push the end of *claim*'s lease to *now* + ttl; an expired lease stays expired.
 
-    So does one that ends because its task was replaced: it is told by whom.
+    Nor is that of a task longer which gives way to a newer one.
     """
     mine = holder_of(state, claim)
-    if mine is not None and mine.replaced_by:
-        return Step(state, Replaced(mine.replaced_by))
     if mine is None or mine.expires <= now:
         return Step(state, NotHeld())
+    if mine.replaced_by:
+        return Step(state, Replaced(mine.replaced_by))
     return Step(_extend(state, mine, claim, now), Renewed(max(mine.expires, now + claim.ttl)))
 
 
@@ -216,8 +220,6 @@ def _start_or_wait(
         if oldest is None:
             return state, replace(_busy(state, now), full=True)
         state = to_grant(state, oldest, now, Ending.DROPPED)
-    if claim.supersedes and not started:
-        state = ask_to_give_way(state, claim)
     return insert(state, claim, now, rank, None), Park()
 
 

@@ -243,7 +243,9 @@ def _replaced() -> Operations:
     shadow = [_enter(a), _enter(replace(a, nonce="2")), _enter(b), _pass(4), SWEEP, _enter(a)]
     late = [_enter(a), _enter(b), _pass(4), SWEEP, _enter(b), _leave(a, Outcome.REPEAT), _enter(a)]
     gone = [_leave(each) for each in (a, b)]
-    return [*operations, *shadow, *gone, *late, *gone, _pass(86_401), REAP]
+    just_now = [_enter(a), _enter(b), _pass(4), _enter(c), _enter(b), _leave(b), _enter(c)]
+    gone = [*gone, _leave(c)]
+    return [*operations, *shadow, *gone, *late, *gone, *just_now, *gone, _pass(86_401), REAP]
 
 
 ALL: dict[str, Operations] = {

@@ -174,6 +174,31 @@ def check_cooling(before: KeyState, after: KeyState) -> None:
     require(len(cools) == len(gone) + len(cooled), "S9 a slot cools down", (before, after))
 
 
+def check_newest(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
+    """Check that who waits replaces who runs, and who was replaced does not run again."""
+    gave_way = {g.task for g in before.grants if g.by and (g.parked or g.due > 0)}
+    if isinstance(step.verdict, Run):
+        require(claim.task not in gave_way, "S10 who gave way does not run", (claim, step))
+    if isinstance(step.verdict, End) and claim.task in gave_way:
+        require(bool(step.verdict.by), "S10 it is told for whom", step)
+    known = {w.task for w in before.waiting} | _started(before) | {g.task for g in before.grants}
+    if claim.supersedes and isinstance(step.verdict, Park) and claim.task not in known:
+        later = [h.replaced_by for h in step.state.holders] + [
+            g.by for g in step.state.grants if reserved(g) and g.task != claim.task
+        ]
+        require(set(later) <= {claim.task}, "S10 the newest is waited for by nobody", step)
+
+
+def check_gave_way(before: KeyState, after: KeyState) -> None:
+    """Check that of who was replaced and is gone it is known, unless it is done or over."""
+    stay = {(h.task, h.token) for h in after.holders}
+    for gone in before.holders:
+        if gone.replaced_by and gone.frees <= 0 and (gone.task, gone.token) not in stay:
+            known = {g.task for g in after.grants if g.by and g.ending}
+            over = gone.task in after.done
+            require(over or gone.task in known, "S10 it is known who gave way", (before, after))
+
+
 def fits(state: KeyState, entry: Waiting) -> bool:
     """Whether *entry* could hold the key beside all holders and grants."""
     taken: list[Holder | Grant] = [*state.holders]
@@ -261,7 +286,7 @@ def _check_room(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> Non
 
 def _check_started(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
     """Check that a lost run is remembered, and that its task waits before those without one."""
-    dead = {h.task for h in before.holders if h.frees <= 0} - {claim.task}
+    dead = {h.task for h in before.holders if h.frees <= 0 and not h.replaced_by} - {claim.task}
     require(dead <= set(dict(step.state.lost)), "S6 a lost run is remembered", step)
     if isinstance(step.verdict, Park) and claim.task in _started(before):
         tasks = [w.task for w in step.state.waiting]
@@ -316,6 +341,7 @@ def _check_asked_again(
 
 
 def check_leave(
+    before: KeyState,
     claim: Claim,
     outcome: Outcome,
     step: Step[LeaveVerdict],
@@ -329,7 +355,8 @@ def check_leave(
     again_is_due = outcome in (Outcome.ABANDONED, Outcome.UNUSED) or (
         outcome is Outcome.REPEAT and claim.wait in (WaitMode.QUEUE, WaitMode.LOOK)
     )
-    if again_is_due and isinstance(step.verdict, Left):
+    replaced = [h for h in before.holders if h.task == claim.task and h.replaced_by]
+    if again_is_due and isinstance(step.verdict, Left) and not replaced:
         require(claim.task in dict(step.state.lost), "S6 a lost run is remembered", step)
     require(same and not again.wakes, "R leaving twice changes nothing", (step, again))
     require(isinstance(again.verdict, NotHeld), "R who left has nothing to leave", again)

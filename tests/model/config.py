@@ -29,7 +29,7 @@ class Task:
     ``reserves``: the key stays reserved for it. ``becomes``: while a new version is deployed,
     workers of both take its deliveries. ``gives_up``: it waits in the queue for a time only, which
     can be over at any moment. ``replaces``: one may wait, and makes room for a newcomer; else it is
-    refused. ``keep``: the store has its message while it runs. ``ordered``: it takes its place when
+    refused. ``newest``: it gives way to the others while it runs, and they to it. ``keep``: the store has its message while it runs. ``ordered``: it takes its place when
     it is published. ``looks``: it asks for the key before it queues for it. ``revocable``: it may
     be revoked at any moment. ``unknown``: there are workers that do not know it.
     ``foreign``: there are sweepers that cannot publish it. ``unanswered``: it may be called in vain
@@ -45,6 +45,7 @@ class Task:
     gives_up: bool = False
     max_waiting: int = 0
     replaces: bool = False
+    newest: bool = False
     keep: bool = False
     ordered: bool = False
     looks: bool = False

@@ -15,6 +15,7 @@ WRITES, READS = Task(mode=Mode.SHARED, becomes=QUEUE), Task(becomes=READ)
 IMPATIENT, ONE_WAITS = Task(gives_up=True), Task(max_waiting=1)
 REPLACES = Task(max_waiting=1, replaces=True, gives_up=True)
 BY_MAIN = Task(by_main=True)
+NEWEST = Task(max_waiting=1, replaces=True, newest=True)
 REPLACES_ONLY = Task(max_waiting=1, replaces=True)
 
 PAIRS = {
@@ -32,6 +33,7 @@ PAIRS = {
     "one gives up": (QUEUE, IMPATIENT),
     "both give up": (IMPATIENT, IMPATIENT),
     "the newest replaces": (REPLACES, REPLACES),
+    "the newest replaces who runs": (NEWEST, NEWEST),
     "one may wait": (ONE_WAITS, ONE_WAITS),
     "parked by the main process": (BY_MAIN, BY_MAIN),
     "kept, and parked by the main process": (Task(by_main=True, keep=True),) * 2,
@@ -49,6 +51,7 @@ TRIPLES = {
     "two give up": (QUEUE, IMPATIENT, IMPATIENT),
     "one gives up, a place": (IMPATIENT, PLACE, QUEUE),
     "the newest replaces": (REPLACES, REPLACES, REPLACES),
+    "the newest replaces who runs": (NEWEST, NEWEST, NEWEST),
     "one may wait": (ONE_WAITS, ONE_WAITS, ONE_WAITS),
     "parked by the main process": (BY_MAIN, BY_MAIN, BY_MAIN),
     "one may wait, parked by the main process": (Task(max_waiting=1, by_main=True),) * 3,

@@ -17,6 +17,8 @@ PLACES = Config("two places, 1 fault", (P, P), faults=1)
 SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
 CRASHES, COPIES = frozenset({CRASH}), frozenset({LEASE, REDELIVER})
 COOLS = Config("a cooldown, 1 fault", (Q, Q), faults=1, cooldown=True)
+NEW = Task(max_waiting=1, replaces=True, newest=True)
+NEWEST = Config("two of which the newest wins, 1 fault", (NEW, NEW), faults=1)
 DEPLOY = Config("a limit that shrinks", (SHRINKING, SHRINKING, SHRINKING), workers=3)
 
 
@@ -66,6 +68,40 @@ RULES = (
         "pass",
         "S9",
         COOLS,
+    ),
+    Defect(
+        "who gave way and leaves its message runs again",
+        "leave",
+        "state = give_way(state, mine, now) if mine.replaced_by else state",
+        "pass",
+        "S10",
+        NEWEST,
+    ),
+    Defect(
+        "who gave way until its lease ended runs again",
+        "drop_expired",
+        "gone = give_way(state, holder, now) if holder.replaced_by else None",
+        "gone = None",
+        "S10",
+        NEWEST,
+        turns,
+    ),
+    Defect(
+        "whose turn comes just now does not give way",
+        "enter",
+        "state, verdict = _answer(before, claim, now, token)",
+        "state, verdict = _answer(ask_to_give_way(before, claim), claim, now, token)\n"
+        "    claim = replace(claim, supersedes=False)",
+        "S10",
+        Config("three of which the newest wins", (NEW, NEW, NEW)),
+    ),
+    Defect(
+        "who dies while it ends for a newer one is never ended",
+        "_take_turn",
+        "if grant.parked:  # else",
+        "if True:  # else",
+        "S7",
+        NEWEST,
     ),
     Defect(
         "whose turn is called is forgotten",

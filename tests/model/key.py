@@ -160,6 +160,7 @@ class Keys:
             again = machine.enter(after, claim, NOW, token + 1)
             same = self._normal(again.state) == after
             checks.check_enter(before, claim, step, again, same=same)
+            checks.check_newest(before, claim, step)
             check_dead_lettered(before, claim, step)
             found = self._ops[name] = self._op(key, before, step)
         return found
@@ -173,7 +174,7 @@ class Keys:
             after = self._normal(step.state)
             again = machine.leave(after, claim, outcome, NOW)
             same = self._normal(again.state) == after
-            checks.check_leave(claim, outcome, step, again, same=same)
+            checks.check_leave(before, claim, outcome, step, again, same=same)
             says_so = machine.leave(after, replace(claim, again=True), outcome, NOW)
             same = self._normal(says_so.state) == after
             check_left_again(step, says_so, same=same)
@@ -244,6 +245,7 @@ class Keys:
             checks.check_after(after)
             checks.check_patience(before, after)
             checks.check_cooling(before, after)
+            checks.check_gave_way(before, after)
         wakes = tuple(turn.task for turn in step.wakes)
         turns, ended = _turns(before, step.state)
         dead = tuple(int(d.task[1:]) for d in step.state.dead)

@@ -9,6 +9,7 @@ from celery_dlock.core.state import (
     Mode,
     NotHeld,
     Outcome,
+    Replaced,
     WaitMode,
 )
 from tests.model.checks import Violation, require
@@ -127,6 +128,9 @@ def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     elif model.can(world, DISTRUST):
         doubts = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
         yield f"t{me.task} gives its lock up", 1, spent(moved(model, world, at, doubts))
+    if isinstance(renewed.verdict, Replaced):
+        stops = me._replace(phase=END_RESULT, token=0, slot=0, ended=True)
+        yield f"t{me.task} gives way", 0, moved(model, world, at, stops)
     exclusive = model.asks(me).mode is Mode.EXCLUSIVE
     fence = write(world.fence, me.slot, me.token) if exclusive else world.fence
     if fence is None:

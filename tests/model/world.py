@@ -164,6 +164,8 @@ class Model:
                 drop_oldest=spec.replaces,
                 keep=spec.keep,
                 ordered=spec.ordered,
+                gives_way=spec.newest,
+                supersedes=spec.newest,
                 successor=f"t{spec.retries_as}" if spec.reserves else "",
             )
         return found
@@ -268,8 +270,10 @@ def most_calls(model: Model, task: int, left: int) -> int:
     """How often *task* may have been called where *left* faults are left."""
     spec, faults = model.config.tasks[task], model.config.faults - left
     # A second copy of a task that went on as a retry is not known as done: it waits again.
-    # So does a task that was called under an older version, which asked for less.
-    most = 1 + faults * (1 if spec.retries_as is None else 2) + (spec.becomes is not None)
+    # So does a task that was called under an older version, which asked for less. And of one that
+    # gives way it is called to its end.
+    once = spec.retries_as is None and not spec.newest
+    most = 1 + faults * (1 if once else 2) + (spec.becomes is not None)
     # A lost lock puts its message back, also when another delivery was just dead-lettered.
     most += model.config.most_lost > 0
     most += model.config.most_calls * (1 + faults) if spec.unknown else 0

@@ -143,6 +143,17 @@ class Replacing(StoreUnderTest):
         assert (ended.verdict, woken(ended)) == (End(Ending.DROPPED, "c:0:0"), ["c:0:0"])
         running(asked.enter(C, b"c"))
 
+    def test_so_does_one_that_comes_just_as_the_newest_asks(
+        self, asked: LockBackend, clock: ManualClock
+    ) -> None:
+        clock.advance(10)  # and nobody has swept
+
+        reply = asked.enter(C, b"c")
+
+        assert (reply.verdict, woken(reply)) == (Park(), ["b:0:0"])
+        assert asked.enter(B, b"b").verdict == End(Ending.DROPPED, "c:0:0")
+        running(asked.enter(C, b"c"))
+
     def test_but_not_a_turn_of_another_task(self, backend: LockBackend) -> None:
         refund = newest("b:0:0", name="refund")
         running(backend.enter(A, b"a"))

@@ -50,7 +50,7 @@ local function start_or_wait(state, claim, entry, now)
     return verdict
   end
   if not before and not make_room(state, claim, now) then return busy(state, now, true) end
-  if claim.supersedes and not before then ask_to_give_way(state, claim) end
+  if claim.supersedes and not before and not entry then state.newest = claim end
   insert(state, claim, now, rank, nil, claim.message)
   return {'park'}
 end

@@ -19,9 +19,10 @@ for i, name in ipairs(KEYS) do
   }
   local readable, state = pcall(read_state, name)
   local mine = readable and holder_of(state, claim)
-  if mine and is_replaced(mine) then
+  local holds = mine and mine.expires > now
+  if holds and is_replaced(mine) then
     ends[i] = mine.replaced_by
-  elseif mine and mine.expires > now then
+  elseif holds then
     extend(mine, claim, now)
     write_even_if_full(name, state, now)
     ends[i] = mine.expires

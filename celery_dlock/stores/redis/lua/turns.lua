@@ -154,6 +154,7 @@ end
 -- The end of each operation: its state is written, its wakes get their messages.
 local function commit(state, now, again)
   local woken = settle(state, now)
+  if state.newest then ask_to_give_way(state, state.newest) end  -- also whose turn has come now
   if again then wake_again(state, woken) end
   save(state, due(state), now)
   local wakes = {}
