@@ -29,11 +29,12 @@ class Task:
     ``reserves``: the key stays reserved for it. ``becomes``: while a new version is deployed,
     workers of both take its deliveries. ``gives_up``: it waits in the queue for a time only, which
     can be over at any moment. ``replaces``: one may wait, and makes room for a newcomer; else it is
-    refused. ``newest``: it gives way to the others while it runs, and they to it. ``keep``: the store has its message while it runs. ``ordered``: it takes its place when
-    it is published. ``looks``: it asks for the key before it queues for it. ``revocable``: it may
-    be revoked at any moment. ``unknown``: there are workers that do not know it.
-    ``foreign``: there are sweepers that cannot publish it. ``unanswered``: it may be called in vain
-    for long, although it comes in the end. ``by_main``: the worker's main process may park it.
+    refused. ``newest``: it gives way to the others while it runs, and they to it. ``keep``: the
+    store has its message while it runs. ``ordered``: it takes its place when it is published.
+    ``looks``: it asks for the key before it queues for it. ``revocable``: it may be revoked at any
+    moment. ``unknown``: there are workers that do not know it. ``foreign``: there are sweepers that
+    cannot publish it. ``unanswered``: it may be called in vain for long, although it comes in the
+    end. ``by_main``: the worker's main process may park it.
     """
 
     wait: WaitMode = WaitMode.QUEUE
