@@ -29,7 +29,7 @@ def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
     How many may wait is said of the task's own keys, and there its message is kept while it runs.
     """
     reads: dict[str, Any] = {"mode": Mode.SHARED, "limit": 1, "cooldown": 0}
-    reads |= {"max_waiting": 0, "drop_oldest": False, "keep": False, "gives_way": False}
+    reads |= {"max_waiting": 0, "drop_oldest": False, "keep": False}
     return (
         *(replace(like, key=key) for key in keys.own),
         *(replace(like, key=key, **reads) for key in keys.parents),

@@ -217,7 +217,10 @@ class LockBackend(ABC):
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
-        """Extend each claim's lease by its own ttl, all in one round trip; one verdict a claim."""
+        """Extend each claim's lease by its own ttl, all in one round trip; one verdict a claim.
+
+        The lease of one that is asked to give way to a newer task is not extended.
+        """
 
     def lease_of(self, ttl: int) -> int:
         """For how long a claim of *ttl* may be trusted from its sending, in microseconds.
