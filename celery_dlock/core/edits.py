@@ -246,8 +246,9 @@ def kept(state: KeyState, task: str) -> bool:
 
 def is_known(state: KeyState, task: str) -> bool:
     """Whether *task* has come before: it runs, waits, has its turn, or lost a run."""
-    entries = (*state.holders, *state.grants, *state.waiting)
-    return runs_lost(state, task) > 0 or any(entry.task == task for entry in entries)
+    came = {h.task for h in state.holders} | {g.task for g in state.grants}
+    came |= {w.task for w in state.waiting}
+    return task in came or runs_lost(state, task) > 0
 
 
 def carried(state: KeyState, task: str) -> bool:

@@ -84,6 +84,7 @@ class Replacing(StoreUnderTest):
     def test_it_ends_when_it_comes_again(self, asked: LockBackend, outcome: Outcome) -> None:
         asked.leave(A, outcome)
         running(asked.enter(B, b"b"))
+        assert asked.peek("key").lost == ()  # it is none that has to run again
 
         for nonce in ("2", "3"):  # the first may die before it is through
             again = newest("a:0:0", nonce)

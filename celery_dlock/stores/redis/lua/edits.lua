@@ -168,8 +168,7 @@ end
 
 -- Who is gone, and was replaced, does not run again: it ends, wherever its message is.
 local function give_way(state, gone, now)
-  look(state)
-  load_own(state, gone.task, now)
+  look(state)  -- its message, if there is one, is at the head
   local entry = find(state.waiting, gone.task)
   if entry then return to_grant(state, entry, now, DROPPED, gone.replaced_by) end
   state.grants[#state.grants + 1] = {
