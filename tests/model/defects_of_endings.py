@@ -46,7 +46,7 @@ ENDINGS = (
     Defect(
         "who is called to end runs",
         "_take_turn",
-        "if grant.ending is not None:",
+        "if ending is not None:",
         "if False:",
         "R",
         Config("three, one gives up", (Q, IMPATIENT, Q)),

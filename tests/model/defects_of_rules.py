@@ -89,9 +89,10 @@ RULES = (
     Defect(
         "whose turn comes just now does not give way",
         "enter",
-        "state, verdict = _answer(before, claim, now, token)",
-        "state, verdict = _answer(ask_to_give_way(before, claim), claim, now, token)\n"
-        "    claim = replace(claim, supersedes=False)",
+        "state, wakes = settle(state, now)\n    if claim.supersedes",
+        "if claim.supersedes and isinstance(verdict, Park) and not is_known(before, claim.task):\n"
+        "        state = ask_to_give_way(state, claim)\n"
+        "    state, wakes = settle(state, now)\n    if False",
         "S10",
         Config("three of which the newest wins", (NEW, NEW, NEW)),
     ),
@@ -100,8 +101,8 @@ RULES = (
         "_take_turn",
         "if grant.parked:  # else",
         "if True:  # else",
-        "S7",
-        NEWEST,
+        "S8",
+        Config("two of which the newest wins, 2 faults", (NEW, NEW), faults=2, kinds=CRASHES),
     ),
     Defect(
         "whose turn is called is forgotten",
@@ -308,8 +309,8 @@ RULES = (
     Defect(
         "a run that was lost is forgotten",
         "drop_expired",
-        "state = count_lost(state, holder.task)",
-        "pass",
+        "state = gone or count_lost(state, holder.task)",
+        "state = gone or state",
         "S6",
         Config("three that queue, 1 fault", (Q, Q, Q), faults=1),
         module=turns,
