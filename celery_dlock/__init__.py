@@ -15,6 +15,7 @@ from celery_dlock.contention import (
     Wait,
     WaitHere,
 )
+from celery_dlock.core.access import Limit, Shared
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.lease import Lease
@@ -47,6 +48,7 @@ __all__ = [
     "FullJitter",
     "GiveUp",
     "Lease",
+    "Limit",
     "LockContended",
     "LockLost",
     "LockTimeout",
@@ -56,6 +58,7 @@ __all__ = [
     "Replace",
     "Reschedule",
     "RunLater",
+    "Shared",
     "Skip",
     "StaleFencingToken",
     "Unique",

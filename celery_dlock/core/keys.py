@@ -22,33 +22,12 @@ from celery_dlock.core.canonical import canonical, escape, render
 from celery_dlock.core.checks import did_you_mean
 from celery_dlock.errors import ConfigurationError
 
-__all__ = ["Key", "KeyTemplate", "Keys", "canonical"]
+__all__ = ["Key", "KeyTemplate", "canonical"]
 
 Key = str | Callable[..., str]
 
 _FIELD = re.compile(r"([^\W\d]\w*)((?:\.[^\W\d]\w*|\[[^\[\]]+\])*)")
 _STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """What one call locks: its *own* keys, and their *parents*, which it only holds for reading.
-
-    Each once and sorted. Raises :exc:`~celery_dlock.ConfigurationError` for a key that is both.
-    """
-
-    own: tuple[str, ...]
-    parents: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        both = set(self.own).intersection(self.parents)
-        if both:
-            raise ConfigurationError(f"{min(both)!r} is to be a key and its own parent")
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """In the order in which they are taken."""
-        return tuple(sorted((*self.own, *self.parents))) if self.parents else self.own
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +64,18 @@ class KeyTemplate:
         return tuple(part.label for part in self.parts)
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-        """The keys of a call, each once, sorted. Raises as :meth:`labelled` does."""
-        return tuple(self.labelled(args, kwargs))
+        """The keys of a call, each once, sorted. Raises as :meth:`rendered` does."""
+        return tuple(sorted(set(self.rendered(args, kwargs))))
 
-    def labelled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
-        """The keys of a call in sorted order, each with the label of the template it came from.
+    def rendered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """The key that each template makes of a call.
 
         Raises :exc:`TypeError` when the task cannot be called like that, and
         :exc:`~celery_dlock.ConfigurationError` when a value has no canonical text.
         """
         call = self.signature.bind(*args, **kwargs)
         call.apply_defaults()
-        return dict(sorted((part.key(call), part.label) for part in self.parts))
+        return tuple(part.key(call) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

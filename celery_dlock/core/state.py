@@ -85,6 +85,14 @@ def task_id_of(task: str) -> str:
     return task.rsplit(":", 2)[0]
 
 
+def ask_order(key: str, limit: int) -> tuple[int, str]:
+    """Of several keys a task asks for the one with the smallest first.
+
+    So for the narrow limits before the wide ones; a reader and a writer of a key agree.
+    """
+    return limit, key
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One delivery of one task asks for one key.
@@ -139,6 +147,11 @@ class Claim:
     @property
     def owner(self) -> str:
         return f"{self.task}|{self.nonce}"
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """See :func:`ask_order`."""
+        return ask_order(self.key, self.limit)
 
     @property
     def has_message(self) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 from celery.app.task import Context
 
 from celery_dlock.contention import Policy, Queueing, patience, queueing
+from celery_dlock.core.access import Keys
 from celery_dlock.core.events import Subject, TooLarge
-from celery_dlock.core.keys import Keys
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
@@ -146,9 +146,6 @@ class Execution:
             task=self.history.task,
             nonce=self.nonce,
             ttl=self.runtime.lease_time(definition.ttl),
-            mode=definition.mode,
-            limit=definition.limit,
-            cooldown=int(definition.cooldown * SECOND),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),

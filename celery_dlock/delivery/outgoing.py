@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
+from celery_dlock.core.access import Keys
 from celery_dlock.core.backoff import CHANCE, FullJitter
 from celery_dlock.core.events import Dropped, Parked, TooLarge, Unavailable
 from celery_dlock.core.lease import SECOND
@@ -47,15 +48,20 @@ Publish = Callable[[Any], object]
 class Outgoing:
     """One message of the task of *execution*, under the identity in *history*.
 
-    It would wait in the queue of *key*; *original* says what would if it cannot be written anew.
+    It would wait in the queue of the first of *keys*; *original* says what would if it cannot be
+    written anew.
     """
 
     execution: Execution
     history: History
-    key: str
+    keys: Keys
     original: Callable[[], ParkedMessage | None]
     went: bool = False
     parked: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.keys.first
 
     def __post_init__(self) -> None:
         self._app = self.execution.task.app
@@ -219,14 +225,14 @@ class Outgoing:
 
     def _claim(self) -> Claim:
         """Its turn is asked for, not the key; no queue is too full for what was taken on before."""
-        definition, asks = self.execution.task.lock_definition, self.execution.asks
+        access, asks = self.keys.access[self.key], self.execution.asks
         return Claim(
             self.key,
             self.history.task,
             nonce="",
             ttl=0,
-            mode=definition.mode,
-            limit=definition.limit,
+            mode=access.mode,
+            limit=access.limit,
             wait=WaitMode.ENQUEUE,
             gives_up=int((asks.max_wait or 0) * SECOND) if asks else 0,
         )

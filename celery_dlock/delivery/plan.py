@@ -44,7 +44,7 @@ from celery_dlock.errors import (
     LockTimeout,
     StaleFencingToken,
 )
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.several import Refused
 from celery_dlock.messages.headers import History
 
 _AFTER_TROUBLE = FullJitter(base=1, cap=60)
@@ -142,18 +142,21 @@ Plan = Finish | Revoke | FailWith | Gone | Resend | Repeat
 def owed(refused: Refused, asked: Sequence[Claim], *, eager: bool) -> tuple[Claim, ...]:
     """Where the store is to be told, with the result, should the task end here nevertheless.
 
-    At the key that has something of it: its turn, its message, or a place that holds up others. And
-    at the first of those that were *asked* for, that it is done: a copy asks for that one first.
+    At the keys that have something of it: its turn, its message, or a place that holds up others.
+    And at the first of those that were *asked* for, that it is done: a copy asks there first.
     """
     claim = refused.claim
     if isinstance(refused.verdict, Drop | Same):  # a copy: its task does not end with it
         return ()
+    in_order = sorted(asked, key=lambda c: c.order)
     nothing = isinstance(refused.verdict, Busy) and claim.wait is not WaitMode.PLACE
-    left = () if nothing else (claim,)
-    first = min(asked, key=lambda c: c.key)
-    if (first.key == claim.key and left) or eager or not claim.done_ttl:
-        return left
-    return (first, *left)
+    left = [] if nothing else [claim]
+    if isinstance(refused.verdict, Park) and claim.limit > 1:  # those before are reserved for it
+        left = [c for c in in_order if c.order <= claim.order]
+    first = in_order[0]
+    if not (eager or not claim.done_ttl or first.key in {c.key for c in left}):
+        left = [first, *left]
+    return tuple(left)
 
 
 def contention(known: Known, refused: Refused) -> Contention | None:

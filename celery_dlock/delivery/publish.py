@@ -19,6 +19,7 @@ from typing import Any
 from celery.exceptions import Reject
 from kombu.serialization import registry
 
+from celery_dlock.core.access import Keys
 from celery_dlock.core.events import Rescheduled
 from celery_dlock.delivery.execution import EXECUTION, Execution
 from celery_dlock.delivery.outgoing import Outgoing
@@ -50,7 +51,7 @@ def publish_again(execution: Execution, countdown: float, history: History, reas
         again = task.signature_from_request(request, retries=request.retries, **options)
         again.apply_async(producer=producer)
 
-    message = Outgoing(execution, history, execution.keys.own[0], lambda: execution.entry)
+    message = Outgoing(execution, history, execution.keys, lambda: execution.entry)
     message.send(publish)
     if message.went:
         execution.runtime.sinks.emit(Rescheduled(execution.subject, reason, countdown))
@@ -77,7 +78,7 @@ def message_of_next(
     return Outgoing(
         execution,
         history,
-        _key(execution, args, kwargs),
+        _keys(execution, args, kwargs),
         partial(_as_it_came, execution, who, args, kwargs, options),
     )
 
@@ -97,12 +98,12 @@ def _due(app: Any, options: Mapping[str, Any]) -> float | None:
     return time.time() + seconds_until(app, when) if when else None
 
 
-def _key(execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _keys(execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
     """In whose queue it would wait; its turn there is no more than the sign to come."""
     try:
-        return execution.task.lock_definition.keys(tuple(args), kwargs).own[0]
+        return execution.task.lock_definition.keys(tuple(args), kwargs)
     except Exception:  # then it fails for that when it comes, and not here
-        return execution.keys.own[0]
+        return execution.keys
 
 
 def _as_it_came(

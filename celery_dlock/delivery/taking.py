@@ -33,7 +33,7 @@ from celery_dlock.delivery.plan import (
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.several import Refused
 from celery_dlock.messages.headers import HISTORY
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery

@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol, get_args
 from celery.utils.functional import head_from_fun
 
 from celery_dlock.contention import Policy, Queue, policy_named, queueing, replaces_running
-from celery_dlock.core.checks import check_limit, checked_cooldown, duration
+from celery_dlock.core.access import Access, Keys, Wanted, check_alike, entries
+from celery_dlock.core.checks import duration
 from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key, Keys, KeyTemplate
+from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique
@@ -40,21 +41,22 @@ NEAR, NEAR_IF_SHORT = 0.8, 0.65
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A task's lock options, checked. ``None`` leaves the choice to the settings."""
+    """A task's lock options, checked. ``None`` leaves the choice to the settings.
+
+    ``access`` is how each key of the ``template`` is held.
+    """
 
     template: KeyTemplate
+    access: tuple[Access, ...]
     signature: inspect.Signature
     injects: frozenset[str]
     ttl: float | None
     max_hold: float | None
     policy: Policy | None
-    limit: int
-    mode: Mode
     parents: KeyTemplate | None
     aborts: bool
     unique: Uniqueness | None
     debounce: Debouncing | None
-    cooldown: float
 
     @classmethod
     def of(
@@ -63,7 +65,7 @@ class Definition:
         *,
         bound: bool,
         name: str,
-        key: Key | Sequence[Key] | None = None,
+        key: Wanted | Sequence[Wanted] | None = None,
         ttl: float | None = None,
         on_contention: str | Policy | None = None,
         limit: int = 1,
@@ -80,28 +82,25 @@ class Definition:
         """
         try:
             signature, injects = _split(inspect.signature(run), bound=bound)
-            template = KeyTemplate.compile(key, signature, default=name)
-            check_limit(limit, shared=shared)
+            access, template = _own(key, signature, name, limit, shared=shared, cooldown=cooldown)
             if "fencing_token" in injects:
-                _check_one_token(template, shared=shared)
+                _check_one_token(access)
             policy = None if on_contention is None else policy_named(on_contention)
             if policy is not None and replaces_running(policy):
-                alone = limit == 1 and not shared and len(template.names) == 1
+                alone = len(access) == 1 and access[0].is_alone
                 _check_alone(alone=alone and not parents)
             return cls(
                 template=template,
+                access=access,
                 signature=signature,
                 injects=injects,
                 ttl=None if ttl is None else duration("ttl", ttl),
                 max_hold=None if max_hold is None else duration("max_hold", max_hold),
                 policy=policy,
-                limit=limit,
-                mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
                 parents=_parents(parents, template),
                 aborts=_aborts(on_lost),
                 unique=_unique(name, unique, template),
                 debounce=_debounce(name, unique, template),
-                cooldown=checked_cooldown(cooldown, shared=shared),
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
@@ -126,9 +125,9 @@ class Definition:
         return ",".join(self.template.names)
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
-        """What a call locks. Raises as :meth:`KeyTemplate.labelled` does, and as ``Keys``."""
-        own = self.template.keys(args, kwargs)
-        return Keys(own, self.parents.keys(args, kwargs) if self.parents else ())
+        """What a call locks. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""
+        own = zip(self.template.rendered(args, kwargs), self.access, strict=True)
+        return Keys.of(tuple(own), self.parents.keys(args, kwargs) if self.parents else ())
 
     def argument_checker(self) -> Callable[..., Any]:
         """What Celery checks a caller's arguments with: the parameters a caller may pass."""
@@ -226,6 +225,26 @@ def _debounce(name: str, unique: object, template: KeyTemplate) -> Debouncing | 
     return Debouncing.of(name, unique, template) if isinstance(unique, Debounce) else None
 
 
+def _own(
+    key: Wanted | Sequence[Wanted] | None,
+    signature: inspect.Signature,
+    name: str,
+    limit: int,
+    *,
+    shared: bool,
+    cooldown: float | None,
+) -> tuple[tuple[Access, ...], KeyTemplate]:
+    """How each key is held, and the template of them all."""
+    if key is None:
+        alone = Access.of(limit, shared=shared, cooldown=cooldown)
+        return (alone,), KeyTemplate.compile(None, signature, default=name)
+    wanted = entries(key, limit, shared=shared, cooldown=cooldown)
+    template = KeyTemplate.compile([each for each, _ in wanted], signature, default=name)
+    access = tuple(how for _, how in wanted)
+    check_alike(zip(template.parts, access, strict=True))
+    return access, template
+
+
 def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
     if not callable(parents) and not parents:
         return None
@@ -252,10 +271,10 @@ def _check_alone(*, alone: bool) -> None:
         )
 
 
-def _check_one_token(template: KeyTemplate, *, shared: bool) -> None:
-    if shared:
+def _check_one_token(access: Sequence[Access]) -> None:
+    if all(each.mode is Mode.SHARED for each in access):
         raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
-    if len(template.names) > 1:
+    if len(access) > 1:
         raise ConfigurationError(
             "with several keys there is no single fencing_token: "
             "ask for lease and use lease.fencing_tokens"

@@ -15,7 +15,8 @@ from celery_dlock.core.events import Acquired, Lost, Released, Sink, Subject, Un
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.manager import Keeping, LockManager, Refused, Successor
+from celery_dlock.locks.manager import Keeping, LockManager, Successor
+from celery_dlock.locks.several import Refused
 
 #: What is called with a key that is lost, and the reason.
 Strike = Callable[[str, str], object]

@@ -1,7 +1,8 @@
 """The one place that takes and frees locks.
 
-Several keys are taken in sorted order, all or none: the first that is refused gives back the
-ones before it. A request that got no answer may have landed, so it is taken back too.
+Several keys are asked for in one order (``ask_order``), all or none: the first that is refused
+gives back the ones before it. A request that got no answer may have landed, so it is taken back
+too. What a task that waits keeps of its other keys is said in :mod:`celery_dlock.locks.several`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from celery_dlock.core.state import (
     Claim,
     Drop,
     End,
+    EnterVerdict,
     Left,
     Mode,
     Outcome,
@@ -26,10 +28,12 @@ from celery_dlock.core.state import (
     Reason,
     Run,
     Same,
+    WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.keeper import Keeper, OnLost
 from celery_dlock.locks.pending_releases import PendingReleases
+from celery_dlock.locks.several import Refused, given_back, turn_at_a_limit
 from celery_dlock.stores.base import Trait
 
 if TYPE_CHECKING:
@@ -42,16 +46,6 @@ V = TypeVar("V")
 #: A fencing token is ``epoch * 2**EPOCH_SHIFT + what the store issued``. Stores issue less than
 #: 2**53 (microseconds since 1970 reach that in the year 2255), so 1,023 epochs fit below 2**63.
 EPOCH_SHIFT = 53
-
-Refusal = Park | Busy | Same | End | Drop
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The key that was not to be had, and why. Nothing is held."""
-
-    claim: Claim
-    verdict: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +107,19 @@ class LockManager:
         if self._is_parents:  # who would renew all that the parent holds, and give nothing back
             raise RuntimeError("this lock manager is that of the parent process")
         terms: list[Term] = []
-        claims = sorted(map(self._trusted, claims), key=lambda c: c.key)
+        claims = sorted(map(self._trusted, claims), key=lambda c: c.order)
+        turn = turn_at_a_limit(claims, woken)
         try:
             for claim in claims:
                 sent_at = self._monotonic()
-                verdict = self._told(self._backend.enter(claim, message))
+                verdict = self._ask(claim, message, turn)
                 if not isinstance(verdict, Run):
+                    refused = Refused(claim, verdict)
+                    if turn is not None:
+                        refused = self._stand_back(claims, refused, turn)
                     taken = [term.claim for term in terms]
-                    self.take_back([*taken, *_useless(claims, claim, verdict, woken)])
-                    return Refused(claim, verdict)
+                    self.take_back(given_back(claims, taken, refused, woken))
+                    return refused
                 token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
             for term in terms:
@@ -135,6 +133,52 @@ class LockManager:
             known = isinstance(exc, BackendUnavailable)
             self.take_back(claims, outcome, logging.DEBUG if known else logging.WARNING)
             raise
+
+    def _ask(self, claim: Claim, message: bytes | None, turn: Claim | None) -> EnterVerdict:
+        """Enter *claim*; with a *turn* at a later limit it only waits for another task."""
+        if turn is not None and claim.order < turn.order:
+            looks = replace(claim, wait=WaitMode.LOOK)
+            verdict = self._told(self._backend.enter(looks, message))
+            if not isinstance(verdict, Busy):
+                return verdict
+        return self._told(self._backend.enter(claim, message))
+
+    def _stand_back(self, claims: Sequence[Claim], refused: Refused, turn: Claim) -> Refused:
+        """The task has a *turn*, and must wait for an earlier key: what comes of it.
+
+        Whoever waits for an earlier key keeps nothing of the limits behind it, or two tasks might
+        wait for each other. An earlier delivery that has just left its message where the *turn* is
+        is about to leave the earlier key: then the turn stays, and is woken once more.
+        """
+        claim, verdict = refused.claim, refused.verdict
+        waits = isinstance(verdict, Park | Drop) and verdict in (Park(), Drop(Reason.WAITING))
+        if claim.order >= turn.order or not (waits or isinstance(verdict, Same)):
+            return refused
+        if verdict != Park() and self._has(claim):
+            return Refused(turn, Drop(Reason.WAITING))
+        for later in reversed(claims):
+            if later.limit > 1 and claim.order < later.order <= turn.order:
+                ends = self._give_turn_back(later, keeps_rank=claim.mode is Mode.EXCLUSIVE)
+                if ends is not None:
+                    return Refused(later, ends)
+        return refused
+
+    def _has(self, claim: Claim) -> bool:
+        """Whether another delivery of the task has that key."""
+        holders = self._backend.peek(claim.key).holders
+        return any(holder.task == claim.task for holder in holders)
+
+    def _give_turn_back(self, claim: Claim, *, keeps_rank: bool) -> End | None:
+        """By taking the turn, if there is one; nothing that waits goes with it.
+
+        The answer, if the turn has come for the task to end.
+        """
+        taken = replace(claim, wait=WaitMode.NOT, keep=False, begun=False)
+        verdict = self._told(self._backend.enter(taken))
+        if isinstance(verdict, Run):
+            outcome = Outcome.UNUSED if keeps_rank else Outcome.REPEAT
+            self._told(self._backend.leave(taken, outcome))
+        return verdict if isinstance(verdict, End) else None
 
     def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
         """What the holder of *terms* is given; *parents* are the keys that are not its own."""
@@ -254,20 +298,3 @@ class LockManager:
         self._keeper.close()
         self._pending_releases.close()
         self._backend.close()
-
-
-def _useless(
-    claims: Sequence[Claim], refused: Claim, verdict: Refusal, woken: str | None
-) -> list[Claim]:
-    """The turns of other keys that are of no more use to the task.
-
-    One that waits keeps them: two tasks that both gave up what the other one needs would go round
-    in circles. It cannot be a deadlock, because a turn is kept only for a lower key.
-    """
-    match verdict:
-        case Park() | Drop(reason=Reason.WAITING):
-            return []
-        case End():
-            return [claim for claim in claims if claim is not refused]
-        case _:
-            return [claim for claim in claims if claim.key == woken != refused.key]

@@ -14,10 +14,9 @@ from typing import Any
 from celery.app.task import Context
 
 from celery_dlock.contention import Queueing
-from celery_dlock.core.keys import Keys
+from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Mode, Outcome, WaitMode
-from celery_dlock.locks.definition import Definition
 from celery_dlock.messages.headers import History, identity
 
 logger = logging.getLogger("celery_dlock")
@@ -28,12 +27,16 @@ def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
 
     How many may wait is said of the task's own keys, and there its message is kept while it runs.
     """
-    reads: dict[str, Any] = {"mode": Mode.SHARED, "limit": 1, "cooldown": 0}
-    reads |= {"max_waiting": 0, "drop_oldest": False, "keep": False}
+    reads: dict[str, Any] = {"max_waiting": 0, "drop_oldest": False, "keep": False}
     return (
-        *(replace(like, key=key) for key in keys.own),
-        *(replace(like, key=key, **reads) for key in keys.parents),
+        *(_held_as(access, replace(like, key=key)) for key, access in keys.access.items()),
+        *(replace(like, key=key, mode=Mode.SHARED, **reads) for key in keys.parents),
     )
+
+
+def _held_as(access: Access, claim: Claim) -> Claim:
+    cooldown = int(access.cooldown * SECOND)
+    return replace(claim, mode=access.mode, limit=access.limit, cooldown=cooldown)
 
 
 def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Claim:
@@ -55,9 +58,9 @@ def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Clai
     )
 
 
-def enqueued(definition: Definition, asks: Queueing, key: str, who: str, name: str = "") -> Claim:
+def enqueued(access: Access, asks: Queueing, key: str, who: str, name: str = "") -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
-    mode, limit = definition.mode, definition.limit
+    mode, limit = access.mode, access.limit
     nobody = Claim(key, who, nonce="", ttl=0, mode=mode, limit=limit, name=name)
     return queued(nobody, asks, WaitMode.ENQUEUE, first=True)
 

@@ -77,8 +77,9 @@ class Ordered(Outbox):
             return False
 
     def _leave(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        key = self._definition.keys(body[0], body[1]).own[0]
-        claim = enqueued(self._definition, self._asks, key, identity_in(options["headers"]))
+        keys = self._definition.keys(body[0], body[1])
+        who = identity_in(options["headers"])
+        claim = enqueued(keys.access[keys.first], self._asks, keys.first, who)
         return isinstance(self._enter(claim, body, options, time.time()), Park | Drop)
 
     def _enter(

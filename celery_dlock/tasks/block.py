@@ -16,10 +16,11 @@ from typing import Any
 
 from celery import current_app
 
+from celery_dlock.core.access import Access, Keys, Wanted, entries
 from celery_dlock.core.backoff import pauses
-from celery_dlock.core.checks import check_limit, checked_cooldown, duration
+from celery_dlock.core.checks import duration
 from celery_dlock.core.events import Contended, Subject, TimedOut
-from celery_dlock.core.keys import Keys, canonical
+from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.state import Busy, Claim, Mode, Outcome, Same, WaitMode, task_id_of
 from celery_dlock.errors import (
@@ -31,7 +32,7 @@ from celery_dlock.errors import (
 )
 from celery_dlock.locks.current import held_term, holding
 from celery_dlock.locks.hold import Hold, Strike
-from celery_dlock.locks.manager import Refused
+from celery_dlock.locks.several import Refused
 from celery_dlock.messages.claims import claims_of
 from celery_dlock.runtime import Runtime, runtime, this_process
 
@@ -40,7 +41,7 @@ PLACE_TTL = 1.0
 
 
 def lock(
-    key: str | Sequence[str],
+    key: Wanted | Sequence[Wanted],
     *,
     app: Any = None,
     ttl: float | None = None,
@@ -64,25 +65,18 @@ def lock(
     it, or stood still before the block began; :exc:`~celery_dlock.LockTimeout` when time is over;
     and :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
     """
-    own = _canonical(key)
+    own = entries(key, limit, shared=shared, cooldown=cooldown)
     if not own:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
-    check_limit(limit, shared=shared)
+    above = [parents] if isinstance(parents, str) else parents
     return locked_block(
         app or current_app,
-        Keys(own, _canonical(parents)),
+        Keys.of([(canonical(k), access) for k, access in own], map(canonical, above)),
         name="lock()",
-        mode=Mode.SHARED if shared else Mode.EXCLUSIVE,
-        limit=limit,
-        cooldown=checked_cooldown(cooldown, shared=shared),
         ttl=None if ttl is None else duration("ttl", ttl),
         max_hold=None,
         timeout=duration("timeout", timeout, zero=True),
     )
-
-
-def _canonical(keys: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted({canonical(k) for k in ([keys] if isinstance(keys, str) else keys)}))
 
 
 @contextmanager
@@ -91,9 +85,6 @@ def locked_block(
     keys: Keys,
     *,
     name: str,
-    mode: Mode,
-    limit: int,
-    cooldown: float,
     ttl: float | None,
     max_hold: float | None,
     timeout: float,
@@ -104,7 +95,7 @@ def locked_block(
     *strike* is called at once when one of them is lost, with the key and the reason.
     """
     here = runtime(app)
-    held = _held(here, keys, mode, limit)
+    held = _held(here, keys)
     who = f"{name}@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
     subject = Subject(who, name, name)
     claim = Claim(
@@ -112,9 +103,6 @@ def locked_block(
         task=f"{who}:0:0",
         nonce=uuid.uuid4().hex,
         ttl=here.lease_time(ttl),
-        mode=mode,
-        limit=limit,
-        cooldown=int(cooldown * SECOND),
         wait=WaitMode.PLACE if timeout else WaitMode.NOT,
         patience=int(PLACE_TTL * SECOND),
         lock_delay=int(here.settings.lock_delay * SECOND),
@@ -126,7 +114,7 @@ def locked_block(
     hold = Hold(here.manager, here.sinks.emit, subject, strike)
     try:
         taken = _take(here, hold, claims, max_hold, timeout) if claims else ()
-        terms = sorted((*held.values(), *taken), key=lambda term: term.key)
+        terms = sorted((*held.values(), *taken), key=lambda term: term.claim.order)
         lease = here.manager.lease(terms, keys.parents)
         with holding(lease, here.backend):
             lease.check()  # it may have stood still since it asked
@@ -140,10 +128,10 @@ def locked_block(
             raise
 
 
-def _held(here: Runtime, keys: Keys, mode: Mode, limit: int) -> dict[str, Term]:
+def _held(here: Runtime, keys: Keys) -> dict[str, Term]:
     """What the running code holds already of *keys*.
 
-    Raises :exc:`LockContended` for a key that it holds otherwise, or beside more than *limit*:
+    Raises :exc:`LockContended` for a key that it holds otherwise, or beside more than its limit:
     waiting would be waiting for itself. Alone on a parent it may do below it what it likes.
     Raises :exc:`LockLost` for a key that it has lost.
     """
@@ -152,8 +140,8 @@ def _held(here: Runtime, keys: Keys, mode: Mode, limit: int) -> dict[str, Term]:
         if term.lost:
             raise LockLost(key, term.lost)
         is_parent = key in keys.parents
-        alike = term.claim.mode is (Mode.SHARED if is_parent else mode)
-        alike = alike and term.claim.limit <= limit
+        asked = Access(Mode.SHARED) if is_parent else keys.access[key]
+        alike = term.claim.mode is asked.mode and term.claim.limit <= asked.limit
         alone = term.claim.mode is Mode.EXCLUSIVE and term.claim.limit == 1
         if not (alike or (is_parent and alone)):
             left = max(0.0, term.trusted_until - term.monotonic())

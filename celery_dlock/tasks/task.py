@@ -13,6 +13,7 @@ from celery.exceptions import Ignore
 from celery.utils.threads import LocalStack
 
 from celery_dlock.contention import Policy
+from celery_dlock.core.access import Wanted
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
@@ -75,7 +76,7 @@ class LockedTask(Task):  # type: ignore[misc]
     #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
     request_stack = LocalStack()
 
-    lock_key: ClassVar[Key | Sequence[Key] | None] = None
+    lock_key: ClassVar[Wanted | Sequence[Wanted] | None] = None
     lock_ttl: ClassVar[float | None] = None
     lock_on_contention: ClassVar[str | Policy | None] = None
     lock_limit: ClassVar[int] = 1
@@ -258,9 +259,6 @@ class LockedTask(Task):  # type: ignore[misc]
             self.app,
             definition.keys(args, kwargs),
             name=self.name,
-            mode=definition.mode,
-            limit=definition.limit,
-            cooldown=definition.cooldown,
             ttl=definition.ttl,
             max_hold=definition.max_hold,
             timeout=0,
@@ -304,7 +302,7 @@ DEFAULT_TASK = Celery.task_cls
 def locked_task(body: Body, /) -> LockedTask: ...
 @overload
 def locked_task(
-    key: Key | Sequence[Key] | None = None,
+    key: Wanted | Sequence[Wanted] | None = None,
     *,
     app: Any = None,
     ttl: float | None = None,
@@ -352,7 +350,7 @@ def _is_body(function: object) -> bool:
 
 def _make(
     body: Body,
-    key: Key | Sequence[Key] | None = None,
+    key: Wanted | Sequence[Wanted] | None = None,
     *,
     app: Any = None,
     ttl: float | None = None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from celery._state import _task_stack
@@ -106,19 +106,17 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
     """
     _require_locked(task)
     definition = task.lock_definition
-    if definition.mode is Mode.SHARED:
+    if all(access.mode is Mode.SHARED for access in definition.access):
         raise ConfigurationError(
             f"{task.name} holds a read lock: it has no fencing token, and nothing to write"
         )
     definition.refuse_injected(task.name, kwargs)
     keys = definition.keys(args, kwargs)
+    warm = {key: replace(access, cooldown=0.0) for key, access in keys.access.items()}
     with locked_block(
         task.app,
-        keys,
+        replace(keys, access=warm),
         name=task.name,
-        mode=definition.mode,
-        limit=definition.limit,
-        cooldown=0,
         ttl=definition.ttl,
         max_hold=definition.max_hold,
         timeout=0,

@@ -274,7 +274,7 @@ class Parking:
         subject = Subject(headers["id"], held.task.name, definition.label)
         history = History(who, waits=1, since=time.time(), carried=here.sinks.carry(subject))
         parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
-        claim = enqueued(definition, held.asks, key, who, held.task.name)
+        claim = enqueued(definition.access[0], held.asks, key, who, held.task.name)
         unique = _unique(self._app, headers, who, held.task.name)
         return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique)
 

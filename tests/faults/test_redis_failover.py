@@ -13,7 +13,8 @@ import redis
 from celery_dlock import BackendUnavailable, Lease, StaleFencingToken
 from celery_dlock.core.lease import Term
 from celery_dlock.core.state import Busy, Outcome
-from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.locks.several import Refused
 from celery_dlock.stores.base import Copies, LockBackend
 from celery_dlock.testing.contract.words import claim
 from tests.services.effects import Effects

@@ -14,9 +14,11 @@ from celery._state import _on_app_finalizers
 from celery_dlock import (
     ConfigurationError,
     Lease,
+    Limit,
     LockedTask,
     Replace,
     Reschedule,
+    Shared,
     locked_task,
 )
 
@@ -70,6 +72,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "one key alone",
     ),
     "readers that cool down": ({"key": "k", "cooldown": 9, "shared": True}, "when they like"),
+    "limit beside Limit": ({"key": [Limit("k", 3)], "limit": 2}, "say it of each"),
+    "shared beside Shared": ({"key": ["a", Shared("k")], "shared": True}, "say it of each"),
+    "cooldown beside Limit": ({"key": Limit("k", 3), "cooldown": 60}, "say it of each"),
+    "limit of 0 in a list": ({"key": [Limit("k", 0)]}, "limit"),
+    "cooldown of 0 in a list": ({"key": [Limit("k", 2, cooldown=0)]}, "cooldown"),
+    "one key in two ways": ({"key": [Limit("{order}", 3), "{order}"]}, "'{order}' is asked for tw"),
+    "a limit of another kind": ({"key": [Limit(7, 3)]}, "template or a callable"),  # type: ignore[arg-type]
+    "unknown parameter in a limit": ({"key": [Limit("{oder}", 3)]}, "oder"),
+    "a limit as a parent": ({"key": "k", "parents": [Limit("p", 3)]}, "template or a callable"),
     "a parent of itself": ({"key": "k", "parents": ["k"]}, "'k' is to be a key and its own parent"),
     "a parent that is its name": ({"key": None, "parents": "charge"}, "its own parent"),
     "a parent twice": ({"key": "k", "parents": ["a:{order}", "a:{order}"]}, "twice"),

@@ -12,7 +12,8 @@ from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.hold import Hold
-from celery_dlock.locks.manager import LockManager, Refused
+from celery_dlock.locks.manager import LockManager
+from celery_dlock.locks.several import Refused
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import KEEPING, KEYS, Faulty, TimeLimit, claims, taken, watched
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.keys import Key, Keys, KeyTemplate, canonical
+from celery_dlock.core.access import Access, Keys, Limit, Shared, Wanted, entries
+from celery_dlock.core.keys import Key, KeyTemplate, canonical
+from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError
 
 #: How an error says what is meant.
@@ -18,6 +20,17 @@ FIELDS = "write a parameter's name, as in {order_id}, {order.id} or {order[id]}"
 
 def template(key: Any, body: Callable[..., Any]) -> KeyTemplate:
     return KeyTemplate.compile(key, inspect.signature(body), default="shop.charge")
+
+
+READS = Access(Mode.SHARED)
+
+
+def alike(*keys: str) -> list[tuple[str, Access]]:
+    return [(key, Access()) for key in keys]
+
+
+def limits(**keys: int) -> list[tuple[str, Access]]:
+    return [(key, Access(limit=n)) for key, n in keys.items()]
 
 
 def key_of(key: Key, *args: Any, **kwargs: Any) -> str:
@@ -98,14 +111,35 @@ class TestSeveralKeys:
         several = template(["s:{target}", by_hand], by_hand)
 
         assert several.names == ("s:{target}", "by_hand")
-        assert several.labelled(("x", "b"), {}) == {"a": "by_hand", "s:b": "s:{target}"}
-
-    def test_are_taken_in_one_order_with_their_parents(self) -> None:
-        assert Keys(("b", "d"), ("a", "c")).all == ("a", "b", "c", "d")
+        assert several.rendered(("x", "b"), {}) == ("s:b", "a")
 
     def test_of_which_one_is_its_own_parent_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"^'b' is to be a key and its own parent$"):
-            Keys(("a", "b", "c"), ("c", "b"))
+            Keys.of(alike("a", "b", "c"), ("c", "b"))
+
+    def test_are_asked_for_by_name_and_then_the_limits_from_the_narrow_to_the_wide(self) -> None:
+        keys = Keys.of([*limits(wide=20, narrow=3, a=20), *alike("z", "y"), ("c", READS)])
+
+        assert keys.own == ("c", "y", "z", "narrow", "a", "wide")
+
+    def test_have_their_first_place_where_there_is_an_order(self) -> None:
+        assert Keys.of([("a", READS), *limits(b=3), *alike("c")]).first == "c"
+        assert Keys.of([("a", READS), ("b", READS)]).first == "a"
+
+    def test_that_are_asked_for_in_two_ways_are_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="'a' is asked for twice, and not in the same"):
+            Keys.of([*limits(a=3), *alike("a")])
+
+        assert Keys.of([*limits(a=3), *limits(a=3)]).own == ("a",)
+
+    def test_say_each_how_it_is_held(self) -> None:
+        several: list[Wanted] = [Limit("a", 3, cooldown=60), Shared("b"), "c"]
+
+        assert entries(several, 1, shared=False, cooldown=None) == [
+            ("a", Access(limit=3, cooldown=60.0)),
+            ("b", READS),
+            ("c", Access()),
+        ]
 
     def test_a_callable_object_is_labelled_by_its_class(self) -> None:
         assert template(functools.partial(str), lambda: None).names == ("partial",)

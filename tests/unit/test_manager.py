@@ -15,7 +15,8 @@ from celery_dlock.core.state import (
     Reason,
     WaitMode,
 )
-from celery_dlock.locks.manager import Keeping, LockManager, Refused
+from celery_dlock.locks.manager import Keeping, LockManager
+from celery_dlock.locks.several import Refused
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import (
     KEEPING,

@@ -1,0 +1,136 @@
+"""How each key of a lock is held, and in which order a task asks for its keys.
+
+First those without a limit, by name; then the limits, from the narrow one to the wide one. A task
+that has to wait for a narrow limit so takes no slot of a wide one meanwhile, and of a crowd that
+fits through the narrow one no more than fits stands before the wide one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from celery_dlock.core.checks import check_limit, checked_cooldown
+from celery_dlock.core.keys import Key
+from celery_dlock.core.state import Mode, ask_order
+from celery_dlock.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A key that *n* may hold at once, as an entry of a list of keys.
+
+    Its slot stays closed for *cooldown* seconds from the start on.
+    """
+
+    key: Key
+    n: int
+    cooldown: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A key that is held for reading, as an entry of a list of keys."""
+
+    key: Key
+
+
+#: What a lock may ask for: a key for itself alone, or one of these.
+Wanted = Key | Limit | Shared
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one key is held; its slot stays closed for *cooldown* seconds from the start on."""
+
+    mode: Mode = Mode.EXCLUSIVE
+    limit: int = 1
+    cooldown: float = 0.0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else has the key meanwhile."""
+        return self.mode is Mode.EXCLUSIVE and self.limit == 1
+
+    @classmethod
+    def of(cls, limit: int = 1, *, shared: bool = False, cooldown: float | None = None) -> Self:
+        """Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant."""
+        check_limit(limit, shared=shared)
+        mode = Mode.SHARED if shared else Mode.EXCLUSIVE
+        return cls(mode, limit, checked_cooldown(cooldown, shared=shared))
+
+
+def entries(
+    wanted: Wanted | Sequence[Wanted], limit: int, *, shared: bool, cooldown: float | None
+) -> list[tuple[Key, Access]]:
+    """Each key with how it is held: as its entry says, or as the options say of all.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` where both say it.
+    """
+    alone = isinstance(wanted, str) or not isinstance(wanted, Sequence)
+    several: Sequence[Wanted] = (wanted,) if alone else wanted  # type: ignore[assignment]
+    alike = Access.of(limit, shared=shared, cooldown=cooldown)
+    if alike != Access() and any(isinstance(each, Limit | Shared) for each in several):
+        raise ConfigurationError(
+            "limit=, shared= and cooldown= are said of all keys: beside Limit and Shared say it of "
+            "each, as in Limit('imports', 20, cooldown=60)"
+        )
+    return [_entry(each, alike) for each in several]
+
+
+def _entry(wanted: Wanted, alike: Access) -> tuple[Key, Access]:
+    match wanted:
+        case Limit():
+            return wanted.key, Access.of(wanted.n, cooldown=wanted.cooldown)
+        case Shared():
+            return wanted.key, Access.of(shared=True)
+        case _:
+            return wanted, alike
+
+
+def check_alike(asked: Iterable[tuple[object, Access]]) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if one is *asked* for in two ways."""
+    first: dict[object, Access] = {}
+    for key, access in asked:
+        if first.setdefault(key, access) != access:
+            name = getattr(key, "label", key)
+            raise ConfigurationError(f"{name!r} is asked for twice, and not in the same way")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What one call locks: its own keys in the order in which it asks for them, each with how it is
+    held; and their *parents*, which it only holds for reading.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for a key that is both.
+    """
+
+    access: Mapping[str, Access]
+    parents: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, asked: Sequence[tuple[str, Access]], parents: Iterable[str] = ()) -> Self:
+        """Each key once. Raises as the class does, and for one that is asked for in two ways."""
+        check_alike(asked)
+        ordered = sorted(asked, key=lambda each: ask_order(each[0], each[1].limit))
+        return cls(dict(ordered), tuple(sorted(set(parents))))
+
+    def __post_init__(self) -> None:
+        both = self.access.keys() & self.parents
+        if both:
+            raise ConfigurationError(f"{min(both)!r} is to be a key and its own parent")
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        return tuple(self.access)
+
+    @property
+    def first(self) -> str:
+        """The key at which a message waits before it has asked: readers wait in no order."""
+        writes = (key for key, access in self.access.items() if access.mode is Mode.EXCLUSIVE)
+        return next(writes, self.own[0])
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.own, *self.parents)
