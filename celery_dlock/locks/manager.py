@@ -33,7 +33,7 @@ from celery_dlock.core.state import (
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.keeper import Keeper, OnLost
 from celery_dlock.locks.pending_releases import PendingReleases
-from celery_dlock.locks.several import Refused, given_back, turn_at_a_limit
+from celery_dlock.locks.several import Refused, given_back, kept_by, reserved, turn_at_a_limit
 from celery_dlock.stores.base import Trait
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ class LockManager:
                     refused = Refused(claim, verdict)
                     if turn is not None:
                         refused = self._stand_back(claims, refused, turn)
-                    taken = [term.claim for term in terms]
-                    self.take_back(given_back(claims, taken, refused, woken))
+                    self._leave_others(claims, [term.claim for term in terms], refused, woken)
                     return refused
                 token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
@@ -139,7 +138,7 @@ class LockManager:
         if turn is not None and claim.order < turn.order:
             looks = replace(claim, wait=WaitMode.LOOK)
             verdict = self._told(self._backend.enter(looks, message))
-            if not isinstance(verdict, Busy):
+            if not isinstance(verdict, Busy | Same):
                 return verdict
         return self._told(self._backend.enter(claim, message))
 
@@ -147,14 +146,13 @@ class LockManager:
         """The task has a *turn*, and must wait for an earlier key: what comes of it.
 
         Whoever waits for an earlier key keeps nothing of the limits behind it, or two tasks might
-        wait for each other. An earlier delivery that has just left its message where the *turn* is
-        is about to leave the earlier key: then the turn stays, and is woken once more.
+        wait for each other. But if an earlier delivery of this task has that key, which has just
+        left its message where the *turn* is and is about to leave, then the turn stays.
         """
-        claim, verdict = refused.claim, refused.verdict
-        waits = isinstance(verdict, Park | Drop) and verdict in (Park(), Drop(Reason.WAITING))
-        if claim.order >= turn.order or not (waits or isinstance(verdict, Same)):
+        claim = refused.claim
+        if claim.order >= turn.order or refused.verdict not in (Park(), Drop(Reason.WAITING)):
             return refused
-        if verdict != Park() and self._has(claim):
+        if self._has(claim):
             return Refused(turn, Drop(Reason.WAITING))
         for later in reversed(claims):
             if later.limit > 1 and claim.order < later.order <= turn.order:
@@ -164,9 +162,24 @@ class LockManager:
         return refused
 
     def _has(self, claim: Claim) -> bool:
-        """Whether another delivery of the task has that key."""
-        holders = self._backend.peek(claim.key).holders
-        return any(holder.task == claim.task for holder in holders)
+        """Whether another delivery of the task has that key, or was just woken there."""
+        state = self._backend.peek(claim.key)
+        return claim.task in {each.task for each in (*state.holders, *state.grants)}
+
+    def _leave_others(
+        self, claims: Sequence[Claim], taken: Sequence[Claim], refused: Refused, woken: str | None
+    ) -> None:
+        """Of the keys that were *taken*, and of the turns at others, nothing stays but what waits.
+
+        A task that waits for *refused* may keep some for itself. Should another delivery of it wait
+        there, that one is woken; only of a message that the store keeps nobody could tell whose.
+        """
+        kept = [reserved(claim) for claim in kept_by(taken, refused)]
+        keys = {claim.key for claim in kept}
+        useless = given_back(claims, taken, refused, woken)
+        self.take_back([claim for claim in useless if claim.key not in keys])
+        for claim in kept:
+            self.take_back([claim], Outcome.OVER if claim.keep else Outcome.REPEAT)
 
     def _give_turn_back(self, claim: Claim, *, keeps_rank: bool) -> End | None:
         """By taking the turn, if there is one; nothing that waits goes with it.

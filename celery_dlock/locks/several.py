@@ -51,6 +51,21 @@ def turn_at_a_limit(claims: Sequence[Claim], woken: str | None) -> Claim | None:
     return next((claim for claim in at_limits if claim.key == woken), None)
 
 
+def kept_by(taken: Sequence[Claim], refused: Refused) -> list[Claim]:
+    """Those of the keys that were *taken* that a task keeps for itself."""
+    waits = refused.verdict in (Park(), Drop(Reason.WAITING))
+    if not waits or refused.claim.limit == 1:
+        return []
+    return [claim for claim in taken if claim.mode is Mode.EXCLUSIVE]
+
+
+def reserved(claim: Claim) -> Claim:
+    """Leaves its turn to its own task, which comes again, and asks for nothing more."""
+    return replace(
+        claim, wait=WaitMode.NOT, successor=claim.task, patience=RESERVED_FOR, begun=False
+    )
+
+
 def given_back(
     claims: Sequence[Claim], taken: Sequence[Claim], refused: Refused, woken: str | None
 ) -> list[Claim]:
@@ -60,16 +75,9 @@ def given_back(
     """
     match refused.verdict:
         case Park() | Drop(reason=Reason.WAITING):
-            return [_kept(c) if refused.claim.limit > 1 else c for c in taken]
+            return list(taken)
         case End():
             return [claim for claim in claims if claim is not refused.claim]
         case _:
             last = next((c.order for c in claims if c.key == woken), refused.claim.order)
             return [*taken, *(c for c in claims if refused.claim.order < c.order <= last)]
-
-
-def _kept(claim: Claim) -> Claim:
-    """Leaves its turn to its own task, which comes again."""
-    if claim.mode is Mode.SHARED:
-        return claim
-    return replace(claim, successor=claim.task, patience=RESERVED_FOR, begun=False)

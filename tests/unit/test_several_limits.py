@@ -1,0 +1,107 @@
+"""Several limits at once: who waits where, what is fair, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_dlock.core.access import Keys
+from tests.services.crowd import Crowd, Trouble, keys
+
+Gather = Callable[..., Crowd]
+
+ALL, EACH = 20, 3
+
+
+@pytest.fixture
+def gather() -> Iterator[Gather]:
+    crowds: list[Crowd] = []
+
+    def gather(tasks: dict[str, Keys], **options: Any) -> Crowd:
+        crowds.append(Crowd(tasks, **options))
+        return crowds[-1]
+
+    yield gather
+    for crowd in crowds:
+        crowd.close()
+
+
+def imports(tenant: str, count: int) -> dict[str, Keys]:
+    """So many messages of one tenant."""
+    asked = keys(**{f"tenant:{tenant}": EACH, "import": ALL})
+    return {f"{tenant}-{number}:0:0": asked for number in range(count)}
+
+
+def test_a_crowd_of_one_tenant_does_not_hold_up_another(gather: Gather) -> None:
+    crowd = gather({**imports("a", 1000), **imports("b", 50)}, workers=30)
+    left = 0
+    for _ in crowd.play():
+        of_b = sum(task.startswith("b") for task in crowd.done)
+        if of_b == 50:
+            left = 1050 - len(crowd.done)
+            break
+    assert left >= 900
+
+
+def test_no_slot_is_idle_while_somebody_could_use_it(gather: Gather) -> None:
+    tenants = "abcdefghij"
+    crowd = gather({t: k for name in tenants for t, k in imports(name, 20).items()}, workers=40, slow_bodies=True)
+    idle = quiet_moments = 0
+    for quiet in crowd.play():
+        if quiet:
+            quiet_moments += 1
+            idle += any(crowd.could_run(task) for task in crowd.waiting())
+    assert len(crowd.done) == 200
+    assert (idle, quiet_moments > 100) == (0, True)
+
+
+def test_a_task_is_published_once_more_for_each_further_key_at_most(gather: Gather) -> None:
+    asked = {f"t{n}:0:0": keys(**{f"o{n % 9}": 1, f"t{n % 4}": 3, "all": 5}) for n in range(200)}
+    crowd = gather(asked, workers=12)
+    for _ in crowd.play():
+        pass
+    assert len(crowd.done) == 200
+    assert max(crowd.wakes.values()) <= 3
+
+
+def test_the_written_order_says_nothing(gather: Gather) -> None:
+    one, other = keys(a=2, b=2, c=1, d=1), keys(d=1, c=1, b=2, a=2)
+    crowd = gather({f"t{n}:0:0": (one, other)[n % 2] for n in range(60)})
+    for _ in crowd.play():
+        pass
+    assert len(crowd.done) == 60
+    assert crowd.clock.now == Crowd({}).clock.now + 1_000_000, "nobody has waited for anything late"
+
+
+def random_tasks(seed: int, count: int = 40) -> dict[str, Keys]:
+    rng = random.Random(seed)
+    limits = {"narrow": 2, "middle": 3, "wide": 5}
+
+    def asked() -> Keys:
+        some = {key: n for key, n in limits.items() if rng.random() < 0.6}
+        for key in ("a", "m", "z"):
+            if rng.random() < 0.4:
+                some[key] = rng.choice((0, 1))
+        parents = ["p"] if rng.random() < 0.3 else []
+        if not some or (not parents and rng.random() < 0.1):
+            some["p"] = 1
+        return keys(parents=[] if "p" in some else parents, **some)
+
+    return {f"t{n}:0:0": asked() for n in range(count)}
+
+
+TROUBLE = Trouble(killed=0.01, answer_lost=0.01, delivered_twice=0.05, wake_lost=0.02, idle=0.2)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_goes_wrong_all_run_and_no_limit_is_exceeded(gather: Gather, seed: int) -> None:
+    tasks = random_tasks(seed)
+    kept = list(tasks)[:: seed % 3 + 1] if seed % 3 else []
+    crowd = gather(tasks, seed=seed, trouble=TROUBLE if seed % 4 else None, keep=kept)
+    for _ in crowd.play():
+        pass
+    assert set(crowd.done) == set(tasks)
+    assert crowd.left() == []
