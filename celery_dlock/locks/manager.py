@@ -33,7 +33,13 @@ from celery_dlock.core.state import (
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
 from celery_dlock.locks.keeper import Keeper, OnLost
 from celery_dlock.locks.pending_releases import PendingReleases
-from celery_dlock.locks.several import Refused, given_back, kept_by, reserved, turn_at_a_limit
+from celery_dlock.locks.several import (
+    Refused,
+    given_back,
+    kept_for_itself,
+    turn_at_a_limit,
+    waits_for_a_limit,
+)
 from celery_dlock.stores.base import Trait
 
 if TYPE_CHECKING:
@@ -146,13 +152,14 @@ class LockManager:
         """The task has a *turn*, and must wait for an earlier key: what comes of it.
 
         Whoever waits for an earlier key keeps nothing of the limits behind it, or two tasks might
-        wait for each other. But if an earlier delivery of this task has that key, which has just
-        left its message where the *turn* is and is about to leave, then the turn stays.
+        wait for each other. But the message goes with the turn, so it must be certain to wait at
+        that key: not if another delivery of the task has it, which may be the one that has left the
+        message where the *turn* is and is about to leave.
         """
         claim = refused.claim
         if claim.order >= turn.order or refused.verdict not in (Park(), Drop(Reason.WAITING)):
             return refused
-        if self._has(claim):
+        if not self._waits_alone(claim):
             return Refused(turn, Drop(Reason.WAITING))
         for later in reversed(claims):
             if later.limit > 1 and claim.order < later.order <= turn.order:
@@ -161,24 +168,26 @@ class LockManager:
                     return Refused(later, ends)
         return refused
 
-    def _has(self, claim: Claim) -> bool:
-        """Whether another delivery of the task has that key, or was just woken there."""
-        state = self._backend.peek(claim.key)
-        return claim.task in {each.task for each in (*state.holders, *state.grants)}
+    def _waits_alone(self, claim: Claim) -> bool:
+        """Whether the store has the task's message there, and no delivery of it is at that key."""
+        (state,) = self._backend.look([claim.key])
+        here = {holder.task for holder in state.holders} | {turn.task for turn in state.grants}
+        if claim.task in here:
+            return False
+        return self._backend.message(claim.key, claim.task) is not None
 
     def _leave_others(
         self, claims: Sequence[Claim], taken: Sequence[Claim], refused: Refused, woken: str | None
     ) -> None:
-        """Of the keys that were *taken*, and of the turns at others, nothing stays but what waits.
+        """Give back the keys that were *taken*, and turns at others that are of no use.
 
-        A task that waits for *refused* may keep some for itself. Should another delivery of it wait
-        there, that one is woken; only of a message that the store keeps nobody could tell whose.
+        Before a limit for which the task waits, another delivery of it may wait behind this one:
+        that must stay, and is woken. Of a message that the store keeps nobody could tell whose.
         """
-        kept = [reserved(claim) for claim in kept_by(taken, refused)]
-        keys = {claim.key for claim in kept}
-        useless = given_back(claims, taken, refused, woken)
-        self.take_back([claim for claim in useless if claim.key not in keys])
-        for claim in kept:
+        if not waits_for_a_limit(refused):
+            self.take_back(given_back(claims, taken, refused, woken))
+            return
+        for claim in map(kept_for_itself, taken):
             self.take_back([claim], Outcome.OVER if claim.keep else Outcome.REPEAT)
 
     def _give_turn_back(self, claim: Claim, *, keeps_rank: bool) -> End | None:

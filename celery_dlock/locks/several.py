@@ -51,19 +51,20 @@ def turn_at_a_limit(claims: Sequence[Claim], woken: str | None) -> Claim | None:
     return next((claim for claim in at_limits if claim.key == woken), None)
 
 
-def kept_by(taken: Sequence[Claim], refused: Refused) -> list[Claim]:
-    """Those of the keys that were *taken* that a task keeps for itself."""
-    waits = refused.verdict in (Park(), Drop(Reason.WAITING))
-    if not waits or refused.claim.limit == 1:
-        return []
-    return [claim for claim in taken if claim.mode is Mode.EXCLUSIVE]
+def waits_for_a_limit(refused: Refused) -> bool:
+    """Whether the task waits in the store for a key with a limit."""
+    return refused.claim.limit > 1 and refused.verdict in (Park(), Drop(Reason.WAITING))
 
 
-def reserved(claim: Claim) -> Claim:
-    """Leaves its turn to its own task, which comes again, and asks for nothing more."""
-    return replace(
-        claim, wait=WaitMode.NOT, successor=claim.task, patience=RESERVED_FOR, begun=False
-    )
+def kept_for_itself(claim: Claim) -> Claim:
+    """Leaves its turn to its own task, which comes again; a reader just leaves.
+
+    It asks for nothing more.
+    """
+    left = replace(claim, wait=WaitMode.NOT, begun=False)
+    if claim.mode is Mode.SHARED:
+        return left
+    return replace(left, successor=claim.task, patience=RESERVED_FOR)
 
 
 def given_back(

@@ -1,9 +1,9 @@
-"""Many tasks that want several keys, over one store in memory: a broker, workers and a clock in play.
+"""Many tasks that want several keys, over one store in memory: broker, workers and clock in play.
 
-Every worker is a real :class:`~celery_dlock.locks.manager.LockManager`. Only one of them goes on at a
-time, from one request to the store to the next, and which one a seed decides: so whatever happens
-can happen again. What goes wrong is decided there too: a worker is killed before or after a request,
-an answer is lost, a message is delivered twice, or gets lost when it was woken.
+Every worker is a real :class:`~celery_dlock.locks.manager.LockManager`. Only one of them goes on at
+a time, from one request to the store to the next, and a seed decides which: so whatever happens can
+happen again. It decides what goes wrong, too: a worker is killed before or after a request, an
+answer is lost, a message is delivered twice, or gets lost when it was woken; a task is revoked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,18 @@ from typing import Any
 
 from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.lease import SECOND, Lease
-from celery_dlock.core.state import Claim, Drop, End, Mode, Outcome, Park, WaitMode
+from celery_dlock.core.state import (
+    Claim,
+    Drop,
+    End,
+    Mode,
+    Outcome,
+    Park,
+    WaitMode,
+    task_id_of,
+)
 from celery_dlock.core.turns import expire
+from celery_dlock.delivery.plan import owed
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.manager import Keeping, LockManager
 from celery_dlock.messages.claims import claims_of
@@ -44,6 +54,7 @@ class Trouble:
     answer_lost: float = 0.0
     delivered_twice: float = 0.0
     wake_lost: float = 0.0
+    revoked: float = 0.0
     #: That nothing happens for two hours, where only something that is late is waited for.
     idle: float = 0.0
 
@@ -82,8 +93,11 @@ class Worker:
     def leave(self, *asked: Any) -> Any:
         return self._request(self.crowd.store.leave, *asked)
 
-    def peek(self, key: str) -> Any:
-        return self._request(self.crowd.store.peek, key)
+    def look(self, *asked: Any) -> Any:
+        return self._request(self.crowd.store.look, *asked)
+
+    def message(self, *asked: Any) -> Any:
+        return self._request(self.crowd.store.message, *asked)
 
     def _request(self, operation: Any, *asked: Any) -> Any:
         self.pause()
@@ -162,6 +176,7 @@ class Crowd:
         self.workers = [Worker(self) for _ in range(workers)]
         self.running: list[str] = []
         self.done: list[str] = []
+        self.revoked: set[str] = set()
         self.wakes: Counter[str] = Counter()
         self.killed = 0
         self.failed: BaseException | None = None
@@ -199,7 +214,8 @@ class Crowd:
             with suppress(BackendUnavailable):
                 manager.release(answer, Outcome.DONE)
         elif isinstance(answer.verdict, End):
-            raise AssertionError(f"{task} was told to end")
+            self.revoked.add(task)
+            manager.take_back(owed(answer, claims, eager=False), Outcome.DONE)
         elif not isinstance(answer.verdict, Park | Drop):
             self.broker.append(Delivery(task))
         while worker.unheard and not worker.dead:
@@ -258,6 +274,7 @@ class Crowd:
                 if self.happens(self.trouble.delivered_twice):
                     self.broker.append(Delivery(delivery.task, delivery.woken))
                 free[0].begin(delivery)
+                self._perhaps_revoke()
             busy = [w for w in self.workers if w.busy]
             if busy:
                 at_once = [w for w in busy if not w.in_body]
@@ -267,6 +284,12 @@ class Crowd:
                 break
         if self.failed is not None:
             raise self.failed
+
+    def _perhaps_revoke(self) -> None:
+        if self.happens(self.trouble.revoked):
+            task = self.random.choice(list(self.tasks))
+            for key, _ in self.store.parked([task_id_of(task)]):
+                self.publish(self.store.cancel(key, task).wakes)
 
     def _time_passes(self) -> bool:
         swept = self.store.sweep()
@@ -278,9 +301,9 @@ class Crowd:
         self.clock.advance(swept.next_in + (7_200 if self.happens(self.trouble.idle) else 0.001))
         return True
 
-    def left(self) -> list[str]:
-        """Keys of which somebody still has something when all that can expire has."""
-        self.clock.advance(7_200)
+    def left(self, after: float = 0) -> list[str]:
+        """Keys of which somebody still has something in so many seconds."""
+        self.clock.advance(after)
         keys = {key for task in self.tasks.values() for key in task.all}
         states = {key: expire(self.store.peek(key), self.clock.now) for key in keys}
         return [k for k, s in states.items() if s.holders or s.grants or s.waiting]
@@ -291,8 +314,8 @@ class Crowd:
             worker.manager._keeper.close()
 
 
-def keys(*, parents: Sequence[str] = (), **wanted: int) -> Keys:
-    """``keys(order=1, tenant=3, catalog=0)``: how many may hold each, 0 for a reader."""
+def keys(wanted: Mapping[str, int], parents: Sequence[str] = ()) -> Keys:
+    """``keys({"order": 1, "tenant": 3, "catalog": 0})``: how many may hold each, 0 for readers."""
     one = partial(Access, Mode.EXCLUSIVE)
     asked = [(k, one(n) if n else Access(Mode.SHARED)) for k, n in wanted.items()]
     return Keys.of(asked, parents)

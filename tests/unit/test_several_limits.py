@@ -31,7 +31,7 @@ def gather() -> Iterator[Gather]:
 
 def imports(tenant: str, count: int) -> dict[str, Keys]:
     """So many messages of one tenant."""
-    asked = keys(**{f"tenant:{tenant}": EACH, "import": ALL})
+    asked = keys({f"tenant:{tenant}": EACH, "import": ALL})
     return {f"{tenant}-{number}:0:0": asked for number in range(count)}
 
 
@@ -48,7 +48,11 @@ def test_a_crowd_of_one_tenant_does_not_hold_up_another(gather: Gather) -> None:
 
 def test_no_slot_is_idle_while_somebody_could_use_it(gather: Gather) -> None:
     tenants = "abcdefghij"
-    crowd = gather({t: k for name in tenants for t, k in imports(name, 20).items()}, workers=40, slow_bodies=True)
+    crowd = gather(
+        {t: k for name in tenants for t, k in imports(name, 20).items()},
+        workers=40,
+        slow_bodies=True,
+    )
     idle = quiet_moments = 0
     for quiet in crowd.play():
         if quiet:
@@ -59,8 +63,8 @@ def test_no_slot_is_idle_while_somebody_could_use_it(gather: Gather) -> None:
 
 
 def test_a_task_is_published_once_more_for_each_further_key_at_most(gather: Gather) -> None:
-    asked = {f"t{n}:0:0": keys(**{f"o{n % 9}": 1, f"t{n % 4}": 3, "all": 5}) for n in range(200)}
-    crowd = gather(asked, workers=12)
+    wanted = [{f"order:{n % 9}": 1, f"tenant:{n % 4}": 3, "all": 5} for n in range(200)]
+    crowd = gather({f"t{n}:0:0": keys(each) for n, each in enumerate(wanted)}, workers=12)
     for _ in crowd.play():
         pass
     assert len(crowd.done) == 200
@@ -68,7 +72,8 @@ def test_a_task_is_published_once_more_for_each_further_key_at_most(gather: Gath
 
 
 def test_the_written_order_says_nothing(gather: Gather) -> None:
-    one, other = keys(a=2, b=2, c=1, d=1), keys(d=1, c=1, b=2, a=2)
+    wanted = {"a": 2, "b": 2, "c": 1, "d": 1}
+    one, other = keys(wanted), keys(dict(reversed(wanted.items())))
     crowd = gather({f"t{n}:0:0": (one, other)[n % 2] for n in range(60)})
     for _ in crowd.play():
         pass
@@ -88,7 +93,7 @@ def random_tasks(seed: int, count: int = 40) -> dict[str, Keys]:
         parents = ["p"] if rng.random() < 0.3 else []
         if not some or (not parents and rng.random() < 0.1):
             some["p"] = 1
-        return keys(parents=[] if "p" in some else parents, **some)
+        return keys(some, [] if "p" in some else parents)
 
     return {f"t{n}:0:0": asked() for n in range(count)}
 
@@ -99,9 +104,19 @@ TROUBLE = Trouble(killed=0.01, answer_lost=0.01, delivered_twice=0.05, wake_lost
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_goes_wrong_all_run_and_no_limit_is_exceeded(gather: Gather, seed: int) -> None:
     tasks = random_tasks(seed)
-    kept = list(tasks)[:: seed % 3 + 1] if seed % 3 else []
-    crowd = gather(tasks, seed=seed, trouble=TROUBLE if seed % 4 else None, keep=kept)
+    crowd = gather(tasks, seed=seed, trouble=TROUBLE, keep=list(tasks)[:: seed % 3 + 1])
     for _ in crowd.play():
         pass
     assert set(crowd.done) == set(tasks)
+    assert crowd.left(after=7_200) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_revoked_while_it_waits_keeps_nothing(gather: Gather, seed: int) -> None:
+    tasks = random_tasks(seed)
+    crowd = gather(tasks, seed=seed, trouble=Trouble(revoked=0.2, delivered_twice=0.05))
+    for _ in crowd.play():
+        pass
+    assert crowd.revoked
+    assert crowd.revoked | set(crowd.done) == set(tasks)
     assert crowd.left() == []
