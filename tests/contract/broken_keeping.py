@@ -198,6 +198,21 @@ class ReservesNothing(Broken):
         return replace(claim, successor="")
 
 
+class ReservesNothingForTheTaskItself(Broken):
+    noticed_by = "test_a_task_may_leave_its_turn_to_itself"
+
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, successor="") if claim.successor == claim.task else claim
+
+
+class ForgetsWhoWaitsBehindOneThatReserves(Broken):
+    noticed_by = "test_a_delivery_that_waits_behind_one_that_does_so_is_woken"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        forgets = claim.successor == claim.task
+        return super().leave(claim, Outcome.OVER if forgets else outcome, message)
+
+
 class ReservesForEver(Broken):
     noticed_by = "test_a_reservation_expires_and_a_sweep_wakes_the_next"
 

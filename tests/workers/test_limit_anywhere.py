@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock import FullJitter, LockedTask, Policy, Queue, Reschedule, StaleFencingToken, lock
+from celery_dlock import (
+    FullJitter,
+    Limit,
+    LockedTask,
+    Policy,
+    Queue,
+    Reschedule,
+    StaleFencingToken,
+    lock,
+)
 from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking, unique
 from celery_dlock.locks import hold
 from celery_dlock.locks import unique as claims
@@ -23,6 +32,7 @@ from tests.services.instants import struck
 FILES = {m.__file__ for m in (carry_out, execution, hold, leaving, plan, publish, taking)}
 UNIQUE = FILES | {unique.__file__, claims.__file__}
 KEYS = ["a", "b"]
+LIMITS = [Limit("a", 2), Limit("b", 3)]
 
 pytestmark = pytest.mark.slow
 
@@ -53,13 +63,13 @@ def runs(desk: Desk, send: Send, deliver: Deliver) -> None:
 
 @contextmanager
 def opened(
-    policy: Policy, *, loses: bool, **options: Any
+    policy: Policy, *, loses: bool, key: Any = KEYS, **options: Any
 ) -> Iterator[tuple[Desk, Ran, LockedTask]]:
     """A desk with a task that, if it *loses* its lock, does so in its first run."""
     with open_desk() as desk:
         ran: Ran = []
 
-        @desk.locked(KEYS, name="charge", on_contention=policy, acks_late=True, **options)
+        @desk.locked(key, name="charge", on_contention=policy, acks_late=True, **options)
         def charge() -> None:
             ran.append(1)
             if loses and len(ran) == 1:
@@ -69,27 +79,32 @@ def opened(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "policy", "loses"),
+    ("scenario", "policy", "loses", "key"),
     [
-        (is_refused, Queue(), False),
-        (is_refused, Reschedule(backoff=FullJitter(base=0.01, cap=0.01)), False),
-        (is_woken, Queue(), False),
-        (runs, Queue(), True),
+        (is_refused, Queue(), False, KEYS),
+        (is_refused, Reschedule(backoff=FullJitter(base=0.01, cap=0.01)), False, KEYS),
+        (is_woken, Queue(), False, KEYS),
+        (runs, Queue(), True, KEYS),
+        (is_refused, Queue(), False, LIMITS),
+        (is_woken, Queue(), False, LIMITS),
     ],
-    ids=["it is parked", "it is rescheduled", "it was woken", "it is put back"],
+    ids=[
+        *("it is parked", "it is rescheduled", "it was woken", "it is put back"),
+        *("it is parked at a limit", "it was woken at a limit"),
+    ],
 )
 def test_at_whatever_instant_the_limit_strikes_a_failure_is_final(
-    scenario: Scenario, policy: Policy, loses: bool
+    scenario: Scenario, policy: Policy, loses: bool, key: Any
 ) -> None:
     instants = 0
-    while _struck_at(instants + 1, scenario, policy, loses=loses):
+    while _struck_at(instants + 1, scenario, policy, loses=loses, key=key):
         instants += 1
     assert instants > 50
 
 
-def _struck_at(number: int, scenario: Scenario, policy: Policy, *, loses: bool) -> bool:
+def _struck_at(number: int, scenario: Scenario, policy: Policy, *, loses: bool, key: Any) -> bool:
     """Whether the delivery has a *number*-th instant; it was struck there, and all is well."""
-    with opened(policy, loses=loses) as (desk, ran, charge):
+    with opened(policy, loses=loses, key=key) as (desk, ran, charge):
         strikes: list[bool] = []
         results: list[Any] = []
 

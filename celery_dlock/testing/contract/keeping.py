@@ -336,6 +336,28 @@ class Reserving(StoreUnderTest):
         running(backend.enter(RETRY, b"retry"))
         assert woken(backend.leave(RETRY, Outcome.DONE)) == ["b"]
 
+    def test_a_task_may_leave_its_turn_to_itself(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("a")))
+        park(backend, "b")
+
+        left = backend.leave(claim("a", successor="a"), Outcome.REPEAT).verdict
+
+        assert left == Left(carried=False)
+        assert backend.enter(claim("c")).verdict == Busy(None, 0, 1)
+        running(backend.enter(claim("a", "2", wait=QUEUE), b"again"))
+
+    def test_a_delivery_that_waits_behind_one_that_does_so_is_woken(
+        self, backend: LockBackend
+    ) -> None:
+        running(backend.enter(claim("a")))
+        park(backend, "b")
+        assert backend.enter(claim("a", "2", wait=QUEUE), b"second").verdict == Park()
+
+        reply = backend.leave(claim("a", successor="a"), Outcome.REPEAT)
+
+        assert reply.wakes == (Wake("key", "a", b"second"),)
+        running(backend.enter(claim("a", "3", wait=QUEUE), b"second"))
+
     def test_a_retry_that_was_faster_is_woken_from_the_end_of_a_long_queue(
         self, backend: LockBackend
     ) -> None:
