@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 AT_THE_DESK = (
     *("ordered", "ordered_canvas", "ordered_refused", "revoking", "retries_reserved"),
     *("queue_several_keys", "keeping", "dead", "parked_state", "giving_up"),
+    "several_limits",
 )
 
 

@@ -27,6 +27,7 @@ from tests.services.audits import register_audit
 from tests.services.debounced import register_debounced
 from tests.services.every_policy import register_every_policy
 from tests.services.lab import Journal, hold_at
+from tests.services.limited import register_limited
 from tests.services.losing import register_losing
 from tests.services.members import register_members
 from tests.services.once import register_once
@@ -92,6 +93,7 @@ def register(
     register_charging(app, folder, {**options, **task})
     register_third_time(app, folder, {**options, **task})
     register_once(app, folder, {**options, **task})
+    register_limited(app, folder, {**options, **task})
     register_every_policy(app, folder)
     register_debounced(app, folder, {**options, **task})
     if options["lock_ttl"] is not None:  # theirs is of their own

@@ -1,0 +1,71 @@
+"""Two limits at once with real workers, and one of them dies where a task comes to wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from celery_dlock.core.state import KeyState
+from celery_dlock.runtime import runtime
+from tests.faults.conftest import MakeLab
+from tests.services import faults
+from tests.services.lab import Lab
+from tests.services.limited import ALL, EACH
+from tests.services.redelivery import deliver_again
+from tests.services.until import until
+
+pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
+
+LEAVE_OTHERS = "celery_dlock.locks.manager:LockManager._leave_others"
+
+
+def at(lab: Lab, key: str) -> KeyState:
+    return runtime(lab.app).backend.peek(key)
+
+
+def never_too_many(lab: Lab) -> None:
+    running: Counter[str] = Counter()
+    for entry in lab.journal.read():
+        if entry["what"] in ("start", "end"):
+            running[entry["tenant"]] += 1 if entry["what"] == "start" else -1
+            assert max(running.values()) <= EACH
+            assert sum(running.values()) <= ALL
+
+
+def test_over_redis_a_crowd_of_one_tenant_leaves_the_rest_to_another(make_lab: MakeLab) -> None:
+    lab = make_lab(lock={"policy": "queue"})
+    load: Any = lab.app.tasks["load"]
+    with lab.worker("prefork", concurrency=4):
+        # Given many of one tenant, of which as many run as may
+        crowd = [load.delay("a", number, hold="a") for number in range(12)]
+        lab.journal.wait_for("start", EACH, tenant="a")
+        # When some of another come, they run meanwhile
+        assert [load.delay("b", n).get(timeout=60) for n in range(4)] == list(range(4))
+        lab.go("a")
+        assert [each.get(timeout=60) for each in crowd] == list(range(12))
+    never_too_many(lab)
+    assert len(lab.journal.read("start")) == 16
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_worker_that_parks_at_a_limit_is_killed_around_leaving_the_narrower_one(
+    make_lab: MakeLab, when: str
+) -> None:
+    lab = make_lab(lock={"policy": "queue"})
+    load: Any = lab.app.tasks["load"]
+    with lab.worker("prefork", concurrency=ALL):
+        first = [load.delay(tenant, 0, hold="first") for tenant in "xyz"]
+        lab.journal.wait_for("start", ALL)
+        with lab.worker("prefork", 1, faults=[faults.kill(when, LEAVE_OTHERS)]) as parker:
+            last = load.delay("a", 1)
+            assert parker.process is not None
+            parker.process.wait(60)
+        assert at(lab, "all").parked == 1
+        deliver_again(lab.app)
+        lab.go("first")
+        assert last.get(timeout=60) == 1
+        assert [each.get(timeout=60) for each in first] == [0, 0, 0]
+        until("nobody has the narrow one", lambda: at(lab, "tenant:a") == KeyState())
+    never_too_many(lab)
