@@ -78,7 +78,8 @@ class Execution:
         subject = Subject(request.id, task.name, definition.label, history.carried)
         after_loss = _tells_of_loss(task, request.id, args, kwargs)
         hold = Hold(here.manager, here.sinks.emit, subject, after_loss=after_loss)
-        hold.owe(_turn(history, delivery["nonce"], here.done_ttl(queues=True)))
+        keys = definition.keys(args, kwargs)
+        hold.owe(_turns(history, keys, delivery["nonce"], here.done_ttl(queues=True)))
         execution = cls(
             task=task,
             request=request,
@@ -86,7 +87,7 @@ class Execution:
             kwargs=kwargs,
             runtime=here,
             history=history,
-            keys=definition.keys(args, kwargs),
+            keys=keys,
             policy=policy,
             subject=subject,
             delivery=delivery,
@@ -231,11 +232,15 @@ def _tells_of_loss(
     return tell
 
 
-def _turn(history: History, nonce: str, done_ttl: int) -> tuple[Claim, ...]:
-    """What it has before it asks for anything: the turn for which it was woken, if it was."""
+def _turns(history: History, keys: Keys, nonce: str, done_ttl: int) -> tuple[Claim, ...]:
+    """What it may have before it asks for anything, if it was woken.
+
+    The turn for which it was, and those that were reserved for it while it waited there.
+    """
     if history.key is None:
         return ()
-    return (Claim(history.key, history.task, nonce, ttl=0, done_ttl=done_ttl),)
+    where = dict.fromkeys((history.key, *keys.own))
+    return tuple(Claim(key, history.task, nonce, ttl=0, done_ttl=done_ttl) for key in where)
 
 
 class _Thread(threading.local):

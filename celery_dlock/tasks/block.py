@@ -54,7 +54,8 @@ def lock(
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
 
     It waits for up to *timeout* seconds (0: not at all). *ttl* is the length of the lease, which
-    is renewed in the background while the block runs. With several keys all are taken or none.
+    is renewed in the background while the block runs. With several keys, of which each may be a
+    :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`, all are taken or none.
     *parents* are keys that the block holds for reading: whoever takes one of them exclusively
     waits for the block and holds it off. For *cooldown* seconds from its beginning on nobody else
     gets the key, also when the block has ended by then.

@@ -321,7 +321,8 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
 
     *key* is a template over the task's parameters (``"order:{order_id}"``), a callable with the
     task's signature (as ``key=…``: a named function alone is taken for the body of a bare
-    ``@locked_task``), or a list of either; without it the task locks on its own name. *ttl* is the
+    ``@locked_task``), or a list of either, and of :class:`~celery_dlock.Limit` and
+    :class:`~celery_dlock.Shared`; without it the task locks on its own name. *ttl* is the
     length of the lease in seconds, renewed while the body runs; *max_hold* bounds that, in
     seconds. *on_contention* is a policy or the name of one. *limit* lets that many hold the key at
     once; *shared* makes it a read lock. *parents* are keys, written like *key*, that the task holds

@@ -15,6 +15,7 @@ from celery_dlock import (
     FullJitter,
     GiveUp,
     Lease,
+    Limit,
     LockContended,
     LockedTask,
     LockLost,
@@ -22,6 +23,7 @@ from celery_dlock import (
     Policy,
     Reschedule,
     RunLater,
+    Shared,
     Skip,
     StaleFencingToken,
     Wait,
@@ -70,6 +72,10 @@ def transfer(source: str, target: str, *, lease: Lease) -> None:
     assert_type(lease.extend(120), None)
 
 
+@locked_task([Limit("tenant:{tenant}", 3), Limit(target_key, 20, cooldown=60), Shared("c"), "o"])
+def load(tenant: str, *, lease: Lease) -> None: ...
+
+
 class Alerting(LockedTask):
     def on_lock_lost(
         self, lease: Lease, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -81,11 +87,17 @@ assert_type(bare, LockedTask)
 assert_type(charge, LockedTask)
 assert_type(below, LockedTask)
 assert_type(transfer, LockedTask)
+assert_type(load, LockedTask)
+assert_type(locked_task(Limit("key", 3)), Callable[[Callable[..., Any]], LockedTask])
 assert_type(locked_task("key", shared=True), Callable[[Callable[..., Any]], LockedTask])
 assert_type(current_lease(), Lease)
 assert_type(idempotency_key("charge"), str)
 assert_type(lock("order:42", app=app, timeout=5), AbstractContextManager[Lease])
 with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:
+    assert_type(held, Lease)
+
+
+with lock([Limit("a", 3), Shared("b"), "c"], timeout=0) as held:
     assert_type(held, Lease)
 
 
@@ -145,6 +157,8 @@ def late_holder() -> None:
 
 # What must not pass; an ignore that is not needed is an error too.
 locked_task("key", ttl="30")  # type: ignore[call-overload]
+locked_task([Limit("key", "3")])  # type: ignore[arg-type]
+locked_task([Shared(7)])  # type: ignore[arg-type]
 locked_task("key", on_lost="abrot")  # type: ignore[call-overload]
 locked_task("key", parents=[7])  # type: ignore[list-item]
 Skip(then="perhaps")  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from celery_dlock import (
     LockContended,
     LockedTask,
     Queue,
+    Replace,
     Shared,
     lock,
 )
@@ -229,6 +230,19 @@ def test_published_in_order_it_takes_its_place_at_the_narrowest(
 
     desk.deliver_all()
     assert ran == [0, 1, 2, 3, 4]
+
+
+def test_the_newest_replaces_who_waits_at_the_narrowest_and_nobody_elsewhere(
+    desk: Desk, make: Make, ran: Ran
+) -> None:
+    load = make(on_contention=Replace())
+    tenant, others = fill(desk, TENANT, EACH), fill(desk, IMPORT, ALL)
+    sent = [load.delay(1), load.delay(2), load.delay(3, t=8), load.delay(4, t=9)]
+    desk.deliver_all()
+    free(desk, *tenant, *others)
+    desk.deliver_all()
+
+    assert (sorted(ran), sent[0].get()["skipped"]) == ([2, 3, 4], True)
 
 
 def test_a_block_holds_each_key_in_its_own_way(desk: Desk) -> None:
