@@ -149,6 +149,7 @@ def plain_line(found: Line, now: datetime) -> dict[str, Any]:
         "key": found.key,
         "holders": [plain_holder(held, now) for held in found.holders],
         "woken": list(found.woken),
+        "reserved": list(found.reserved),
         "cooling": [each.until for each in found.cooling if each.until > now],
         "waiting": found.waiting,
         "oldest": found.oldest,

@@ -148,6 +148,8 @@ def _nobody(line: Line, now: datetime) -> Text:
     opens = line.opens(now)
     if line.woken:
         return Text("woken: ") + name(line.woken[0])
+    if line.reserved:
+        return Text("reserved: ") + name(line.reserved[0])
     if opens is None:
         return Text("nobody")
     why = "a call is debounced" if line.debounces else "it cools down"
@@ -265,10 +267,13 @@ def _row(each: QueueEntry, now: datetime) -> list[str | Text]:
     waits = lasting((now - each.arrived).total_seconds()) if each.arrived else ""
     # A place is kept as long as its task keeps asking; a message waits by itself.
     how = "message in the store" if each.parked else "asks from time to time"
+    how = "its message is elsewhere" if each.reserved else how
     return [name(each.task_id), waits, how, _state(each, now)]
 
 
 def _state(each: QueueEntry, now: datetime) -> str:
+    if each.reserved and each.until is not None:
+        return f"reserved for another {lasting(max(0.0, (each.until - now).total_seconds()))}"
     if each.woken:
         why = f"woken to end: {each.ending}" if each.ending else "woken: its turn has come"
         return why if each.wakes < 2 else f"{why}, {each.wakes} times"

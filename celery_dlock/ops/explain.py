@@ -7,6 +7,7 @@ not answer is named in the answer, which is one word, the reasons, and the names
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -305,6 +306,9 @@ def has_expired(facts: Facts, clock: Clock) -> Verdict | None:
 
 def stands_in_line(facts: Facts, clock: Clock) -> Verdict | None:
     places = _in_store(facts).places
+    waits_elsewhere = any(place.entry.parked for place in places)
+    kept = [place for place in places if waits_elsewhere and place.entry.reserved]
+    places = tuple(place for place in places if place not in kept)
     woken = [place for place in places if place.entry.woken]
     if woken:
         reasons = (_woken(woken[0], clock), *_elsewhere(woken[0], facts))
@@ -314,13 +318,19 @@ def stands_in_line(facts: Facts, clock: Clock) -> Verdict | None:
     place = max(places, key=lambda place: place.entry.parked)
     ahead = tuple(held.task_id for held in place.holders) + place.woken
     if place.entry.parked:
-        reasons = (_waits(place, facts, clock), *_elsewhere(place, facts))
+        reasons = (_waits(place, facts, clock), *_elsewhere(place, facts), *_reserved(kept, clock))
         return Verdict(State.WAITING, reasons, (place.key,), ahead)
     last = facts.latest("Rescheduled")
     tried = _tries(facts, last, clock) if last else ()
     return Verdict(
         State.RESCHEDULED, (*tried, _comes_back(place, facts, clock)), (place.key,), ahead
     )
+
+
+def _reserved(kept: Sequence[QueuePosition], clock: Clock) -> Iterator[str]:
+    for place in kept:
+        assert place.entry.until is not None
+        yield f"{place.key!r} is reserved for it until {clock.tell(place.entry.until)}"
 
 
 def _elsewhere(place: QueuePosition, facts: Facts) -> tuple[str, ...]:
@@ -506,7 +516,7 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
     try:
         near = KeyDetails.of(app, key, limit)
         stands, clock = near.line, Clock.of(app, near.now)
-        if stands.woken or stands.waiting:
+        if stands.woken or stands.reserved or stands.waiting:
             waiting = near.queue
         sentences += _of_line(stands, waiting, clock)
         sentences += [
@@ -553,10 +563,12 @@ def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> lis
         found.append(then)
     if stands.woken:
         found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
+    if stands.reserved:
+        found.append(f"a turn is reserved for {listed(stands.reserved)}, to come by itself")
     if stands.waiting:
         since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
         found.append(f"{count(stands.waiting, 'message waits', 'messages wait')}{since}")
-    places = [entry.task_id for entry in waiting if not entry.parked]
+    places = [entry.task_id for entry in waiting if not (entry.parked or entry.woken)]
     if places:
         found.append(f"a place is kept for {listed(places)}, to come back by itself")
     return found

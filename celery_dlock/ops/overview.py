@@ -104,7 +104,8 @@ class Line:
     """One key: who holds it, how many messages wait, and since when the one that waits longest.
 
     ``cooling`` are the slots that nobody has and nobody gets yet, the first to open first.
-    ``woken`` are the ids of tasks whose turn has come and that have not taken it yet, of which so
+    ``reserved`` are the ids of those that have a turn, and their message elsewhere. ``woken`` are
+    the ids of tasks whose turn has come and that have not taken it yet, of which so
     many have been ``unanswered`` for long. ``head`` is the whole identity of the first with a
     message, woken or waiting. Of a key that cannot be read there is nothing but ``unreadable``,
     which says why.
@@ -119,27 +120,30 @@ class Line:
     head: str = ""
     unanswered: int = 0
     cooling: tuple[Cooling, ...] = ()
+    reserved: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, key: str, state: KeyState) -> Self:
         queue = messages(state)
+        turns = [grant for grant in state.grants if grant.waits]
         arrived = [w.arrived for w in queue]
         heads = [grant.task for grant in state.grants if grant.parked] + [w.task for w in queue]
         return cls(
             key,
             tuple(map(Held.of, state.holders)),
-            tuple(task_id_of(grant.task) for grant in state.grants if grant.waits),
+            tuple(task_id_of(turn.task) for turn in turns if turn.parked),
             backlog(state),
             instant(min(arrived)) if arrived else None,
             head=next(iter(heads), ""),
             unanswered=sum(grant.unanswered for grant in state.grants),
             cooling=cooling_of(state),
+            reserved=tuple(task_id_of(turn.task) for turn in turns if not turn.parked),
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to show of it."""
-        return not (self.holders or self.woken or self.waiting or self.unreadable or self.cooling)
+        return not (self._in_use or self.unreadable or self.cooling)
 
     @property
     def debounces(self) -> bool:
@@ -148,7 +152,11 @@ class Line:
     @property
     def only_cools(self) -> bool:
         """Whether nobody holds it or waits for it, and it would be idle if it had cooled down."""
-        return bool(self.cooling) and not (self.holders or self.woken or self.waiting)
+        return bool(self.cooling) and not self._in_use
+
+    @property
+    def _in_use(self) -> bool:
+        return bool(self.holders or self.woken or self.reserved or self.waiting)
 
     def opens(self, now: datetime) -> datetime | None:
         """When the first slot opens that cools down; ``None`` if none does any more."""
@@ -191,6 +199,11 @@ class QueueEntry:
     until: datetime | None
     ending: str | None
     wakes: int = 0
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it has a turn for which it was not woken: its message is elsewhere."""
+        return self.woken and not self.parked
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from celery_dlock import (
     ConfigurationError,
     Contention,
     Decision,
+    Limit,
     LockedTask,
     RunLater,
     lock,
@@ -22,7 +23,7 @@ from celery_dlock.core import turns
 from celery_dlock.core.state import WINDOW, Claim, Mode
 from celery_dlock.monitoring import batching
 from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.ops import actions
+from celery_dlock.ops import actions, overview
 from celery_dlock.ops.explain import Answer, State, explain, explain_key
 from celery_dlock.runtime import forget, runtime
 from tests.services.desk import Desk, open_desk
@@ -64,6 +65,41 @@ def ask(desk: Desk, task_id: str) -> Answer:
 
 def says(answer: Answer, what: str) -> bool:
     return any(what in sentence for sentence in (*answer.sentences, *answer.gaps))
+
+
+def test_who_waits_for_a_limit_is_not_told_to_be_woken_where_a_slot_is_reserved_for_it(
+    open_one: Open,
+) -> None:
+    desk = open_one()
+    keys = [Limit("tenant:{order}", 2), Limit("all", 3)]
+
+    @desk.locked(keys, name="load", on_contention="queue")
+    def load(order: str) -> None: ...
+
+    # Given one that has waited for its tenant's, and waits for one of all now
+    slots = [("tenant:7", 2), ("all", 3)]
+    others = [
+        Claim(key, f"other-{number}:0:0", "n", ttl=10**9, limit=limit)
+        for key, limit in slots
+        for number in range(limit)
+    ]
+    for claim in others:
+        runtime(desk.app).backend.enter(claim)
+    waits = load.delay("7")
+    desk.deliver()
+    runtime(desk.app).manager.take_back(others[:2])
+    desk.deliver()
+
+    answer = ask(desk, waits.id)
+    assert (answer.state, answer.keys) == (State.WAITING, ("all",))
+    assert says(answer, "'tenant:7' is reserved for it until ")
+    assert says_of(desk, "tenant:7", f"a turn is reserved for {waits.id}, to come by itself")
+    line = overview.line(desk.app, "tenant:7")
+    assert (line.woken, line.reserved, line.is_idle) == ((), (waits.id,), False)
+
+
+def says_of(desk: Desk, key: str, what: str) -> bool:
+    return any(what in sentence for sentence in explain_key(desk.app, key).sentences)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with a history", "without"])
