@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.access import Keys
+from celery_dlock.locks.several import RESERVED_FOR
 from tests.services.crowd import Crowd, Trouble, keys
 
 Gather = Callable[..., Crowd]
@@ -109,6 +110,22 @@ def test_whatever_goes_wrong_all_run_and_no_limit_is_exceeded(gather: Gather, se
         pass
     assert set(crowd.done) == set(tasks)
     assert crowd.left(after=7_200) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_hour_after_a_limit_was_widened_past_another_nobody_waits_for_the_version_before(
+    gather: Gather, seed: int
+) -> None:
+    # Given workers of two versions, which ask in different orders
+    before, now = keys({"x": 2, "y": 3}), keys({"x": 4, "y": 3})
+    tasks = {f"t{n}:0:0": (before, now)[n % 2] for n in range(30)}
+    crowd = gather(tasks, seed=seed)
+    began = crowd.clock.now
+    for step, _ in enumerate(crowd.play()):
+        if step == 80:  # those of the version before are gone; some wait for each other
+            tasks.update(dict.fromkeys(tasks, now))
+    assert len(crowd.done) == 30
+    assert crowd.clock.now < began + 1.1 * RESERVED_FOR
 
 
 @pytest.mark.parametrize("seed", range(20))
