@@ -22,8 +22,9 @@ from celery.local import Proxy
 
 from celery_dlock import forking
 from celery_dlock.contention import Policy, policy_named, replaces_running
-from celery_dlock.core.events import Sink, Sinks
+from celery_dlock.core.events import Sink
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.forking import PerProcess

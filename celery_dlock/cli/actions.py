@@ -154,7 +154,7 @@ def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
     """Release it, and tell whether that was still to be done; *say* so to people."""
     if actions.release(app, key, holder):
         if say:
-            click.echo(f"{shown(key)} is taken from {_who(holder)}")
+            click.echo(f"{shown(key)} is released; {_who(holder)} had it")
         return True
     now = line(app, key).holders
     instead = f"held by {', '.join(map(_who, now))}" if now else "held by nobody"

@@ -2,17 +2,15 @@
 
 One closed union of small values. A sink is a callable that takes one of them; it runs in the
 thread where the thing happened and can never raise into a task. Labels of metrics are made from the
-subject's ``task_name`` and ``label`` only: there are too many keys, and they say too much.
+subject's ``task_name`` and ``label`` only: there are too many keys, and they say too much. A
+``holder`` is the id of a task, and ``by`` its name, its id and its process, for people.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
-
-logger = logging.getLogger("celery_dlock")
 
 #: Under this name a beat that leads is told of. It holds its key for as long as it leads, so a long
 #: hold is no danger.
@@ -81,6 +79,8 @@ class Parked:
     subject: Subject
     key: str
     refused: bool
+    holder: str | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,7 @@ class Skipped:
     key: str
     holder: str | None
     reason: str | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,33 +279,6 @@ Event = (
 Sink = Callable[[Event], None]
 
 
-_WRONG = (
-    TimedOut
-    | Lost
-    | StaleRejected
-    | Unavailable
-    | DeadLettered
-    | TooLarge
-    | TickRepeated
-    | TicksMissed
-)
-
-
-def log(event: Event) -> None:
-    """The sink that is always there: what went wrong as a warning, all else for debugging."""
-    meant = isinstance(event, Lost) and event.newer is not None
-    level = logging.WARNING if isinstance(event, _WRONG) and not meant else logging.DEBUG
-    if logger.isEnabledFor(level):
-        values = plain(event)
-        logger.log(level, "%s", _line(**values), extra={"dlock": values})
-
-
-def _line(event: str, task_name: str, task_id: str, **rest: object) -> str:
-    """For people, beginning as Celery's own lines do."""
-    told = ", ".join(f"{name}={value!r}" for name, value in rest.items())
-    return f"{task_name}[{task_id}] {event}: {told}"
-
-
 def plain(event: Event) -> dict[str, Any]:
     """*event* in one level of names and plain values, the subject's among them, for programs."""
     subject = event.subject
@@ -312,41 +286,3 @@ def plain(event: Event) -> dict[str, Any]:
     rest = {field.name: getattr(event, field.name) for field in fields(event)}
     del rest["subject"]
     return {"event": type(event).__name__, **who, **rest}
-
-
-class Sinks:
-    """Tells every sink; one that fails is logged and the others still hear.
-
-    *through* are errors that only happen to strike inside a sink: a time limit is nobody's defect.
-    A sink may have a method ``carry(subject)`` that returns a dict of short texts: the message of
-    that subject carries them when it is published again or parked.
-    """
-
-    def __init__(
-        self, sinks: Sequence[Sink] = (), through: tuple[type[Exception], ...] = ()
-    ) -> None:
-        self._sinks = (log, *sinks)
-        self._carriers = [carry for sink in sinks if (carry := getattr(sink, "carry", None))]
-        self._through = through
-
-    def emit(self, event: Event) -> None:
-        """Tell every sink of *event*."""
-        for sink in self._sinks:
-            try:
-                sink(event)
-            except self._through:
-                raise
-            except Exception:
-                logger.exception("the sink %r failed on %r", sink, event)
-
-    def carry(self, subject: Subject) -> dict[str, str]:
-        """What the message of *subject* is to carry: what it came with, and what sinks add."""
-        carried = dict(subject.carried)
-        for carry in self._carriers:
-            try:
-                carried.update(carry(subject))
-            except self._through:
-                raise
-            except Exception:
-                logger.exception("%r failed on %r", carry, subject)
-        return carried

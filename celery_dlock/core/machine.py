@@ -172,7 +172,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     if claim.wait not in (WaitMode.QUEUE, WaitMode.ENQUEUE):
         return state, Same(running, max(0, running.expires - now))
     # A shadow: this delivery may be the only one that survives the first one's death.
-    return insert(state, claim, now, state.first - 1, None), Park()
+    return insert(state, claim, now, state.first - 1, None), Park(running)
 
 
 def _take_turn(
@@ -220,7 +220,7 @@ def _start_or_wait(
         if oldest is None:
             return state, replace(_busy(state, now), full=True)
         state = to_grant(state, oldest, now, Ending.DROPPED)
-    return insert(state, claim, now, rank, None), Park()
+    return insert(state, claim, now, rank, None), Park(_first_to_end(state))
 
 
 def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, now: int) -> KeyState:
@@ -294,6 +294,10 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
 
 
 def _busy(state: KeyState, now: int) -> Busy:
-    holder = min(state.holders, key=lambda h: h.expires, default=None)
+    holder = _first_to_end(state)
     ends = opens(state) if holder is None else holder.expires
     return Busy(holder, max(0, (ends or now) - now), backlog(state))
+
+
+def _first_to_end(state: KeyState) -> Holder | None:
+    return min(state.holders, key=lambda h: h.expires, default=None)

@@ -5,7 +5,7 @@ All are frozen. All instants and durations are integers in microseconds, on the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -191,6 +191,15 @@ class Holder:
         """As its :class:`Claim` has it."""
         return f"{self.task}|{self.nonce}"
 
+    @property
+    def who(self) -> str:
+        """For people: its task, and the process in which it runs."""
+        task_id = task_id_of(self.task)
+        if not self.name:
+            return f"task {task_id}"
+        is_block = task_id.startswith(f"{self.name}@")  # as of lock(): the id tells nobody more
+        return f"{self.name if is_block else f'{self.name}[{task_id}]'} on {self.where}"
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -322,7 +331,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The store has the message; acknowledge it."""
+    """The store has the message; acknowledge it.
+
+    ``holder`` is who has the key, for people: of several the one whose lease ends first.
+    """
+
+    holder: Holder | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ ABORT_RETRY_INTERVAL = 0.1
 #: take each later transaction of the process for a part of one that never ends. What the callback
 #: of a weak reference raises, as in a ``WeakSet``, the interpreter prints and drops.
 SPARED = frozenset(
-    {"logging", "celery_dlock.core.events", "django.db.transaction", "_weakrefset", "weakref"}
+    {"logging", "celery_dlock.core.sinks", "django.db.transaction", "_weakrefset", "weakref"}
 )
 
 

@@ -6,12 +6,14 @@ id and never none; the store's rules sort that out.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NoReturn, assert_never
 
 from celery.exceptions import Ignore, Retry
 
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.state import Outcome
+from celery_dlock.delivery.brief import logged
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
     FailWith,
@@ -26,6 +28,8 @@ from celery_dlock.delivery.plan import (
 from celery_dlock.delivery.publish import publish_again
 from celery_dlock.delivery.result_state import skip_rest_of_chain, store_retry, store_revoked
 from celery_dlock.messages.countdown import longest_countdown
+
+logger = logging.getLogger("celery_dlock")
 
 
 def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
@@ -66,6 +70,11 @@ def _tell(execution: Execution, plan: Plan) -> None:
             execution.unique.revoked()
     if plan.event is not None:
         execution.runtime.sinks.emit(plan.event)
+    elif isinstance(plan, Gone):
+        who = execution.subject
+        logger.info("Task %s[%s] runs again: %s", who.task_name, who.task_id, plan.reason)
+    if not isinstance(plan, FailWith | Repeat):
+        logged(execution.request)
 
 
 def _resend(execution: Execution, plan: Resend) -> NoReturn:

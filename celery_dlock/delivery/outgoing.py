@@ -21,10 +21,11 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 
 from celery_dlock.core.access import Keys
 from celery_dlock.core.backoff import CHANCE, FullJitter
-from celery_dlock.core.events import Dropped, Parked, TooLarge, Unavailable
+from celery_dlock.core.events import Dropped, TooLarge, Unavailable
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Drop, WaitMode
+from celery_dlock.core.state import Claim, Drop, Park, WaitMode
 from celery_dlock.delivery.execution import Execution
+from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History
@@ -191,7 +192,8 @@ class Outgoing:
         if isinstance(verdict, Drop):
             self._emit(Dropped(subject, self.key, verdict.reason))
         else:
-            self._emit(Parked(subject, self.key, refused=True))
+            holder = verdict.holder if isinstance(verdict, Park) else None
+            self._emit(waits_behind(subject, self.key, holder))
         here.wake(reply.wakes)
         return True
 

@@ -198,16 +198,22 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
                 # Its attempt before, or what it replaces, has published it and is about to leave.
                 return _looks_again(known, 0.0)
             assert decision is not None
-            return _decided(known, _contended(key, holder, busy.left), decision)
-        case Park():
-            parked = events.Parked(subject, key, refused=True)
-            return Gone(f"waits for {key} in the lock store", parked)
+            return _decided(known, _contended(key, holder, busy.left), holder, decision)
+        case Park(holder=holder):
+            return Gone(f"waits for {key} in the lock store", waits_behind(subject, key, holder))
         case End(ending=Ending.DROPPED, by=newer) if newer:
             return replaced(known, key, task_id_of(newer))
         case End(ending=ending):
             return _ended(known, key, ending)
         case _:
             assert_never(refused.verdict)
+
+
+def waits_behind(subject: events.Subject, key: str, holder: Holder | None) -> events.Parked:
+    """Its message waits for *key*, which *holder* has."""
+    if holder is None:
+        return events.Parked(subject, key, refused=True)
+    return events.Parked(subject, key, refused=True, holder=task_id_of(holder.task), by=holder.who)
 
 
 def duplicate(known: Known, claim: str, key: str, living: str) -> Finish:
@@ -244,12 +250,15 @@ def _looks_again(known: Known, left: float) -> Resend:
     return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)
 
 
-def _decided(known: Known, error: LockContended, decision: Decision) -> Plan | Stay:
+def _decided(
+    known: Known, error: LockContended, holder: Holder | None, decision: Decision
+) -> Plan | Stay:
     subject, key = known.subject, error.key
+    by = "" if holder is None else holder.who
     match decision:
         case Complete():
             reason = decision.result.get("reason")
-            return Finish(decision, events.Skipped(subject, key, error.holder, reason))
+            return Finish(decision, events.Skipped(subject, key, error.holder, reason, by))
         case GiveUp(error=LockTimeout() as late):
             return FailWith(late, events.TimedOut(subject, key, known.waited))
         case GiveUp(error=own):
@@ -260,7 +269,12 @@ def _decided(known: Known, error: LockContended, decision: Decision) -> Plan | S
         case RunLater(countdown=countdown):
             past = known.history
             past = replace(past, waits=past.waits + 1, since=known.since)
-            return Resend(countdown, past, str(error), error, bounded=False)
+            why = (
+                f"{key!r} is held by {by} for another {error.seconds_left:.1f} s"
+                if by
+                else str(error)
+            )
+            return Resend(countdown, past, why, error, bounded=False)
         case WaitHere(seconds=seconds):
             return Stay(seconds)
         case _:

@@ -132,7 +132,18 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             if not isinstance(next_step, Stay):
                 return carry_out(execution, next_step)
             stay_until = time.monotonic() + next_step.seconds
+            _note_stay(execution, answer, next_step.seconds)
         time.sleep(min(next(pause), max(0.0, stay_until - time.monotonic())))
+
+
+def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:
+    who, busy = execution.subject, refused.verdict
+    holder = busy.holder if isinstance(busy, Busy) else None
+    logger.info(
+        "Task %s[%s] waits in its slot for %r, %.1f s at most, %s",
+        *(who.task_name, who.task_id, refused.claim.key, seconds),
+        "which is reserved" if holder is None else f"held by {holder.who}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ from celery_dlock.locks.throttled_warning import ThrottledWarning
 
 logger = logging.getLogger("celery_dlock")
 
+#: Why a lock is lost that its store does not have any more: the store knows no more than that.
+NOT_THERE = "an operator has released it, or it has expired in the lock store"
+
 Renew = Callable[[Sequence[Claim]], list[RenewVerdict]]
 OnLost = Callable[[Term, str], None]
 
@@ -136,8 +139,8 @@ class Keeper:
                         end = watch.term.trusted_until - watch.term.ttl * 2 / 3
                         watch.due = min(max(watch.due, end), watch.until)
                     case NotHeld():
-                        self._lose(watch, "the store has given it up")
-                        raise LockLost(watch.term.key, "the store has given it up")
+                        self._lose(watch, NOT_THERE)
+                        raise LockLost(watch.term.key, NOT_THERE)
                     case Replaced(by=by):
                         self._give_way(watch, by)
                         raise LockLost(watch.term.key, watch.term.lost or "")
@@ -190,7 +193,7 @@ class Keeper:
                     watch.term.renewed(sent_at)
                     watch.due = min(sent_at + watch.term.ttl / 3, watch.until)
                 case NotHeld():
-                    self._lose(watch, "the store has given it up")
+                    self._lose(watch, NOT_THERE)
                 case Replaced(by=by):
                     self._give_way(watch, by)
                 case Unknown():

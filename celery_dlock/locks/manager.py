@@ -31,7 +31,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
-from celery_dlock.locks.keeper import Keeper, OnLost
+from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnLost
 from celery_dlock.locks.pending_releases import PendingReleases
 from celery_dlock.locks.several import (
     Refused,
@@ -251,7 +251,7 @@ class LockManager:
             if term is first or not claim.has_message:
                 carried = carried and verdict.carried
             if not isinstance(verdict, Left):
-                term.lose("the store had given it up")
+                term.lose(NOT_THERE)
         if failed is not None:
             raise failed
         return carried

@@ -1,6 +1,7 @@
 """Warns of a trouble that lasts: when it begins, then rarely, and once more when it is over.
 
-What is tried each second would fill a log with it otherwise.
+What is tried each second would fill a log with it otherwise. All children of a worker have the same
+trouble, so they leave it to their main process to say so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ logger = logging.getLogger("celery_dlock")
 REPEAT_AFTER = 300.0
 
 
+class _Process:
+    """What is so in one process, and in those that it forks."""
+
+    level = logging.WARNING
+
+
+def leave_it_to_parent() -> None:
+    """From now on this process warns of nothing that lasts: its parent does."""
+    _Process.level = logging.DEBUG
+
+
 class ThrottledWarning:
     """One trouble; the text of the warning may differ from one time to the next."""
 
@@ -31,10 +43,11 @@ class ThrottledWarning:
             self._began = now
         if now >= self._silent_until:
             self._silent_until = now + REPEAT_AFTER
-            logger.warning(message, *args)
+            logger.log(_Process.level, message, *args)
 
     def resolved(self, message: str) -> None:
         """It is not there, or no more: a warning as well, with the seconds that it lasted."""
         if not math.isinf(self._began):
-            logger.warning("%s, after %.0f s", message, self._monotonic() - self._began)
+            lasted = self._monotonic() - self._began
+            logger.log(_Process.level, "%s, after %.0f s", message, lasted)
             self._began = self._silent_until = -math.inf

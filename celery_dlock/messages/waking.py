@@ -20,7 +20,8 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.exceptions import SerializationError
 
-from celery_dlock.core.events import DeadLettered, LeftToOthers, Sinks, Subject, Woken
+from celery_dlock.core.events import DeadLettered, LeftToOthers, Subject, Woken
+from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED, Cause, task_id_of
 from celery_dlock.messages.broker_name import broker_name
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable

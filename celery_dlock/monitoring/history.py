@@ -262,7 +262,7 @@ class Queries:
         latest = select(*_ROW).where(_C.at >= since, _C.part == 0).order_by(_C.at.desc())
         first = self._ask(select(latest.subquery().c.at).offset(COUNTED - 1).limit(1))
         events = latest.limit(COUNTED).subquery().c
-        refused = and_(events.event == "Parked", events.details == '{"refused":true}')
+        refused = and_(events.event == "Parked", events.details.startswith('{"refused":true'))
         kind = case((refused, "Refused"), else_=events.event).label("kind")
         counts = select(events.task_name, kind, func.count()).group_by(events.task_name, kind)
         nth = func.row_number().over(

@@ -8,6 +8,7 @@ any operation. Nothing of a message is unpickled, whatever it says that it is.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Unde
 from celery_dlock.ops.overview import Cooling, Held, instant, time_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
+
+logger = logging.getLogger("celery_dlock")
 
 #: What becomes of a holder whose key is released.
 CONSEQUENCES = (
@@ -59,7 +62,11 @@ def release(app: Any, key: str, holder: Held) -> bool:
     claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit, begun=False)
     reply = here.existing_store().leave(claim, Outcome.ABANDONED)
     here.wake(reply.wakes)
-    return isinstance(reply.verdict, Left)
+    if not isinstance(reply.verdict, Left):
+        return False
+    had_it = (holder.name, holder.task_id, holder.where)
+    logger.info("%r is released by an operator: %s[%s] on %s had it", key, *had_it)
+    return True
 
 
 def open_now(app: Any, key: str, cooling: Sequence[Cooling]) -> None:

@@ -32,10 +32,11 @@ from celery.worker import state
 from celery.worker.strategy import default
 
 from celery_dlock.contention import Queueing, queueing
-from celery_dlock.core.events import Dropped, Parked, Subject, TooLarge
+from celery_dlock.core.events import Dropped, Subject, TooLarge
 from celery_dlock.core.operations import Enter
 from celery_dlock.core.state import Claim, Drop, Park
 from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
+from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.unique import UniqueClaims
@@ -114,11 +115,6 @@ class Entry:
     claim: Claim
     message: bytes
     unique: UniqueRun | None
-
-    @property
-    def name(self) -> str:
-        """As Celery logs a task."""
-        return f"{self.subject.task_name}[{self.subject.task_id}]"
 
 
 class Parking:
@@ -229,7 +225,7 @@ class Parking:
                 if taken < len(some):
                     break
         except BackendUnavailable as exc:
-            logger.warning("%s is asked for by children again: %s", batch.key, exc)
+            logger.debug("%s is asked for by children again: %s", batch.key, exc)
             waited_for = False
         except Exception:
             logger.exception("%s is asked for by children again", batch.key)
@@ -253,13 +249,11 @@ class Parking:
         taken, waited_for = 0, True
         for entry, reply in zip(fits, replies, strict=True):
             match reply.verdict:
-                case Park():
-                    logger.info("Task %s waits for %s", entry.name, key)
-                    here.sinks.emit(Parked(entry.subject, key, refused=True))
+                case Park(holder=holder):
+                    here.sinks.emit(waits_behind(entry.subject, key, holder))
                     if entry.unique is not None:
                         entry.unique.waits(key)
                 case Drop(reason=reason):
-                    logger.info("Task %s ignored: a duplicate, it is %s", entry.name, reason)
                     here.sinks.emit(Dropped(entry.subject, key, reason))
                 case _:
                     break

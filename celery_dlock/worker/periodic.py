@@ -59,7 +59,6 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(parent, **options)
         self._app = parent.app
         self._stopped = threading.Event()
-        self._warning = ThrottledWarning()
         name = f"celery-dlock-{type(self).__name__.lower()}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -81,24 +80,34 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             pause = self.run_once()
         except BackendUnavailable as exc:
-            self._warning.warn("%s: %s", self.failure, exc)
+            logger.debug("%s: %s", self.failure, exc)
         except Exception:  # a defect must not end the thread
             logger.exception(self.failure)
         else:
-            self._warning.resolved("the lock store answers again")
             return pause
         return self.pause_after_failure
 
 
 class Sweeper(PeriodicStep):
-    """Sweeps once a run."""
+    """Sweeps once a run. It asks the store all the time, so it says for all of the worker when that
+    is unavailable, and when it is available again.
+    """
 
     failure = "nothing was swept"
     pause_after_failure = LONGEST_SLEEP
 
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._warning = ThrottledWarning()
+
     def run_once(self) -> float:
         here = runtime(self._app)
-        swept = here.backend.sweep()
+        try:
+            swept = here.backend.sweep()
+        except BackendUnavailable as exc:
+            self._warning.warn("the lock store is unavailable: %s", exc)
+            raise
+        self._warning.resolved("the lock store is available again")
         ours = here.wake(swept.wakes)
         if swept.next_in is None or (swept.wakes and not ours):
             return LONGEST_SLEEP  # what was handed back is for another worker to find

@@ -70,7 +70,7 @@ def test_a_key_is_released_and_the_next_one_is_woken(desk: Operator) -> None:
     result = desk.run("release", "order:42", "--yes")
 
     assert result.exit_code == 0, result.output
-    assert "order:42 is taken from stuck (token" in result.output
+    assert "order:42 is released; stuck (token" in result.output
     assert desk.woken() == [("next", None)]
     (line,) = desk.read("ls")["keys"]
     assert (line["holders"], line["woken"], line["waiting"]) == ([], ["next"], 1)

@@ -121,7 +121,7 @@ def test_a_broker_that_is_away_is_told_of_in_a_line_and_the_key_is_free(
     done = dlock(tmp_path, "release", "order:42", "--yes")
 
     assert done.returncode == 0, done.stderr
-    assert "order:42 is taken from stuck" in done.stdout
+    assert "order:42 is released; stuck" in done.stdout
     assert "next:0:0 could not be woken; it is woken again" in done.stderr
     assert done.stderr.count("\n") == 1
     assert desk.holders("order:42") == []

@@ -13,6 +13,7 @@ from celery_dlock.core.state import (
     KeyState,
     Mode,
     Outcome,
+    Park,
     Reason,
     Run,
     Same,
@@ -94,6 +95,14 @@ class WakesNobodyWhenItRefuses(Broken):
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         return replace(super().enter(claim, message), wakes=())
+
+
+class KeepsTheHolderToItself(Broken):
+    noticed_by = "test_the_queue_says_who_has_the_key"
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        return replace(reply, verdict=Park()) if isinstance(reply.verdict, Park) else reply
 
 
 class WakesTwo(Broken):

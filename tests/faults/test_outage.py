@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from celery_dlock.locks.keeper import NOT_THERE
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
 from tests.services.lab import Lab
@@ -107,7 +108,7 @@ def test_a_store_that_forgot_the_lease_says_so_at_the_next_renewal(
         back = time.time()
         (lost,) = lab.journal.wait_for("lost")
         assert lost["at"] < back + TTL / 3 + 1.0
-        assert lost["reasons"] == ["the store has given it up"]
+        assert lost["reasons"] == [NOT_THERE]
         assert result.get(timeout=30) is True
 
 

@@ -11,8 +11,9 @@ from weakref import WeakSet
 import pytest
 
 from celery_dlock import Lease, LockLost
-from celery_dlock.core import events
-from celery_dlock.core.events import Parked, Sinks, Subject
+from celery_dlock.core import sinks as telling
+from celery_dlock.core.events import Parked, Subject
+from celery_dlock.core.sinks import Sinks
 from celery_dlock.delivery import abort as abort_module
 from celery_dlock.delivery.abort import Abort, shielded
 from tests.services.instants import Instant, every_instant, in_another_thread, outcome
@@ -228,7 +229,7 @@ def test_a_sink_is_told_all_and_keeps_no_lock_and_swallows_no_strike(
             over.append("after" in steps)
             abort.strike("lost", "why")
 
-        instant = Instant(number, strike, {__file__, events.__file__})
+        instant = Instant(number, strike, {__file__, telling.__file__})
         found = outcome(lambda: abort.run(NOTHING, publishes), instant)
         assert found == "lost"
         assert not gate.locked()

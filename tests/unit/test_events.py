@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from typing import get_args
 
 import pytest
 
 from celery_dlock.core import events
-from celery_dlock.core.events import (
-    Acquired,
-    Event,
-    Lost,
-    Released,
-    Sinks,
-    Subject,
-)
-from tests.monitoring.happenings import one_of_each
+from celery_dlock.core.events import Acquired, Event, Released, Subject
+from celery_dlock.core.sinks import Sinks
 
 SUBJECT = Subject("id", "charge", "order:{order_id}")
 ACQUIRED = Acquired(SUBJECT, ("order:42",), (7,), 0.002, 30.0)
@@ -54,66 +46,6 @@ def test_what_ends_the_process_passes_through() -> None:
 
     with pytest.raises(SystemExit):
         Sinks([stop]).emit(ACQUIRED)
-
-
-#: The others are the course of things.
-WRONG = {
-    *("TimedOut", "Lost", "StaleRejected", "Unavailable"),
-    *("DeadLettered", "TooLarge", "TickRepeated", "TicksMissed"),
-}
-
-
-@pytest.mark.parametrize("event", one_of_each(SUBJECT), ids=lambda event: type(event).__name__)
-def test_what_went_wrong_is_a_warning_without_any_sink_and_all_else_is_for_debugging(
-    caplog: pytest.LogCaptureFixture, event: Event
-) -> None:
-    with caplog.at_level(logging.DEBUG, "celery_dlock"):
-        Sinks().emit(event)
-    (record,) = caplog.records
-    assert (record.levelno == logging.WARNING) == (type(event).__name__ in WRONG)
-    assert record.levelno in (logging.WARNING, logging.DEBUG)
-    assert "charge" in record.getMessage()
-
-
-def test_what_was_given_up_for_a_newer_task_is_the_course_of_things(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.DEBUG, "celery_dlock"):
-        Sinks().emit(Lost(SUBJECT, "order:42", "replaced by newer", "newer"))
-    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
-
-
-def test_a_log_record_has_the_event_for_people_and_for_programs(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.DEBUG, "celery_dlock"):
-        Sinks().emit(ACQUIRED)
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        "charge[id] Acquired: label='order:{order_id}', keys=('order:42',), tokens=(7,), "
-        "took=0.002, ttl=30.0, waited=0.0, since_woken=None"
-    )
-    assert vars(record)["dlock"] == {
-        "event": "Acquired",
-        "task_id": "id",
-        "task_name": "charge",
-        "label": "order:{order_id}",
-        "keys": ("order:42",),
-        "tokens": (7,),
-        "took": 0.002,
-        "ttl": 30.0,
-        "waited": 0.0,
-        "since_woken": None,
-    }
-
-
-def test_nothing_is_made_of_an_event_that_nobody_logs(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(events, "plain", lambda event: pytest.fail("it is not wanted"))
-    with caplog.at_level(logging.WARNING, "celery_dlock"):
-        Sinks().emit(ACQUIRED)
-    assert caplog.records == []
 
 
 class Carrier:

@@ -17,7 +17,7 @@ from celery_dlock.core.state import (
     Unknown,
 )
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.keeper import Keeper
+from celery_dlock.locks.keeper import NOT_THERE, Keeper
 from tests.services.monotonic import Monotonic
 from tests.services.until import until
 
@@ -250,7 +250,7 @@ def test_a_lease_that_the_store_has_given_up_is_lost_at_once(
     store.given_up = {"gone"}
     clock.advance(TTL / 3)
     keeper.tend()
-    assert losses.wait() == [("gone", "the store has given it up")]
+    assert losses.wait() == [("gone", NOT_THERE)]
     assert gone.lost
     assert not kept.lost
 
@@ -334,4 +334,4 @@ def test_the_holder_is_told_once(
     for _ in range(5):
         keeper.tend()
         clock.advance(TTL)
-    assert told_in_the_end(losses) == [("a", "the store has given it up")]
+    assert told_in_the_end(losses) == [("a", NOT_THERE)]

@@ -19,7 +19,7 @@ from celery_dlock.core.state import (
     Unknown,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
-from celery_dlock.locks.keeper import Keeper
+from celery_dlock.locks.keeper import NOT_THERE, Keeper
 from celery_dlock.locks.manager import Keeping, LockManager
 from celery_dlock.stores.base import Trait
 from celery_dlock.stores.memory import MemoryBackend
@@ -138,7 +138,7 @@ def test_one_that_the_store_has_given_up_is_lost_and_the_holder_is_told(stage: S
     assert caught.value.key == "b"
     assert lease.lost
     assert stage.told.wait(10)
-    assert stage.lost == ["the store has given it up"]
+    assert stage.lost == [NOT_THERE]
 
 
 def test_one_that_is_asked_to_give_way_is_not_extended(stage: Stage) -> None:

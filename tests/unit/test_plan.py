@@ -154,7 +154,8 @@ DECIDED: dict[tuple[Refusal, int], tuple[Any, Any]] = {
     for busy, who, error in [(HELD, "other", TAKEN), (RESERVED, None, RESERVED_FOR_ANOTHER)]
     for number, found in enumerate(
         [
-            (Finish(RESULT, events.Skipped(SUBJECT, KEY, who)),) * 2,
+            (Finish(RESULT, events.Skipped(SUBJECT, KEY, who, by=f"task {who}" if who else "")),)
+            * 2,
             (fails(BROKEN),) * 2,
             (fails(LATE, TIMED_OUT),) * 2,
             (rescheduled(error), fails(error)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock.core.events import log
+from celery_dlock.core.event_log import log
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import BACKENDS, SINKS, backend_class, open_backend, sink_named
 from celery_dlock.stores.base import BackendOptions, LockBackend
@@ -134,7 +134,9 @@ def test_every_exporter_of_the_table_can_be_made_for_an_app(name: str) -> None:
     assert callable(sink_named(name).from_app)
 
 
-@pytest.mark.parametrize("path", ["celery_dlock.core.events.log", "celery_dlock.core.events:log"])
+@pytest.mark.parametrize(
+    "path", ["celery_dlock.core.event_log.log", "celery_dlock.core.event_log:log"]
+)
 def test_a_sink_is_found_by_its_dotted_path(path: str) -> None:
     assert sink_named(path) is log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from celery.app import trace
 from celery.exceptions import Ignore, Retry
 
 from celery_dlock import LockedTask, Queue, Reschedule, lock
-from celery_dlock.delivery.brief import tell_briefly
+from celery_dlock.delivery.brief import says_more, tell_briefly
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
 
@@ -22,6 +23,7 @@ def briefly() -> Iterator[None]:
     tell_briefly()
     yield
     trace.ExceptionInfo = ExceptionInfo
+    trace.logger.removeFilter(says_more)
 
 
 def told(desk: Desk, task: LockedTask, *args: Any) -> tuple[int, ExceptionInfo]:
@@ -72,3 +74,41 @@ def test_so_does_what_the_body_itself_raises(desk: Desk) -> None:
     _, info = told(desk, charge, "42")
 
     assert info.tb is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [
+        (Queue(), "waits for 'order:42', held by lock() on "),
+        (Reschedule(), "rescheduled to "),
+        ("skip", "skipped: 'order:42' is held by lock() on "),
+    ],
+)
+def test_what_became_of_it_is_one_line_of_ours_and_none_of_celerys(
+    desk: Desk, caplog: pytest.LogCaptureFixture, policy: Any, line: str
+) -> None:
+    @desk.locked("order:{order}", on_contention=policy)
+    def charge(order: str) -> None: ...
+
+    caplog.set_level(logging.INFO)
+    with lock("order:42", app=desk.app, timeout=0):
+        told(desk, charge, "42")
+        (record,) = [each for each in caplog.records if charge.name in each.getMessage()]
+    assert line in record.getMessage()
+
+    caplog.clear()
+    told(desk, charge, "43")
+    assert "succeeded in" in caplog.text
+
+
+def test_celery_goes_on_saying_it_where_ours_is_not_read(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @desk.locked("order:{order}", on_contention=Queue())
+    def charge(order: str) -> None: ...
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging.getLogger("celery_dlock"), "level", logging.WARNING)
+    with lock("order:42", app=desk.app):
+        told(desk, charge, "42")
+    assert "ignored" in caplog.text

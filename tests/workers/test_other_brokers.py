@@ -9,8 +9,9 @@ import pytest
 from celery import Celery
 
 from celery_dlock import LockedTask, LockTimeout, Queue
-from celery_dlock.core.events import DeadLettered, Event, LeftToOthers, Sinks
+from celery_dlock.core.events import DeadLettered, Event, LeftToOthers
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import Cause, Claim, Outcome, Run
 from celery_dlock.messages.waking import Waker
 from celery_dlock.ops import actions

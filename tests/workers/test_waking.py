@@ -12,7 +12,8 @@ from celery.exceptions import SoftTimeLimitExceeded
 from kombu.message import Message
 
 from celery_dlock import LockedTask, LockTimeout, Queue, lock
-from celery_dlock.core.events import Acquired, Parked, Sinks, Woken
+from celery_dlock.core.events import Acquired, Parked, Woken
+from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import Definition
@@ -252,8 +253,8 @@ def test_a_store_that_is_away_for_many_sweeps_is_told_once_and_that_it_is_back(
         sweeper._next_in()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "nothing was swept: nobody is there",
-        "the lock store answers again, after 0 s",
+        "the lock store is unavailable: nobody is there",
+        "the lock store is available again, after 0 s",
     ]
 
 

@@ -213,6 +213,8 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
             return Run(slot, token)
         case [b"park"]:
             return Park()
+        case [b"park", row]:
+            return Park(_holder(row))
         case [b"busy", row, int(left), int(parked), int(full)]:
             return Busy(None if row is None else _holder(row), left, parked, bool(full))
         case [b"same", row, int(left)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ class QueueingTests(StoreUnderTest):
             running(backend.enter(claim(following, wait=QUEUE)))
             task = following
         assert backend.leave(claim(task), Outcome.DONE).wakes == ()
+
+    def test_the_queue_says_who_has_the_key(self, backend: LockBackend) -> None:
+        backend.enter(replace(claim("a"), name="shop.charge", where="worker:1"))
+
+        for task in "bc":  # the first one, and one that comes where others wait already
+            verdict = backend.enter(claim(task, wait=QUEUE), b"message").verdict
+            assert isinstance(verdict, Park)
+            assert verdict.holder is not None
+            assert verdict.holder.who == "shop.charge[a] on worker:1"
 
     def test_the_queue_takes_many_at_once_in_their_order(self, backend: LockBackend) -> None:
         backend.enter(claim("a"))

@@ -18,7 +18,7 @@ if parts then
     redis.call('ZADD', QUEUE, integer(tonumber(last or 0) + 1), head .. claim.task)
     parts[3], parts[5][2] = parts[3] + 1, earlier(parts[5][2], gives_up)
     write_simple(parts, parts[1][1][9])
-    return {{'park'}, {}}
+    return {{'park', parts[1][1]}, {}}
   end
 
   local function tell()

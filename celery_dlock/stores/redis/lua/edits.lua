@@ -254,11 +254,20 @@ local function opens(state)
   return first
 end
 
-local function busy(state, now, full)
+local function first_to_end(state)
   local holder
   for _, other in ipairs(state.holders) do
     if not holder or other.expires < holder.expires then holder = other end
   end
+  return holder
+end
+
+local function parked(holder)
+  return {'park', holder and to_row(holder, HOLDER)}
+end
+
+local function busy(state, now, full)
+  local holder = first_to_end(state)
   local left = math.max(0, (holder and holder.expires or opens(state) or now) - now)
   return {'busy', holder and to_row(holder, HOLDER) or false, left, backlog(state), full and 1 or 0}
 end

@@ -52,7 +52,7 @@ local function start_or_wait(state, claim, entry, now)
   if not before and not make_room(state, claim, now) then return busy(state, now, true) end
   if claim.supersedes and not before and not entry then state.newest = claim end
   insert(state, claim, now, rank, nil, claim.message)
-  return {'park'}
+  return parked(first_to_end(state))
 end
 
 local function take_turn(state, claim, grant, now)
@@ -120,7 +120,7 @@ local function answer(state, claim, now)
   -- A shadow: this delivery may be the only one that survives the first one's death.
   drop_entry(state, claim.task)
   insert(state, claim, now, before_all(state), nil, claim.message)
-  return {'park'}
+  return parked(running)
 end
 
 local function conclude(state, claim, outcome, held, now)

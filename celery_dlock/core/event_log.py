@@ -1,0 +1,128 @@
+"""The log: what happened to the lock of a task, in one line each.
+
+At INFO stands what became of each delivery, as Celery's own lines stand there; what went wrong is a
+warning. What only programs count, what is said elsewhere (a task that times out fails, and Celery
+logs that) and what is said once a worker (that the store is unavailable) is for debugging.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from celery_dlock.core.events import (
+    LEAD,
+    DeadLettered,
+    Deduplicated,
+    Dropped,
+    Event,
+    LeftToOthers,
+    Lost,
+    Parked,
+    Rescheduled,
+    Revoked,
+    Skipped,
+    StaleRejected,
+    Subject,
+    TickRepeated,
+    TicksMissed,
+    TooLarge,
+    Woken,
+    plain,
+)
+
+logger = logging.getLogger("celery_dlock")
+
+
+def log(event: Event) -> None:
+    """The sink that is always there."""
+    course = _course(event)
+    wrong = None if course else _wrong(event)
+    level = logging.WARNING if wrong else logging.INFO if course else logging.DEBUG
+    if logger.isEnabledFor(level):
+        values = plain(event)
+        text = wrong or course or _values(**values)
+        logger.log(level, "%s %s", _who(event.subject), text, extra={"dlock": values})
+
+
+def tells(level: int = logging.INFO) -> bool:
+    """Whether anybody reads here what became of a delivery."""
+    return logger.isEnabledFor(level)
+
+
+def _who(subject: Subject) -> str:
+    """A task begins as in Celery's own lines."""
+    name, task_id = subject.task_name, subject.task_id
+    if task_id.startswith(f"{name}@"):  # code outside tasks, whose id says it all
+        return task_id
+    return f"{name}[{task_id}]" if name == LEAD else f"Task {name}[{task_id}]"
+
+
+def _course(event: Event) -> str | None:
+    """What became of a delivery."""
+    match event:
+        case Parked(refused=True):
+            return f"waits for {event.key!r}{_behind(event)}"
+        case Woken():
+            return _woken(event)
+        case Rescheduled():
+            at = datetime.now() + timedelta(seconds=event.countdown)
+            return f"rescheduled to {at:%H:%M:%S} ({event.countdown:.1f} s): {event.reason}"
+        case Skipped():
+            return f"skipped: {event.reason or _taken(event)}"
+        case Dropped():
+            return f"dropped, for {event.key!r}: a duplicate, its task is {event.reason} already"
+        case Deduplicated():
+            return f"deduplicated: {event.living} lives and does the same, {event.claim!r}"
+        case Revoked():
+            return f"revoked while it waited for {event.key!r}"
+        case Lost(newer=str()):
+            return f"lost its lock on {event.key!r}, as is meant: {event.reason}"
+        case LeftToOthers():
+            return f"left to the workers at {event.broker}: its turn for {event.key!r} has come"
+        case _:
+            return None
+
+
+def _wrong(event: Event) -> str | None:
+    match event:
+        case Lost():
+            return f"lost its lock on {event.key!r}: {event.reason}"
+        case StaleRejected():
+            return f"was refused a late write to {event.resource!r} with token {event.mine}"
+        case DeadLettered():
+            return f"became a dead letter, of {event.key!r}: {event.cause}"
+        case TooLarge():
+            return f"waits in the broker: {event.size} bytes are too many for the lock store"
+        case TickRepeated():
+            return f"is sent again for {event.due}: a beat before may have sent it, or not"
+        case TicksMissed():
+            return f"has missed its ticks from {event.first} until {event.until}"
+        case _:
+            return None
+
+
+def _woken(event: Woken) -> str:
+    if event.ending is not None:
+        return f"woken to end, out of the queue of {event.key!r}: {event.ending}"
+    again = f", and {event.before} times before in vain" if event.before else ""
+    return f"woken: its turn for {event.key!r} has come{again}"
+
+
+def _taken(event: Skipped) -> str:
+    if event.holder is None:
+        return f"{event.key!r} is reserved for one that waits, or cools down"
+    return f"{event.key!r} is held by {event.by or event.holder}"
+
+
+def _behind(event: Parked) -> str:
+    if event.holder is None:
+        return ", which is reserved for others"
+    if event.holder == event.subject.task_id:
+        return ": another delivery of it is running"
+    return f", held by {event.by}"
+
+
+def _values(event: str, task_name: str, task_id: str, **rest: object) -> str:
+    told = ", ".join(f"{name}={value!r}" for name, value in rest.items())
+    return f"{event}: {told}"

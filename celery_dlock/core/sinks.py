@@ -1,0 +1,49 @@
+"""Tells what happened to a lock to whoever listens, the log first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from celery_dlock.core.event_log import log
+from celery_dlock.core.events import Event, Sink, Subject
+
+logger = logging.getLogger("celery_dlock")
+
+
+class Sinks:
+    """Tells every sink; one that fails is logged and the others still hear.
+
+    *through* are errors that only happen to strike inside a sink: a time limit is nobody's defect.
+    A sink may have a method ``carry(subject)`` that returns a dict of short texts: the message of
+    that subject carries them when it is published again or parked.
+    """
+
+    def __init__(
+        self, sinks: Sequence[Sink] = (), through: tuple[type[Exception], ...] = ()
+    ) -> None:
+        self._sinks = (log, *sinks)
+        self._carriers = [carry for sink in sinks if (carry := getattr(sink, "carry", None))]
+        self._through = through
+
+    def emit(self, event: Event) -> None:
+        """Tell every sink of *event*."""
+        for sink in self._sinks:
+            try:
+                sink(event)
+            except self._through:
+                raise
+            except Exception:
+                logger.exception("the sink %r failed on %r", sink, event)
+
+    def carry(self, subject: Subject) -> dict[str, str]:
+        """What the message of *subject* is to carry: what it came with, and what sinks add."""
+        carried = dict(subject.carried)
+        for carry in self._carriers:
+            try:
+                carried.update(carry(subject))
+            except self._through:
+                raise
+            except Exception:
+                logger.exception("%r failed on %r", carry, subject)
+        return carried

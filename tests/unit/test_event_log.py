@@ -1,0 +1,158 @@
+"""The log at INFO says in one line what became of a delivery, with key, holder and reason."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+import pytest
+
+from celery_dlock.core import event_log
+from celery_dlock.core.event_log import log
+from celery_dlock.core.events import (
+    LEAD,
+    Acquired,
+    Contended,
+    DeadLettered,
+    Deduplicated,
+    Dropped,
+    Event,
+    LeftToOthers,
+    Lost,
+    Parked,
+    Released,
+    Rescheduled,
+    Revoked,
+    Skipped,
+    StaleRejected,
+    Subject,
+    TickRepeated,
+    TickSent,
+    TicksMissed,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    Woken,
+)
+from celery_dlock.core.state import Holder, Mode
+from tests.monitoring.happenings import one_of_each
+
+A = Subject("a", "shop.charge", "order:{order_id}")
+BY = "shop.refund[b] on celery@one:12"
+ACQUIRED = Acquired(A, ("order:42",), (7,), 0.002, 30.0)
+
+COURSE: list[tuple[Event, str]] = [
+    (Parked(A, "k", refused=True, holder="b", by=BY), f"waits for 'k', held by {BY}"),
+    (Parked(A, "k", refused=True), "waits for 'k', which is reserved for others"),
+    (
+        Parked(A, "k", refused=True, holder="a", by="shop.charge[a] on celery@one:12"),
+        "waits for 'k': another delivery of it is running",
+    ),
+    (Woken(A, "k", None), "woken: its turn for 'k' has come"),
+    (Woken(A, "k", None, before=2), "woken: its turn for 'k' has come, and 2 times before in vain"),
+    (Woken(A, "k", "revoked"), "woken to end, out of the queue of 'k': revoked"),
+    (
+        Rescheduled(A, f"'k' is held by {BY}", 1.04),
+        f"rescheduled to @ (1.0 s): 'k' is held by {BY}",
+    ),
+    (Skipped(A, "k", "b", by=BY), f"skipped: 'k' is held by {BY}"),
+    (Skipped(A, "k", None), "skipped: 'k' is reserved for one that waits, or cools down"),
+    (Skipped(A, "k", None, "a newer one came"), "skipped: a newer one came"),
+    (Dropped(A, "k", "done"), "dropped, for 'k': a duplicate, its task is done already"),
+    (Deduplicated(A, "charge(42)", "b"), "deduplicated: b lives and does the same, 'charge(42)'"),
+    (
+        Lost(A, "k", "replaced by newer", "newer"),
+        "lost its lock on 'k', as is meant: replaced by newer",
+    ),
+    (Revoked(A, "k"), "revoked while it waited for 'k'"),
+    (
+        LeftToOthers(A, "k", "redis://x"),
+        "left to the workers at redis://x: its turn for 'k' has come",
+    ),
+]
+WRONG = (Lost, StaleRejected, DeadLettered, TooLarge, TickRepeated, TicksMissed)
+QUIET = (Acquired, Contended, Released, TimedOut, Unavailable, TickSent)
+
+
+@pytest.mark.parametrize(("event", "line"), COURSE)
+def test_what_became_of_a_delivery_is_one_line(
+    caplog: pytest.LogCaptureFixture, event: Event, line: str
+) -> None:
+    with caplog.at_level(logging.INFO, "celery_dlock"):
+        log(event)
+    (record,) = caplog.records
+    said = re.sub(r"to \d\d:\d\d:\d\d ", "to @ ", record.getMessage())
+    assert said == f"Task shop.charge[a] {line}"
+    assert record.levelno == logging.INFO
+
+
+@pytest.mark.parametrize("event", one_of_each(A), ids=lambda event: type(event).__name__)
+def test_what_went_wrong_is_a_warning_and_what_is_said_elsewhere_for_debugging(
+    caplog: pytest.LogCaptureFixture, event: Event
+) -> None:
+    with caplog.at_level(logging.DEBUG, "celery_dlock"):
+        log(event)
+    (record,) = caplog.records
+    quiet = isinstance(event, QUIET)
+    expected = logging.WARNING if isinstance(event, WRONG) else logging.INFO
+    assert record.levelno == (logging.DEBUG if quiet else expected)
+    assert "shop.charge" in record.getMessage()
+
+
+def test_a_message_that_takes_its_place_as_it_is_published_is_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "celery_dlock"):
+        log(Parked(A, "k", refused=False))
+    assert caplog.records == []
+
+
+def test_code_outside_tasks_and_a_beat_are_no_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    log(Lost(Subject("lock()@host/12/ab", "lock()", "lock()"), "k", "too late"))
+    log(Lost(Subject("host:12", LEAD, LEAD), "k", "too late"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "lock()@host/12/ab lost its lock on 'k': too late",
+        "celery beat[host:12] lost its lock on 'k': too late",
+    ]
+
+
+def test_a_holder_is_known_by_its_task_and_its_process() -> None:
+    held = Holder("b:0:0", "n", Mode.EXCLUSIVE, 1, 0, 1, 0, 1, 1, "shop.refund", "celery@one:12")
+    assert held.who == BY
+    assert replace(held, name="").who == "task b"
+    block = replace(held, task="lock()@host/12/ab:0:0", name="lock()", where="host:12")
+    assert block.who == "lock() on host:12"
+
+
+def test_a_log_record_has_the_event_for_people_and_for_programs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, "celery_dlock"):
+        log(ACQUIRED)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Task shop.charge[a] Acquired: label='order:{order_id}', keys=('order:42',), tokens=(7,), "
+        "took=0.002, ttl=30.0, waited=0.0, since_woken=None"
+    )
+    assert vars(record)["dlock"] == {
+        "event": "Acquired",
+        "task_id": "a",
+        "task_name": "shop.charge",
+        "label": "order:{order_id}",
+        "keys": ("order:42",),
+        "tokens": (7,),
+        "took": 0.002,
+        "ttl": 30.0,
+        "waited": 0.0,
+        "since_woken": None,
+    }
+
+
+def test_nothing_is_made_of_an_event_that_nobody_logs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log, "plain", lambda event: pytest.fail("it is not wanted"))
+    with caplog.at_level(logging.WARNING, "celery_dlock"):
+        log(ACQUIRED)
+    assert caplog.records == []
