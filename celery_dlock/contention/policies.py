@@ -270,5 +270,6 @@ def policy_named(policy: str | Policy) -> Policy:
         raise ConfigurationError(f"on_contention={quoted(policy)} is no policy: {hint}")
     if isinstance(policy, type) or not isinstance(policy, Policy):
         what = "a name or an object with decide(contention)"
-        raise ConfigurationError(f"on_contention= takes {what}, got {quoted(policy)}")
+        add = f"; add (): {policy.__name__}()" if isinstance(policy, type) else ""
+        raise ConfigurationError(f"on_contention= takes {what}, got {quoted(policy)}{add}")
     return policy

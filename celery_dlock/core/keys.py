@@ -32,8 +32,9 @@ _STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
 
 @dataclass(frozen=True, slots=True)
 class KeyTemplate:
-    """What renders the keys of one task; compiled once, used by every delivery."""
+    """What renders the keys of the task *name*; compiled once, used by every delivery."""
 
+    name: str
     signature: Signature
     parts: tuple[_Text | _Function, ...]
 
@@ -47,11 +48,11 @@ class KeyTemplate:
         :exc:`~celery_dlock.ConfigurationError` for everything that can be known to be wrong.
         """
         if key is None:
-            return cls(signature, (_Text(default, (default,)),))
+            return cls(default, signature, (_Text(default, (default,)),))
         entries = (key,) if isinstance(key, str) or not isinstance(key, Sequence) else tuple(key)
         if not entries:
             raise ConfigurationError("a lock needs at least one key, got an empty list")
-        return cls(signature, tuple(_compile(entry, signature) for entry in entries))
+        return cls(default, signature, tuple(_compile(entry, signature) for entry in entries))
 
     @property
     def is_one_text(self) -> bool:
@@ -73,7 +74,10 @@ class KeyTemplate:
         Raises :exc:`TypeError` when the task cannot be called like that, and
         :exc:`~celery_dlock.ConfigurationError` when a value has no canonical text.
         """
-        call = self.signature.bind(*args, **kwargs)
+        try:
+            call = self.signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            raise TypeError(f"{self.name}() {exc}") from None
         call.apply_defaults()
         return tuple(part.key(call) for part in self.parts)
 
@@ -188,7 +192,8 @@ def _compile_text(text: str, signature: Signature) -> _Text:
             if field is not None:
                 pieces.append(_compile_field(field, conversion or spec, signature))
     except ValueError as exc:
-        raise ConfigurationError(f"lock key {text!r}: {exc}; a brace is written twice") from exc
+        hint = "a field is written {order_id}, and a brace that is meant as one twice"
+        raise ConfigurationError(f"lock key {text!r}: {exc}; {hint}") from exc
     except ConfigurationError as exc:
         raise ConfigurationError(f"lock key {text!r}: {exc}") from exc
     return _Text(text, tuple(pieces))
@@ -196,7 +201,8 @@ def _compile_text(text: str, signature: Signature) -> _Text:
 
 def _compile_field(field: str, extra: str | None, signature: Signature) -> _Field:
     if extra:
-        raise ConfigurationError(f"{{{field}}} takes no !conversion and no :format")
+        hint = f'format it in a callable, as in key=lambda {field}: f"…{{{field}:05d}}"'
+        raise ConfigurationError(f"{{{field}}} takes no !conversion and no :format; {hint}")
     return _Field.compile(field, signature)
 
 

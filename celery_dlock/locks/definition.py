@@ -20,6 +20,7 @@ from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.debounce import Debouncing
+from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.locks.unique import Uniqueness
 
 #: What a body may ask for by name, keyword-only; callers never pass these.
@@ -129,13 +130,17 @@ class Definition:
         own = zip(self.template.rendered(args, kwargs), self.access, strict=True)
         return Keys.of(tuple(own), self.parents.keys(args, kwargs) if self.parents else ())
 
-    def argument_checker(self) -> Callable[..., Any]:
-        """What Celery checks a caller's arguments with: the parameters a caller may pass."""
+    def argument_checker(self, name: str) -> Callable[..., Any]:
+        """What Celery checks a caller's arguments with: the parameters a caller may pass.
+
+        Python's errors about them name the task, by *name*.
+        """
 
         def parameters() -> None: ...
 
         parameters.__signature__ = self.signature  # type: ignore[attr-defined]
         checker: Callable[..., Any] = head_from_fun(parameters)
+        checker.__qualname__ = name
         return checker
 
     def injected(self, kwargs: Mapping[str, Any], lease: Lease) -> dict[str, Any]:
@@ -185,11 +190,13 @@ class TaskWithLock(Protocol):
 
 
 def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
-    """Raise :exc:`ConfigurationError` if one of *names* is nearly an option of a lock.
+    """Raise :exc:`ConfigurationError` if one of *names* is nearly an option of a lock, or one of
+    another library's.
 
     Celery takes any name for one of the project's own: the lock would silently have its default.
     """
     for name in names:
+        refuse_foreign(task, [name], prefix)
         meant = name.removeprefix(prefix)
         cutoff = NEAR if len(meant) > 3 else NEAR_IF_SHORT
         near = get_close_matches(meant, OPTIONS, n=1, cutoff=cutoff)

@@ -49,7 +49,7 @@ class Uniqueness:
         """
         if options.replaces:
             return cls(task, options, locks.signature, by_key(task, options.by, locks))
-        by = None if options.by is None else _compiled(options.by, locks.signature)
+        by = None if options.by is None else _compiled(task, options.by, locks.signature)
         return cls(task, options, locks.signature, by)
 
     def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -60,7 +60,10 @@ class Uniqueness:
         """
         if self.by is not None:
             return named_by(self.task, self.by, args, kwargs)
-        given = self.signature.bind(*args, **kwargs).arguments
+        try:
+            given = self.signature.bind(*args, **kwargs).arguments
+        except TypeError as exc:
+            raise TypeError(f"{self.task}() {exc}") from None
         parameters = self.signature.parameters
         try:
             # Without what has its default, so that a version with one parameter more knows it, too.
@@ -88,7 +91,7 @@ def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:
     if len(locks.parts) > 1:
         raise ConfigurationError("the newest call wins only where a task locks one key")
     if by is not None:
-        return _compiled(by, locks.signature)
+        return _compiled(task, by, locks.signature)
     if locks.names == (task,):
         raise ConfigurationError(
             "all calls lock the task's name: say by= which of them the newest one is to replace, "
@@ -97,14 +100,14 @@ def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:
     return locks
 
 
-def _compiled(by: Key, signature: Signature) -> KeyTemplate:
+def _compiled(task: str, by: Key, signature: Signature) -> KeyTemplate:
     """One template: keys of a lock have no order, so a list of them would not tell calls apart."""
     if not isinstance(by, str | Callable):
         raise ConfigurationError(
             f"by= of a unique task is one template or callable, such as '{{shop}}:{{day}}', "
             f"got {quoted(by)}"
         )
-    return KeyTemplate.compile(by, signature, default="")
+    return KeyTemplate.compile(by, signature, default=task)
 
 
 def named_by(task: str, by: KeyTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ again: the block runs under the lease that is there.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 import uuid
@@ -18,7 +19,7 @@ from celery import current_app
 
 from celery_dlock.core.access import Access, Keys, Wanted, entries
 from celery_dlock.core.backoff import pauses
-from celery_dlock.core.checks import duration
+from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.events import Contended, Subject, TimedOut
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import SECOND, Lease, Term
@@ -35,6 +36,9 @@ from celery_dlock.locks.hold import Hold, Strike
 from celery_dlock.locks.several import Refused
 from celery_dlock.messages.claims import claims_of
 from celery_dlock.runtime import Runtime, runtime, this_process
+
+#: What looks like a field of a template, whose f or format() was forgotten.
+_FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
 
 #: Seconds for which a place is kept: more than the longest pause between two questions.
 PLACE_TTL = 1.0
@@ -72,11 +76,27 @@ def lock(
     above = [parents] if isinstance(parents, str) else parents
     return locked_block(
         app or current_app,
-        Keys.of([(canonical(k), access) for k, access in own], map(canonical, above)),
+        Keys.of(
+            [(canonical(_literal(k)), access) for k, access in own],
+            (canonical(_literal(k)) for k in above),
+        ),
         name="lock()",
         ttl=None if ttl is None else duration("ttl", ttl),
         max_hold=None,
         timeout=duration("timeout", timeout, zero=True),
+    )
+
+
+def _literal(text: object) -> str:
+    """*text*, if it is a key and no template: here nobody fills in a field."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"lock() takes a text, or a list of them, got {quoted(text)}")
+    field = _FIELD.search(text)
+    if field is None:
+        return text
+    raise ConfigurationError(
+        f"lock() takes a key as it is, and {field[0]} in {quoted(text)} would be the same for all: "
+        f"put an f before the quotes (a brace that is meant as one is written %7B)"
     )
 
 

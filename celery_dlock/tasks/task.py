@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast, overload
 
 from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore
+from celery.local import Proxy
 from celery.utils.threads import LocalStack
 
 from celery_dlock.contention import Policy
@@ -29,14 +30,18 @@ from celery_dlock.delivery.taking import take
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
+from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import locked_block
-
-#: What the options of a lock begin with where they are those of a task.
-LOCK = "lock_"
+from celery_dlock.tasks.mistakes import (
+    LOCK,
+    given_to_celery,
+    refuse_decorator,
+    refuse_without_prefix,
+)
 
 #: What a worker's main process needs, by name: who only publishes loads nothing of it.
 REQUEST = "celery_dlock.worker.request:LockedRequest"
@@ -97,7 +102,7 @@ class LockedTask(Task):  # type: ignore[misc]
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:
-                cls.__header__ = staticmethod(cls.lock_definition.argument_checker())
+                cls.__header__ = staticmethod(cls.lock_definition.argument_checker(cls.name))
 
     @classmethod
     def define_lock(cls) -> Definition:
@@ -109,6 +114,8 @@ class LockedTask(Task):  # type: ignore[misc]
             )
         names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
         refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
+        refuse_without_prefix(cls, cls.name)
+        refuse_foreign(cls.name, given_to_celery(cls), LOCK)
         unbound = isinstance(inspect.getattr_static(cls, "run"), staticmethod)
         return Definition.of(
             cls.run,
@@ -342,10 +349,17 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
     """
     if len(bare) == 1 and not options and _is_body(bare[0]):
         return _make(bare[0])
-    return lambda body: _make(body, *bare, **options)
+
+    def decorate(body: Body) -> LockedTask:
+        refuse_decorator(body, bare, options)
+        return _make(body, *bare, **options)
+
+    return decorate
 
 
 def _is_body(function: object) -> bool:
+    if isinstance(function, Task | Proxy):
+        refuse_decorator(function, (), {})
     return inspect.isfunction(function) and function.__name__ != "<lambda>"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import click
 from celery import bootsteps, signals
 
 from celery_dlock import runtime
@@ -22,12 +23,23 @@ from celery_dlock.stores.base import Trait
 logger = logging.getLogger("celery_dlock")
 
 
+class NotStarted(click.ClickException, ConfigurationError):
+    """A worker that is not to start: the command prints it in one line, and exits with 1."""
+
+
 class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
     """Refuses to start a worker whose configuration cannot keep what the library promises."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
+        try:
+            self._check(parent)
+        except ConfigurationError as exc:
+            raise NotStarted(str(exc)) from exc
+
+    def _check(self, parent: Any) -> None:
         app = parent.app
+        check_decorators(app)
         prefork = parent.pool_cls.__module__ == "celery.concurrency.prefork"
         if prefork:
             runtime.will_fork(app)
@@ -43,6 +55,16 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
             check_aborts(app)
         check_countdowns(app, here.policy)
         tell_briefly()
+
+
+def check_decorators(app: Any) -> None:
+    """Refuse ``@app.task`` over ``@locked_task``, which sends a message to call the inner task."""
+    for name, task in app.tasks.items():
+        if hasattr(task.run, "lock_definition"):
+            raise ConfigurationError(
+                f"task {name}: @locked_task makes a task already, so leave out the @app.task above "
+                "it, and give @locked_task its options, with app="
+            )
 
 
 def check_leases(app: Any, here: runtime.Runtime) -> None:

@@ -137,9 +137,9 @@ def test_all_that_celery_takes_is_handed_on_and_what_a_project_has_of_its_own(ap
     }
     own: dict[str, Any] = {
         "team": "billing",
-        "timeout": 3,
+        "patience": 3,
         "lock_account": 7,
-        "once": True,
+        "once_a_day": True,
         "retry_limit": 3,
         "title": "Charge an order",
         "parent_id": 5,
@@ -147,7 +147,7 @@ def test_all_that_celery_takes_is_handed_on_and_what_a_project_has_of_its_own(ap
 
     task = locked_task("k", app=app, **celerys, **retries, **own)(body)
 
-    assert (task.team, task.timeout, task.lock_account) == ("billing", 3, 7)
+    assert (task.team, task.patience, task.lock_account) == ("billing", 3, 7)
 
 
 def test_what_a_base_class_of_the_project_misspells_is_refused(app: Celery) -> None:

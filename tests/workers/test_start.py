@@ -48,8 +48,9 @@ def test_it_does_not_start_with(make_lab: MakeLab, what: str) -> None:
 
     log = refused(make_lab(celery=config))
 
-    assert said in log
-    assert "ConfigurationError" in log
+    (line,) = [line for line in log.splitlines() if said in line]
+    assert line.startswith("Error: ")
+    assert "Traceback" not in log
 
 
 def test_a_store_of_one_process_is_good_enough_for_threads(make_lab: MakeLab) -> None:
@@ -93,7 +94,7 @@ def test_a_password_is_never_printed(url: str) -> None:
 def test_nor_in_the_log_of_a_worker_that_does_not_start(make_lab: MakeLab) -> None:
     log = refused(make_lab(celery={"dlock_url": f"redis://user:{SECRET}@localhost:port/0"}))
 
-    assert "ConfigurationError" in log
+    assert "\nError: redis-py cannot use the URL of the lock store" in log
     assert SECRET not in log
 
 

@@ -12,6 +12,7 @@ timeout is not retried: the caller has waited long enough, and decides.
 from __future__ import annotations
 
 import encodings.idna  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -222,8 +223,19 @@ def pool_options(driver: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+#: Where redis-py names an option that it does not know, or whose value in a URL it cannot read.
+_NAMED = re.compile(r"(?:keyword argument|value for) ['`](\w+)['`]")
+
+
 def unusable(error: Exception) -> ConfigurationError:
-    """*error* is what redis-py says of a URL or of options; it may quote a password."""
+    """*error* is what redis-py says of a URL or of options; it may quote a password. If it names an
+    option, only that is told.
+    """
+    named = _NAMED.search(str(error))
+    if named:
+        return ConfigurationError(
+            f"redis-py cannot use the option {named[1]!r} of the URL of the lock store"
+        )
     kind = type(error).__name__
     return ConfigurationError(
         f"redis-py cannot use the URL of the lock store, or its options ({kind})"

@@ -1,0 +1,46 @@
+"""Options of other libraries' locks, and what to write here instead.
+
+Celery takes any name for an attribute of the project's own, so a task that was moved here with its
+options as they were would have a lock, and none of what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from celery_dlock.errors import ConfigurationError
+
+#: By its name: whose option it is, and ours. ``{p}`` is what ours begin with where it stands.
+FOREIGN = {
+    "once": ("celery-once", '{p}unique="done", or Unique(by="{{order_id}}") for its keys'),
+    "unique_on": ("celery-singleton", '{p}unique=Unique(by="{{order_id}}")'),
+    "raise_on_duplicate": ("celery-singleton", '{p}unique=Unique(on_duplicate="raise")'),
+    "lock_expiry": (
+        "celery-singleton",
+        "{p}ttl= for the length of the lease; a unique claim ends with its task",
+    ),
+    "heimdall": ("celery-heimdall", "{p}unique=, and {p}limit= with {p}cooldown= for a rate"),
+    "timeout": (
+        "other locks",
+        "max_wait= of a policy, as in {p}on_contention=Queue(max_wait=60), for how long to wait, "
+        "and {p}ttl= for the length of the lease",
+    ),
+    "lock_timeout": ("other locks", "{p}ttl= for the length of the lease"),
+    "expire": ("other locks", "{p}ttl= for the length of the lease"),
+    "blocking": ("other locks", '{p}on_contention=, as "wait", "queue", "skip" or "fail"'),
+    "blocking_timeout": ("other locks", "{p}on_contention=Wait(max_wait=60)"),
+    "max_concurrent": ("other locks", "{p}limit="),
+    "max_concurrency": ("other locks", "{p}limit="),
+    "concurrency": ("other locks", "{p}limit="),
+}
+
+
+def refuse_foreign(task: str, names: Iterable[str], prefix: str = "") -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is another library's."""
+    for name in names:
+        if name in FOREIGN:
+            whose, here = FOREIGN[name]
+            instead = here.format(p=prefix)
+            raise ConfigurationError(
+                f"task {task}: {name}= is an option of {whose}; write {instead}"
+            )

@@ -1,0 +1,55 @@
+"""What people write by mistake, where Celery or Python would say nothing, or something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from celery import Task
+from celery.local import Proxy
+
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.locks.definition import OPTIONS
+
+#: What the options of a lock begin with where they are those of a task.
+LOCK = "lock_"
+
+
+def refuse_decorator(body: Any, keys: Sequence[object], options: Mapping[str, Any]) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` for a use of ``@locked_task`` that cannot be
+    meant: over a task, with several keys, or with an option of ``LockedTask``.
+    """
+    if isinstance(body, Task | Proxy):
+        raise ConfigurationError(
+            f"{body.name} is a task already: leave its other decorator out, and give what that was "
+            "given to @locked_task, with app="
+        )
+    listed = [*keys, *(options[name] for name in ("key",) if name in options)]
+    if len(listed) > 1:
+        raise ConfigurationError(
+            f"task {body.__qualname__}: locked_task() takes one key; write several as a list, "
+            f"{listed!r}"
+        )
+    for name in options:
+        if name.removeprefix(LOCK) in OPTIONS and name not in OPTIONS:
+            raise ConfigurationError(
+                f"task {body.__qualname__}: {name}= is for base=LockedTask; locked_task() takes "
+                f"{name.removeprefix(LOCK)}="
+            )
+
+
+def given_to_celery(task: type) -> Iterator[str]:
+    """The options with which ``@app.task`` has made *task*, but for those that its bases know."""
+    if "_decorated" in vars(task):
+        known = {name for base in task.__mro__[1:] for name in vars(base)}
+        yield from (name for name in vars(task) if name not in known and not name.startswith("_"))
+
+
+def refuse_without_prefix(task: type, name: str) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` for ``@app.task(base=LockedTask, key=…)``."""
+    for option in given_to_celery(task):
+        if option in OPTIONS:
+            raise ConfigurationError(
+                f"task {name}: {option}= is for @locked_task; with base=LockedTask write "
+                f"{LOCK}{option}="
+            )
