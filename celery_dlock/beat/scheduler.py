@@ -24,6 +24,7 @@ from celery_dlock.beat.tick_ledger import Deposed, NotNow, StepDown, TickLedger,
 from celery_dlock.beat.ticks import CatchUp
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.throttled_warning import ThrottledWarning
+from celery_dlock.not_started import or_not_started
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import Trait
 
@@ -52,13 +53,8 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
     def __init__(
         self, app: Any, max_interval: float | None = None, lazy: bool = False, **options: Any
     ) -> None:
-        here = runtime(app)
-        if Trait.MULTI_PROCESS not in here.backend.traits:
-            raise ConfigurationError(
-                "beat -S dlock needs a lock store that other processes see: every beat would lead"
-            )
-        noting(here.backend)
-        self._class = fenced(here.settings.beat_scheduler)
+        with or_not_started():
+            self._class = _checked(app)
         self._options = {**options, "app": app, "max_interval": max_interval}
         self._leader = Leader(app)
         self._scheduler: FencedScheduler | None = None
@@ -187,6 +183,17 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
         """Another beat leads from now on."""
         with stops_wait():
             self._close()
+
+
+def _checked(app: Any) -> type[FencedScheduler]:
+    """The class of the scheduler inside, where all that is configured for a beat is right."""
+    here = runtime(app)
+    if Trait.MULTI_PROCESS not in here.backend.traits:
+        raise ConfigurationError(
+            "beat -S dlock needs a lock store that other processes see: every beat would lead"
+        )
+    noting(here.backend)
+    return fenced(here.settings.beat_scheduler)
 
 
 def fenced(name: str) -> type[FencedScheduler]:

@@ -43,6 +43,10 @@ from celery_dlock.tasks.mistakes import (
     refuse_without_prefix,
 )
 
+#: What Celery gives the tasks of a Django project. A shared task knows no application as it is
+#: defined, so it has them from the one that it is bound to.
+ON_COMMIT = ("delay_on_commit", "apply_async_on_commit")
+
 #: What a worker's main process needs, by name: who only publishes loads nothing of it.
 REQUEST = "celery_dlock.worker.request:LockedRequest"
 STRATEGY = "celery_dlock.worker.parking:strategy"
@@ -99,6 +103,9 @@ class LockedTask(Task):  # type: ignore[misc]
         super().on_bound(app)
         app.steps["worker"].update(WORKER_STEPS)
         app.steps["consumer"].update(CONSUMER_STEPS)
+        for name in ON_COMMIT:
+            if not hasattr(cls, name) and (method := getattr(app.Task, name, None)):
+                setattr(cls, name, method)
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import click
 from celery import bootsteps, signals
 
 from celery_dlock import runtime
@@ -18,13 +17,10 @@ from celery_dlock.delivery.brief import tell_briefly
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.throttled_warning import leave_it_to_parent
 from celery_dlock.messages.countdown import visibility_timeout
+from celery_dlock.not_started import or_not_started
 from celery_dlock.stores.base import Trait
 
 logger = logging.getLogger("celery_dlock")
-
-
-class NotStarted(click.ClickException, ConfigurationError):
-    """A worker that is not to start: the command prints it in one line, and exits with 1."""
 
 
 class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
@@ -32,10 +28,8 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        try:
+        with or_not_started():
             self._check(parent)
-        except ConfigurationError as exc:
-            raise NotStarted(str(exc)) from exc
 
     def _check(self, parent: Any) -> None:
         app = parent.app

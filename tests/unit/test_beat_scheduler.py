@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from celery import Celery
 from celery.beat import Service
@@ -72,8 +73,9 @@ def test_celery_finds_it_by_its_name(app_with: Callable[..., Celery]) -> None:
 def test_what_cannot_work_is_refused_at_the_start(
     app_with: Callable[..., Celery], config: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
         LeaderScheduler(app_with(**config))
+    assert isinstance(caught.value, click.ClickException)  # which `celery beat` prints in one line
 
 
 def test_a_wrong_setting_that_shows_late_ends_beat(make: Make) -> None:
