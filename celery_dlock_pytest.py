@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from celery_dlock.testing import ManualClock, StaleHolder
+    from contextlib import AbstractContextManager
+
+    from celery_dlock import Lease
+    from celery_dlock.testing import InlineWorker, ManualClock, StaleHolder
 
 
 @pytest.fixture
@@ -31,3 +34,20 @@ def dlock_in_memory() -> Iterator[Callable[[Any], ManualClock]]:
 
     with ExitStack() as until_then:
         yield lambda app: until_then.enter_context(in_memory(app))
+
+
+@pytest.fixture
+def held_by_another() -> Callable[..., AbstractContextManager[Lease]]:
+    """A context manager, ``held_by_another(key)``: somebody else holds *key* in the block."""
+    from celery_dlock.testing import held_by_another
+
+    return held_by_another
+
+
+@pytest.fixture
+def inline_worker() -> Iterator[Callable[[Any], InlineWorker]]:
+    """``inline_worker(app)``: it handles the next message when the test says ``deliver()``."""
+    from celery_dlock.testing import inline_worker
+
+    with ExitStack() as until_then:
+        yield lambda app: until_then.enter_context(inline_worker(app))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from celery_dlock.core.event_log import log
 from celery_dlock.core.events import Event, Sink, Subject
@@ -35,6 +36,16 @@ class Sinks:
                 raise
             except Exception:
                 logger.exception("the sink %r failed on %r", sink, event)
+
+    @contextmanager
+    def also(self, sink: Sink) -> Iterator[None]:
+        """Have *sink* hear, too, while the block runs."""
+        before = self._sinks
+        self._sinks = (*before, sink)
+        try:
+            yield
+        finally:
+            self._sinks = before
 
     def carry(self, subject: Subject) -> dict[str, str]:
         """What the message of *subject* is to carry: what it came with, and what sinks add."""

@@ -11,8 +11,10 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 from celery import current_app
@@ -54,7 +56,7 @@ def lock(
     shared: bool = False,
     parents: str | Sequence[str] = (),
     cooldown: float | None = None,
-) -> AbstractContextManager[Lease]:
+) -> Block:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
 
     It waits for up to *timeout* seconds (0: not at all). *ttl* is the length of the lease, which
@@ -74,7 +76,8 @@ def lock(
     if not own:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
     above = [parents] if isinstance(parents, str) else parents
-    return locked_block(
+    held = partial(
+        locked_block,
         app or current_app,
         Keys.of(
             [(canonical(_literal(k)), access) for k, access in own],
@@ -85,6 +88,66 @@ def lock(
         max_hold=None,
         timeout=duration("timeout", timeout, zero=True),
     )
+    return Block(held)
+
+
+class Block:
+    """What :func:`lock` returns: for ``with``; or for code that cannot use it, :meth:`acquire` and
+    :meth:`release`, which any thread may call.
+    """
+
+    def __init__(self, held: Callable[..., AbstractContextManager[Lease]]) -> None:
+        self._held = held
+        self._entered: AbstractContextManager[Lease] | None = None
+
+    def acquire(self) -> Lease:
+        """Take the lock, as ``with`` does. Until it is released it is renewed as long as this
+        process lives, and it expires when that ends: nothing is released at its exit.
+
+        The lease is not the current one: hand it on, as in ``admit(connection, lease)``. Nor is the
+        key re-entrant under it.
+
+        Raises what :func:`lock` does, and :exc:`RuntimeError` for one that is acquired already.
+        """
+        lease = self._enter(self._held(current=False))
+        _UNRELEASED.add(self)
+        return lease
+
+    def release(self) -> None:
+        """Release what :meth:`acquire` has taken, and nothing that another one has by now.
+
+        Raises :exc:`RuntimeError` for one that is not acquired, or is released already.
+        """
+        _UNRELEASED.discard(self)
+        self._leave(None, None, None)
+
+    def __enter__(self) -> Lease:
+        return self._enter(self._held())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._leave(kind, error, traceback)
+
+    def _enter(self, block: AbstractContextManager[Lease]) -> Lease:
+        if self._entered is not None:
+            raise RuntimeError("this lock() is acquired already: whoever else wants it makes one")
+        lease = block.__enter__()
+        self._entered = block
+        return lease
+
+    def _leave(self, *error: Any) -> bool | None:
+        block, self._entered = self._entered, None
+        if block is None:
+            raise RuntimeError("this lock() is not acquired, or is released already")
+        return block.__exit__(*error)
+
+
+#: What is not to be released by the garbage collector, when only its lease is kept.
+_UNRELEASED: set[Block] = set()
 
 
 def _literal(text: object) -> str:
@@ -110,10 +173,12 @@ def locked_block(
     max_hold: float | None,
     timeout: float,
     strike: Strike | None = None,
+    current: bool = True,
 ) -> Iterator[Lease]:
     """Run the block under *keys*; *name* is what is holding them, for people.
 
-    *strike* is called at once when one of them is lost, with the key and the reason.
+    Its lease is the *current* one of the running code. *strike* is called at once when a key is
+    lost, with that and the reason.
     """
     here = runtime(app)
     held = _held(here, keys)
@@ -137,7 +202,7 @@ def locked_block(
         taken = _take(here, hold, claims, max_hold, timeout) if claims else ()
         terms = sorted((*held.values(), *taken), key=lambda term: term.claim.order)
         lease = here.manager.lease(terms, keys.parents)
-        with holding(lease, here.backend):
+        with holding(lease, here.backend) if current else nullcontext():
             lease.check()  # it may have stood still since it asked
             yield lease
     finally:

@@ -9,6 +9,11 @@ from celery_dlock.testing.contract import (  # noqa: E402
     NoteStoreContract,
     SharedStoreContract,
 )
+from celery_dlock.testing.inline import (  # noqa: E402
+    InlineWorker,
+    held_by_another,
+    inline_worker,
+)
 from celery_dlock.testing.project import (  # noqa: E402
     ManualClock,
     StaleHolder,
@@ -17,11 +22,14 @@ from celery_dlock.testing.project import (  # noqa: E402
 )
 
 __all__ = [
+    "InlineWorker",
     "LockBackendContract",
     "ManualClock",
     "NoteStoreContract",
     "SharedStoreContract",
     "StaleHolder",
+    "held_by_another",
     "in_memory",
+    "inline_worker",
     "stale_holder",
 ]

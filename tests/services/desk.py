@@ -17,18 +17,13 @@ from typing import Any
 from celery import Celery
 from celery._state import _on_app_finalizers, _set_current_app, current_app
 from celery.backends.cache import _DUMMY_CLIENT_CACHE
-from celery.concurrency.solo import TaskPool
-from celery.worker.request import create_request_cls
-from kombu.connection import Connection
 from kombu.message import Message
-from kombu.serialization import prepare_accept_content
 from kombu.transport import memory
-from kombu.utils.imports import symbol_by_name
 
 from celery_dlock import LockedTask, locked_task
 from celery_dlock.core.events import Event
-from celery_dlock.messages.woken_queues import lead_home
 from celery_dlock.runtime import runtime
+from celery_dlock.testing import InlineWorker
 
 logger = logging.getLogger("tests.desk")
 
@@ -47,9 +42,9 @@ class Desk:
             dlock_sinks=[self.events.append],
         )
         self.app.conf.update(config)
-        self.connection = Connection("memory://")
-        self.channel = self.connection.channel()
-        self.eventer = self.app.events.Dispatcher(self.connection)
+        self._worker = InlineWorker(self.app)
+        self.connection, self.channel = self._worker.connection, self._worker.channel
+        self.eventer = self._worker.eventer
 
     def locked(self, key: Any = None, **options: Any) -> Callable[[Callable[..., Any]], LockedTask]:
         """``locked_task`` on this app."""
@@ -57,31 +52,11 @@ class Desk:
 
     def take(self, queue: str = "celery") -> Message | None:
         """The next message for *queue*, not acknowledged yet; one that was woken comes first."""
-        woken: Message | None = self.channel.basic_get(f"{queue}.woken")
-        if woken is not None:
-            lead_home(woken)
-        message: Message | None = woken or self.channel.basic_get(queue)
-        if message is not None:
-            message.accept = prepare_accept_content(self.app.conf.accept_content)
-        return message
+        return self._worker.take(queue)
 
     def run(self, message: Message) -> Message:
         """Run it as a worker does; what became of it is in its ``acknowledged`` and its queue."""
-        task = self.app.tasks[message.headers["task"]]
-        request = create_request_cls(
-            symbol_by_name(task.Request), task, TaskPool(), "desk", self.eventer, app=self.app
-        )(
-            message,
-            on_ack=message.ack_log_error,
-            on_reject=message.reject_log_error,
-            app=self.app,
-            hostname="desk",
-            eventer=self.eventer,
-            task=task,
-            connection_errors=(OSError,),
-        )
-        request.execute_using_pool(None)
-        return message
+        return self._worker.run(message)
 
     def deliver(self, queue: str = "celery") -> Message:
         """Take the next message of *queue* and run it."""
@@ -100,12 +75,11 @@ class Desk:
 
     def sweep(self) -> None:
         """Look for what is due in the store, as every worker does."""
-        here = runtime(self.app)
-        here.wake(here.backend.sweep().wakes)
+        self._worker.sweep()
 
     def size(self, queue: str = "celery") -> int:
         """How many messages there are for *queue*, woken ones among them."""
-        return int(self.channel._size(queue)) + int(self.channel._size(f"{queue}.woken"))
+        return self._worker.queued(queue)
 
     def happened(self, kind: type[Event]) -> list[Any]:
         """The events of the locks so far, of one kind."""

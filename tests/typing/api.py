@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, assert_type
 
 from celery_dlock import (
@@ -92,7 +91,9 @@ assert_type(locked_task(Limit("key", 3)), Callable[[Callable[..., Any]], LockedT
 assert_type(locked_task("key", shared=True), Callable[[Callable[..., Any]], LockedTask])
 assert_type(current_lease(), Lease)
 assert_type(idempotency_key("charge"), str)
-assert_type(lock("order:42", app=app, timeout=5), AbstractContextManager[Lease])
+by_hand = lock("order:42", app=app, timeout=5)
+assert_type(by_hand.acquire(), Lease)
+by_hand.release()
 with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:
     assert_type(held, Lease)
 

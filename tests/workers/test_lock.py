@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +24,7 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.core.events import Lost
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.desk import Desk, open_desk
@@ -347,3 +351,75 @@ def test_what_makes_no_sense_is_refused(desk: Desk, options: dict[str, Any]) -> 
 def test_a_key_that_is_none_is_refused(desk: Desk, key: Any) -> None:
     with pytest.raises((ConfigurationError, TypeError)), lock(key, app=desk.app):
         pytest.fail("it was taken")
+
+
+def test_code_that_cannot_use_with_acquires_and_releases(desk: Desk) -> None:
+    block = lock("order:42", app=desk.app, timeout=0)
+    lease = block.acquire()
+    assert desk.holders("order:42") == [lease.owner.rpartition("|")[0]]
+    with pytest.raises(LockContended):
+        lock("order:42", app=desk.app, timeout=0).acquire()
+
+    other_thread = threading.Thread(target=block.release)
+    other_thread.start()
+    other_thread.join()
+
+    assert desk.holders("order:42") == []
+    with pytest.raises(LockLost, match="it was released"):
+        lease.check()
+    with block:  # and is as good as new
+        assert desk.holders("order:42")
+
+
+def test_what_is_acquired_is_neither_current_nor_re_entrant(desk: Desk) -> None:
+    block = lock("order:42", app=desk.app, timeout=0)
+    block.acquire()
+    with pytest.raises(ConfigurationError, match="no lock is held here"):
+        current_lease()
+    with pytest.raises(LockContended), lock("order:42", app=desk.app, timeout=0):
+        pass
+    block.release()
+
+
+def test_a_release_frees_nothing_that_somebody_else_has_by_now(desk: Desk) -> None:
+    block = lock("order:42", app=desk.app, timeout=0)
+    block.acquire()
+    (mine,) = runtime(desk.app).backend.peek("order:42").holders
+    claim = Claim("order:42", mine.task, mine.nonce, ttl=0)
+    runtime(desk.app).backend.leave(claim, Outcome.ABANDONED)  # as an operator does
+    with lock("order:42", app=desk.app, timeout=0) as lease:
+        block.release()
+        assert desk.holders("order:42") == [lease.owner.rpartition("|")[0]]
+
+
+def test_to_release_twice_or_to_acquire_twice_is_an_error(desk: Desk) -> None:
+    block = lock("order:42", app=desk.app, timeout=0)
+    with pytest.raises(RuntimeError, match="is not acquired"):
+        block.release()
+    block.acquire()
+    with pytest.raises(RuntimeError, match="is acquired already"):
+        block.acquire()
+    block.release()
+    with pytest.raises(RuntimeError, match="or is released already"):
+        block.release()
+
+
+def test_a_lock_of_which_only_the_lease_is_kept_is_not_released_by_chance(desk: Desk) -> None:
+    lease = lock("order:42", app=desk.app, timeout=0).acquire()
+    gc.collect()
+    lease.check()
+    assert desk.holders("order:42")
+
+
+def test_what_is_not_released_at_exit_expires(tmp_path: Path) -> None:
+    """Nothing is released as the process ends; nobody renews it any more."""
+    code = (
+        "from celery import Celery\nfrom celery_dlock import lock\n"
+        f"app = Celery('shop'); app.conf.dlock_url = 'sqlite:///{tmp_path}/locks.db'\n"
+        "lock('order:42', app=app, ttl=1).acquire()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with open_desk(dlock_url=f"sqlite:///{tmp_path}/locks.db") as desk:
+        assert desk.holders("order:42")
+        with lock("order:42", app=desk.app, timeout=30) as lease:
+            lease.check()

@@ -1,0 +1,172 @@
+"""For tests of a project: a key that somebody else holds, and a worker without a process.
+
+The worker takes one message at a time, when the test says so, and puts it through what a worker
+would: the request class, the tracer, the lock, the policy. Broker and test are in one process, so
+who waits is seen, and nothing is waited for: a countdown is not, and what was rescheduled is simply
+the next message. What it does not show is what takes several processes.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+
+from celery import current_app, signals
+from celery.concurrency.solo import TaskPool
+from celery.worker.request import create_request_cls
+from kombu.message import Message
+from kombu.serialization import prepare_accept_content
+from kombu.utils.imports import symbol_by_name
+
+from celery_dlock.core.events import (
+    Deduplicated,
+    Dropped,
+    Event,
+    Parked,
+    Rescheduled,
+    Revoked,
+    Skipped,
+)
+from celery_dlock.core.lease import Lease
+from celery_dlock.errors import ConfigurationError
+from celery_dlock.messages.woken_queues import lead_home
+from celery_dlock.runtime import runtime
+from celery_dlock.tasks.block import lock
+
+#: What :meth:`InlineWorker.deliver` says of a message whose task did not run.
+_INSTEAD: Mapping[type[Event], str] = {
+    Parked: "parked",
+    Rescheduled: "rescheduled",
+    Skipped: "skipped",
+    Dropped: "dropped",
+    Deduplicated: "skipped",
+    Revoked: "revoked",
+}
+
+#: And of one that ran, by Celery's state.
+_RAN = {"SUCCESS": "succeeded", "FAILURE": "failed", "RETRY": "retried"}
+
+
+@contextmanager
+def held_by_another(key: str | Sequence[str], *, app: Any = None) -> Iterator[Lease]:
+    """Somebody else holds *key* for the time of the block: a task of the test finds it taken.
+
+    The keys are finished texts, as for :func:`celery_dlock.lock`. Raises what that raises, at once.
+    """
+    block = lock(key, app=app, timeout=0)
+    lease = Context().run(block.acquire)  # not under what the test itself holds
+    try:
+        yield lease
+    finally:
+        block.release()
+
+
+class InlineWorker:
+    """A worker that handles a message when it is told to. Made by :func:`inline_worker`."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.connection = app.connection_for_read()
+        self.channel = self.connection.channel()
+        self.eventer = app.events.Dispatcher(self.connection, enabled=False)
+
+    def take(self, queue: str = "celery") -> Message | None:
+        """The next message of *queue*, not acknowledged yet; one that was woken comes first."""
+        woken: Message | None = self.channel.basic_get(f"{queue}.woken")
+        if woken is not None:
+            lead_home(woken)
+        message: Message | None = woken or self.channel.basic_get(queue)
+        if message is not None:
+            message.accept = prepare_accept_content(self._app.conf.accept_content)
+        return message
+
+    def run(self, message: Message) -> Message:
+        """Handle *message* as a worker does."""
+        task = self._app.tasks[message.headers["task"]]
+        request = create_request_cls(
+            symbol_by_name(task.Request), task, TaskPool(), "inline", self.eventer, app=self._app
+        )(
+            message,
+            on_ack=message.ack_log_error,
+            on_reject=message.reject_log_error,
+            app=self._app,
+            hostname="inline",
+            eventer=self.eventer,
+            task=task,
+            connection_errors=(OSError,),
+        )
+        request.execute_using_pool(None)
+        return message
+
+    def deliver(self, queue: str = "celery") -> str:
+        """Handle the next message of *queue*, and say what became of its task.
+
+        That is ``"succeeded"``, ``"failed"`` or ``"retried"``; or where the body did not run
+        ``"parked"``, ``"rescheduled"``, ``"skipped"``, ``"dropped"`` (a duplicate) or
+        ``"revoked"``.
+
+        Raises :exc:`AssertionError` where *queue* is empty.
+        """
+        message = self.take(queue)
+        if message is None:
+            raise AssertionError(f"no message waits in the queue {queue!r}")
+        said: list[str] = []
+
+        def note(event: Event) -> None:
+            if type(event) in _INSTEAD and event.subject.task_id == message.headers["id"]:
+                said.append(_INSTEAD[type(event)])
+
+        def ended(task_id: str = "", state: str | None = None, **_: Any) -> None:
+            if task_id == message.headers["id"] and state in _RAN:
+                said.insert(0, _RAN[state])
+
+        signals.task_postrun.connect(ended)
+        try:
+            with runtime(self._app).sinks.also(note):
+                self.run(message)
+        finally:
+            signals.task_postrun.disconnect(ended)
+        return said[-1] if said else "revoked"
+
+    def queued(self, queue: str = "celery") -> int:
+        """How many messages the broker has for *queue*, those among them that were woken."""
+        return sum(self.channel._size(name) for name in (queue, f"{queue}.woken"))  # noqa: SLF001
+
+    def sweep(self) -> None:
+        """Look for what is due in the lock store, as every worker does: who is next is woken."""
+        here = runtime(self._app)
+        here.wake(here.backend.sweep().wakes)
+
+    def close(self) -> None:
+        """Give the connection back, and leave no message."""
+        for name in self._app.amqp.queues:
+            for queue in (name, f"{name}.woken"):
+                self.channel.queue_purge(queue)
+        self.connection.close()
+
+
+@contextmanager
+def inline_worker(app: Any) -> Iterator[InlineWorker]:
+    """A worker for *app*, whose broker is ``memory://``, while the block runs.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for another broker: the test would take the
+    messages of a real one.
+    """
+    broker = app.connection_for_read().transport.driver_type
+    if broker != "memory":
+        raise ConfigurationError(
+            f"inline_worker() needs broker_url='memory://', and here it is {broker}: set that for "
+            "the tests, before the application is first used"
+        )
+    before = current_app._get_current_object()  # noqa: SLF001
+    app.set_current()
+    worker = InlineWorker(app)
+    try:
+        yield worker
+    finally:
+        before.set_current()
+        worker.close()
