@@ -31,7 +31,9 @@ from celery_dlock.locks.throttled_warning import ThrottledWarning
 logger = logging.getLogger("celery_dlock")
 
 #: Why a lock is lost that its store does not have any more: the store knows no more than that.
-NOT_THERE = "an operator has released it, or it has expired in the lock store"
+NOT_THERE = (
+    "it is no longer in the lock store: released by an operator, expired, or lost with its data"
+)
 
 Renew = Callable[[Sequence[Claim]], list[RenewVerdict]]
 OnLost = Callable[[Term, str], None]

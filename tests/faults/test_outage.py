@@ -10,8 +10,10 @@ from celery_dlock.locks.keeper import NOT_THERE
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
 from tests.services.lab import Lab
+from tests.services.load import all_have_ended
 from tests.services.redis import RedisServer
 from tests.services.require import require
+from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
@@ -73,6 +75,32 @@ def test_a_body_that_ends_while_the_store_is_away_keeps_its_result(
         own_redis_server.start()
         assert later.get(timeout=60) == 2
     assert [payment[0] for payment in effects.payments()] == [result.id, later.id]
+
+
+def test_an_outage_is_said_once_by_a_worker_however_many_children_it_has(
+    make_lab: MakeLab, own_redis_server: RedisServer
+) -> None:
+    lab = lab_with_store(make_lab, own_redis_server)
+    pay = lab.app.tasks["pay"]
+    with lab.worker(concurrency=2) as worker:
+        held = lab.app.tasks["outlive"].delay("held")
+        lab.journal.wait_for("start")
+        own_redis_server.kill()
+        lab.journal.wait_for("lost")
+        results = [held, *(pay.delay(str(order), 1) for order in range(4))]
+        until("it is said", lambda: "the lock store is unavailable" in worker.log)
+        until(
+            "all have asked",
+            lambda: all(f"[{r.id}] rescheduled" in worker.log for r in results[1:]),
+        )
+        own_redis_server.start()
+        until("it is said", lambda: "the lock store is available again" in worker.log)
+        all_have_ended(results, timeout=120)
+        warnings = [line for line in worker.log.splitlines() if "WARNING/" in line]
+    said = [line for line in warnings if "lost its lock on 'order:held'" not in line]
+    assert ["unavailable" in line for line in said] == [True, False], said
+    assert len(said) == len(warnings) - 1
+    assert all("WARNING/MainProcess" in line for line in said)
 
 
 def test_a_lease_survives_an_outage_that_is_shorter_than_itself(make_lab: MakeLab) -> None:
