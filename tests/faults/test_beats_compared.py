@@ -45,7 +45,7 @@ def test_dlock_loses_no_tick(tmp_path: Path, own_redis_server: RedisServer) -> N
             return judge(site, window).counts
 
         until("nothing is lost", lambda: counts().due and not counts().lost, 120)
-        told = sum(beat.log.count("TickRepeated(") for beat in (site.first, site.second))
+        told = sum(beat.log.count("is sent again for") for beat in (site.first, site.second))
         assert counts().doubled <= told
         assert site.ends == 0
 

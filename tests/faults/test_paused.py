@@ -49,7 +49,7 @@ def test_the_late_write_of_a_copy_that_was_overtaken_is_refused(
     assert [payment[2] for payment in effects.payments()] == [taker["token"]]
     assert len(lab.journal.read("start")) == 2
     assert [lost["token"] for lost in lab.journal.read("lost")] == [late["token"]]
-    assert "StaleRejected" in paused.log
+    assert "was refused a late write" in paused.log
     assert result.state == "SUCCESS"
     assert result.get() == 7
 
@@ -109,7 +109,7 @@ def test_a_run_that_lost_its_lock_takes_no_message_away_from_the_one_that_carrie
         # When the first goes on, finds its lease lost, and ends; and then the other one is killed
         paused.resume()
         lab.journal.wait_for("lost")
-        until("it has ended", lambda: f"[{result.id}] ignored" in paused.log)
+        until("it has ended", lambda: f"[{result.id}] rescheduled" in paused.log)
         paused.stop()
         other.kill()
         # Then there still is a message, and the task runs to its end

@@ -106,7 +106,7 @@ def test_a_write_that_comes_after_a_pause_is_refused(
         # And the first goes on
         lab.go("write")
         paused.resume()
-        until("it is refused", lambda: "StaleRejected" in paused.log)
+        until("it is refused", lambda: "was refused a late write" in paused.log)
 
         # Then it runs again with a newer token, and each effect is there once
         assert (late.get(timeout=120), next_one.get(timeout=60)) == (1, 2)

@@ -180,7 +180,7 @@ def test_an_epoch_that_was_not_lifted_shows_where_tokens_become_smaller(move: Mo
             return
         with pytest.raises(LockLost):
             second.get(timeout=60)
-        assert "StaleRejected" in worker.log
+        assert "was refused a late write" in worker.log
         assert move.paid() == [first.id]
         worker.stop()
 
@@ -212,7 +212,7 @@ def test_a_late_writer_of_the_old_store_is_refused_and_its_task_runs_again(move:
             assert late.get(timeout=60) == 0
             new.stop()
         old.process.wait(60)
-        assert "StaleRejected" in old.log
+        assert "was refused a late write" in old.log
     again = move.lab.journal.read("start", id=late.id)
     assert [entry["token"] for entry in again] == [held["token"], max(move.tokens())]
     assert move.paid() == [other.id, late.id]

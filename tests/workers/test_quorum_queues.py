@@ -59,7 +59,7 @@ def worker(lab: Lab) -> Iterator[Worker]:
 
 
 def refused(result: AsyncResult, worker: Worker, times: int = 1) -> None:
-    told = f"[{result.id}] retry"
+    told = f"[{result.id}] rescheduled"
     until(f"it is refused {times} times", lambda: worker.log.count(told) >= times)
 
 
