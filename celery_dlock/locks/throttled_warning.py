@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 
 from celery_dlock.core.lease import Monotonic
@@ -18,15 +19,19 @@ logger = logging.getLogger("celery_dlock")
 REPEAT_AFTER = 300.0
 
 
-class _Process:
-    """What is so in one process, and in those that it forks."""
+class _Spokesman:
+    """The process that warns for those, too, that it has forked; each for itself where it is 0."""
 
-    level = logging.WARNING
+    pid = 0
 
 
-def leave_it_to_parent() -> None:
-    """From now on this process warns of nothing that lasts: its parent does."""
-    _Process.level = logging.DEBUG
+def speak_for_children() -> None:
+    """From now on this process warns, and what it forks does not."""
+    _Spokesman.pid = os.getpid()
+
+
+def _level() -> int:
+    return logging.WARNING if _Spokesman.pid in (0, os.getpid()) else logging.DEBUG
 
 
 class ThrottledWarning:
@@ -43,11 +48,11 @@ class ThrottledWarning:
             self._began = now
         if now >= self._silent_until:
             self._silent_until = now + REPEAT_AFTER
-            logger.log(_Process.level, message, *args)
+            logger.log(_level(), message, *args)
 
     def resolved(self, message: str) -> None:
         """It is not there, or no more: a warning as well, with the seconds that it lasted."""
         if not math.isinf(self._began):
             lasted = self._monotonic() - self._began
-            logger.log(_Process.level, "%s, after %.0f s", message, lasted)
+            logger.log(_level(), "%s, after %.0f s", message, lasted)
             self._began = self._silent_until = -math.inf

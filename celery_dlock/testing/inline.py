@@ -141,17 +141,16 @@ class InlineWorker:
         here = runtime(self._app)
         here.wake(here.backend.sweep().wakes)
 
-    def close(self) -> None:
-        """Give the connection back, and leave no message."""
+    def empty(self) -> None:
+        """Drop all messages that the broker has for the application's queues."""
         for name in self._app.amqp.queues:
             for queue in (name, f"{name}.woken"):
                 self.channel.queue_purge(queue)
-        self.connection.close()
 
 
 @contextmanager
 def inline_worker(app: Any) -> Iterator[InlineWorker]:
-    """A worker for *app*, whose broker is ``memory://``, while the block runs.
+    """A worker for *app*, whose broker is ``memory://`` and empty, while the block runs.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for another broker: the test would take the
     messages of a real one.
@@ -165,8 +164,10 @@ def inline_worker(app: Any) -> Iterator[InlineWorker]:
     before = current_app._get_current_object()  # noqa: SLF001
     app.set_current()
     worker = InlineWorker(app)
+    worker.empty()
     try:
         yield worker
     finally:
         before.set_current()
-        worker.close()
+        worker.empty()
+        worker.connection.close()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery import bootsteps, signals
+from celery import bootsteps
 
 from celery_dlock import runtime
 from celery_dlock.contention import Reschedule
 from celery_dlock.delivery.abort import IN_GREENLETS
 from celery_dlock.delivery.brief import tell_briefly
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.locks.throttled_warning import leave_it_to_parent
+from celery_dlock.locks.throttled_warning import speak_for_children
 from celery_dlock.messages.countdown import visibility_timeout
 from celery_dlock.not_started import or_not_started
 from celery_dlock.stores.base import Trait
@@ -49,6 +49,7 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
             check_aborts(app)
         check_countdowns(app, here.policy)
         tell_briefly()
+        speak_for_children()
 
 
 def check_decorators(app: Any) -> None:
@@ -103,9 +104,3 @@ def check_countdowns(app: Any, default: Any) -> None:
                 f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "
                 f"delivers again after visibility_timeout={visible:g} s: lower the backoff's cap"
             )
-
-
-@signals.worker_process_init.connect  # type: ignore[untyped-decorator]
-def say_it_once(**_: Any) -> None:
-    """In a child of a prefork worker: of a store that is unavailable its main process tells."""
-    leave_it_to_parent()
