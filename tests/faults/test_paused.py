@@ -132,11 +132,11 @@ def test_one_that_stands_still_while_it_is_replaced_is_refused_and_ends_as_skipp
         late = pay.delay("42", 1, hold="write")
         lab.journal.wait_for("start")
         paused.pause()
+        lab.go("write")
         other.start()
         newest = pay.delay("42", 2)
         lab.journal.wait_for("end", id=newest.id)
         # When the first goes on
-        lab.go("write")
         paused.resume()
         until("it has ended", late.ready)
         # And its message comes once more
