@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from celery_dlock.core.events import (
     LEAD,
     DeadLettered,
+    Debounced,
     Deduplicated,
     Dropped,
     Event,
@@ -36,7 +37,7 @@ logger = logging.getLogger("celery_dlock")
 
 def log(event: Event) -> None:
     """The sink that is always there."""
-    course = _course(event)
+    course = _course(event) or _call(event)
     wrong = None if course else _wrong(event)
     level = logging.WARNING if wrong else logging.INFO if course else logging.DEBUG
     if logger.isEnabledFor(level):
@@ -72,14 +73,23 @@ def _course(event: Event) -> str | None:
             return f"skipped: {event.reason or _taken(event)}"
         case Dropped():
             return f"dropped, for {event.key!r}: a duplicate, its task is {event.reason} already"
-        case Deduplicated():
-            return f"deduplicated: {event.living} lives and does the same, {event.claim!r}"
         case Revoked():
             return f"revoked while it waited for {event.key!r}"
         case Lost(newer=str()):
             return f"lost its lock on {event.key!r}, as is meant: {event.reason}"
         case LeftToOthers():
             return f"left to the workers at {event.broker}: its turn for {event.key!r} has come"
+        case _:
+            return None
+
+
+def _call(event: Event) -> str | None:
+    """What a call came to that was not published."""
+    match event:
+        case Deduplicated():
+            return f"deduplicated: {event.living} lives and does the same, {event.claim!r}"
+        case Debounced():
+            return f"debounced, as {event.key!r}: {event.living} runs with what the last call says"
         case _:
             return None
 

@@ -15,6 +15,7 @@ from celery_dlock.core.events import (
     Acquired,
     Contended,
     DeadLettered,
+    Debounced,
     Deduplicated,
     Dropped,
     Event,
@@ -64,6 +65,10 @@ COURSE: list[tuple[Event, str]] = [
     (
         Lost(A, "k", "replaced by newer", "newer"),
         "lost its lock on 'k', as is meant: replaced by newer",
+    ),
+    (
+        Debounced(A, "charge(42)", "b"),
+        "debounced, as 'charge(42)': b runs with what the last call says",
     ),
     (Revoked(A, "k"), "revoked while it waited for 'k'"),
     (

@@ -76,7 +76,7 @@ def test_an_option_that_a_base_class_of_the_project_knows_is_its_own(app: Celery
         limit = 5
 
     task = app.task(base=Ours, name="shop.charge", timeout=5, limit=7)(charge)
-    assert (task.timeout, task.limit, task.lock_definition.limit) == (5, 7, 1)
+    assert (task.timeout, task.limit, task.lock_limit) == (5, 7, 1)
 
 
 def test_a_prefix_that_was_forgotten_is_an_error(app: Celery) -> None:
