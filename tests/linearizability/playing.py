@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 from unittest import mock
 
-from celery_dlock.core.operations import Enter, Leave, Operation, Reap, Renew
+from celery_dlock.core.operations import Cancel, Enter, Leave, Operation, Reap, Renew
 from celery_dlock.core.state import Busy, Holder, Run, Same, Unknown
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.registry import open_backend
@@ -227,8 +227,11 @@ def _played(
             if plan.driven and ground.troubles and chance.random() < TROUBLED:
                 history.struck += chance.choice(ground.troubles)(chance)
             history.spoken += [spoken for each in said for spoken in each.result()]
-            looks = [_spoken(-1, clients[0], Look(key), now) for key in sorted(set(KEYS))]
-            history.spoken += looks
+            for key in sorted(set(KEYS)):
+                # A look sees all that its own connection has been answered: on a ZooKeeper's
+                # follower, what others have been answered may still be on its way.
+                ahead = Cancel(key, "nobody")
+                history.spoken += [_spoken(-1, clients[0], w, now) for w in (ahead, Look(key))]
     return history
 
 
