@@ -11,6 +11,7 @@ from typing import Any
 from celery import Celery
 
 from celery_dlock import Limit, LockedTask
+from celery_dlock.contention import replaces_running
 from tests.services.lab import Journal, hold_at
 
 EACH, ALL = 2, 3
@@ -18,6 +19,8 @@ EACH, ALL = 2, 3
 
 def register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
     """Define ``load`` on *app*; with *hold* it stays in the body until the test says go."""
+    if replaces_running(options["lock_on_contention"]):  # which is for one key alone
+        return
     journal = Journal(folder / "journal")
     of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown")  # which each key has of its own
     given = {name: value for name, value in options.items() if name not in of_a_lock}
