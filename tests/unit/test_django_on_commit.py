@@ -13,11 +13,15 @@ CELERY_BROKER_URL = "memory://"
 
 TASKS = """
 from celery import shared_task
-from celery_dlock import LockedTask, locked_task
+from celery_dlock import Debounce, LockedTask, locked_task
+from celery_dlock.runtime import runtime
 from django.db import transaction
 
 @locked_task("order:{order}", unique="done")
 def charge(order): ...
+
+@locked_task("order:{order}", unique=Debounce(delay=60, max_delay=60))
+def index(order): ...
 
 @locked_task("order:{order}", app=app)
 def refund(order): ...
@@ -39,6 +43,11 @@ for task in (charge, refund, book):
         assert sent == [], sent
     assert sent == ["('42',)"] * (1 if task is charge else 2), (task, sent)
     sent.clear()
+kept = lambda: [key for key in runtime(app).backend.keys("").keys if "index" in key]
+with transaction.atomic():
+    index.delay_on_commit("42")
+    assert not kept()
+assert kept()  # the lock store keeps the call until it is due
 print("as it should be", file=__import__("sys").stderr)
 """
 
@@ -55,7 +64,9 @@ print("as it should be", file=__import__("sys").stderr)
 """
 
 
-def test_a_task_is_sent_on_commit_and_a_unique_one_takes_its_claim_then(tmp_path: Path) -> None:
+def test_a_task_is_sent_on_commit_and_a_unique_or_debounced_one_asks_the_store_then(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "shop_settings.py").write_text(SETTINGS.format(folder=tmp_path, extra=DATABASE))
 
     assert "as it should be" in (said := run(DJANGO + TASKS + ON_COMMIT, tmp_path)), said
