@@ -10,8 +10,8 @@ demo:   ## install the package in .venv-demo and run the shop, with workers kill
 test:   ## lint, types, docs and every test on one Python and Celery; installs servers where it may
 	@scripts/test
 
-matrix: ## what could differ on the lowest versions and the other Pythons, pyright, and the files to release
-	@scripts/test -e lowest,py311,py313,pyright,dist
+matrix: ## what could differ on the lowest versions and the other Pythons, types as users see them, and the files to release
+	@scripts/test -e lowest,py311,py313,pyright,celery-types,dist
 
 quick:  ## the tests that need no server, in under two minutes
 	@scripts/tox run -e quick

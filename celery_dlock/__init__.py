@@ -31,11 +31,13 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from celery_dlock.locks.current import current_lease
+from celery_dlock.locks.injected import INJECTED
 from celery_dlock.tasks.block import lock
 from celery_dlock.tasks.idempotency import idempotency_key
 from celery_dlock.tasks.task import LockedTask, locked_task
 
 __all__ = [
+    "INJECTED",
     "BackendUnavailable",
     "Complete",
     "ConfigurationError",

@@ -16,6 +16,7 @@ from celery_dlock.contention.base import (
 )
 from celery_dlock.contention.policies import (
     Fail,
+    PolicyName,
     Queue,
     Replace,
     Reschedule,
@@ -33,6 +34,7 @@ __all__ = [
     "GiveUp",
     "HolderInfo",
     "Policy",
+    "PolicyName",
     "Queue",
     "Queueing",
     "Replace",

@@ -248,6 +248,9 @@ class Replace:
         return Queue().patience(attempt)
 
 
+#: The names of the policies, for type checkers.
+PolicyName = Literal["reschedule", "skip", "fail", "wait", "queue", "replace"]
+
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "reschedule": Reschedule,
     "skip": Skip,

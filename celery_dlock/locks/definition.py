@@ -21,10 +21,8 @@ from celery_dlock.core.unique import Unique
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.debounce import Debouncing
 from celery_dlock.locks.foreign import refuse_foreign
+from celery_dlock.locks.injected import NAMES
 from celery_dlock.locks.unique import Uniqueness
-
-#: What a body may ask for by name, keyword-only; callers never pass these.
-INJECTED = frozenset({"fencing_token", "lease"})
 
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]
@@ -213,11 +211,11 @@ def _split(
     """Take self and the injected parameters out of *signature*."""
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     for parameter in parameters:
-        if parameter.name in INJECTED and parameter.kind is not parameter.KEYWORD_ONLY:
+        if parameter.name in NAMES and parameter.kind is not parameter.KEYWORD_ONLY:
             raise ConfigurationError(
                 f"{parameter.name} must be keyword-only: put it after a * in the parameter list"
             )
-    injects = frozenset(p.name for p in parameters) & INJECTED
+    injects = frozenset(p.name for p in parameters) & NAMES
     kept = [p for p in parameters if p.name not in injects]
     return signature.replace(parameters=kept), injects
 

@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, Protocol, cast, overload
 
 from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore
 from celery.local import Proxy
 from celery.utils.threads import LocalStack
 
-from celery_dlock.contention import Policy
+from celery_dlock.contention import Policy, PolicyName
 from celery_dlock.core.access import Wanted
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.keys import Key
@@ -42,6 +42,20 @@ from celery_dlock.tasks.mistakes import (
     refuse_decorator,
     refuse_without_prefix,
 )
+from celery_dlock.tasks.typed import (
+    AsksForLease,
+    AsksForToken,
+    GivenLease,
+    GivenToken,
+    P,
+    R_co,
+    Rest,
+    Result_co,
+    TypedTask,
+)
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult, EagerResult
 
 #: What Celery gives the tasks of a Django project. A shared task knows no application as it is
 #: defined, so it has them from the one that it is bound to.
@@ -71,7 +85,7 @@ class _WhenAsked:
         return owner.define_lock()
 
 
-class LockedTask(Task):  # type: ignore[misc]
+class LockedTask(TypedTask[P, R_co]):
     """Base class of tasks that run under a lock: ``@app.task(base=LockedTask, lock_key=…)``.
 
     The options are those of :func:`~celery_dlock.locked_task` with the prefix ``lock_``. Wrong
@@ -87,7 +101,7 @@ class LockedTask(Task):  # type: ignore[misc]
 
     lock_key: ClassVar[Wanted | Sequence[Wanted] | None] = None
     lock_ttl: ClassVar[float | None] = None
-    lock_on_contention: ClassVar[str | Policy | None] = None
+    lock_on_contention: ClassVar[PolicyName | Policy | None] = None
     lock_limit: ClassVar[int] = 1
     lock_shared: ClassVar[bool] = False
     lock_max_hold: ClassVar[float | None] = None
@@ -174,7 +188,7 @@ class LockedTask(Task):  # type: ignore[misc]
         link_error: Any = None,
         shadow: str | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> AsyncResult[R_co]:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
         # By their names: the method of a base class of the project's may know no more than two.
         given = {"link": link, "link_error": link_error, "shadow": shadow}
@@ -209,7 +223,7 @@ class LockedTask(Task):  # type: ignore[misc]
         with self.app.producer_or_acquire(producer) as acquired:
             return publish(task_id=task_id, producer=outbox(acquired), **options)
 
-    def apply(self, *args: Any, **options: Any) -> Any:
+    def apply(self, *args: Any, **options: Any) -> EagerResult[R_co]:
         return shielded(super().apply, *args, **options)
 
     def retry(
@@ -246,7 +260,10 @@ class LockedTask(Task):  # type: ignore[misc]
                 execution.mark_final()
             raise
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return cast("R_co", self._call(args, kwargs))
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.lock_definition.refuse_injected(self.name, kwargs)
         request = self.request
         if request.called_directly or hasattr(request, EXECUTION):
@@ -306,6 +323,41 @@ def _is_meant_for_the_lock(name: str) -> bool:
     return name.startswith(LOCK) and name not in vars(LockedTask)
 
 
+class Decorator(Protocol):
+    """What makes a task of a body."""
+
+    @overload
+    def __call__(
+        self, body: GivenToken[Rest, Result_co] | GivenLease[Rest, Result_co], /
+    ) -> LockedTask[Rest, Result_co]: ...
+    @overload
+    def __call__(
+        self, body: AsksForToken[Result_co] | AsksForLease[Result_co], /
+    ) -> LockedTask[..., Result_co]: ...
+    @overload
+    def __call__(self, body: Callable[Rest, Result_co], /) -> LockedTask[Rest, Result_co]: ...
+
+
+class BoundDecorator(Protocol):
+    """What makes a task of a body whose first parameter is the task."""
+
+    @overload
+    def __call__(
+        self,
+        body: GivenToken[Concatenate[Any, Rest], Result_co]
+        | GivenLease[Concatenate[Any, Rest], Result_co],
+        /,
+    ) -> LockedTask[Rest, Result_co]: ...
+    @overload
+    def __call__(
+        self, body: AsksForToken[Result_co] | AsksForLease[Result_co], /
+    ) -> LockedTask[..., Result_co]: ...
+    @overload
+    def __call__(
+        self, body: Callable[Concatenate[Any, Rest], Result_co], /
+    ) -> LockedTask[Rest, Result_co]: ...
+
+
 Body = Callable[..., Any]
 
 #: What ``Celery(task_cls=…)`` is when nobody has set it.
@@ -313,14 +365,23 @@ DEFAULT_TASK = Celery.task_cls
 
 
 @overload
-def locked_task(body: Body, /) -> LockedTask: ...
+def locked_task(
+    body: GivenToken[Rest, Result_co] | GivenLease[Rest, Result_co], /
+) -> LockedTask[Rest, Result_co]: ...
+@overload
+def locked_task(
+    body: AsksForToken[Result_co] | AsksForLease[Result_co], /
+) -> LockedTask[..., Result_co]: ...
+@overload
+def locked_task(body: Callable[Rest, Result_co], /) -> LockedTask[Rest, Result_co]: ...
 @overload
 def locked_task(
     key: Wanted | Sequence[Wanted] | None = None,
     *,
+    bind: Literal[True],
     app: Any = None,
     ttl: float | None = None,
-    on_contention: str | Policy | None = None,
+    on_contention: PolicyName | Policy | None = None,
     limit: int = 1,
     shared: bool = False,
     max_hold: float | None = None,
@@ -329,8 +390,25 @@ def locked_task(
     unique: Until | Unique | Debounce | None = None,
     cooldown: float | None = None,
     **task_options: Any,
-) -> Callable[[Body], LockedTask]: ...
-def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], LockedTask]:
+) -> BoundDecorator: ...
+@overload
+def locked_task(
+    key: Wanted | Sequence[Wanted] | None = None,
+    *,
+    bind: Literal[False] = False,
+    app: Any = None,
+    ttl: float | None = None,
+    on_contention: PolicyName | Policy | None = None,
+    limit: int = 1,
+    shared: bool = False,
+    max_hold: float | None = None,
+    parents: Key | Sequence[Key] = (),
+    on_lost: OnLost = "flag",
+    unique: Until | Unique | Debounce | None = None,
+    cooldown: float | None = None,
+    **task_options: Any,
+) -> Decorator: ...
+def locked_task(*bare: Any, **options: Any) -> Any:
     """Make a task that takes a lock before its body runs.
 
     *key* is a template over the task's parameters (``"order:{order_id}"``), a callable with the
@@ -350,7 +428,8 @@ def locked_task(*bare: Any, **options: Any) -> LockedTask | Callable[[Body], Loc
     or *limit* of them, in that time. Without *app* it is a ``shared_task``. All other
     options are Celery's own.
 
-    A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters.
+    A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters, with
+    types as ``fencing_token: int = INJECTED``: type checkers then know what callers pass.
 
     Raises :exc:`~celery_dlock.ConfigurationError` here and now when something does not fit.
     """
@@ -376,7 +455,7 @@ def _make(
     *,
     app: Any = None,
     ttl: float | None = None,
-    on_contention: str | Policy | None = None,
+    on_contention: PolicyName | Policy | None = None,
     limit: int = 1,
     shared: bool = False,
     max_hold: float | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from celery_dlock import Lease, fencing, idempotency_key, locked_task
+from celery_dlock import INJECTED, Lease, fencing, idempotency_key, locked_task
 from example_project.shop import orders, provider, slow
 from example_project.shop.app import app
 from example_project.shop.models import Order, Report, Stock, Transaction
@@ -32,7 +32,7 @@ def reserve(order_id: int, sku: str) -> None:
 
 
 @locked_task("order:{order_id}", app=app, base=Watched, on_contention="queue")
-def charge(order_id: int, *, lease: Lease) -> None:
+def charge(order_id: int, *, lease: Lease = INJECTED) -> None:
     """Have the provider take the money. Takes it once. ``recovery`` explains the capitals."""
     with Transaction.begin() as db:
         fencing.admit(db)

@@ -48,7 +48,10 @@ class Desk:
 
     def locked(self, key: Any = None, **options: Any) -> Callable[[Callable[..., Any]], LockedTask]:
         """``locked_task`` on this app."""
-        return locked_task(key, app=self.app, **options)
+        decorator: Callable[[Callable[..., Any]], LockedTask] = locked_task(
+            key, app=self.app, **options
+        )
+        return decorator
 
     def take(self, queue: str = "celery") -> Message | None:
         """The next message for *queue*, not acknowledged yet; one that was woken comes first."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_type
 
 from celery_dlock import (
+    INJECTED,
     Complete,
     Contention,
     Decision,
@@ -48,16 +49,16 @@ def bare() -> None: ...
 
 
 @locked_task("order:{order_id}", app=app, ttl=30, limit=2, acks_late=True)
-def charge(order_id: int, *, fencing_token: int) -> str:
+def charge(order_id: int, *, fencing_token: int = INJECTED) -> str:
     return str(fencing_token)
 
 
 @locked_task("order:{order_id}", parents=["orders", target_key], on_lost="abort")
-def below(order_id: int, *, fencing_token: int) -> None: ...
+def below(order_id: int, *, fencing_token: int = INJECTED) -> None: ...
 
 
 @locked_task(["from:{source}", target_key], on_contention=Skip())
-def transfer(source: str, target: str, *, lease: Lease) -> None:
+def transfer(source: str, target: str, *, lease: Lease = INJECTED) -> None:
     assert_type(lease.key, str)
     assert_type(lease.keys, tuple[str, ...])
     assert_type(lease.owner, str)
@@ -72,7 +73,11 @@ def transfer(source: str, target: str, *, lease: Lease) -> None:
 
 
 @locked_task([Limit("tenant:{tenant}", 3), Limit(target_key, 20, cooldown=60), Shared("c"), "o"])
-def load(tenant: str, *, lease: Lease) -> None: ...
+def load(tenant: str, *, lease: Lease = INJECTED) -> None: ...
+
+
+@locked_task("order:{order_id}", app=app)
+def without_the_default(order_id: int, *, fencing_token: int) -> None: ...
 
 
 class Alerting(LockedTask):
@@ -82,13 +87,14 @@ class Alerting(LockedTask):
         assert_type(self.lease, Lease)
 
 
-assert_type(bare, LockedTask)
-assert_type(charge, LockedTask)
-assert_type(below, LockedTask)
-assert_type(transfer, LockedTask)
-assert_type(load, LockedTask)
-assert_type(locked_task(Limit("key", 3)), Callable[[Callable[..., Any]], LockedTask])
-assert_type(locked_task("key", shared=True), Callable[[Callable[..., Any]], LockedTask])
+assert_type(bare, LockedTask[[], None])
+assert_type(charge(42), str)
+assert_type(below(42), None)
+assert_type(transfer("a", "b"), None)
+assert_type(load("t"), None)
+typed: LockedTask = charge
+untyped: Callable[[Callable[..., Any]], LockedTask] = locked_task(Limit("key", 3))
+without_the_default(42)  # type: ignore[call-arg]  # mypy; to pyright it is called with anything
 assert_type(current_lease(), Lease)
 assert_type(idempotency_key("charge"), str)
 by_hand = lock("order:42", app=app, timeout=5)

@@ -10,6 +10,7 @@ from celery import Celery, Task, shared_task
 from celery._state import _on_app_finalizers
 
 from celery_dlock import (
+    INJECTED,
     ConfigurationError,
     Contention,
     Decision,
@@ -62,7 +63,7 @@ def test_a_base_of_the_projects_own_with_a_call_runs_inside_the_lock(app: Celery
     base, notes = contexts(app)
 
     @locked_task("order:{order}", app=app, base=base, name="charge")
-    def charge(order: str, *, fencing_token: int) -> int:
+    def charge(order: str, *, fencing_token: int = INJECTED) -> int:
         notes.append("body")
         return fencing_token
 

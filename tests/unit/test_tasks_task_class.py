@@ -25,4 +25,5 @@ def test_a_locked_task_is_of_the_applications_task_class() -> None:
         return order
 
     assert isinstance(charge, LockedTask)
-    assert charge("42") == ["context", "42"]
+    called: object = charge("42")
+    assert called == ["context", "42"]

@@ -1,0 +1,78 @@
+"""What type checkers see of a task: on every way to call it, it takes what its body takes.
+
+Nothing of this has an effect when a program runs. A checker cannot take a keyword-only parameter
+out of a signature (PEP 612), so what the library passes to a body has the default
+:data:`~celery_dlock.INJECTED` there, and callers leave it out. A body without that default is
+called with anything, where the checker can tell
+(``docs/decisions/0041-what-is-passed-in-has-a-default.rst``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Concatenate, Protocol, overload
+
+from celery import Task
+
+from celery_dlock.core.lease import Lease
+
+if TYPE_CHECKING:
+    from typing import Generic
+
+    from celery.canvas import Signature
+    from celery.result import AsyncResult
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+
+    class TypedTask(Task[P, R_co], Generic[P, R_co]):  # type: ignore[misc]
+        """A task whose body takes *P* and returns *R_co*."""
+
+        def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+        def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R_co]: ...
+        def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]: ...
+        @overload
+        def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]: ...
+        @overload  # in a chain the first argument is the result of the task before
+        def s(
+            self: TypedTask[Concatenate[Any, Rest], R_co], *args: Rest.args, **kwargs: Rest.kwargs
+        ) -> Signature[R_co]: ...
+        def s(self, *args: Any, **kwargs: Any) -> Signature[R_co]: ...
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R_co = ParamSpec("P"), TypeVar("R_co", covariant=True)
+    TypedTask = Task
+
+Rest = ParamSpec("Rest")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class GivenToken(Protocol[Rest, Result_co]):
+    """A body that takes *Rest*, and of that a fencing token which may be left out."""
+
+    @overload
+    def __call__(self, *args: Rest.args, **kwargs: Rest.kwargs) -> Result_co: ...
+    @overload
+    def __call__(self, *args: Any, fencing_token: int = ..., **kwargs: Any) -> Any: ...
+
+
+class GivenLease(Protocol[Rest, Result_co]):
+    """A body that takes *Rest*, and of that a lease which may be left out."""
+
+    @overload
+    def __call__(self, *args: Rest.args, **kwargs: Rest.kwargs) -> Result_co: ...
+    @overload
+    def __call__(self, *args: Any, lease: Lease = ..., **kwargs: Any) -> Any: ...
+
+
+class AsksForToken(Protocol[Result_co]):
+    """A body that has to be given a fencing token."""
+
+    def __call__(self, *args: Any, fencing_token: int, **kwargs: Any) -> Result_co: ...
+
+
+class AsksForLease(Protocol[Result_co]):
+    """A body that has to be given a lease."""
+
+    def __call__(self, *args: Any, lease: Lease, **kwargs: Any) -> Result_co: ...

@@ -1,0 +1,109 @@
+"""A user's module in the typed form, as strict as can be, with celery-types and without.
+
+Nobody runs it. What must not pass is marked, and a mark that is not needed is an error.
+"""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from celery import Celery
+
+from celery_dlock import INJECTED, Lease, LockedTask, Policy, Skip, lock, locked_task
+
+app = Celery("shop")
+
+
+@locked_task("order:{order_id}", app=app, ttl=30, on_contention="queue", acks_late=True)
+def charge(order_id: int, amount: int = 1, *, fencing_token: int = INJECTED) -> str:
+    return f"{order_id}: {amount} under {fencing_token + 1}"
+
+
+@locked_task(["from:{source}", "to:{target}"], app=app, on_contention=Skip())
+def transfer(source: str, target: str, *, amount: int, lease: Lease = INJECTED) -> int:
+    lease.check()
+    return amount
+
+
+@locked_task(app=app)
+def both(*, lease: Lease = INJECTED, fencing_token: int = INJECTED) -> None: ...
+
+
+@locked_task
+def nightly(day: str) -> int:
+    return len(day)
+
+
+@locked_task
+def fenced_nightly(day: str, *, fencing_token: int = INJECTED) -> int:
+    return fencing_token
+
+
+@locked_task("order:{order_id}", app=app, bind=True)
+def again(self: LockedTask, order_id: int, *, fencing_token: int = INJECTED) -> bool:
+    return self.lease.fencing_token == fencing_token
+
+
+@locked_task(app=app, bind=True, max_retries=3)
+def bound(self: LockedTask[..., bool], order_id: int) -> bool:
+    return self.lease.lost
+
+
+def call_them() -> None:
+    assert_type(charge(42, 10), str)
+    assert_type(charge(order_id=42), str)
+    assert_type(charge.run(42, 10, fencing_token=7), str)
+    assert_type(transfer("a", "b", amount=5), int)
+    assert_type(nightly("2026-11-24"), int)
+    assert_type(fenced_nightly("2026-11-24"), int)
+    assert_type(again(42), bool)
+    assert_type(bound(42), bool)
+    charge.delay(42, amount=10)
+    charge.apply_async((42,), countdown=5)
+    charge.si(42, 10)
+    charge.s(42, 10)
+    charge.s(10)  # in a chain it is given its order
+    charge.s(amount=10)
+    again.delay(42)
+    both.delay()
+
+
+def not_like_this() -> None:
+    charge("42")  # type: ignore[arg-type]
+    charge.delay()  # type: ignore[call-arg]
+    charge.delay(42, 10, 7)  # type: ignore[call-arg]
+    charge.delay(42, fencing="no")  # type: ignore[call-arg]
+    charge.s("2026", "11", "24")  # type: ignore[call-overload]
+    charge.si()  # type: ignore[call-arg]
+    transfer.delay("a", "b")  # type: ignore[call-arg]
+    transfer.delay("a", "b", amount="5")  # type: ignore[arg-type]
+    again.delay("42")  # type: ignore[arg-type]
+    nightly(7)  # type: ignore[arg-type]
+    locked_task("key", on_contention="quue")  # type: ignore[call-overload]
+    locked_task("key", ttl="30")  # type: ignore[call-overload]
+
+
+class Alerting(LockedTask):
+    """A base class of the project's, which says nothing of the bodies."""
+
+    abstract = True
+    lock_on_contention = "reschedule"
+
+    def on_lock_lost(
+        self, lease: Lease, task_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.lease.check()
+
+
+@locked_task("order:{order_id}", app=app, base=Alerting)
+def refund(order_id: int) -> int:
+    return order_id
+
+
+def use_them(policy: Policy) -> list[LockedTask[..., object]]:
+    locked_task("key", app=app, on_contention=policy)
+    with lock("order:42", app=app, timeout=0) as lease:
+        assert_type(lease, Lease)
+    return [charge, transfer, nightly, refund]
