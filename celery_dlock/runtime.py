@@ -106,7 +106,7 @@ def runtime(app: Any) -> Runtime:
     Raises :exc:`~celery_dlock.ConfigurationError` when the configuration is not usable. It does
     not connect to the store.
     """
-    app, process = _real(app), _this_process()
+    app, process = real_app(app), _this_process()
     found = process.runtimes.get(app)
     if found is not None:
         return found
@@ -126,7 +126,7 @@ def forget(app: Any) -> None:
     """Close and drop the runtime of *app*; the next use builds it from the configuration anew."""
     process = _this_process()
     with process.mutex:
-        found = process.runtimes.pop(_real(app), None)
+        found = process.runtimes.pop(real_app(app), None)
     if found is not None:
         found.manager.close()
 
@@ -144,7 +144,7 @@ def keep_in_memory(app: Any, clock: Clock) -> None:
     The rest of its configuration counts, but for what is asked of the store that it names.
     """
     forget(app)
-    app = _real(app)
+    app = real_app(app)
     settings = Settings.from_conf(app.conf, url="memory://")
     options = replace(settings.options, clock=clock)
     built = _runtime(app, settings, options, MemoryBackend(options))
@@ -163,7 +163,7 @@ def _this_process() -> _ProcessRuntimes:
     return _processes()
 
 
-def _real(app: Any) -> Any:
+def real_app(app: Any) -> Any:
     """``current_app`` is a proxy, and another one in every thread."""
     return app._get_current_object() if isinstance(app, Proxy) else app  # noqa: SLF001
 

@@ -35,6 +35,7 @@ from celery_dlock.messages.countdown import lead_back
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.runtime import runtime
+from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.mistakes import (
     LOCK,
@@ -286,7 +287,8 @@ class LockedTask(TypedTask[P, R_co]):
         """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
-        with locked_block(
+        begin = partial(
+            Asking.begin,
             self.app,
             definition.keys(args, kwargs),
             name=self.name,
@@ -294,7 +296,8 @@ class LockedTask(TypedTask[P, R_co]):
             max_hold=definition.max_hold,
             timeout=0,
             strike=None if abort is None else abort.strike,
-        ) as lease:
+        )
+        with locked_block(begin) as lease:
             kwargs = definition.injected(kwargs, lease)
             if abort is None:
                 return self.lock_body(*args, **kwargs)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from celery._state import _task_stack
@@ -22,6 +23,7 @@ from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import holding
 from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.task import LockedTask
 
@@ -113,14 +115,16 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
     definition.refuse_injected(task.name, kwargs)
     keys = definition.keys(args, kwargs)
     warm = {key: replace(access, cooldown=0.0) for key, access in keys.access.items()}
-    with locked_block(
+    begin = partial(
+        Asking.begin,
         task.app,
         replace(keys, access=warm),
         name=task.name,
         ttl=definition.ttl,
         max_hold=definition.max_hold,
         timeout=0,
-    ) as held:
+    )
+    with locked_block(begin) as held:
         lease = _believed(held.terms, held.guarantee, keys.parents)
         return StaleHolder(task, args, kwargs, lease, runtime(task.app).backend)
 

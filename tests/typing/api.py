@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, assert_type
 
 from celery_dlock import (
@@ -100,6 +101,8 @@ assert_type(idempotency_key("charge"), str)
 by_hand = lock("order:42", app=app, timeout=5)
 assert_type(by_hand.acquire(), Lease)
 by_hand.release()
+plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)
+without_blocking: AbstractAsyncContextManager[Lease] = lock("order:42")
 with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:
     assert_type(held, Lease)
 

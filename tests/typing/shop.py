@@ -102,6 +102,11 @@ def refund(order_id: int) -> int:
     return order_id
 
 
+async def in_a_request() -> int:
+    async with lock("order:42", app=app) as lease:
+        return lease.fencing_token
+
+
 def use_them(policy: Policy) -> list[LockedTask[..., object]]:
     locked_task("key", app=app, on_contention=policy)
     with lock("order:42", app=app, timeout=0) as lease:

@@ -1,0 +1,77 @@
+"""The threads that ask for a coroutine: in turn, few, and nothing begins after the last call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from celery_dlock.tasks.event_loop import MOST, Calls
+
+
+def test_nothing_is_asked_after_the_last_call() -> None:
+    begun: list[str] = []
+
+    async def late() -> None:
+        calls = Calls()
+        assert await calls.end(lambda: "last") == "last"
+        with pytest.raises(asyncio.CancelledError):
+            await calls.call(begun.append, "late")
+
+    asyncio.run(late())
+
+    assert begun == []
+
+
+def test_the_last_call_is_made_though_nobody_waits_for_it() -> None:
+    made = threading.Event()
+
+    async def leave() -> None:
+        Calls().end(made.set)
+
+    asyncio.run(leave())
+
+    assert made.wait(30)
+
+
+def test_the_last_call_is_made_though_it_is_cancelled_before_its_turn() -> None:
+    goes_on, made = threading.Event(), threading.Event()
+
+    async def leave() -> None:
+        await Calls().end(made.set)
+
+    async def impatient() -> None:
+        busy = [asyncio.create_task(Calls().call(goes_on.wait, 30)) for _ in range(MOST)]
+        await asyncio.sleep(0)
+        leaving = asyncio.create_task(leave())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        goes_on.set()
+        await asyncio.gather(*busy)
+
+    asyncio.run(impatient())
+
+    assert made.wait(30)
+
+
+def test_a_call_that_is_cancelled_before_its_turn_is_not_made() -> None:
+    goes_on = threading.Event()
+    begun: list[str] = []
+
+    async def impatient() -> None:
+        busy = [asyncio.create_task(Calls().call(goes_on.wait, 30)) for _ in range(MOST)]
+        await asyncio.sleep(0)
+        late = asyncio.create_task(Calls().call(begun.append, "late"))
+        await asyncio.sleep(0)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        goes_on.set()
+        await asyncio.gather(*busy)
+
+    asyncio.run(impatient())
+
+    assert begun == []
