@@ -21,8 +21,8 @@ from tests.linearizability.stores import GROUNDS
 from tests.services.campaign import Violation, campaign, spell_out
 
 #: Calls, pairs of them that overlap, what happened to the store, calls that heard nothing, and
-#: histories that took too long to be checked.
-COUNTED = ("calls", "overlapping", "struck", "unheard", "too_long")
+#: histories of which nothing can be said.
+COUNTED = ("calls", "overlapping", "struck", "unheard", "undecided")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,15 @@ class Figures:
     overlapping: int
     struck: int
     unheard: int
-    too_long: bool
+    undecided: bool
     violations: Sequence[Violation]
 
     @classmethod
     def of(cls, store: str, history: History) -> Figures:
-        unheard = sum(spoken.lost for spoken in history.spoken)
-        too_long = history.took_too_long
+        unheard, found = sum(each.lost for each in history.spoken), history.violations()
         return cls(
             *(store, len(history.spoken), history.overlapping, len(history.struck), unheard),
-            *(too_long, [] if too_long else history.violations()),
+            *(found is None, found or []),
         )
 
 

@@ -17,6 +17,13 @@ from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
 
+#: So many states are looked at, which takes some ten seconds.
+MOST_STATES = 50_000
+
+
+class TooManyStates(Exception):
+    """There are more orders than can be followed: too many calls of which nobody heard."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[S]):
@@ -32,7 +39,10 @@ class Call(Generic[S]):
 
 
 def unexplained(calls: Sequence[Call[S]], start: S) -> int | None:
-    """The place of the first call whose answer no order explains; ``None`` if one explains all."""
+    """The place of the first call whose answer no order explains; ``None`` if one explains all.
+
+    Raises :exc:`TooManyStates` where that cannot be said.
+    """
     search = _Search(calls, start)
     for place, answered in _events(calls):
         if not answered:
@@ -90,6 +100,8 @@ class _Search:
 
     def _number(self, state: Any) -> int:
         if state not in self._numbers:
+            if len(self._states) == MOST_STATES:
+                raise TooManyStates
             self._numbers[state] = len(self._states)
             self._states.append(state)
         return self._numbers[state]

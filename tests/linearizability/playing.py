@@ -22,7 +22,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions, Guarantee, LockBackend, Trait
 from tests.contract.twins import Clock
-from tests.linearizability.checker import Call, unexplained
+from tests.linearizability.checker import Call, TooManyStates, unexplained
 from tests.linearizability.plan import CLIENTS, KEYS, Ask, Plan, Renewals, Sweep
 from tests.linearizability.specification import UNHEARD, Asked, Heard, Known, Seen, Swept
 from tests.linearizability.stores import Ground, Struck
@@ -101,15 +101,23 @@ class History:
         )
 
     @property
-    def took_too_long(self) -> bool:
+    def _took_too_long(self) -> bool:
         times = [at for spoken in self.spoken for at in (spoken.called, spoken.answered)]
         return not self.plan.driven and max(times) - min(times) > TOO_LONG
 
-    def violations(self) -> list[Violation]:
-        """What no order explains, each with all that was said of its key."""
+    def violations(self) -> list[Violation] | None:
+        """What no order explains, each with all that was said of its key.
+
+        ``None`` if that cannot be said, because it took too long or too much was not answered.
+        """
+        if self._took_too_long:
+            return None
         errors = [s for s in self.spoken if s.lost and not isinstance(s.answer, BackendUnavailable)]
         found = [Violation(Check.ERROR, self._told([each])) for each in errors]
-        found += [told for key in sorted(set(KEYS)) if (told := self._unexplained(key))]
+        try:
+            found += [told for key in sorted(set(KEYS)) if (told := self._unexplained(key))]
+        except TooManyStates:
+            return None
         return found if self.trusted else [*found, *self._fallen()]
 
     def _told(self, lines: Iterable[object]) -> str:

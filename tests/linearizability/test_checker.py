@@ -23,7 +23,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.stores.base import Wake
-from tests.linearizability.checker import Call, unexplained
+from tests.linearizability.checker import Call, TooManyStates, unexplained
 from tests.linearizability.specification import Asked, Heard, Known
 
 #: A register that is written and read: what is read is what stands there.
@@ -76,6 +76,15 @@ def test_what_has_an_order_is_explained(calls: list[Call[int]]) -> None:
 )
 def test_what_has_none_is_named_by_its_first_answer(calls: list[Call[int]], place: int) -> None:
     assert unexplained(calls, 0) == place
+
+
+def test_what_has_too_many_orders_is_not_decided() -> None:
+    def adds(number: int, was: int) -> Iterator[int]:
+        yield was + number
+
+    lost = [Call(partial(adds, 2**place), 0, None) for place in range(17)]
+    with pytest.raises(TooManyStates):
+        unexplained([*lost, read(-1, 1, 2)], 0)
 
 
 NOW = 10_000_000
