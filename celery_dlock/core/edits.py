@@ -94,20 +94,32 @@ def give_way(state: KeyState, gone: Holder, now: int) -> KeyState:
     return replace(state, grants=(*state.grants, turn))
 
 
-def insert(state: KeyState, claim: Claim, now: int, rank: int, expires: int | None) -> KeyState:
-    """Put *claim*'s task into the queue: parked when *expires* is ``None``, else a place."""
+def insert(
+    state: KeyState,
+    claim: Claim,
+    now: int,
+    rank: int,
+    expires: int | None,
+    arrived: int | None = None,
+) -> KeyState:
+    """Put *claim*'s task into the queue: parked when *expires* is ``None``, else a place.
+
+    It waits since *arrived*, or from *now* on.
+    """
     had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
     impatient = claim.gives_up and expires is None and not had_its_turn
     gives_up = now + claim.gives_up - state.paused if impatient else None
     task, mode, limit = claim.task, claim.mode, claim.limit
-    return _add(state, Waiting(task, mode, limit, rank, now, expires, gives_up, claim.ordered))
+    since = now if arrived is None else arrived
+    return _add(state, Waiting(task, mode, limit, rank, since, expires, gives_up, claim.ordered))
 
 
 def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
     """Back into the queue as the first, with the patience that was left when it had its *turn*."""
     task, mode, limit = claim.task, claim.mode, claim.limit
     rank, ordered = state.first - 1, claim.ordered or turn.ordered
-    return _add(state, Waiting(task, mode, limit, rank, now, None, turn.gives_up, ordered))
+    since = now if turn.arrived is None else turn.arrived
+    return _add(state, Waiting(task, mode, limit, rank, since, None, turn.gives_up, ordered))
 
 
 def _add(state: KeyState, entry: Waiting) -> KeyState:
@@ -131,6 +143,7 @@ def to_grant(
         gives_up=entry.gives_up,
         ordered=entry.ordered,
         by=by,
+        arrived=entry.arrived,
     )
     state = drop_entry(state, entry.task)
     return replace(state, grants=(*state.grants, grant))

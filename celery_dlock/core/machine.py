@@ -22,7 +22,8 @@ Who waits in which way (``WaitMode``):
   whenever it does not answer; it is also woken, for its result to say so, when it has waited for
   too long or had to make room;
 * a *place* belongs to a task that comes back by itself. It keeps the task's rank against parked
-  ones, so that a busy queue cannot starve it, and expires a little after the next attempt is due.
+  ones, so that a busy queue cannot starve it, and since when it waits; and it expires a little
+  after the next attempt is due.
   Among places alone nobody reserves anything: the first to come back takes a free key.
 """
 
@@ -196,8 +197,8 @@ def _take_turn(
     if grant.parked:
         return to_head(state, claim, grant, now), Park()
     if claim.enqueues:  # the slot is reserved for it, and it is to be woken
-        return insert(state, claim, now, state.first - 1, None), Park()
-    state = insert(state, claim, now, state.first - 1, grant.due)
+        return insert(state, claim, now, state.first - 1, None, grant.arrived), Park()
+    state = insert(state, claim, now, state.first - 1, grant.due, grant.arrived)
     return _start_or_wait(state, claim, state.waiting[0], now, token)
 
 
@@ -210,9 +211,11 @@ def _start_or_wait(
     if claim.wait in (WaitMode.NOT, WaitMode.LOOK):
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
+    arrived = entry.arrived if entry else now
     state = drop_entry(state, claim.task)
     if claim.wait is WaitMode.PLACE:
-        return insert(state, claim, now, rank, now + claim.patience), _busy(state, now)
+        state = insert(state, claim, now, rank, now + claim.patience, arrived)
+        return state, _busy(state, now)
     # Whoever is woken as this operation ends has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not started and _full(later, claim):
@@ -220,7 +223,7 @@ def _start_or_wait(
         if oldest is None:
             return state, replace(_busy(state, now), full=True)
         state = to_grant(state, oldest, now, Ending.DROPPED)
-    return insert(state, claim, now, rank, None), Park(_first_to_end(state))
+    return insert(state, claim, now, rank, None, arrived), Park(_first_to_end(state))
 
 
 def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, now: int) -> KeyState:

@@ -210,7 +210,7 @@ class Grant:
     ``handed_back`` is since when it is only found by workers of another broker. A place is not
     woken at all; its grant is dropped when ``due`` has passed. So is that of a slot which cools
     down, and which is nobody's turn. *taker* is the delivery that is bringing an ending about, so
-    that no second one does.
+    that no second one does. ``arrived`` is since when its task waits, where it did.
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it.
     Who gave way while it ran, and whose message the store does not have, has a turn as well: so it
@@ -230,6 +230,7 @@ class Grant:
     ordered: bool = False
     by: str = ""
     by_name: str = ""
+    arrived: int | None = None
 
     @property
     def cools(self) -> bool:
@@ -260,7 +261,7 @@ class Grant:
 class Waiting:
     """An entry of the queue; ``expires`` is ``None`` for a parked task, which never expires.
 
-    ``gives_up`` is when a parked task has waited for long enough, if there is such an end; later by
+    ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when a parked task has waited for long enough, if there is such an end; later by
     what the key was ``paused``.
     """
 

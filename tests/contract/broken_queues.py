@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from celery_dlock.core.operations import Enter, Operation
 from celery_dlock.core.state import (
+    Busy,
     Claim,
     Drop,
     KeyState,
@@ -149,6 +150,21 @@ class ForgetsPlaces(Broken):
 
     def altered(self, claim: Claim) -> Claim:
         return replace(claim, wait=WaitMode.NOT) if claim.wait is WaitMode.PLACE else claim
+
+
+class ForgetsSinceWhenAPlaceWaits(Broken):
+    noticed_by = "test_who_asks_again_has_waited_since_the_first_time"
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
+        reply = super().enter(claim, message)
+        if claim.wait is WaitMode.PLACE and isinstance(reply.verdict, Busy):
+            found = self._keys[claim.key]
+            entries = (
+                replace(entry, arrived=self._now()) if entry.task == claim.task else entry
+                for entry in found.state.waiting
+            )
+            found.state = replace(found.state, waiting=tuple(entries))
+        return reply
 
 
 class LosesTheMessage(Broken):

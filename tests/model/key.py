@@ -105,9 +105,9 @@ def _waiting(w: Waiting, rank: int) -> Waiting:
 def _grant(g: Grant, most_calls: int) -> Grant:
     woken = IN_VAIN if g.woken >= IN_VAIN else max(1, min(g.woken, most_calls))
     due, gives_up = when(g.due), _when(g.gives_up)
-    if (g.woken, g.due, g.gives_up) == (woken, due, gives_up):
+    if (g.woken, g.due, g.gives_up, g.arrived) == (woken, due, gives_up, NOW):
         return g
-    return replace(g, woken=woken, due=due, gives_up=gives_up)
+    return replace(g, woken=woken, due=due, gives_up=gives_up, arrived=NOW)
 
 
 def when(instant: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core.state import Busy, Drop, End, Ending, Mode, Outcome, Park, Reason, Run
-from tests.unit.one_key import PATIENCE, TTL, OneKey, claim, kept, place, published, queued
+from tests.unit.one_key import PATIENCE, START, TTL, OneKey, claim, kept, place, published, queued
 
 LONG = 10 * TTL
 
@@ -171,7 +171,7 @@ def test_a_place_reserved_under_a_larger_limit_becomes_a_message_at_the_head(key
     assert key.enter(published("b", limit=1)) == Park()
 
     assert (key.waiting, key.woken, key.state.parked) == (["b", "c"], [], 2)
-    assert key.state.waiting[0].arrived == key.now
+    assert key.state.waiting[0].arrived == START
 
 
 def test_it_does_not_start_where_its_last_run_was_lost(key: OneKey) -> None:

@@ -352,11 +352,12 @@ def _text(value: object) -> str:
 
 def _grant(row: Sequence[Any]) -> Grant:
     task, mode, limit, parked, woken, due, code, taker, gives_up, handed_back, *rest = row
-    ordered, by, by_name = rest
+    ordered, by, by_name, since = rest
     return sound(
         Grant(
             *(task.decode(), _MODES[mode], limit, bool(parked), woken, due, _ending(code)),
             *(taker.decode(), gives_up, handed_back, bool(ordered), _text(by), _text(by_name)),
+            since,
         )
     )
 

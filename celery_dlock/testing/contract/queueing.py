@@ -180,15 +180,19 @@ class QueueingTests(StoreUnderTest):
         assert state.parked == 3
 
     def test_a_woken_task_that_finds_the_limit_lowered_goes_back_to_the_head(
-        self, backend: LockBackend
+        self, backend: LockBackend, clock: ManualClock
     ) -> None:
         for task in "ab":
             backend.enter(claim(task, limit=2))
         park(backend, "c", "d", limit=2)
+        first = backend.peek("key").waiting[0].arrived
+        clock.advance(5)
         assert woken(backend.leave(claim("a", limit=2), Outcome.OVER)) == ["c"]
+        assert [turn.arrived for turn in backend.look(["key"])[0].grants] == [first]
 
         assert backend.enter(claim("c", wait=QUEUE, limit=1), b"new").verdict == Park()
 
+        assert [entry.arrived for entry in backend.peek("key").waiting] == [first, first]
         assert backend.leave(claim("b", limit=2), Outcome.OVER).wakes == (
             Wake("key", "c", b"message of c"),
         )
@@ -393,6 +397,25 @@ class Places(StoreUnderTest):
         assert backend.leave(claim("a"), Outcome.OVER).wakes == ()
 
         running(backend.enter(claim("place", wait=PLACE)))
+
+    def test_who_asks_again_has_waited_since_the_first_time(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        backend.enter(claim("a", ttl=60))
+        backend.enter(claim("place", wait=PLACE))
+        (first,) = (entry.arrived for entry in backend.peek("key").waiting)
+
+        for nonce in ("second", "third"):
+            clock.advance(20)
+            backend.enter(claim("place", nonce, wait=PLACE))
+        assert [entry.arrived for entry in backend.peek("key").waiting] == [first]
+
+        # Also when its turn has come, and when it leaves its message from now on
+        park(backend, "parked")
+        backend.enter(claim("place", "fourth", wait=QUEUE), b"message")
+        assert backend.look(["key"])[0].waiting[0].arrived == first
+        backend.leave(claim("a"), Outcome.OVER)
+        assert [turn.arrived for turn in backend.look(["key"])[0].grants] == [first]
 
     def test_a_turn_kept_for_a_place_goes_on_to_the_next_when_its_patience_is_over(
         self, backend: LockBackend, clock: ManualClock

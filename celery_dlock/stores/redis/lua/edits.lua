@@ -83,12 +83,12 @@ local function add(state, entry, message)
   return entry
 end
 
-local function insert(state, claim, now, rank, expires, message)
+local function insert(state, claim, now, rank, expires, message, arrived)
   local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
   local impatient = claim.gives_up > 0 and not expires and not had_its_turn
   return add(state, {
     task = claim.task, mode = claim.mode, limit = claim.limit,
-    rank = rank, arrived = now, expires = expires,
+    rank = rank, arrived = arrived or now, expires = expires,
     gives_up = impatient and now + claim.gives_up - state.paused or nil,
     ordered = claim.ordered or false,
   }, message)
@@ -98,7 +98,7 @@ end
 local function to_head(state, claim, turn, now, message)
   add(state, {
     task = claim.task, mode = claim.mode, limit = claim.limit,
-    rank = before_all(state), arrived = now,
+    rank = before_all(state), arrived = turn.arrived or now,
     gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
   }, message)
 end
@@ -108,7 +108,7 @@ local function to_grant(state, entry, now, ending, by)
   state.grants[#state.grants + 1] = {
     task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.expires,
     woken = 0, due = entry.expires or now, ending = ending or false, taker = '',
-    gives_up = entry.gives_up or false, ordered = entry.ordered, by = by,
+    gives_up = entry.gives_up or false, ordered = entry.ordered, arrived = entry.arrived, by = by,
   }
   take_out(state, entry)
   if not state.supposed then (entry.expires and discard or unqueue)(entry) end

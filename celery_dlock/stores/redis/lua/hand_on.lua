@@ -35,7 +35,7 @@ if parts then
     redis.call('ZREM', QUEUE, first)
     parts[1], parts[2], parts[3] = {}, {{
       task, entry.mode, entry.limit, true, 1, due, false, '', entry.gives_up or false, false,
-      entry.ordered or false,
+      entry.ordered or false, false, false, entry.arrived,
     }}, parts[3] - 1
     parts[6] = redis.call('EXISTS', QUEUE) == 1
     write_simple(parts, due)

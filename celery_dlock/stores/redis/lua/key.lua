@@ -26,7 +26,7 @@ local HOLDER = {
 }
 local GRANT = {
   'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
-  'ordered', 'by', 'by_name',
+  'ordered', 'by', 'by_name', 'arrived',
 }
 local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'expires', 'gives_up', 'ordered'}
 

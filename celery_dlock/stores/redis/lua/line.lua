@@ -17,7 +17,7 @@ local HOLDER_TYPES = {
 }
 local GRANT_TYPES = {
   'string', 'string', 'number', 'boolean', 'number', 'number', false, 'string', NONE, NONE,
-  'boolean',
+  'boolean', false, false, NONE,
 }
 local STATE_TYPES = {'table', 'table', 'number', 'number', false, 'boolean', 'number'}
 

@@ -42,16 +42,17 @@ local function start_or_wait(state, claim, entry, now)
   if claim.wait == 'not' or claim.wait == 'look' then return busy(state, now) end
   local before = started()
   local rank = entry and entry.rank or (before and before_all or behind_all)(state)
+  local arrived = entry and entry.arrived
   local verdict = claim.wait == 'place' and busy(state, now)
   if claim.max_waiting > 0 then look(state) end
   drop_entry(state, claim.task)
   if claim.wait == 'place' then
-    insert(state, claim, now, rank, now + claim.patience, '')
+    insert(state, claim, now, rank, now + claim.patience, '', arrived)
     return verdict
   end
   if not before and not make_room(state, claim, now) then return busy(state, now, true) end
   if claim.supersedes and not before and not entry then state.newest = claim end
-  insert(state, claim, now, rank, nil, claim.message)
+  insert(state, claim, now, rank, nil, claim.message, arrived)
   return parked(first_to_end(state))
 end
 
@@ -77,11 +78,11 @@ local function take_turn(state, claim, grant, now)
     return {'park'}
   end
   if claim.enqueues then  -- the slot is reserved for it, and it is to be woken
-    insert(state, claim, now, before_all(state), nil, claim.message)
+    insert(state, claim, now, before_all(state), nil, claim.message, grant.arrived)
     return {'park'}
   end
   look(state)
-  local entry = insert(state, claim, now, before_all(state), grant.due, '')
+  local entry = insert(state, claim, now, before_all(state), grant.due, '', grant.arrived)
   return start_or_wait(state, claim, entry, now)
 end
 

@@ -19,13 +19,14 @@ end
 local function wait_at_head()
   local entry = find(state.waiting, claim.task)
   if entry and not entry.expires then return {'park'} end  -- its message was kept
+  local arrived = entry and entry.arrived
   drop_entry(state, claim.task)
   if claim.wait == 'queue' and ARGV[6] == 'taken' then
-    insert(state, claim, now, before_all(state), nil, claim.message)
+    insert(state, claim, now, before_all(state), nil, claim.message, arrived)
     return {'park'}
   end
   if (claim.wait == 'queue' or claim.wait == 'place') and claim.patience > 0 then
-    insert(state, claim, now, before_all(state), now + claim.patience, '')
+    insert(state, claim, now, before_all(state), now + claim.patience, '', arrived)
   end
   return busy(state, now)
 end
