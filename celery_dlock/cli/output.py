@@ -152,6 +152,7 @@ def plain_line(found: Line, now: datetime) -> dict[str, Any]:
         "reserved": list(found.reserved),
         "cooling": [each.until for each in found.cooling if each.until > now],
         "waiting": found.waiting,
+        "more_wait": found.more_wait,
         "oldest": found.oldest,
         "unreadable": found.unreadable or None,
     }

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from celery_dlock.cli.command import Service, app_of
-from celery_dlock.ops.overview import CachedGauges
+from celery_dlock.ops.gauges import CachedGauges
 from celery_dlock.registry import load
 
 #: By which names a browser on this host may call it.

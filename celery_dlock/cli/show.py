@@ -41,13 +41,12 @@ from celery_dlock.ops.overview import (
     KeyDetails,
     Line,
     QueueEntry,
-    Selection,
     as_stored,
     brokers_in_queue,
     brokers_of_heads,
-    most_urgent,
 )
 from celery_dlock.ops.unique import ALL_CLAIMS, Living, living
+from celery_dlock.ops.urgent import Selection, most_urgent
 from celery_dlock.runtime import runtime
 
 #: Who holds a key.
@@ -77,7 +76,7 @@ def ls(
 ) -> None:
     """List the keys that are held or waited for, and the unique tasks that live.
 
-    Those first where a message waits longest, then those that are held longest. One that cannot be
+    Those first where somebody waits longest, then those that are held longest. One that cannot be
     read comes before them.
     """
     app = app_of(ctx)
@@ -90,7 +89,7 @@ def ls(
             {**plain_line(line, found.now), "broker": brokers.get(line.key)} for line in found.lines
         ]
         told_unique = list(map(asdict, unique))
-        click.echo(as_json({"total": found.total, "keys": told, "unique": told_unique}))
+        click.echo(as_json({"total": found.counts.keys, "keys": told, "unique": told_unique}))
         return
     if not found.lines:
         which = f"no key with {shown(match)} in its name" if match else "no key"
@@ -99,8 +98,8 @@ def ls(
         put(ctx, _lines_table(found))
     for key, broker in brokers.items():
         click.echo(f"{shown(key)}: who comes next belongs to the broker {shown(broker)}", err=True)
-    if found.total > len(found.lines):
-        those = f"{len(found.lines)} of {found.total} keys"
+    if found.counts.keys > len(found.lines):
+        those = f"{len(found.lines)} of {found.counts.keys} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
     if unique:
         put(ctx, "", _unique_table(unique, found.now))
@@ -129,7 +128,7 @@ def _lines_table(found: Selection) -> Table:
 
 def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
     oldest = lasting((now - line.oldest).total_seconds()) if line.oldest else ""
-    queue = [str(line.waiting or ""), oldest]
+    queue = [f"{line.waiting}{'+' if line.more_wait else ''}" if line.waiting else "", oldest]
     if line.unreadable:
         yield [name(line.key), Text("cannot be read", style="red"), *[""] * 6]
     elif not line.holders:
@@ -181,7 +180,7 @@ def top(ctx: click.Context, *, every: float, match: str, waiting: bool) -> None:
     They are looked at each S seconds, more rarely if a look takes longer than that; where there is
     no terminal, once.
 
-    Those first where a message waits longest, then those that are held longest. Each look goes
+    Those first where somebody waits longest, then those that are held longest. Each look goes
     over all keys in use.
     """
     app, console = app_of(ctx), screen(ctx)
@@ -216,7 +215,7 @@ def _watch(console: Console, look: Any, every: float) -> None:
 
 
 def _shown(found: Selection) -> RenderableType:
-    keys = f"{len(found.lines)} of {found.total} keys"
+    keys = f"{len(found.lines)} of {found.counts.keys} keys"
     return Group(_lines_table(found), Text(keys, style="dim"))
 
 
@@ -239,6 +238,7 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
     found = KeyDetails.of(app, key, limit)
     readable(found.line)
     total = len(found.queue) + found.behind
+    more = "+" if found.line.more_wait else ""
     brokers = brokers_in_queue(app, key, found.queue)
     if for_programs:
         tasks = [{**asdict(each), "broker": brokers.get(each.task)} for each in found.queue]
@@ -250,7 +250,7 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
                 told = f"{shown(each.task_id)} belongs to the broker {shown(broker)}"
                 click.echo(told, err=True)
         if found.behind:
-            click.echo(f"{len(found.queue)} of {total}: --limit shows more", err=True)
+            click.echo(f"{len(found.queue)} of {total}{more}: --limit shows more", err=True)
     else:
         click.echo(f"nobody waits for {shown(key)}")
     ctx.exit(0 if total else 1)

@@ -261,8 +261,9 @@ class Grant:
 class Waiting:
     """An entry of the queue; ``expires`` is ``None`` for a parked task, which never expires.
 
-    ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when a parked task has waited for long enough, if there is such an end; later by
-    what the key was ``paused``.
+    ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when
+    a parked task has waited for long enough, if there is such an end; later by what the key was
+    ``paused``.
     """
 
     task: str

@@ -43,6 +43,7 @@ from celery_dlock.monitoring.measures import (
     MEASURES,
     OF_BEAT,
     OF_LOCKS,
+    WAIT,
     Measure,
     MetricKind,
     measurements,
@@ -159,9 +160,15 @@ class InSlot:
 STORE_GAUGES: Mapping[str, tuple[str, str]] = {
     "store_up": ("dlock_store_up", "Whether the lock store answered, for the gauges below"),
     "held_keys": ("dlock_held_keys", "Keys that are held"),
-    "waiting_keys": ("dlock_waiting_keys", "Keys with messages that wait"),
-    "waiting_messages": ("dlock_waiting_messages", "Messages that wait in the lock store"),
-    "oldest_wait": ("dlock_oldest_wait_seconds", "Seconds for which the oldest of them has waited"),
+    "waiting_keys": ("dlock_waiting_keys", "Keys that somebody waits for"),
+    "waiting_tasks": (
+        "dlock_waiting_tasks",
+        "Tasks that wait for a key; of a key at most 32 of those that ask again by themselves",
+    ),
+    "oldest_wait": (
+        "dlock_oldest_wait_seconds",
+        "Seconds since the first of them asked for the first time",
+    ),
     "unanswered_messages": (
         "dlock_unanswered_messages",
         "Messages that are woken in vain: is there a worker for their queue?",
@@ -212,7 +219,7 @@ class _Series(dict[Measure, Callable[[float], None]]):
         super().__init__()
         self._labels = labels
         for measure in group:
-            if measure.kind is MetricKind.COUNTER or measure in (ACQUISITION, HOLD):
+            if measure.kind is MetricKind.COUNTER or measure in (ACQUISITION, HOLD, WAIT):
                 self.__missing__(measure)
 
     def __missing__(self, measure: Measure) -> Callable[[float], None]:
@@ -288,6 +295,8 @@ class Tally(Batcher[Event]):
 
     def _count(self, event: Event) -> None:
         found, subject = measurements(event), event.subject
+        if not found:
+            return
         is_beat = found[0][0] in OF_BEAT
         labels = (subject.task_name, subject.label, is_beat)
         series = self._series.get(labels)

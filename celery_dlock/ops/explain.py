@@ -364,7 +364,9 @@ def _waits(place: QueuePosition, facts: Facts, clock: Clock) -> str:
 
 def _comes_back(place: QueuePosition, facts: Facts, clock: Clock) -> str:
     until = f" until {clock.tell(place.entry.until)}" if place.entry.until else ""
-    return f"has a place in the queue of {place.key!r}{until}, {_behind(place, facts, clock)}"
+    since = f" since {clock.tell(place.entry.arrived)}" if place.entry.arrived else ""
+    kept = f"has a place in the queue of {place.key!r}{since}, kept{until}"
+    return f"{kept}, {_behind(place, facts, clock)}"
 
 
 def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
@@ -567,7 +569,7 @@ def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> lis
         found.append(f"a turn is reserved for {listed(stands.reserved)}, to come by itself")
     if stands.waiting:
         since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
-        found.append(f"{count(stands.waiting, 'message waits', 'messages wait')}{since}")
+        found.append(f"{count(stands.waiting, 'task waits', 'tasks wait')}{since}")
     places = [entry.task_id for entry in waiting if not (entry.parked or entry.woken)]
     if places:
         found.append(f"a place is kept for {listed(places)}, to come back by itself")

@@ -5,30 +5,26 @@ host where somebody looks may be wrong. What is shown may have changed since: wh
 names what was shown, see :mod:`celery_dlock.ops.actions`.
 
 Messages of another broker than this application's are told apart: processes of this one do not
-publish them. Gauges say how much is locked and how much waits, which no single process knows.
+publish them.
 """
 
 from __future__ import annotations
 
-import heapq
-import logging
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Self
 
 from celery_dlock.core.debounce import DEBOUNCED, named
-from celery_dlock.core.edits import backlog, messages
+from celery_dlock.core.edits import backlog
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import WINDOW, Grant, Holder, KeyState, Mode, Waiting, task_id_of
-from celery_dlock.errors import BackendUnavailable, DLockError
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.runtime import runtime
-from celery_dlock.stores.base import LockBackend
+from celery_dlock.stores.base import LockBackend, live
 from celery_dlock.stores.unreadable import KeysUnavailable, is_text
 
 #: Names that are asked for at a time where all of them are looked through.
@@ -41,9 +37,7 @@ LOOKED_THROUGH = 20_000
 MOST_UNREADABLE = 10
 
 #: Nobody holds it, so any store that answers can tell of it.
-_NOBODYS = "dlock:nobody"
-
-_NEVER = datetime.max.replace(tzinfo=UTC)
+NOBODYS = "dlock:nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +95,10 @@ def opens(cooling: Sequence[Cooling], now: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One key: who holds it, how many messages wait, and since when the one that waits longest.
+    """One key: who holds it, how many wait, and since when the one that waits longest.
 
+    Of those who come back by themselves the ones among the first ``WINDOW`` are counted; with
+    ``more_wait`` there may be others behind.
     ``cooling`` are the slots that nobody has and nobody gets yet, the first to open first.
     ``reserved`` are the ids of those that have a turn, and their message elsewhere. ``woken`` are
     the ids of tasks whose turn has come and that have not taken it yet, of which so
@@ -121,42 +117,42 @@ class Line:
     unanswered: int = 0
     cooling: tuple[Cooling, ...] = ()
     reserved: tuple[str, ...] = ()
+    more_wait: bool = False
 
     @classmethod
     def of(cls, key: str, state: KeyState) -> Self:
-        queue = messages(state)
+        running = {holder.task for holder in state.holders}
+        queue = [entry for entry in state.waiting if entry.task not in running]
+        places = sum(not entry.parked for entry in queue)
         turns = [grant for grant in state.grants if grant.waits]
-        arrived = [w.arrived for w in queue]
-        heads = [grant.task for grant in state.grants if grant.parked] + [w.task for w in queue]
+        heads = [grant.task for grant in state.grants if grant.parked]
+        heads += [entry.task for entry in queue if entry.parked]
         return cls(
             key,
             tuple(map(Held.of, state.holders)),
             tuple(task_id_of(turn.task) for turn in turns if turn.parked),
-            backlog(state),
-            instant(min(arrived)) if arrived else None,
+            backlog(state) + places,
+            instant(min(entry.arrived for entry in queue)) if queue else None,
             head=next(iter(heads), ""),
             unanswered=sum(grant.unanswered for grant in state.grants),
             cooling=cooling_of(state),
             reserved=tuple(task_id_of(turn.task) for turn in turns if not turn.parked),
+            more_wait=places > 0 and len(state.waiting) >= WINDOW,
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to show of it."""
-        return not (self._in_use or self.unreadable or self.cooling)
+        used = self.holders or self.woken or self.reserved or self.waiting
+        return not (used or self.unreadable or self.cooling)
 
     @property
     def debounces(self) -> bool:
         return is_debounced(self.key)
 
-    @property
-    def only_cools(self) -> bool:
-        """Whether nobody holds it or waits for it, and it would be idle if it had cooled down."""
-        return bool(self.cooling) and not self._in_use
-
-    @property
-    def _in_use(self) -> bool:
-        return bool(self.holders or self.woken or self.reserved or self.waiting)
+    def waits(self, now: datetime) -> bool:
+        """Whether anybody waits for it; a call that is debounced waits for nobody."""
+        return self.waiting > 0 and not (self.debounces and self.opens(now))
 
     def opens(self, now: datetime) -> datetime | None:
         """When the first slot opens that cools down; ``None`` if none does any more."""
@@ -173,21 +169,11 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The first of some keys, and of all of them how many there are and how many messages wait."""
-
-    lines: tuple[Line, ...]
-    total: int
-    messages: int
-    now: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class QueueEntry:
     """One that waits for a key. A place expires, and a message gives up, unless that is ``None``.
 
     It is *woken* when its turn has come, or when it is to end for the reason ``ending``: so many
-    ``wakes`` it was sent.
+    ``wakes`` it was sent. ``arrived`` is when it first asked, where that is known.
     """
 
     task_id: str
@@ -229,6 +215,7 @@ class KeyDetails:
             return cls(_line(key, state), (), 0, now)
         if limit > WINDOW <= len(state.waiting):
             state = backend.peek(key)
+            state = replace(state, waiting=live(state.waiting, backend.now()))
         queue = queue_of(state)
         hidden = state.parked - sum(waiting.parked for waiting in state.waiting)
         return cls(Line.of(key, state), queue[:limit], hidden + len(queue[limit:]), now)
@@ -252,7 +239,7 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
         if _is_of_the_network(exc):
             raise  # who has waited for one answer in vain does not wait for another
     # Out of the block above: an error that is kept keeps what the store was doing.
-    backend.look([_NOBODYS])
+    backend.look([NOBODYS])
     failed = 0
 
     def part(some: Sequence[str]) -> list[KeyState | BackendUnavailable]:
@@ -303,9 +290,14 @@ def time_of(backend: LockBackend) -> datetime:
 
 
 def page(
-    app: Any, cursor: str = "", limit: int = 100, *, match: str = "", waiting: bool = False
+    app: Any,
+    cursor: str = "",
+    limit: int = 100,
+    *,
+    match: str = "",
+    which: Callable[[Line], bool] = bool,
 ) -> Page:
-    """About *limit* keys with *match* in their name; with *waiting* only those with a queue.
+    """About *limit* keys with *match* in their name, of those that *which* says yes to.
 
     Raises :exc:`~celery_dlock.BackendUnavailable`, and :exc:`ValueError` for a wrong *cursor*.
     """
@@ -314,54 +306,22 @@ def page(
     following: str | None = cursor
     looked = 0
     while following is not None and len(lines) < limit and looked < LOOKED_THROUGH:
-        names = backend.keys(following, BATCH if match else limit, waiting=waiting)
+        names = backend.keys(following, BATCH if match else limit)
         following = names.cursor
         looked += len(names.keys) + 1
         some = [key for key in dict.fromkeys(names.keys) if match in key]
-        lines += lines_of(backend, some, waiting=waiting)
+        lines += filter(which, lines_of(backend, some))
     return Page(tuple(lines), following, time_of(backend))
 
 
-def most_urgent(
-    app: Any, limit: int | None = 100, *, match: str = "", waiting: bool = False
-) -> Selection:
-    """The *limit* keys with *match* in their name that a person wants to see first, of all keys.
-
-    Those first that cannot be read, then those where a message waits longest, and then those that
-    are held longest. With *waiting* only keys with a queue.
-
-    Raises :exc:`~celery_dlock.BackendUnavailable`.
-    """
-    backend = runtime(app).existing_store()
-    total = messages = 0
-
-    def counted() -> Iterator[Line]:
-        nonlocal total, messages
-        for line in lines_in_use(backend, waiting=waiting, match=match):
-            total += 1
-            messages += line.waiting
-            yield line
-
-    if limit is None:
-        lines = sorted(counted(), key=_urgency)
-    else:
-        lines = heapq.nsmallest(limit, counted(), key=_urgency)
-    return Selection(tuple(lines), total, messages, time_of(backend))
-
-
-def _urgency(line: Line) -> tuple[bool, datetime, datetime, str]:
-    since = min((held.since for held in line.holders), default=_NEVER)
-    return not line.unreadable, line.oldest or _NEVER, since, line.key
-
-
-def lines_in_use(backend: LockBackend, *, waiting: bool = False, match: str = "") -> Iterator[Line]:
-    """Every key in use with *match* in its name, or of those every key with a queue, each once."""
-    for names in names_in_use(backend, waiting=waiting):
-        yield from lines_of(backend, [name for name in names if match in name], waiting=waiting)
+def lines_in_use(backend: LockBackend, match: str = "") -> Iterator[Line]:
+    """Every key in use with *match* in its name, each once."""
+    for names in names_in_use(backend):
+        yield from lines_of(backend, [name for name in names if match in name])
 
 
 def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[list[str]]:
-    """The name of every key in use, or of those with a queue, some at a time, each once."""
+    """The name of every key in use, or of those with messages, some at a time, each once."""
     cursor: str | None = ""
     seen = set[str]()
     while cursor is not None:
@@ -371,10 +331,10 @@ def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[lis
         seen.update(page.keys)
 
 
-def lines_of(backend: LockBackend, keys: list[str], *, waiting: bool = False) -> list[Line]:
-    """Those of *keys* that are in use still, or cannot be read; *waiting*: not only cool down."""
+def lines_of(backend: LockBackend, keys: list[str]) -> list[Line]:
+    """Those of *keys* that are in use still, or cannot be read."""
     lines = (_line(key, state) for key, state in zip(keys, look(backend, keys), strict=True))
-    return [line for line in lines if not (line.is_idle or (waiting and line.only_cools))]
+    return [line for line in lines if not line.is_idle]
 
 
 def _line(key: str, state: KeyState | BackendUnavailable) -> Line:
@@ -405,8 +365,7 @@ def cooling_of(state: KeyState) -> tuple[Cooling, ...]:
 def queue_of(state: KeyState) -> tuple[QueueEntry, ...]:
     """Who is woken, and then who waits, in their order.
 
-    The message that the store keeps of a running task is not among them. A place that has
-    expired may be, until somebody comes to the key: looking wakes nobody.
+    The message that the store keeps of a running task is not among them.
     """
     running = {holder.task for holder in state.holders}
     waiting = (w for w in state.waiting if not (w.parked and w.task in running))
@@ -423,7 +382,7 @@ def _woken(grant: Grant) -> QueueEntry:
         grant.mode,
         grant.parked,
         woken=True,
-        arrived=None,
+        arrived=None if grant.arrived is None else instant(grant.arrived),
         until=until,
         ending=ending,
         wakes=grant.woken,
@@ -504,86 +463,3 @@ def messages_of_other_brokers(app: Any) -> Iterator[OtherBrokerMessage]:
     for line in lines_of(backend, names):
         if line.head and (broker := other_broker(app, line.key, line.head)):
             yield OtherBrokerMessage(line.key, task_id_of(line.head), broker)
-
-
-logger = logging.getLogger("celery_dlock")
-
-#: Each dead message that is counted is read.
-COUNTED = 1000
-
-#: Seconds for which what was found is good, for all who ask, and for which one of them waits.
-GOOD_FOR = 5.0
-READ_TIMEOUT = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """At one moment: keys that are held, messages that wait, and the wait of the oldest of them in
-    seconds (0 if none waits); messages that have been woken in vain for long, and those that are
-    dead, of which a thousand are counted.
-    """
-
-    held_keys: int
-    waiting_keys: int
-    waiting_messages: int
-    oldest_wait: float
-    unanswered_messages: int
-    dead_messages: int
-
-    @classmethod
-    def of(cls, app: Any) -> Gauges:
-        """Look through all keys in use. Raises :exc:`~celery_dlock.BackendUnavailable`."""
-        return _of(runtime(app).existing_store())
-
-
-def _of(backend: LockBackend) -> Gauges:
-    held = keys = messages = unanswered = 0
-    oldest: datetime | None = None
-    now = time_of(backend)
-    for line in lines_in_use(backend):
-        if line.debounces and line.opens(now):
-            continue  # it waits for nobody
-        held += bool(line.holders)
-        keys += bool(line.waiting)
-        messages += line.waiting
-        unanswered += line.unanswered
-        if line.oldest is not None:
-            oldest = line.oldest if oldest is None else min(oldest, line.oldest)
-    waits = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
-    return Gauges(held, keys, messages, waits, unanswered, len(backend.dead(COUNTED)))
-
-
-class CachedGauges:
-    """The gauges of *app* for many who ask: the store is asked once in a while, by one of them."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._mutex = threading.Lock()
-        self._good_until = 0.0
-        self._found: Gauges | None = None
-        self._reading: threading.Thread | None = None
-
-    def get(self) -> Gauges | None:
-        """The gauges, ``None`` while the store does not answer or takes too long."""
-        with self._mutex:
-            if time.monotonic() >= self._good_until:
-                self._look()
-            return self._found
-
-    def _look(self) -> None:
-        if self._reading is None:
-            self._found = None
-            self._reading = threading.Thread(target=self._read, daemon=True)
-            self._reading.start()
-        self._reading.join(READ_TIMEOUT)
-        if not self._reading.is_alive():
-            self._reading = None
-            self._good_until = time.monotonic() + GOOD_FOR
-
-    def _read(self) -> None:
-        try:
-            self._found = Gauges.of(self._app)
-        except DLockError as exc:
-            logger.warning("the gauges of the lock store are not known: %s", exc)
-        except Exception:
-            logger.exception("the gauges of the lock store are not known")

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.ops.actions import DeadLetterList
-from celery_dlock.ops.overview import most_urgent
 from celery_dlock.ops.unique import LivingList
+from celery_dlock.ops.urgent import most_urgent
 from celery_dlock.runtime import runtime
 from celery_dlock.web import pages
 from celery_dlock.web.auth import Allowed, SecurityHeaders, SignIn, Visitors, sign_in_routes

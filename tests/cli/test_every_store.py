@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.state import Mode, Outcome
-from celery_dlock.ops.overview import Gauges
+from celery_dlock.ops.gauges import Gauges
 from tests.cli.operator import Operator, answers, operator
 from tests.services.stores import SHARED, Store
 
@@ -59,7 +59,7 @@ def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
     in_line = desk.read("waiting", "order:2")
     assert [each["task_id"] for each in in_line["waiting"]] == ["waits", "waits-too"]
     gauges = Gauges.of(desk.app)
-    assert (gauges.held_keys, gauges.waiting_keys, gauges.waiting_messages) == (3, 1, 2)
+    assert (gauges.held_keys, gauges.waiting_keys, gauges.waiting_tasks) == (3, 1, 2)
     assert gauges.oldest_wait > 0
 
 

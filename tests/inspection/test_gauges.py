@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.ops import overview
-from celery_dlock.ops.overview import CachedGauges, Gauges
+from celery_dlock.ops import gauges
+from celery_dlock.ops.gauges import CachedGauges, Gauges
 from tests.services.until import until
 
 SOME = Gauges(1, 2, 3, 4.0, 5, 6)
@@ -38,7 +38,7 @@ def away() -> Gauges:
 
 
 def test_the_store_is_asked_once_in_a_while(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "GOOD_FOR", 3600.0)
+    monkeypatch.setattr(gauges, "GOOD_FOR", 3600.0)
     questions = asked(lambda: SOME)
     cached = CachedGauges(None)
 
@@ -51,7 +51,7 @@ def test_the_store_is_asked_once_in_a_while(asked: Any, monkeypatch: pytest.Monk
     assert cached.get() == SOME
     assert len(questions) == 1
 
-    monkeypatch.setattr(overview, "GOOD_FOR", 0.0)
+    monkeypatch.setattr(gauges, "GOOD_FOR", 0.0)
     fresh = CachedGauges(None)
     assert fresh.get() == fresh.get() == SOME
     assert len(questions) == 3
@@ -60,7 +60,7 @@ def test_the_store_is_asked_once_in_a_while(asked: Any, monkeypatch: pytest.Monk
 def test_a_store_that_is_away_is_not_asked_more_often(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "GOOD_FOR", 3600.0)
+    monkeypatch.setattr(gauges, "GOOD_FOR", 3600.0)
     questions = asked(away)
     cached = CachedGauges(None)
 
@@ -71,7 +71,7 @@ def test_a_store_that_is_away_is_not_asked_more_often(
 def test_nothing_old_is_told_when_the_store_goes_away(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "GOOD_FOR", 0.0)
+    monkeypatch.setattr(gauges, "GOOD_FOR", 0.0)
     cached = CachedGauges(None)
     asked(lambda: SOME)
     assert cached.get() == SOME
@@ -84,8 +84,8 @@ def test_nothing_old_is_told_when_the_store_goes_away(
 def test_a_store_that_does_not_answer_holds_nobody_up(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "READ_TIMEOUT", 0.01)
-    monkeypatch.setattr(overview, "GOOD_FOR", 3600.0)
+    monkeypatch.setattr(gauges, "READ_TIMEOUT", 0.01)
+    monkeypatch.setattr(gauges, "GOOD_FOR", 3600.0)
     answers = threading.Event()
 
     def late() -> Gauges:

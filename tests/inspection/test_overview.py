@@ -8,9 +8,11 @@ import pytest
 from celery import Celery
 
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Outcome, Run, WaitMode
+from celery_dlock.core.state import WINDOW, Claim, Outcome, Run, WaitMode
 from celery_dlock.ops import overview
-from celery_dlock.ops.overview import KeyDetails, line, most_urgent, page
+from celery_dlock.ops.gauges import Gauges
+from celery_dlock.ops.overview import KeyDetails, line, page
+from celery_dlock.ops.urgent import Snapshot, most_urgent
 from celery_dlock.runtime import forget, keep_in_memory, runtime
 from celery_dlock.stores.base import KeyPage, LockBackend
 from celery_dlock.testing import ManualClock
@@ -59,6 +61,7 @@ def test_who_looks_wakes_nobody(app: Celery, store: LockBackend, clock: ManualCl
     page(app)
     most_urgent(app)
     most_urgent(app, waiting=True)
+    Snapshot.of(app)
     KeyDetails.of(app, "order:42")
     KeyDetails.of(app, "order:42", limit=1000)
 
@@ -85,7 +88,7 @@ def test_those_come_first_that_are_waited_for_longest_and_then_those_held_longes
         "waited for late",
         "held early",
     ]
-    assert found.total == 4
+    assert found.counts.keys == 4
     assert most_urgent(app, limit=None).lines[:3] == found.lines
     assert [each.key for each in most_urgent(app, match="late").lines] == [
         "waited for late",
@@ -95,6 +98,83 @@ def test_those_come_first_that_are_waited_for_longest_and_then_those_held_longes
         "waited for early",
         "waited for late",
     ]
+
+
+def ask(
+    store: LockBackend, key: str, *tasks: str, nonce: str = "n", patience: int = A_MINUTE
+) -> None:
+    """Each of *tasks* asks, and is going to ask again by itself."""
+    for task in tasks:
+        mine = Claim(key, f"{task}:0:0", nonce, A_MINUTE, wait=WaitMode.PLACE, patience=patience)
+        store.enter(mine)
+
+
+def test_who_asks_again_by_itself_is_counted_and_since_it_first_asked(
+    app: Celery, store: LockBackend, clock: ManualClock
+) -> None:
+    hold(store, "order:1")
+    hold(store, "order:2")
+    ask(store, "order:2", "back", nonce="first")
+    first = clock()
+    clock.advance(20)
+    ask(store, "order:2", "back", nonce="second")
+    park(store, "order:2", "parked")
+    clock.advance(5)
+
+    one = line(app, "order:2")
+    found, urgent = most_urgent(app, waiting=True), most_urgent(app)
+    near = KeyDetails.of(app, "order:2")
+
+    assert (one.waiting, one.oldest, one.more_wait) == (2, overview.instant(first), False)
+    assert (found.lines, found.counts.waiting, found.counts.keys) == ((one,), 2, 1)
+    assert urgent.lines[0] == one
+    assert (near.queue[0].task_id, near.queue[0].arrived) == ("back", one.oldest)
+    assert Snapshot.of(app).counts == urgent.counts
+    gauges = Gauges.of(app)
+    assert (gauges.waiting_keys, gauges.waiting_tasks, gauges.oldest_wait) == (1, 2, 25.0)
+
+
+def test_of_very_many_who_ask_again_by_themselves_it_is_said_that_there_are_more(
+    app: Celery, store: LockBackend, clock: ManualClock
+) -> None:
+    hold(store, "order:1")
+    ask(store, "order:1", *(f"task{n}" for n in range(WINDOW - 1)))
+    assert (line(app, "order:1").waiting, line(app, "order:1").more_wait) == (WINDOW - 1, False)
+
+    ask(store, "order:1", "last")
+    ask(store, "order:1", *(f"more{n}" for n in range(9)), patience=SECOND)
+    park(store, "order:1", "parked")
+
+    assert (line(app, "order:1").waiting, line(app, "order:1").more_wait) == (WINDOW + 1, True)
+    assert len(KeyDetails.of(app, "order:1", 100).queue) == WINDOW + 10
+    clock.advance(2)
+    assert len(KeyDetails.of(app, "order:1", 100).queue) == WINDOW + 1
+
+
+def test_a_snapshot_looks_at_so_many_keys_and_those_with_messages_are_among_them(
+    app: Celery, store: LockBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "BATCH", 10)
+    for number in range(100):
+        hold(store, f"order:{number:02}")
+    for number in (30, 70, 90):
+        park(store, f"order:{number}", "waits")
+    looked: list[str] = []
+    look = store.look
+    monkeypatch.setattr(store, "look", lambda keys: looked.extend(keys) or look(keys))
+
+    found = Snapshot.of(app, most=20)
+
+    assert [each.key for each in found.lines[:3]] == ["order:30", "order:70", "order:90"]
+    assert len(found.lines) == found.counts.keys == len(set(looked) - {overview.NOBODYS}) == 23
+    assert (found.counts.waiting, found.counts.held) == (3, 23)
+    seen, cursor = {each.key for each in found.lines}, found.rest
+    while cursor is not None:
+        rest = page(app, cursor, 10)
+        seen |= {each.key for each in rest.lines}
+        cursor = rest.cursor
+    assert len(seen) == 100
+    assert Snapshot.of(app).rest is None
 
 
 def test_a_key_that_is_told_twice_is_listed_once(
@@ -110,7 +190,7 @@ def test_a_key_that_is_told_twice_is_listed_once(
 
     found = most_urgent(app)
 
-    assert (found.total, [each.key for each in found.lines]) == (2, ["order:1", "order:2"])
+    assert (found.counts.keys, [each.key for each in found.lines]) == (2, ["order:1", "order:2"])
 
 
 def test_of_a_queue_the_first_are_shown_and_the_others_counted(

@@ -16,7 +16,9 @@ from celery_dlock.core.state import Claim, KeyState, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import overview
 from celery_dlock.ops.explain import State, explain
-from celery_dlock.ops.overview import Gauges, most_urgent, page
+from celery_dlock.ops.gauges import Gauges
+from celery_dlock.ops.overview import page
+from celery_dlock.ops.urgent import most_urgent
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.redis.wire import base_name
@@ -55,7 +57,7 @@ def shows_the_others(app: Celery) -> None:
         assert (broken, held) == (["order:3"], {*KEYS} - {"order:3"})
     assert most_urgent(app).lines[0].unreadable  # what is wrong is not on the next page
     gauges = Gauges.of(app)
-    assert (gauges.held_keys, gauges.waiting_messages) == (7, 7)
+    assert (gauges.held_keys, gauges.waiting_tasks) == (7, 7)
     waits = explain(app, "order:5-waits")
     assert waits.state is State.WAITING
     nobody = explain(app, "nobody")

@@ -19,7 +19,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import Definition
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage
 from celery_dlock.messages.waking import Waker
-from celery_dlock.ops.overview import Gauges
+from celery_dlock.ops.gauges import Gauges
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
 from celery_dlock.stores.memory import MemoryBackend

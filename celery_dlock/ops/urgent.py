@@ -1,0 +1,144 @@
+"""Keys in the order in which a person wants to see them, and what is counted of them.
+
+Those first that cannot be read, then those where somebody waits longest, and then those that are
+held longest.
+
+To know who waits, whatever their policy, the state of each key in use is looked at, as who holds it
+is: no index is kept of those who come back by themselves, which each of their asks would pay for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from celery_dlock.ops import overview
+from celery_dlock.ops.overview import NOBODYS, Line, lines_in_use, lines_of, names_in_use, time_of
+from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import LockBackend
+
+#: So many keys are looked at for a snapshot, of all that are in use.
+MOST = 10_000
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of some keys how many are held and waited for; how many wait *now*, since when the first.
+
+    ``more_wait`` and ``unanswered`` are as in a :class:`~celery_dlock.ops.overview.Line`.
+    """
+
+    now: datetime
+    keys: int = 0
+    held: int = 0
+    waited_for: int = 0
+    waiting: int = 0
+    more_wait: bool = False
+    unanswered: int = 0
+    oldest: datetime | None = None
+
+    def add(self, line: Line) -> Line:
+        """Count *line*, and give it back."""
+        self.keys += 1
+        self.held += bool(line.holders)
+        self.unanswered += line.unanswered
+        if line.waits(self.now):
+            self.waited_for += 1
+            self.waiting += line.waiting
+            self.more_wait |= line.more_wait
+            self.oldest = min(self.oldest or _NEVER, line.oldest or _NEVER)
+        return line
+
+    def urgency(self, line: Line) -> tuple[bool, datetime, datetime, str]:
+        """By what it stands before others."""
+        oldest = line.oldest if line.waits(self.now) else None
+        since = min((held.since for held in line.holders), default=_NEVER)
+        return not line.unreadable, oldest or _NEVER, since, line.key
+
+    def is_waited_for(self, line: Line) -> bool:
+        """Whether anybody waits for it, has been woken, or that cannot be read."""
+        has_turn = line.woken or line.reserved
+        return bool(has_turn or line.unreadable) or line.waits(self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The first of some keys, and what is counted of all of them."""
+
+    lines: tuple[Line, ...]
+    counts: Counts
+    now: datetime
+
+
+def most_urgent(
+    app: Any, limit: int | None = 100, *, match: str = "", waiting: bool = False
+) -> Selection:
+    """The *limit* most urgent keys with *match* in their name; with *waiting* only those that
+    somebody waits for. All keys in use are looked at.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`.
+    """
+    backend = runtime(app).existing_store()
+    counts = Counts(time_of(backend))
+    found = lines_in_use(backend, match)
+    lines = (counts.add(line) for line in found if not waiting or counts.is_waited_for(line))
+    if limit is None:
+        first = sorted(lines, key=counts.urgency)
+    else:
+        first = heapq.nsmallest(limit, lines, key=counts.urgency)
+    return Selection(tuple(first), counts, time_of(backend))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The keys in use, up to a number, the most urgent first, and what is counted of them.
+
+    ``rest`` is where :func:`~celery_dlock.ops.overview.page` goes on with the keys that were not
+    looked at; ``None`` if there are none. ``latency`` is for how many seconds the store was asked
+    about one key that nobody uses.
+    """
+
+    lines: tuple[Line, ...]
+    counts: Counts
+    rest: str | None
+    latency: float
+    now: datetime
+
+    @classmethod
+    def of(cls, app: Any, most: int = MOST) -> Self:
+        """About *most* keys, and of more than that those first that messages wait for.
+
+        Raises :exc:`~celery_dlock.BackendUnavailable`.
+        """
+        backend = runtime(app).existing_store()
+        began = time.perf_counter()
+        backend.look([NOBODYS])
+        latency = time.perf_counter() - began
+        counts = Counts(time_of(backend))
+        found, rest = _some_in_use(backend, most)
+        lines = sorted(map(counts.add, found), key=counts.urgency)
+        return cls(tuple(lines), counts, rest, latency, time_of(backend))
+
+
+def _some_in_use(backend: LockBackend, most: int) -> tuple[list[Line], str | None]:
+    lines: list[Line] = []
+    seen = set[str]()
+    for names in names_in_use(backend, waiting=True):
+        lines += lines_of(backend, names)
+        seen.update(names)
+        if len(seen) >= most:
+            break
+    cursor = ""
+    while True:
+        page = backend.keys(cursor, overview.BATCH)
+        names = [name for name in dict.fromkeys(page.keys) if name not in seen]
+        lines += lines_of(backend, names)
+        seen.update(names)
+        if page.cursor is None or len(seen) >= most:
+            return lines, page.cursor
+        cursor = page.cursor
