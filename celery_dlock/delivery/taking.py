@@ -128,7 +128,8 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
         if time.monotonic() >= stay_until:
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
             known = execution.known(since, waited)
-            next_step = plan(known, answer, _ask_policy(execution, contention(known, answer)))
+            found, told = contention(known, answer), stay_until > 0
+            next_step = plan(known, answer, _ask_policy(execution, found, told=told))
             if not isinstance(next_step, Stay):
                 return carry_out(execution, next_step)
             stay_until = time.monotonic() + next_step.seconds
@@ -224,14 +225,18 @@ def _ends_for(execution: Execution, living: str) -> dict[str, Any]:
     return carry_out(execution, duplicate(execution.known(), claim, key, living))
 
 
-def _ask_policy(execution: Execution, found: Contention | None) -> Decision | None:
-    """What its policy decides; one of a project's own that breaks gives up with its error."""
+def _ask_policy(execution: Execution, found: Contention | None, *, told: bool) -> Decision | None:
+    """What its policy decides; one of a project's own that breaks gives up with its error.
+
+    That a delivery is refused is *told* once.
+    """
     if found is None:
         return None
     policy, holder = execution.policy, found.holder.task_id if found.holder else None
-    execution.runtime.sinks.emit(
-        Contended(execution.subject, found.key, holder, found.attempt, found.waited)
-    )
+    if not told:
+        execution.runtime.sinks.emit(
+            Contended(execution.subject, found.key, holder, found.attempt, found.waited)
+        )
     try:
         decision: object = policy.decide(found)
     except Exception as exc:

@@ -43,6 +43,7 @@ from sqlalchemy import (
     insert,
     inspect,
     make_url,
+    or_,
     select,
 )
 from sqlalchemy.dialects.mysql import MEDIUMTEXT
@@ -256,14 +257,17 @@ class Queries:
     ) -> tuple[int | None, Sequence[tuple[str, str, int]], Sequence[tuple[str, str, str]]]:
         """From when on was counted, if not from *since*; how many by name and event; and samples.
 
-        A sample is name, event and details. A message that was refused as it took its place is
-        counted as ``Refused``.
+        A sample is name, event and details. The first refusal of a task is counted as ``Refused``,
+        and a lock that was had without one as ``AtOnce``.
         """
         latest = select(*_ROW).where(_C.at >= since, _C.part == 0).order_by(_C.at.desc())
         first = self._ask(select(latest.subquery().c.at).offset(COUNTED - 1).limit(1))
         events = latest.limit(COUNTED).subquery().c
-        refused = and_(events.event == "Parked", events.details.startswith('{"refused":true'))
-        kind = case((refused, "Refused"), else_=events.event).label("kind")
+        parked = and_(events.event == "Parked", events.details.startswith('{"refused":true'))
+        first_time = events.details.like('%"attempt":0,%')
+        refused = or_(parked, and_(events.event == "Contended", first_time))
+        at_once = and_(events.event == "Acquired", events.details.like('%"waited":0.0,%'))
+        kind = case((refused, "Refused"), (at_once, "AtOnce"), else_=events.event).label("kind")
         counts = select(events.task_name, kind, func.count()).group_by(events.task_name, kind)
         nth = func.row_number().over(
             partition_by=(events.task_name, events.event), order_by=events.at.desc()

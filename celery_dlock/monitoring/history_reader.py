@@ -46,14 +46,16 @@ class HistoryEntry:
 class TaskTally:
     """How often things happened to the tasks of one name.
 
-    ``contended`` counts refusals, one for each attempt. ``took``, ``held`` and ``ttl`` are seconds:
+    ``refused`` counts tasks that found their lock held, each once, and ``at_once`` the locks that
+    were had without that. ``took``, ``held`` and ``ttl`` are seconds:
     what 99 % of its latest acquisitions and holds did not exceed, and the shortest lease among
     them; ``None`` without any.
     """
 
     task_name: str
     acquired: int
-    contended: int
+    at_once: int
+    refused: int
     timed_out: int
     skipped: int
     dropped: int
@@ -137,8 +139,9 @@ def _tallies(
     for name, count in sorted(happened.items()):
         yield TaskTally(
             task_name=name,
-            acquired=count["Acquired"],
-            contended=count["Contended"] + count["Refused"],
+            acquired=count["Acquired"] + count["AtOnce"],
+            at_once=count["AtOnce"],
+            refused=count["Refused"],
             timed_out=count["TimedOut"],
             skipped=count["Skipped"],
             dropped=count["Dropped"],

@@ -3,7 +3,8 @@
 The five of the literature keep their names. Two are histograms here; the three rates are made by
 whoever evaluates the counters, as the rules for Prometheus beside this file do:
 
-* ``lock_contention_rate``: ``dlock_refused`` among it and ``lock_acquisition_time``
+* ``lock_contention_rate``: ``dlock_refused`` among it and the locks that were had at once, which
+  are ``lock_acquisition_time`` less ``dlock_wait_seconds``, of which ``dlock_timed_out`` had none
 * ``lock_timeout_rate``: ``dlock_timed_out`` among it and ``lock_acquisition_time``
 * ``fencing_token_reject_rate``: ``dlock_stale_rejected`` to ``lock_acquisition_time``
 
@@ -93,7 +94,7 @@ SINCE_WOKEN = Measure(
     "Seconds from being woken until the lock",
     _STORE,
 )
-REFUSED = Measure(MetricKind.COUNTER, "dlock_refused", "Asks for a lock that another one held")
+REFUSED = Measure(MetricKind.COUNTER, "dlock_refused", "Tasks that found their lock held")
 TIMED_OUT = Measure(MetricKind.COUNTER, "dlock_timed_out", "Tasks that waited too long and gave up")
 STALE = Measure(MetricKind.COUNTER, "dlock_stale_rejected", "Late writes that the fence refused")
 LOST = Measure(MetricKind.COUNTER, "dlock_lost", "Locks that were lost while their body ran")
@@ -160,7 +161,7 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
         case TimedOut():
             return ((TIMED_OUT, 1), (WAIT, event.waited))
         case Contended():
-            return ((REFUSED, 1),)
+            return ((REFUSED, 1),) if event.attempt == 0 else ()
         case Rescheduled():
             return ((RESCHEDULED, 1),)
         case Woken(before=before):

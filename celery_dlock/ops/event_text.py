@@ -92,8 +92,12 @@ def short(text: object) -> str:
 
 def describe(entry: HistoryEntry, clock: Clock) -> str:
     """What happened and when, such as ``at 12:03:11 took 'order:42' with token 17``."""
-    words = _DESCRIPTIONS.get(entry.event, _unknown)
-    return f"at {clock.tell(entry.at)} {words(entry, entry.details)}"
+    return f"at {clock.tell(entry.at)} {happened(entry)}"
+
+
+def happened(entry: HistoryEntry) -> str:
+    """The same without when."""
+    return _DESCRIPTIONS.get(entry.event, _unknown)(entry, entry.details)
 
 
 def _acquired(entry: HistoryEntry, details: Mapping[str, Any]) -> str:

@@ -20,9 +20,6 @@ from celery_dlock.ops.overview import NOBODYS, Line, lines_in_use, lines_of, nam
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 
-#: So many keys are looked at for a snapshot, of all that are in use.
-MOST = 10_000
-
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -110,7 +107,7 @@ class Snapshot:
     now: datetime
 
     @classmethod
-    def of(cls, app: Any, most: int = MOST) -> Self:
+    def of(cls, app: Any, most: int) -> Self:
         """About *most* keys, and of more than that those first that messages wait for.
 
         Raises :exc:`~celery_dlock.BackendUnavailable`.

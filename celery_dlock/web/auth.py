@@ -35,7 +35,7 @@ from celery_dlock.web.rendering import link, show
 #: Seconds for which one stays signed in.
 SESSION_SECONDS = 12 * 3600
 
-#: Signs in a token at least.
+#: Characters in a token at least.
 SHORTEST_TOKEN = 16
 
 #: Asked about each request; it may be a coroutine function. Only ``True`` is a yes.
@@ -70,7 +70,7 @@ class SignIn:
     def __init__(self, token: str) -> None:
         if len(token) < SHORTEST_TOKEN:
             raise ConfigurationError(
-                f"the token of the page needs {SHORTEST_TOKEN} signs or more: "
+                f"the token of the page needs {SHORTEST_TOKEN} characters or more: "
                 'python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one'
             )
         self._token = token

@@ -1,16 +1,17 @@
-"""What the history adds to a page: who held a key, and danger lines over the tasks of a name.
+"""What the history adds to a page: who held a key, and how it went for the tasks of a name.
 
 Without ``dlock_history`` the page says how to have one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from celery_dlock.core.events import LEAD
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.monitoring.history_reader import (
     HistoryEntry,
@@ -18,18 +19,23 @@ from celery_dlock.monitoring.history_reader import (
     TaskTallies,
     TaskTally,
 )
-from celery_dlock.ops.event_text import Clock, describe
+from celery_dlock.ops.event_text import happened
 
 #: Events of a key that are read at a time, and of those how many are told.
 EVENTS = 200
 TOLD = 30
 
+#: What happens to a task again and again while it waits: told once, with how often.
+REPEATED = ("Contended", "Rescheduled", "Unavailable")
+#: What the periods say in which a key was held.
+OF_HOLDS = ("Acquired", "Released", "Lost")
+
 #: Seconds that are counted over, and for which a count is good.
 COUNTED = 3600.0
 GOOD_FOR = 10.0
 
-#: Dangers of the literature, above these: shares of the lease, and of all attempts.
-ACQUISITION, CONTENTION, HOLD, TIMEOUT = 0.5, 0.3, 0.8, 0.05
+#: Above these somebody has to act: shares of the lease, and of the tasks that waited to their end.
+ACQUISITION, TIMEOUT = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,40 @@ class HeldPeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyHistory:
-    """The latest of a key: who held it, the last one first, and all events as sentences.
+class Told:
+    """An event as a sentence, and how often it has happened to its task."""
 
-    ``gap`` says why there is nothing; before the instant ``earlier`` there may be more.
+    entry: HistoryEntry
+    sentence: str
+    times: int
+
+    @classmethod
+    def once(cls, entries: Iterable[HistoryEntry]) -> list[Self]:
+        """Each of *entries*, in their order; of what is :data:`REPEATED` the first."""
+        entries = list(entries)
+        often = Counter((entry.task_id, entry.event) for entry in entries)
+        said = set[tuple[str, str]]()
+        told: list[Self] = []
+        for entry in entries:
+            what = entry.task_id, entry.event
+            repeated = entry.event in REPEATED
+            if not (repeated and what in said):
+                told.append(cls(entry, happened(entry), often[what] if repeated else 1))
+            said.add(what)
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistory:
+    """The latest of a key: who held it, the last one first, and what else has happened.
+
+    ``names`` are those of the tasks, by their ids. ``gap`` says why there is nothing; before the
+    instant ``earlier`` there may be more.
     """
 
     holds: tuple[HeldPeriod, ...] = ()
-    events: tuple[tuple[HistoryEntry, str], ...] = ()
+    events: tuple[Told, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
     earlier: datetime | None = None
     gap: str = ""
 
@@ -67,7 +99,6 @@ class HistoryView:
     """
 
     def __init__(self, app: Any) -> None:
-        self._app = app
         self._reader: HistoryReader | None = None
         self._unset = ""
         try:
@@ -85,10 +116,13 @@ class HistoryView:
             return KeyHistory(gap=str(exc))
         finally:
             self._reader.close()
-        clock = Clock.of(self._app)
-        events = tuple((entry, describe(entry, clock)) for entry in entries[:TOLD])
-        earlier = entries[-1].at if len(entries) == EVENTS else None
-        return KeyHistory(tuple(_holds(reversed(entries))), events, earlier)
+        told = Told.once(entry for entry in entries if entry.event not in OF_HOLDS)
+        return KeyHistory(
+            tuple(_holds(reversed(entries))),
+            tuple(told[:TOLD]),
+            {entry.task_id: entry.task_name for entry in entries},
+            entries[-1].at if len(entries) == EVENTS else None,
+        )
 
     def of_the_last_hour(self) -> TaskTallies | str:
         """What happened to the tasks, or why that is not known."""
@@ -150,21 +184,28 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure as it is, as a share of what it is measured by, and whether that is too much."""
+    """A figure as it is, as a share of what it is measured by, and whether that is too much.
+
+    Of what is measured by the *whole* alone, and has no *line*, nothing is.
+    """
 
     value: float | None
     share: float | None
     is_danger: bool
 
     @classmethod
-    def of(cls, value: float | None, whole: float | None, line: float) -> Self:
+    def of(cls, value: float | None, whole: float | None, line: float = math.inf) -> Self:
         share = value / whole if value is not None and whole else None
         return cls(value, share, share is not None and share > line)
 
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """One task's figures beside their danger lines."""
+    """One task's figures, and which of them are beyond a line that asks for somebody to act.
+
+    How many are refused, and for how long a lease that is renewed was held, asks for nobody: that
+    is what a key in constant use looks like.
+    """
 
     tally: TaskTally
     acquisition: Reading
@@ -178,8 +219,8 @@ class Danger:
         return cls(
             tally,
             Reading.of(tally.took, tally.ttl, ACQUISITION),
-            Reading.of(tally.contended, tally.contended + tally.acquired, CONTENTION),
-            Reading.of(tally.held, None if tally.task_name == LEAD else tally.ttl, HOLD),
+            Reading.of(tally.refused, tally.refused + tally.at_once),
+            Reading.of(tally.held, tally.ttl),
             Reading.of(tally.timed_out, tally.timed_out + tally.acquired, TIMEOUT),
             Reading.of(tally.stale, 1, 0),
         )
@@ -188,10 +229,10 @@ class Danger:
     def of_all(cls, tallies: Iterable[TaskTally], most: int) -> list[Self]:
         """Those with most dangers first, and then those that were refused most often."""
         found = [cls.of(tally) for tally in tallies]
-        return sorted(found, key=lambda one: (-one.dangers, -one.tally.contended))[:most]
+        return sorted(found, key=lambda one: (-one.dangers, -one.tally.refused))[:most]
 
     @property
     def dangers(self) -> int:
         """How many lines are crossed."""
-        readings = (self.acquisition, self.contention, self.hold, self.timeouts, self.rejects)
+        readings = (self.acquisition, self.timeouts, self.rejects)
         return sum(reading.is_danger for reading in readings)

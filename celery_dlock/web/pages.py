@@ -1,9 +1,8 @@
 """The pages: what is held, waited for and dead, one key with its past, why a task did not run; and
 what a person may do there.
 
-A page reads a bounded part of the store, however much there is. What costs more, such as the list
-of queues, of which all have to be looked at to find the oldest wait, is read once for all visitors,
-and again when it is two seconds old.
+A page reads a bounded part of the store, however much there is. What costs more, such as how ten
+thousand keys stand, is read once for all visitors, and again when it is two seconds old.
 
 An action has two steps: what is going to happen is said before it does. The address of a form names
 what its page showed, down to the claim of the holder; what has changed meanwhile is left alone.
@@ -17,32 +16,51 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from celery_dlock.beat import leader
 from celery_dlock.core.canonical import escape
+from celery_dlock.core.state import Cause
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import actions, overview
-from celery_dlock.ops.event_text import Clock, describe
 from celery_dlock.ops.explain import explain
 from celery_dlock.ops.overview import Held, KeyDetails, Line
+from celery_dlock.ops.urgent import Snapshot
 from celery_dlock.web.auth import cookie
-from celery_dlock.web.history_view import COUNTED, Bar, Danger
+from celery_dlock.web.history_view import COUNTED, Bar, Danger, Told
 from celery_dlock.web.rendering import link, show, span
 
 T = TypeVar("T")
 
-#: Keys on a page, queues in the list of queues, and dead messages.
+#: Keys on a page, and dead messages.
 ROWS = 50
 
-#: Seconds for which the list of queues is good.
+#: So many keys are looked at for the summary and for those first that are waited for longest.
+KEYS = 10_000
+
+#: Seconds for which it is good how they stand; or so many times as long as it took to read.
 FRESH = 2.0
+REST = 4
+
+#: Seconds from which on a wait is lit; the rules for Prometheus alert at the same.
+LONG_WAIT = 900.0
+
+#: Why a message is dead, for those who do not know the words.
+BECAUSE: Mapping[Cause, str] = {
+    Cause.RUNS_LOST: "its run was lost again and again: its worker was killed or cut off",
+    Cause.UNREADABLE: "its message cannot be read",
+    Cause.UNKNOWN_TASK: "no worker knows a task of this name",
+    Cause.UNPUBLISHABLE: "the broker does not take its message",
+    Cause.OTHER_BROKER: "its message belongs to another broker",
+}
 
 #: What was done, by the word for it in the address of the page after it.
 DONE: Mapping[str, str] = {
@@ -56,21 +74,70 @@ DONE: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which keys are wanted: with *text* in their name, held by such a *task* or *worker*, or only
+    those that somebody waits for.
+    """
+
+    text: str
+    task: str
+    worker: str
+    waiting: str
+
+    @classmethod
+    def of(cls, query: QueryParams) -> Self:
+        """As the address says it."""
+        names = ("text", "task", "worker", "waiting")
+        return cls(*(query.get(name, "").strip() for name in names))
+
+    def takes(self, line: Line) -> bool:
+        return (
+            escape(self.text) in line.key
+            and (not self.waiting or line.is_waited_for)
+            and (not (self.task or self.worker) or any(map(self._fits, line.holders)))
+        )
+
+    def _fits(self, held: Held) -> bool:
+        is_task = self.task in held.name or self.task in held.task_id
+        return is_task and self.worker in held.where
+
+
 def held(request: Request) -> Response:
-    """Some of the keys in use, by ``cursor``, perhaps only those with ``text`` in their name."""
-    text = request.query_params.get("text", "")
-    cursor = request.query_params.get("cursor", "")
+    """The keys in use by pages, the most urgent first; beyond those that were all looked at they
+    are in no order, and ``cursor`` says where they go on.
+    """
+    query, state = request.query_params, request.app.state
+    wanted, cursor = Filter.of(query), query.get("cursor", "")
+    snapshot: Snapshot = state.snapshot.get()
+    letters: actions.DeadLetterList = state.dead.get()
     try:
-        page = overview.page(request.app.state.celery, cursor, ROWS, match=escape(text))
+        number = max(1, int(query.get("page", "1")))
+        if cursor:
+            match = escape(wanted.text)
+            rest = overview.page(state.celery, cursor, ROWS, match=match, which=wanted.takes)
     except ValueError as exc:
         raise HTTPException(400, "there is no such part of the list: begin at its start") from exc
-    return show(request, "held.html", now=page.now, text=text, cursor=cursor, found=page)
-
-
-def queues(request: Request) -> Response:
-    """The queues, the one whose oldest message waits longest first."""
-    found = request.app.state.queues.get()
-    return show(request, "queues.html", now=found.now, found=found)
+    found = () if cursor else [line for line in snapshot.lines if wanted.takes(line)]
+    begin = ROWS * (number - 1)
+    return show(
+        request,
+        "held.html",
+        now=snapshot.now,
+        snapshot=snapshot,
+        letters=letters,
+        store=state.store,
+        long_wait=LONG_WAIT,
+        wanted=wanted,
+        terms=asdict(wanted),
+        cursor=cursor,
+        number=number,
+        total=len(found),
+        begin=begin,
+        lines=rest.lines if cursor else found[begin : begin + ROWS],
+        more=number + 1 if begin + ROWS < len(found) else None,
+        rest=rest.cursor if cursor else snapshot.rest,
+    )
 
 
 def one_key(request: Request) -> Response:
@@ -106,6 +173,7 @@ def dead(request: Request) -> Response:
         now=letters.now,
         letters=letters.found,
         more=letters.more,
+        because=BECAUSE,
         show_args=request.app.state.show_args,
         done=_done(request),
     )
@@ -134,9 +202,8 @@ def one_task(request: Request) -> Response:
     task_id = request.query_params.get("id", "").strip()
     app = request.app.state.celery
     answer = explain(app, task_id) if task_id else None
-    clock = Clock.of(app)
-    events = [(entry, describe(entry, clock)) for entry in answer.entries] if answer else []
-    return show(request, "task.html", task_id=task_id, answer=answer, events_of_it=events)
+    told = Told.once(reversed(answer.entries)) if answer else []
+    return show(request, "task.html", task_id=task_id, answer=answer, told=told[::-1])
 
 
 def contention(request: Request) -> Response:
@@ -153,6 +220,7 @@ def contention(request: Request) -> Response:
 class Shared(Generic[T]):
     """What *read* found, for as long as it is fresh. One reads it anew while others get the old.
 
+    What takes long to read is read less often: no store is kept busy by those who look at it.
     That the store did not answer is good for as long, or all would wait for it one after another.
     """
 
@@ -180,13 +248,15 @@ class Shared(Generic[T]):
         return found
 
     def _read_anew(self) -> None:
-        if time.monotonic() < self._until:
+        began = time.monotonic()
+        if began < self._until:
             return  # another one has, while this one waited
         try:
             self._found = self._read()
         except BackendUnavailable as exc:
             self._found = exc
-        self._until = time.monotonic() + self._fresh
+        ended = time.monotonic()
+        self._until = ended + max(self._fresh, REST * (ended - began))
 
 
 logger = logging.getLogger("celery_dlock")

@@ -21,7 +21,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from celery_dlock.ops.event_text import lasting
+from celery_dlock.ops.event_text import Clock, lasting
 
 FOLDER = Path(__file__).parent
 
@@ -80,8 +80,9 @@ def show(
     def static(path: str) -> str:
         return _at(request, "static", path=path)
 
+    zone, now = request.app.state.zone, now or datetime.now(UTC)
+
     def instant(moment: Any) -> str:
-        zone = request.app.state.zone
         return str(moment.astimezone(zone).isoformat(" ", "milliseconds"))
 
     query = f"?{request.url.query}" if request.url.query else ""
@@ -94,7 +95,8 @@ def show(
             instant=instant,
             here=f"{request.scope['path']}{query}",
             page=template,
-            now=now or datetime.now(UTC),
+            clock=Clock(now, zone).tell,
+            now=now,
             may_act=getattr(request.state, "dlock_may_act", False),
             **found,
         ),
@@ -120,7 +122,7 @@ def pieces(text: object) -> Iterator[tuple[str, bool]]:
 def short(text: object, longest: int = SHOWN) -> str:
     """*text* for a list: its beginning, if it is long."""
     whole = str(text)
-    return whole if len(whole) <= longest else f"{whole[:longest]}… ({len(whole)} signs)"
+    return whole if len(whole) <= longest else f"{whole[:longest]}… ({len(whole)} characters)"
 
 
 def anchor(texts: Iterable[object]) -> str:

@@ -21,8 +21,9 @@ from starlette.types import ASGIApp
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.ops.actions import DeadLetterList
 from celery_dlock.ops.unique import LivingList
-from celery_dlock.ops.urgent import most_urgent
+from celery_dlock.ops.urgent import Snapshot
 from celery_dlock.runtime import runtime
+from celery_dlock.stores.base import servers_of
 from celery_dlock.web import pages
 from celery_dlock.web.auth import Allowed, SecurityHeaders, SignIn, Visitors, sign_in_routes
 from celery_dlock.web.history_view import GOOD_FOR, HistoryView
@@ -75,7 +76,6 @@ def site(
         routes=[
             *sign_in_routes(sign_in),
             Route("/", visitors.page(pages.held), name="held"),
-            Route("/queues", visitors.page(pages.queues), name="queues"),
             Route("/unique", visitors.page(pages.unique), name="unique"),
             Route("/key", visitors.page(pages.one_key), name="key"),
             Route("/task", visitors.page(pages.one_task), name="task"),
@@ -95,7 +95,8 @@ def site(
     made.state.zone = app.timezone
     made.state.show_args = show_args
     made.state.past = past
-    made.state.queues = Shared(partial(most_urgent, app, ROWS, waiting=True))
+    made.state.store = _name_of(runtime(app).settings.url)
+    made.state.snapshot = Shared(partial(Snapshot.of, app, pages.KEYS))
     made.state.dead = Shared(partial(DeadLetterList.of, app, ROWS))
     made.state.unique = Shared(partial(LivingList.of, app, ROWS))
     made.state.tally = Shared(past.of_the_last_hour, GOOD_FOR)
@@ -115,6 +116,13 @@ def _acts(visitors: Visitors) -> list[Route]:
             Route(f"/{name}", visitors.act(act), methods=["POST"], name=name),
         ]
     return found
+
+
+def _name_of(url: str) -> str:
+    """What a visitor is told of the store: no login, and of a file no folder."""
+    servers, parts = servers_of(url)
+    path = parts.path if servers else f"/…/{parts.path.rpartition('/')[2]}"
+    return f"{parts.scheme}://{servers.rpartition('@')[2]}{path}"
 
 
 def _nobody(_request: object) -> bool:

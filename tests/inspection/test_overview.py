@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from celery import Celery
 
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import WINDOW, Claim, Outcome, Run, WaitMode
+from celery_dlock.core.state import WINDOW, Claim, KeyState, Outcome, Run, WaitMode
 from celery_dlock.ops import overview
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import KeyDetails, line, page
@@ -61,7 +61,7 @@ def test_who_looks_wakes_nobody(app: Celery, store: LockBackend, clock: ManualCl
     page(app)
     most_urgent(app)
     most_urgent(app, waiting=True)
-    Snapshot.of(app)
+    Snapshot.of(app, 100)
     KeyDetails.of(app, "order:42")
     KeyDetails.of(app, "order:42", limit=1000)
 
@@ -129,7 +129,7 @@ def test_who_asks_again_by_itself_is_counted_and_since_it_first_asked(
     assert (found.lines, found.counts.waiting, found.counts.keys) == ((one,), 2, 1)
     assert urgent.lines[0] == one
     assert (near.queue[0].task_id, near.queue[0].arrived) == ("back", one.oldest)
-    assert Snapshot.of(app).counts == urgent.counts
+    assert Snapshot.of(app, 100).counts == urgent.counts
     gauges = Gauges.of(app)
     assert (gauges.waiting_keys, gauges.waiting_tasks, gauges.oldest_wait) == (1, 2, 25.0)
 
@@ -161,7 +161,12 @@ def test_a_snapshot_looks_at_so_many_keys_and_those_with_messages_are_among_them
         park(store, f"order:{number}", "waits")
     looked: list[str] = []
     look = store.look
-    monkeypatch.setattr(store, "look", lambda keys: looked.extend(keys) or look(keys))
+
+    def noted(keys: Sequence[str]) -> list[KeyState]:
+        looked.extend(keys)
+        return look(keys)
+
+    monkeypatch.setattr(store, "look", noted)
 
     found = Snapshot.of(app, most=20)
 
@@ -174,7 +179,7 @@ def test_a_snapshot_looks_at_so_many_keys_and_those_with_messages_are_among_them
         seen |= {each.key for each in rest.lines}
         cursor = rest.cursor
     assert len(seen) == 100
-    assert Snapshot.of(app).rest is None
+    assert Snapshot.of(app, 100).rest is None
 
 
 def test_a_key_that_is_told_twice_is_listed_once(

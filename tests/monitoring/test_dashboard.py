@@ -82,7 +82,7 @@ def test_every_panel_shows_something(prometheus: PrometheusServer) -> None:
         return {sample["metric"]["alertname"] for sample in found}
 
     until("the alerts fire", lambda: firing() == {"StaleWriteRejected", "DeadMessages"})
-    until("somebody waits", lambda: prometheus.query("dlock_waiting_messages > 0"))
+    until("somebody waits", lambda: prometheus.query("dlock_waiting_tasks > 0"))
     for rate in ("lock_contention_rate", "lock_timeout_rate", "fencing_token_reject_rate"):
         until(f"{rate} of it", partial(prometheus.query, f"{rate} > 0"))
 
@@ -115,4 +115,4 @@ def test_it_has_the_danger_lines() -> None:
     assert lines["lock_timeout_rate"] == 0.05
     assert 0 < lines["fencing_token_reject_rate"] < 0.001
     assert lines["lock_acquisition_time, p99 of the TTL"] == 0.5
-    assert lines["lock_hold_duration, p99 of the TTL"] == 0.8
+    assert lines["lock_hold_duration, p99 of the TTL"] is None

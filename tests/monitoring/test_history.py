@@ -118,6 +118,7 @@ def test_tasks_are_counted_by_name(history: Open) -> None:
     sink, reader = history()
     refused: list[Event] = [
         Contended(CHARGE, "k", None, 0, 0.0),
+        Contended(CHARGE, "k", '"attempt":0,', 10, 2.5),
         Parked(CHARGE, "k", refused=True),
         Parked(CHARGE, "k", refused=False),
         TimedOut(CHARGE, "k", 1.0),
@@ -132,7 +133,7 @@ def test_tasks_are_counted_by_name(history: Open) -> None:
     for number in range(1, 101):
         sink(Acquired(CHARGE, ("k", "l"), (), took=number / 100, ttl=30.0 + number))
         sink(Released(CHARGE, ("k", "l"), "done", held=float(number)))
-    sink(Acquired(REPORT, ("m",), (1,), took=0.25, ttl=5.0))
+    sink(Acquired(REPORT, ("m",), (1,), took=0.25, ttl=5.0, waited=0.5))
     sink.flush(60)
 
     tally = reader.by_task(PAST)
@@ -140,11 +141,11 @@ def test_tasks_are_counted_by_name(history: Open) -> None:
     assert tally.since == PAST
     charge, report = tally.tasks
     assert charge.task_name == "shop.charge"
-    assert (charge.acquired, charge.contended) == (100, 2)
+    assert (charge.acquired, charge.at_once, charge.refused) == (100, 100, 2)
     others = (charge.timed_out, charge.skipped, charge.dropped, charge.lost)
     assert (*others, charge.stale, charge.dead_lettered) == (1, 1, 1, 1, 1, 1)
     assert (charge.took, charge.held, charge.ttl) == (0.99, 99.0, 31.0)
-    assert (report.acquired, report.took, report.held) == (1, 0.25, None)
+    assert (report.acquired, report.at_once, report.took, report.held) == (1, 0, 0.25, None)
     assert reader.by_task(datetime.now(UTC) + timedelta(days=1)).tasks == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.events import Event, Lost, Parked, Woken
+from celery_dlock.core.events import Contended, Event, Lost, Parked, Woken
 from celery_dlock.monitoring.measures import (
     ACQUISITION,
     HOLD,
@@ -73,6 +73,10 @@ def test_the_time_since_a_task_was_woken_is_seen_by_the_millisecond() -> None:
 
 def test_who_was_neither_refused_nor_woken_has_not_waited() -> None:
     assert measured(acquired(about())) == {"lock_acquisition_time": 0.004, "lock_ttl_seconds": 30.0}
+
+
+def test_a_task_that_is_refused_again_is_one_that_was_refused() -> None:
+    assert measured(Contended(about(), KEY, None, 1, 2.5)) == {}
 
 
 def test_a_place_that_was_taken_on_publishing_is_no_contention() -> None:

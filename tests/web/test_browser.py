@@ -90,21 +90,25 @@ def test_dead_and_replayed_its_task_runs(
 
 @pytest.mark.usefixtures("worker")
 def test_a_lock_appears_and_goes_without_a_reload(lab: Lab, visitor: Browser) -> None:
-    visitor.run("window.loaded = 1")
+    visitor.run("window.loaded = 1; document.querySelector('#task').value = 'typed'")
     visitor.shows_no("order:appears")
+    before = held(visitor)
     sent = apply(lab, "appears", hold="appears")
     visitor.shows("order:appears")
     visitor.shows(sent.id)
+    until("it is counted", lambda: held(visitor) == before + 1)
     lab.go("appears")
     visitor.shows_no("order:appears")
-    assert visitor.run("return window.loaded") == 1
+    until("it is counted no more", lambda: held(visitor) == before)
+    kept = visitor.run("return [window.loaded, document.querySelector('#task').value]")
+    assert kept == [1, "typed"]
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_queue_grows_and_drains_and_the_focus_stays(
     lab: Lab, visitor: Browser, page: Page
 ) -> None:
-    visitor.open(f"{page.at}/queues")
+    visitor.open(f"{page.at}/?waiting=1")
     apply(lab, "grows", hold="grows")
     lab.journal.wait_for("start", order="grows")
     apply(lab, "grows", number=1)
@@ -143,9 +147,14 @@ def test_a_holder_is_released_with_the_keyboard_alone(
 
 
 def waiting(visitor: Browser, key: str) -> str | None:
-    """How many wait for *key*, as the list of queues says."""
-    found: str | None = visitor.run(f"{IS_IT} return {ROWS}.find(isIt)?.cells[2].innerText", key)
+    """How many wait for *key*, as the list says."""
+    found: str | None = visitor.run(f"{IS_IT} return {ROWS}.find(isIt)?.cells[1].innerText", key)
     return found
+
+
+def held(visitor: Browser) -> int:
+    """How many keys are, as the summary says."""
+    return int(visitor.text("#summary b"))
 
 
 def tab_to(visitor: Browser, text: str) -> None:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from celery_dlock.cli.serve import web
 from celery_dlock.runtime import forget, runtime
 from tests.cli.terminal import dlock
+from tests.services.until import until
 from tests.web.conftest import hold
 from tests.web.page import TOKEN, Page, page_of
 from tests.web.visitor import Visitor
@@ -87,7 +88,7 @@ def test_it_makes_no_store_and_shows_one_that_comes(
     worker.conf.update(broker_url="memory://", dlock_url=app.conf.dlock_url)
     hold(worker, "order:42", "ship")
     forget(worker)
-    assert "order:42" in served.visitor().get("/").text
+    until("it is looked at again", lambda: "order:42" in served.visitor().get("/").text)
 
 
 def test_an_address_that_is_taken_is_said_to_be(app: Celery, tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_a_file_without_a_token_is_said_to_have_none(served: Served, tmp_path: P
     said = served.by("--token-file", str(tmp_path / "token"))
 
     assert said.exit_code == 1
-    assert "the token of the page needs 16 signs or more" in said.output
+    assert "the token of the page needs 16 characters or more" in said.output
 
 
 def asked(page: Page, host: str, path: str = "/") -> str:
@@ -205,7 +206,7 @@ def test_a_token_that_is_given_is_not_printed(served: Served, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("names", "conf", "says"),
     [
-        ({"DLOCK_WEB_TOKEN": "short"}, {}, "16 signs"),
+        ({"DLOCK_WEB_TOKEN": "short"}, {}, "16 characters"),
         ({}, {"dlock_url": "memory://"}, "cannot be seen from here"),
         ({}, {"dlock_ttl": -1}, "dlock_ttl"),
     ],

@@ -24,7 +24,7 @@ from tests.web.page import Page, page_of
 pytestmark = pytest.mark.once
 
 PATHS = [
-    *("/", "/queues", "/unique", "/key", "/task", "/contention", "/dead", "/sign-in"),
+    *("/", "/unique", "/key", "/task", "/contention", "/dead", "/sign-in"),
     *("/release", "/cancel", "/replay", "/static/dlock.css", "/static/../site.py", "//x", "*"),
 ]
 ODD = [

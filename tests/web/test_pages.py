@@ -16,7 +16,6 @@ from celery import Celery
 from celery_dlock import lock
 from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.events import (
-    LEAD,
     Acquired,
     Contended,
     Lost,
@@ -26,14 +25,15 @@ from celery_dlock.core.events import (
     TimedOut,
 )
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.web.site import site
-from tests.web.conftest import AT, Open, hold, said
+from tests.services.until import until
+from tests.web.conftest import AT, MINUTE, Open, hold, said
 from tests.web.visitor import Visitor
 
 pytestmark = pytest.mark.once
@@ -45,6 +45,7 @@ PART = {"hx-request": "true"}
     "address",
     [
         "/?cursor=nonsense",
+        "/?page=two",
         "/?cursor=%00%ff",
         "/key",
         "/key?key=",
@@ -75,6 +76,7 @@ def test_the_part_that_is_live_comes_without_the_rest(app: Celery, open_site: Op
     part = open_site().get("/", headers=PART)
 
     assert "order:42" in part.text
+    assert "Longest wait" in part.text
     assert "<html" not in part.text
     assert "<form" not in part.text
 
@@ -86,7 +88,7 @@ def test_a_key_that_cools_down_says_when_it_opens(app: Celery, open_site: Open) 
 
     assert "nobody: it cools down, and opens <time" in said(open_site(), "/")
     assert "It cools down, and opens <time" in said(open_site(), "/key?key=tenant:7")
-    assert "Nobody waits" in said(open_site(), "/queues")
+    assert "No key fits the filter" in said(open_site(), "/?waiting=1")
 
 
 def test_a_call_that_is_debounced_is_said_to_be_due(app: Celery, open_site: Open) -> None:
@@ -125,7 +127,6 @@ def test_a_store_that_is_away_is_said_to_be(
 ) -> None:
     hold(app, "order:42", "ship")
     client = open_site()
-    said(client, "/queues")
     form = operator.get("/release?key=order:42&owner=ship:0:0|nonce-ship").text
     secret = re.search(r'name="secret" value="([0-9a-f]+)"', form)
     assert secret is not None
@@ -160,7 +161,7 @@ def test_looking_makes_no_store_and_a_lock_of_the_same_process_does(
     file = tmp_path / "locks.db"
     client = Visitor(site(app, allowed=lambda request: True), AT)
 
-    for address in ("/", "/queues", "/unique", "/key?key=order:42", "/dead"):
+    for address in ("/", "/unique", "/key?key=order:42", "/dead"):
         answer = client.get(address)
         assert answer.status_code == 503
         assert f"there is no lock store {file}: " in answer.text
@@ -168,7 +169,7 @@ def test_looking_makes_no_store_and_a_lock_of_the_same_process_does(
     assert list(tmp_path.iterdir()) == []
 
     with lock("order:42", app=app):
-        assert "order:42" in said(client, "/")
+        until("it is looked at again", lambda: "order:42" in client.get("/").text)
     file.unlink()
     assert client.get("/key?key=order:42").status_code == 503
 
@@ -213,11 +214,11 @@ def test_a_key_shows_who_held_it_with_which_token(
 
     rows = re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
     texts = [re.sub(r"<[^>]+>|\s+", " ", row).split() for row in rows]
-    told = [(row[0], row[1], row[2], row[-1]) for row in texts]
+    told = [(row[0], row[1], row[-2], row[-1]) for row in texts]
     assert told == [
-        ("shop.ship", "first", "18", "told"),
-        ("shop.pay", "second", "17", "done"),
-        ("shop.ship", "first", "16", "lost"),
+        ("shop.ship", "first", "told", "18"),
+        ("shop.pay", "second", "done", "17"),
+        ("shop.ship", "first", "lost", "16"),
     ]
     assert page.count("<rect") == 3
 
@@ -246,7 +247,7 @@ def test_a_holder_whose_lease_has_expired_is_lit(app: Celery, open_site: Open) -
 
     for address, lapsed in (("/key?key=order:1", False), ("/key?key=order:2", True), ("/", True)):
         page = said(client, address)
-        assert ("expired <time" in page, 'class="danger"' in page) == (lapsed, lapsed), address
+        assert ("expired <time" in page, 'number danger"' in page) == (lapsed, lapsed), address
 
 
 def test_a_key_that_cannot_be_read_is_named_beside_the_others(
@@ -258,7 +259,7 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
         db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
     client = open_site()
 
-    for address in ("/", "/queues"):
+    for address in ("/", "/?waiting=1"):
         page = said(client, address)
         rows = re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
         good, bad = sorted(rows, key=lambda row: "order:2" in row)
@@ -322,7 +323,7 @@ def test_ages_are_by_the_stores_clock(
     clock.advance(7)
     client = open_site()
 
-    for address in ("/", "/queues", "/key?key=order:42"):
+    for address in ("/", "/key?key=order:42"):
         page = said(client, address)
         ages = re.findall(r"<time[^>]*>([^<]*)</time>", page)
         assert set(ages) <= {"7 s", "in 9 min 53 s"}, (address, ages)
@@ -347,23 +348,103 @@ def test_a_task_beyond_a_danger_line_is_lit(
 
     page = said(open_site(), "/contention")
 
-    assert "1 of 2 tasks are beyond a danger line" in page
+    assert "1 of 2 tasks need somebody to act" in page
     assert "over the last hour." in re.sub(r"<[^>]+>", "", page)
     lit, calm = re.findall(r"<tr id=.*?</tr>", page, re.DOTALL)
     assert "shop.bad" in lit
-    assert lit.count("danger") == 5
+    assert lit.count("danger") == 3
     assert "danger" not in calm
 
 
-def test_a_beat_that_has_led_for_long_is_not_lit(
+def test_a_task_that_waits_for_its_turn_and_holds_its_lock_for_long_is_not_lit(
     app: Celery, with_history: HistorySink, open_site: Open
 ) -> None:
-    leads = Subject("beat@web1", LEAD, LEAD)
-    with_history(Acquired(leads, ("dlock:beat:shop",), (1,), took=0.0, ttl=30.0))
-    with_history(Released(leads, ("dlock:beat:shop",), "over", held=7200.0))
+    first, again = Subject("1", "shop.report", "o"), Subject("2", "shop.report", "o")
+    for attempt in range(50):
+        with_history(Contended(again, "a", "1", attempt, 60.0 * attempt))
+    for event in (
+        Acquired(first, ("a",), (1,), took=0.0, ttl=30.0),
+        Released(first, ("a",), "done", held=7200.0),
+        Acquired(again, ("a",), (2,), took=0.0, ttl=30.0, waited=7200.0),
+    ):
+        with_history(event)
     with_history.flush(60)
 
     page = said(open_site(), "/contention")
 
-    assert "0 of 1 task is beyond a danger line" in page
+    assert "0 of 1 task needs somebody to act" in page
+    assert "danger" not in page
     assert "2 h" in page
+    assert "50 %" in page  # of two tasks one was refused, however often it asked
+
+
+def test_what_happens_again_and_again_is_told_once(
+    app: Celery, with_history: HistorySink, open_site: Open
+) -> None:
+    task = Subject("waits", "shop.pay", "o")
+    for attempt in range(9):
+        with_history(Contended(task, "order:42", "holds", attempt, 2.0 * attempt))
+    with_history(Acquired(task, ("order:42",), (7,), 0.1, 30.0))
+    with_history.flush(60)
+    client = open_site()
+
+    key, one = said(client, "/key?key=order:42"), said(client, "/task?id=waits")
+
+    for page in (key, one):
+        assert page.count("was refused") == 1
+        assert "9 times, this is the last" in page
+    assert "with token 7" not in key  # which the period says in which it was held
+    events = one.split("What happened, in order")[1]
+    assert ("shop.pay" in events, "waits" in events.split("<tbody>")[1]) == (False, False)
+
+
+def test_a_summary_comes_first_and_those_who_are_waited_for_longest(
+    app: Celery, open_site: Open
+) -> None:
+    hold(app, "order:1", "ship")
+    hold(app, "order:2", "pay", "audit")
+    again = Claim("order:1", "back:0:0", "n", MINUTE, wait=WaitMode.PLACE, patience=MINUTE)
+    runtime(app).backend.enter(again)
+
+    page = said(open_site(), "/")
+
+    summary = re.sub(r"<[^>]+>|\s+", " ", page.split("<dl")[1].split("</dl>")[0])
+    told = " ".join(summary.split())
+    assert "Held 2 keys Waiting 2 tasks for 2 keys Longest wait" in told
+    assert "Dead letters 0 Store" in told
+    assert "ms sqlite:///…/locks.db" in told
+    rows = re.findall(r'id="[^"]+" href="/key[^"]+"><bdi>([^<]+)</bdi>', page)
+    assert rows == ["order:2", "order:1"]
+
+
+def test_the_store_is_named_without_its_login(app: Celery) -> None:
+    app.conf.dlock_url = "redis://shop:sec%40ret@db.example:6379/3?socket_timeout=5"
+
+    assert site(app, allowed=lambda request: True).app.state.store == (  # type: ignore[attr-defined]
+        "redis://db.example:6379/3"
+    )
+
+
+def test_keys_are_filtered_by_task_and_by_worker(app: Celery, open_site: Open) -> None:
+    for key, task, name, where in (
+        ("order:1", "a1", "shop.ship", "celery@web1:7"),
+        ("order:2", "b2", "shop.pay", "celery@web1:8"),
+        ("order:3", "c3", "shop.ship", "celery@web2:9"),
+    ):
+        claim = Claim(key, f"{task}:0:0", "n", ttl=10 * MINUTE, name=name, where=where)
+        runtime(app).backend.enter(claim)
+    client = open_site()
+
+    def shown(query: str) -> list[str]:
+        page = said(client, f"/?{query}")
+        return sorted(re.findall(r'href="/key[^"]+"><bdi>([^<]+)</bdi>', page))
+
+    assert shown("") == ["order:1", "order:2", "order:3"]
+    assert shown("task=ship") == ["order:1", "order:3"]
+    assert shown("task=b2") == ["order:2"]
+    assert shown("worker=web1") == ["order:1", "order:2"]
+    assert shown("worker=web1&task=ship") == ["order:1"]
+    assert shown("worker=web2&text=order:1") == []
+    page = said(client, "/")
+    assert page.index("shop.pay") < page.index(">b2<")
+    assert "celery@web1:8" in page

@@ -17,6 +17,7 @@ from celery import Celery
 
 from celery_dlock.core.events import (
     Acquired,
+    Contended,
     Event,
     Lost,
     Parked,
@@ -46,12 +47,12 @@ OUT_OF_SIGHT = """return [...document.querySelectorAll('td, tbody th')]
     .map(cell => cell.innerText)"""
 SCREENS = {
     "locks": "/",
-    "queues": "/queues",
+    "waited": "/?waiting=1&task=shop",
     "unique": "/unique",
     "key": "/key?key=order%3A1002",
     "contention": "/contention",
     "dead": "/dead",
-    "why": f"/task?id={PAY}",
+    "task": f"/task?id={PAY}",
 }
 
 
@@ -82,8 +83,9 @@ def test_it_is_to_be_read_by_day_by_night_and_on_a_telephone(
             assert visitor.driver.save_screenshot(str(folder / f"page-{name}-{scheme}.png"))
             assert (brightness(visitor) < 60) is (scheme == "dark"), f"{name} is not {scheme}"
             assert visitor.text("h1")
-            if name == "why":
-                assert f"behind {SHIP} (shop.ship), which has held it since" in visitor.text("main")
+            if name == "task":
+                behind = f"behind {SHIP} (shop.ship on celery@web2:417), which has held it since"
+                assert behind in visitor.text("main")
             if name == "key":
                 assert "holds it" in visitor.text("main")
     visitor.width(400)
@@ -125,9 +127,15 @@ def holds(shop: Celery) -> None:
             since = now - int((minutes - number * minutes / 9) * MINUTE)
             options = replace(here.settings.options, clock=partial(int, since))
             store = open_backend(here.settings.url, options)
-            store.enter(
-                Claim(key, f"{task}:0:0", task[:8], ttl=10 * MINUTE, wait=WaitMode.QUEUE), b"{}\n"
+            by_itself = key == "account:17"
+            asks = Claim(
+                *(key, f"{task}:0:0", task[:8], 10 * MINUTE),
+                wait=WaitMode.PLACE if by_itself else WaitMode.QUEUE,
+                patience=10 * MINUTE,
+                name=f"shop.{task.partition('-')[2]}",
+                where=f"celery@web{1 + len(key) % 3}:4{number + 1}7",
             )
+            store.enter(asks, b"{}\n")
             store.close()
 
 
@@ -145,6 +153,11 @@ def a_dead_message(shop: Celery) -> None:
     die(shop, "account:23", f"{REFUND}:0:0")
 
 
+def refusals(subject: Subject, times: int) -> list[Event]:
+    """A task that asks again and again."""
+    return [Contended(subject, "order:1002", None, attempt, 2.0) for attempt in range(times)]
+
+
 def what_happened(url: str) -> None:
     """A key that goes from task to task, and the one whose lease was lost on the way."""
     key, told = ("order:1002",), list[tuple[float, Event]]()
@@ -153,6 +166,7 @@ def what_happened(url: str) -> None:
         minute = 40 - 3.5 * number
         if number:
             told += [(minute + 1, Parked(ship, key[0], refused=True))]
+        told += [(minute + 0.5 - 0.1 * n, again) for n, again in enumerate(refusals(ship, number))]
         told += [(minute, Acquired(ship, key, (TOKEN - 9 + number,), 0.02, 30.0, 1.5, 0.2))]
         held = 28.0 if number == 7 else 12.0
         ended = Lost(ship, *key, "the lease has ended") if number == 4 else None

@@ -102,7 +102,6 @@ def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, 
 def test_what_shows_something_takes_no_orders_at_all(operator: Visitor) -> None:
     for address in (
         "/",
-        "/queues",
         "/unique",
         "/key?key=order:42",
         "/dead",
@@ -181,7 +180,7 @@ def test_a_session_ends_and_is_worth_nothing_under_another_token(
         ({"token": TOKEN, "allowed": bool}, "either"),
         ({"allowed": True}, "a function of the request"),
         ({"allowed": bool, "writable": True}, "takes a function of the request"),
-        ({"token": "short"}, "16 signs"),
+        ({"token": "short"}, "16 characters"),
     ],
 )
 def test_who_may_do_what_is_said_when_the_site_is_made(
@@ -270,7 +269,7 @@ def test_under_a_prefix_every_link_and_cookie_stays_below_it(app: Celery) -> Non
         assert all(link.startswith("/shop/locks/") for link in links), address
         todo += [link for link in dict.fromkeys(links) if link not in {*seen, *todo}]
     assert {address.rpartition("/")[2].partition("?")[0] for address in seen} >= {
-        *("", "queues", "key", "task", "dead", "contention", "release", "cancel"),
+        *("", "key", "task", "dead", "contention", "release", "cancel"),
         *("dlock.css", "live.js", "htmx-2.0.11.min.js"),
     }
     said = client.post(
