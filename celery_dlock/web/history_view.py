@@ -27,8 +27,8 @@ TOLD = 30
 
 #: What happens to a task again and again while it waits: told once, with how often.
 REPEATED = ("Contended", "Rescheduled", "Unavailable")
-#: What the periods say in which a key was held.
-OF_HOLDS = ("Acquired", "Released", "Lost")
+#: What the periods say in which a key was held; they do not say why a lock was lost.
+OF_HOLDS = ("Acquired", "Released")
 
 #: Seconds that are counted over, and for which a count is good.
 COUNTED = 3600.0

@@ -207,7 +207,7 @@ def one_task(request: Request) -> Response:
 
 
 def contention(request: Request) -> Response:
-    """The tasks by name, those first that have crossed danger lines."""
+    """The tasks by name, those first that need somebody to act."""
     tally = request.app.state.tally.get()
     if isinstance(tally, str):
         return show(request, "contention.html", gap=tally, since=None, over="", found=())

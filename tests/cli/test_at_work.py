@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.runtime import runtime
 from tests.cli.terminal import at_terminal, dlock
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.effects import Effects
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     config = {**over_folder(tmp_path), **kept_in_sqlite(tmp_path), "dlock_ttl": 60.0}
-    lock = {"policy": "queue", "ttl": None}
+    lock = {"policy": getattr(request, "param", "queue"), "ttl": None}
     made = Lab(tmp_path, {"celery": config, "lock": lock, "task": {"max_retries": 3}})
     Effects(tmp_path).create()
     (tmp_path / "lab.json").write_text(json.dumps(made.config))
@@ -73,6 +74,35 @@ def test_of_two_bodies_at_once_the_one_that_was_released_cannot_write_any_more(l
     runs = lab.journal.read("start", id=stuck.id)
     assert [entry["token"] for entry in runs] == [started["token"], paid[1][1]]
     assert [payment[0] for payment in Effects(lab.folder).payments()] == [following.id, stuck.id]
+
+
+@pytest.mark.parametrize("lab", ["reschedule"], indirect=True)
+def test_who_asks_again_by_itself_is_listed_and_has_waited_since_it_first_asked(lab: Lab) -> None:
+    apply, store = lab.app.tasks["apply"], runtime(lab.app).backend
+
+    def listed() -> Any:
+        return json.loads(run(lab, "ls", "--waiting", "--json").stdout)["keys"]
+
+    def kept_until() -> int | None:
+        return next((entry.expires for entry in store.peek("order:42").waiting), None)
+
+    with lab.worker("threads", concurrency=2) as worker:
+        apply.delay("42", 0, hold="first")
+        lab.journal.wait_for("start", number=0)
+        back = apply.delay("42", 1)
+        (line,) = until("it waits", listed)
+        first = kept_until()
+        until("it asks again", lambda: kept_until() != first)
+
+        (again,) = listed()
+        assert (line["waiting"], again["oldest"]) == (1, line["oldest"])
+        assert "dlock_waiting_tasks 1.0" in run(lab, "metrics").stdout
+        assert "1 task waits, the first since" in run(lab, "show", "order:42").stdout
+        lab.go("first")
+
+        assert back.get(timeout=60) == 1
+        worker.stop()
+    assert listed() == []
 
 
 def test_a_message_that_is_cancelled_ends_and_the_next_one_runs(lab: Lab) -> None:
