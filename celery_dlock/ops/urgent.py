@@ -48,7 +48,7 @@ class Counts:
             self.waited_for += 1
             self.waiting += line.waiting
             self.more_wait |= line.more_wait
-            self.oldest = min(self.oldest or _NEVER, line.oldest or _NEVER)
+            self.oldest = min(filter(None, (self.oldest, line.oldest)), default=None)
         return line
 
     def urgency(self, line: Line) -> tuple[bool, datetime, datetime, str]:

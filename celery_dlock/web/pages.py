@@ -33,7 +33,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import actions, overview
 from celery_dlock.ops.explain import explain
 from celery_dlock.ops.overview import Held, KeyDetails, Line
-from celery_dlock.ops.urgent import Snapshot
+from celery_dlock.ops.urgent import Counts, Snapshot
 from celery_dlock.web.auth import cookie
 from celery_dlock.web.history_view import COUNTED, Bar, Danger, Told
 from celery_dlock.web.rendering import link, show, span
@@ -91,10 +91,11 @@ class Filter:
         names = ("text", "task", "worker", "waiting")
         return cls(*(query.get(name, "").strip() for name in names))
 
-    def takes(self, line: Line) -> bool:
+    def takes(self, line: Line, counts: Counts) -> bool:
+        """Whether *line*, which is counted in *counts*, is one of them."""
         return (
             escape(self.text) in line.key
-            and (not self.waiting or line.is_waited_for)
+            and (not self.waiting or counts.is_waited_for(line))
             and (not (self.task or self.worker) or any(map(self._fits, line.holders)))
         )
 
@@ -111,14 +112,18 @@ def held(request: Request) -> Response:
     wanted, cursor = Filter.of(query), query.get("cursor", "")
     snapshot: Snapshot = state.snapshot.get()
     letters: actions.DeadLetterList = state.dead.get()
+
+    def takes(line: Line) -> bool:
+        return wanted.takes(line, snapshot.counts)
+
     try:
         number = max(1, int(query.get("page", "1")))
         if cursor:
             match = escape(wanted.text)
-            rest = overview.page(state.celery, cursor, ROWS, match=match, which=wanted.takes)
+            rest = overview.page(state.celery, cursor, ROWS, match=match, which=takes)
     except ValueError as exc:
         raise HTTPException(400, "there is no such part of the list: begin at its start") from exc
-    found = () if cursor else [line for line in snapshot.lines if wanted.takes(line)]
+    found = () if cursor else list(filter(takes, snapshot.lines))
     begin = ROWS * (number - 1)
     return show(
         request,

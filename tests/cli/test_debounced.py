@@ -10,7 +10,7 @@ from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.events import Debounced, Subject
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
-from celery_dlock.ops.overview import Gauges
+from celery_dlock.ops.gauges import Gauges
 from celery_dlock.runtime import runtime
 from tests.cli.operator import Operator, answers, operator
 from tests.services.until import until
@@ -86,4 +86,4 @@ def test_it_is_not_measured_as_one_that_waits_for_a_lock(desk: Operator) -> None
 
     gauges = Gauges.of(desk.app)
 
-    assert (gauges.waiting_messages, gauges.oldest_wait) == (0, 0.0)
+    assert (gauges.waiting_tasks, gauges.oldest_wait) == (0, 0.0)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 from celery import Celery
 
+from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Postpone
 from celery_dlock.core.state import WINDOW, Claim, KeyState, Outcome, Run, WaitMode
 from celery_dlock.ops import overview
 from celery_dlock.ops.gauges import Gauges
@@ -132,6 +134,22 @@ def test_who_asks_again_by_itself_is_counted_and_since_it_first_asked(
     assert Snapshot.of(app, 100).counts == urgent.counts
     gauges = Gauges.of(app)
     assert (gauges.waiting_keys, gauges.waiting_tasks, gauges.oldest_wait) == (1, 2, 25.0)
+
+
+def test_a_call_that_is_debounced_waits_for_nobody_until_it_is_due(
+    app: Celery, store: LockBackend, clock: ManualClock
+) -> None:
+    hold(store, "order:1")
+    newest = Claim(f"{DEBOUNCED}order:2", "call:0:0", "n", ttl=A_MINUTE, wait=WaitMode.ENQUEUE)
+    store.apply(Postpone(newest, b"message", delay=A_MINUTE, max_delay=10 * A_MINUTE))
+    clock.advance(30)
+
+    found = most_urgent(app)
+
+    assert [each.key for each in found.lines] == ["order:1", f"{DEBOUNCED}order:2"]
+    assert (found.counts.waiting, found.counts.oldest) == (0, None)
+    assert most_urgent(app, waiting=True).lines == ()
+    assert Gauges.of(app).waiting_tasks == 0
 
 
 def test_of_very_many_who_ask_again_by_themselves_it_is_said_that_there_are_more(
