@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_dlock.errors import DLockError
-from celery_dlock.ops.overview import lines_in_use, time_of
+from celery_dlock.ops.overview import instant, lines_in_use
 from celery_dlock.ops.urgent import Counts
 from celery_dlock.runtime import runtime
 
@@ -41,7 +41,7 @@ class Gauges:
     def of(cls, app: Any) -> Gauges:
         """Look through all keys in use. Raises :exc:`~celery_dlock.BackendUnavailable`."""
         backend = runtime(app).existing_store()
-        found = Counts(time_of(backend))
+        found = Counts(instant(backend.now()))
         for line in lines_in_use(backend):
             found.add(line)
         waits = 0.0

@@ -16,7 +16,15 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from celery_dlock.ops import overview
-from celery_dlock.ops.overview import NOBODYS, Line, lines_in_use, lines_of, names_in_use, time_of
+from celery_dlock.ops.overview import (
+    NOBODYS,
+    Line,
+    instant,
+    lines_in_use,
+    lines_of,
+    names_in_use,
+    time_of,
+)
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 
@@ -81,7 +89,7 @@ def most_urgent(
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
     backend = runtime(app).existing_store()
-    counts = Counts(time_of(backend))
+    counts = Counts(instant(backend.now()))
     found = lines_in_use(backend, match)
     lines = (counts.add(line) for line in found if not waiting or counts.is_waited_for(line))
     if limit is None:
@@ -116,7 +124,7 @@ class Snapshot:
         began = time.perf_counter()
         backend.look([NOBODYS])
         latency = time.perf_counter() - began
-        counts = Counts(time_of(backend))
+        counts = Counts(instant(backend.now()))
         found, rest = _some_in_use(backend, most)
         lines = sorted(map(counts.add, found), key=counts.urgency)
         return cls(tuple(lines), counts, rest, latency, time_of(backend))

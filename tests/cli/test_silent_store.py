@@ -46,7 +46,7 @@ def questions(backend: LockBackend, monkeypatch: pytest.MonkeyPatch) -> list[str
 
         return ask
 
-    for name in (*LockBackend.__abstractmethods__, "now"):
+    for name in LockBackend.__abstractmethods__:
         operation = getattr(backend, name)
         if name not in ("from_url", "close"):
             monkeypatch.setattr(backend, name, noted(name, operation))
