@@ -7,6 +7,7 @@ the next message. What it does not show is what takes several processes.
 """
 
 # mypy: allow-untyped-calls
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -116,6 +116,7 @@ def held(request: Request) -> Response:
     def takes(line: Line) -> bool:
         return wanted.takes(line, snapshot.counts)
 
+    rest: overview.Page | None = None
     try:
         number = max(1, int(query.get("page", "1")))
         if cursor:
@@ -123,7 +124,7 @@ def held(request: Request) -> Response:
             rest = overview.page(state.celery, cursor, ROWS, match=match, which=takes)
     except ValueError as exc:
         raise HTTPException(400, "there is no such part of the list: begin at its start") from exc
-    found = () if cursor else list(filter(takes, snapshot.lines))
+    found = [] if cursor else list(filter(takes, snapshot.lines))
     begin = ROWS * (number - 1)
     return show(
         request,
@@ -139,9 +140,9 @@ def held(request: Request) -> Response:
         number=number,
         total=len(found),
         begin=begin,
-        lines=rest.lines if cursor else found[begin : begin + ROWS],
+        lines=found[begin : begin + ROWS] if rest is None else rest.lines,
         more=number + 1 if begin + ROWS < len(found) else None,
-        rest=rest.cursor if cursor else snapshot.rest,
+        rest=snapshot.rest if rest is None else rest.cursor,
     )
 
 
