@@ -61,7 +61,7 @@ KEPT_AND_ORDERED = (
     Defect(
         "who publishes in order takes the key",
         "_start_or_wait",
-        "claim.wait is not WaitMode.ENQUEUE and ",
+        "not claim.enqueues and ",
         "",
         "Q who publishes does not run",
         IN_ORDER,
@@ -69,7 +69,7 @@ KEPT_AND_ORDERED = (
     Defect(
         "who publishes twice is put back",
         "_answer",
-        "asks_twice = grant is not None and grant.parked and claim.wait is WaitMode.ENQUEUE",
+        "asks_twice = grant is not None and grant.parked and claim.enqueues",
         "asks_twice = False",
         "R",
         IN_ORDER,

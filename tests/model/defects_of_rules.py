@@ -163,7 +163,7 @@ RULES = (
     Defect(
         "the copy of a running task is dropped",
         "_answer",
-        "return insert(state, claim, now, state.first - 1, None), Park()",
+        "return insert(state, claim, now, state.first - 1, None), Park(running)",
         "return state, Drop(Reason.WAITING)",
         "S8",
         Config("two that queue, 2 faults", (Q, Q), faults=2),
@@ -292,8 +292,8 @@ RULES = (
     Defect(
         "a turn is taken although the limit has shrunk",
         "_take_turn",
-        "if free(state, claim.mode, claim.limit) and not enqueues:",
-        "if not enqueues:",
+        "if free(state, claim.mode, claim.limit) and not claim.enqueues:",
+        "if not claim.enqueues:",
         "S1",
         DEPLOY,
     ),
