@@ -6,7 +6,7 @@ options as they were would have a lock, and none of what they say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from celery_dlock.errors import ConfigurationError
 
@@ -35,11 +35,15 @@ FOREIGN = {
 }
 
 
-def refuse_foreign(task: str, names: Iterable[str], prefix: str = "") -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is another library's."""
+def refuse_foreign(
+    task: str, names: Iterable[str], prefix: str = "", known: Container[str] = ()
+) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is another library's, but
+    for those of the libraries that are *known* to read it.
+    """
     for name in names:
-        if name in FOREIGN:
-            whose, here = FOREIGN[name]
+        whose, here = FOREIGN.get(name, ("", ""))
+        if whose and whose not in known:
             instead = here.format(p=prefix)
             raise ConfigurationError(
                 f"task {task}: {name}= is an option of {whose}; write {instead}"

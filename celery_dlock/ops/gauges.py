@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_dlock.errors import DLockError
-from celery_dlock.ops.overview import instant, lines_in_use
-from celery_dlock.ops.urgent import Counts
+from celery_dlock.ops.overview import lines_in_use
+from celery_dlock.ops.urgent import counted
 from celery_dlock.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
@@ -41,8 +41,8 @@ class Gauges:
     def of(cls, app: Any) -> Gauges:
         """Look through all keys in use. Raises :exc:`~celery_dlock.BackendUnavailable`."""
         backend = runtime(app).existing_store()
-        found = Counts(instant(backend.now()))
-        for line in lines_in_use(backend):
+        found, lines = counted(backend, lines_in_use(backend))
+        for line in lines:
             found.add(line)
         waits = 0.0
         if found.oldest is not None:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any, Self
 
 from celery_dlock.ops import overview
 from celery_dlock.ops.overview import (
     NOBODYS,
     Line,
-    instant,
     lines_in_use,
     lines_of,
     names_in_use,
@@ -71,6 +72,15 @@ class Counts:
         return bool(has_turn or line.unreadable) or line.waits(self.now)
 
 
+def counted(backend: LockBackend, lines: Iterator[Line]) -> tuple[Counts, Iterator[Line]]:
+    """What *lines* are to be counted in, and these.
+
+    The time is asked after the first of them: a store that hangs is asked once.
+    """
+    first = list(islice(lines, 1))
+    return Counts(time_of(backend)), chain(first, lines)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The first of some keys, and what is counted of all of them."""
@@ -89,8 +99,7 @@ def most_urgent(
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
     backend = runtime(app).existing_store()
-    counts = Counts(instant(backend.now()))
-    found = lines_in_use(backend, match)
+    counts, found = counted(backend, lines_in_use(backend, match))
     lines = (counts.add(line) for line in found if not waiting or counts.is_waited_for(line))
     if limit is None:
         first = sorted(lines, key=counts.urgency)
@@ -124,7 +133,7 @@ class Snapshot:
         began = time.perf_counter()
         backend.look([NOBODYS])
         latency = time.perf_counter() - began
-        counts = Counts(instant(backend.now()))
+        counts = Counts(time_of(backend))
         found, rest = _some_in_use(backend, most)
         lines = sorted(map(counts.add, found), key=counts.urgency)
         return cls(tuple(lines), counts, rest, latency, time_of(backend))

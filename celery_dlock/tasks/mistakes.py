@@ -45,6 +45,11 @@ def given_to_celery(task: type) -> Iterator[str]:
         yield from (name for name in vars(task) if name not in known and not name.startswith("_"))
 
 
+def libraries_of(task: type) -> set[str]:
+    """The packages that the bases of *task* are from, as pip calls them."""
+    return {base.__module__.partition(".")[0].replace("_", "-") for base in task.__mro__}
+
+
 def refuse_without_prefix(task: type, name: str) -> None:
     """Raise :exc:`~celery_dlock.ConfigurationError` for ``@app.task(base=LockedTask, key=…)``."""
     for option in given_to_celery(task):

@@ -40,6 +40,7 @@ from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.mistakes import (
     LOCK,
     given_to_celery,
+    libraries_of,
     refuse_decorator,
     refuse_without_prefix,
 )
@@ -137,7 +138,7 @@ class LockedTask(TypedTask[P, R_co]):
         names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
         refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
         refuse_without_prefix(cls, cls.name)
-        refuse_foreign(cls.name, given_to_celery(cls), LOCK)
+        refuse_foreign(cls.name, given_to_celery(cls), LOCK, known=libraries_of(cls))
         unbound = isinstance(inspect.getattr_static(cls, "run"), staticmethod)
         return Definition.of(
             cls.run,

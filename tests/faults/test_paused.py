@@ -145,7 +145,7 @@ def test_one_that_stands_still_while_it_is_replaced_is_refused_and_ends_as_skipp
         other.stop()
         work_off(lab, other)
 
-    assert "StaleRejected" in paused.log
+    assert "was refused a late write to" in paused.log
     assert [payment[0] for payment in effects.payments()] == [newest.id]
     assert len(lab.journal.read("start")) == 2
     assert late.get()["reason"] == f"replaced by {newest.id}"

@@ -94,7 +94,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         assert "LockTimeout: it gave up after it had waited" in queued_up
         back = ask(send("comes_back"), State.RESCHEDULED, "Rescheduled")
         assert back.sentences[0].startswith("was rescheduled ")
-        assert f"held by task {runs.id}" in back.sentences[0]
+        assert f"[{runs.id}] on " in back.sentences[0]
         assert back.sentences[1].startswith("its next try ")
         assert f"a place in the queue of {KEY!r}" in back.sentences[2]
 

@@ -210,7 +210,7 @@ def _state_without_instants(state: KeyState) -> KeyState:
     return replace(
         state,
         holders=tuple(sorted(map(_without_instants, state.holders), key=lambda h: h.owner)),
-        grants=tuple(replace(grant, due=0, gives_up=None) for grant in state.grants),
+        grants=tuple(replace(grant, due=0, gives_up=None, arrived=None) for grant in state.grants),
         waiting=tuple(
             replace(entry, arrived=0, expires=entry.expires and 1, gives_up=None)
             for entry in state.waiting

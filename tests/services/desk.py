@@ -44,7 +44,7 @@ class Desk:
         self.app.conf.update(config)
         self._worker = InlineWorker(self.app)
         self.connection, self.channel = self._worker.connection, self._worker.channel
-        self.eventer = self._worker.eventer
+        self.eventer = self._worker.eventer = self.app.events.Dispatcher(self.connection)
 
     def locked(self, key: Any = None, **options: Any) -> Callable[[Callable[..., Any]], LockedTask]:
         """``locked_task`` on this app."""

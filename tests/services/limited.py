@@ -19,7 +19,8 @@ EACH, ALL = 2, 3
 
 def register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
     """Define ``load`` on *app*; with *hold* it stays in the body until the test says go."""
-    if replaces_running(options["lock_on_contention"]):  # which is for one key alone
+    # Neither goes with several keys, or with a key of this name.
+    if replaces_running(options["lock_on_contention"]) or "all" in options.get("lock_parents", ()):
         return
     journal = Journal(folder / "journal")
     of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown")  # which each key has of its own

@@ -77,4 +77,4 @@ def test_what_the_main_process_is_told_of_it_is_short(
 
     (record,) = told
     frames = [frame.f_code.co_name for frame, _ in walk_tb(record.tb)]
-    assert frames == ["trace_task", "__call__", "take"]
+    assert frames == ["trace_task", "__call__", "_call", "take"]
