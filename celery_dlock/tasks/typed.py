@@ -42,7 +42,15 @@ else:
     from typing import ParamSpec, TypeVar
 
     P, R_co = ParamSpec("P"), TypeVar("R_co", covariant=True)
-    TypedTask = Task
+
+    class TypedTask(Task):
+        """Celery's own tasks take no subscript in every version that is supported."""
+
+        abstract = True
+
+        def __class_getitem__(cls, _):
+            return cls
+
 
 Rest = ParamSpec("Rest")
 Result_co = TypeVar("Result_co", covariant=True)

@@ -37,7 +37,8 @@ from celery_dlock.testing.project import ManualClock
 def newest(task: str, nonce: str = "1", **options: Any) -> Claim:
     """The claim of a task whose newest wins."""
     given: dict[str, Any] = {"wait": QUEUE, "name": "sync", "max_waiting": 1, "drop_oldest": True}
-    return claim(task, nonce, **{**given, "gives_way": True, "supersedes": True, **options})
+    given |= {"gives_way": True, "supersedes": True}
+    return claim(task, nonce, **(given | options))
 
 
 A, B, C = newest("a:0:0"), newest("b:0:0"), newest("c:0:0")
