@@ -11,7 +11,7 @@ test:   ## lint, types, docs and every test on one Python and Celery; installs s
 	@scripts/test
 
 matrix: ## what could differ on the lowest versions and the other Pythons, types as users see them, and the files to release
-	@scripts/test -e lowest,py311,py313,pyright,celery-types,dist
+	@scripts/test -e lowest,py311,py312,py313,pyright,celery-types,dist
 
 quick:  ## the tests that need no server, in under two minutes
 	@scripts/tox run -e quick
