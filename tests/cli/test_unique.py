@@ -108,7 +108,7 @@ def test_an_id_that_a_caller_chose_says_who_lives_instead(tmp_path: Path) -> Non
     url = f"sqlite:///{tmp_path}"
     with operator(dlock_url=f"{url}/locks.db", dlock_history=f"{url}/history.db") as desk:
 
-        @locked_task("day:{day}", app=desk.app, name="report", unique="done", shared=False)
+        @locked_task("day:{day}", app=desk.app, name="of_a_day", unique="done")
         def report(day: int) -> None: ...
 
         first = report.delay(1)
