@@ -19,10 +19,9 @@ from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
 from celery_dlock.core.unique import Unique
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.locks.debounce import Debouncing
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.locks.injected import NAMES
-from celery_dlock.locks.unique import Uniqueness
+from celery_dlock.locks.unique import Debouncing, Uniqueness
 
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]

@@ -1,7 +1,8 @@
-"""Unique claims in the store: asked for where a task is published, and by the worker that has it.
+"""Which calls are alike, and the unique claims in the store.
 
-Each change is a compare-and-set of one small value (:meth:`LockBackend.swap`), made again with what
-stands there if somebody was faster. Whoever knows what stands needs one round trip.
+The claims are asked for where a task is published, and by the worker that has it. Each change is
+a compare-and-set of one small value (:meth:`LockBackend.swap`), made again with what stands there
+if somebody was faster. Whoever knows what stands needs one round trip.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 from celery_dlock.core.canonical import canonical, render
 from celery_dlock.core.checks import quoted
+from celery_dlock.core.debounce import DEBOUNCED, Debounce
 from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
@@ -80,6 +82,24 @@ class Uniqueness:
         # Arguments may be secret, and names are shown.
         digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
         return canonical(f"{self.task}({digest})")
+
+
+@dataclass(frozen=True, slots=True)
+class Debouncing:
+    """How calls of a *task* are debounced."""
+
+    task: str
+    options: Debounce
+    by: KeyTemplate
+
+    @classmethod
+    def of(cls, task: str, options: Debounce, locks: KeyTemplate) -> Self:
+        """Raises as :func:`by_key` does."""
+        return cls(task, options, by_key(task, options.by, locks))
+
+    def key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """At which key of the store a call waits. Raises as :meth:`KeyTemplate.keys` does."""
+        return DEBOUNCED + named_by(self.task, self.by, args, kwargs)
 
 
 def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:

@@ -34,14 +34,22 @@ def answered(result: Any, *, duplicate: bool) -> Any:
     return result
 
 
-def result_of_another(task: TaskWithLock, task_id: str, options: Mapping[str, Any]) -> Any:
-    """That of the call that lives, for one with *options*.
+def result_under(task: TaskWithLock, task_id: str, options: Mapping[str, Any]) -> Any:
+    """What a call with *options* is answered with that is published as *task_id*.
 
-    As Celery's, it waits for no result that is not kept; and one that is sent as a message comes to
-    its publisher alone.
+    As Celery's own, it waits for no result that is not kept.
     """
     result = task.app.AsyncResult(task_id, backend=task.backend, task_name=task.name)
     result.ignored = options.get("ignore_result", task.ignore_result)
+    return result
+
+
+def result_of_another(task: TaskWithLock, task_id: str, options: Mapping[str, Any]) -> Any:
+    """As :func:`result_under`, of a message that another call has published.
+
+    A result that is sent as a message comes to the publisher alone.
+    """
+    result = result_under(task, task_id, options)
     if task.app.conf.result_backend in ("rpc", "rpc://"):
         result.get = _never_comes
     return result

@@ -16,10 +16,10 @@ from celery_dlock.core.events import Debounced, Subject, Unavailable
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, task_id_of
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.debounce import Debouncing
 from celery_dlock.locks.definition import TaskWithLock
+from celery_dlock.locks.unique import Debouncing
 from celery_dlock.messages.headers import identity_in
-from celery_dlock.publishing.answer import Send, answered, is_its_own
+from celery_dlock.publishing.answer import Send, answered, is_its_own, result_under
 from celery_dlock.publishing.outbox import NotKept, Outbox
 from celery_dlock.runtime import runtime
 
@@ -38,16 +38,19 @@ def debounced_call(
     """
     if is_its_own(task_id, options):
         return None
-    return DebouncedCall(task, debounce, debounce.key(args, kwargs))
+    return DebouncedCall(task, debounce, debounce.key(args, kwargs), options)
 
 
 class DebouncedCall:
     """One call, to wait at the *key*."""
 
-    def __init__(self, task: TaskWithLock, debounce: Debouncing, key: str) -> None:
+    def __init__(
+        self, task: TaskWithLock, debounce: Debouncing, key: str, options: Mapping[str, Any]
+    ) -> None:
         self._task = task
         self._debounce = debounce
         self._key = key
+        self._options = options
 
     def publish(self, send: Send) -> Any:
         """The result of the task that waits, whose message is that of this call."""
@@ -56,8 +59,7 @@ class DebouncedCall:
         try:
             result = send(task_id, {}, outbox)
         except _Merged as merged:
-            task = self._task
-            result = task.app.AsyncResult(merged.living, backend=task.backend, task_name=task.name)
+            result = result_under(self._task, merged.living, self._options)
             return answered(result, duplicate=True)
         except NotKept:
             pass  # of which has been told

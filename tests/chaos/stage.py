@@ -82,9 +82,14 @@ class Stage:
         return runtime(self.app).backend
 
     def supervise(self) -> None:
-        """Start again who has died."""
+        """Start again who has died.
+
+        What is left of it is killed, as systemd does: a child that was forked as its main process
+        died has not asked the kernel yet to die with it, and Celery's pool never looks again.
+        """
         for worker in self.workers:
             if worker.process is None or worker.process.poll() is not None:
+                worker.kill()
                 worker.start(ready=False)
 
     def shut_down(self) -> list[str]:

@@ -139,6 +139,17 @@ def test_the_message_of_the_newest_call_goes_out_under_the_id_of_the_first(
     assert (headers["of"], properties["priority"]) == ("the newest", 3)
 
 
+@pytest.mark.parametrize("how", ["task", "call"])
+def test_nobody_waits_for_a_result_that_is_not_kept(desk: Desk, make: Make, how: str) -> None:
+    save = make(ignore_result=how == "task")
+    options: dict[str, Any] = {"ignore_result": True} if how == "call" else {}
+
+    first, merged = (save.apply_async((text,), **options) for text in "ab")
+
+    assert merged.is_duplicate
+    assert (first.get(timeout=10), merged.get(timeout=10)) == (None, None)
+
+
 def test_what_differs_by_its_key_is_another_call(desk: Desk, make: Make) -> None:
     save = make()
 
