@@ -15,6 +15,7 @@ from collections.abc import Callable
 from celery_dlock.core.lease import Monotonic
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.throttled_warning import ThrottledWarning
 
 logger = logging.getLogger("celery_dlock")
 
@@ -40,6 +41,7 @@ class PendingReleases:
         self._release = release
         self._monotonic = monotonic
         self._wait = wait
+        self._warning = ThrottledWarning(monotonic)
         self._mutex = threading.Lock()
         self._pending: deque[tuple[Claim, Outcome, float]] = deque()
         self._hurries = False
@@ -114,10 +116,12 @@ class PendingReleases:
         """Whether it need not be tried again."""
         try:
             self._release(claim, outcome)
-        except BackendUnavailable:
+        except BackendUnavailable as exc:
+            self._warning.warn("a lock could not be released, trying again: %s", exc)
             return False
         except Exception:  # a defect must not end the thread that retries the others
             logger.exception("%s could not be said of %s", outcome, claim.task)
+        self._warning.resolved("locks can be released again")
         return True
 
 
