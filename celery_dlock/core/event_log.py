@@ -1,8 +1,9 @@
 """The log: what happened to the lock of a task, in one line each.
 
-At INFO stands what became of each delivery, as Celery's own lines stand there; what went wrong is a
-warning. What only programs count, what is said elsewhere (a task that times out fails, and Celery
-logs that) and what is said once a worker (that the store is unavailable) is for debugging.
+At INFO stands what became of each delivery, as Celery's own lines stand there, and that its lock is
+uncertain; what went wrong is a warning. What only programs count, what is said elsewhere (a task
+that times out fails, and Celery logs that) and what is said once a worker (that the store is
+unavailable) is for debugging.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 
 from celery_dlock.core.events import (
     LEAD,
+    Confirmed,
     DeadLettered,
     Debounced,
     Deduplicated,
@@ -28,6 +30,7 @@ from celery_dlock.core.events import (
     TickRepeated,
     TicksMissed,
     TooLarge,
+    Uncertain,
     Woken,
     plain,
 )
@@ -37,7 +40,7 @@ logger = logging.getLogger("celery_dlock")
 
 def log(event: Event) -> None:
     """The sink that is always there."""
-    course = _course(event) or _call(event)
+    course = _course(event) or _call(event) or _doubt(event)
     wrong = None if course else _wrong(event)
     level = logging.WARNING if wrong else logging.INFO if course else logging.DEBUG
     if logger.isEnabledFor(level):
@@ -90,6 +93,18 @@ def _call(event: Event) -> str | None:
             return f"deduplicated: {event.living} lives and does the same, {event.claim!r}"
         case Debounced():
             return f"debounced, as {event.key!r}: {event.living} runs with what the last call says"
+        case _:
+            return None
+
+
+def _doubt(event: Event) -> str | None:
+    """Whether the lock is as it should be, while the body runs."""
+    match event:
+        case Uncertain():
+            left = f"trusted for {event.left:.1f} s more"
+            return f"is uncertain of its lock on {event.key!r}, not renewed in time, {left}"
+        case Confirmed():
+            return f"is certain of its lock on {event.key!r} again"
         case _:
             return None
 

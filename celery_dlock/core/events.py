@@ -212,6 +212,26 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncertain:
+    """The store has not renewed the lease in time; the lock is trusted for ``left`` more seconds.
+
+    It is then :class:`Confirmed`, :class:`Released` or :class:`Lost`.
+    """
+
+    subject: Subject
+    key: str
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The store has renewed the lease of a lock that was uncertain."""
+
+    subject: Subject
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class StaleRejected:
     """A late write was refused: the resource had seen a newer token."""
 
@@ -270,6 +290,8 @@ Event = (
     | TimedOut
     | Released
     | Lost
+    | Uncertain
+    | Confirmed
     | StaleRejected
     | Unavailable
     | TickSent

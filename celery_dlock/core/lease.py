@@ -111,6 +111,13 @@ class Term:
         return self._reason
 
     @property
+    def uncertain(self) -> bool:
+        """Whether its renewal is overdue: due with two thirds of its ttl left, it is not there with
+        half of it left. Until ``trusted_until`` it can be trusted all the same.
+        """
+        return not self.lost and self.monotonic() >= self.trusted_until - self.ttl / 2
+
+    @property
     def noticed(self) -> str | None:
         """Why it was lost, if that has been noticed: whatever the time is by now."""
         return self._reason
@@ -225,6 +232,18 @@ class Lease:
     @property
     def lost(self) -> bool:
         return any(term.lost for term in self._terms)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the store has not confirmed the lock when it last should have.
+
+        A renewal is overdue, and less than half of the ttl is left; or the connection by which the
+        store keeps the lock is interrupted. It is held until :meth:`remaining` is over: go on with
+        what can be undone, and begin nothing else. A lock that is lost is not uncertain any more.
+        """
+        if self.lost:
+            return False
+        return any(term.uncertain for term in self._terms) or not self._certain(0.0)
 
     @property
     def replaced(self) -> str | None:

@@ -11,7 +11,16 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from celery_dlock.core.events import Acquired, Lost, Released, Sink, Subject, Unavailable
+from celery_dlock.core.events import (
+    Acquired,
+    Confirmed,
+    Lost,
+    Released,
+    Sink,
+    Subject,
+    Unavailable,
+    Uncertain,
+)
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
@@ -28,7 +37,7 @@ class Hold:
 
     ``strike`` is called with the key and the reason as soon as a key is lost, while the body may
     still run; ``after_loss`` with the lease once that is told. A hold that ``ends_once`` tells of
-    nothing before it is given back: then that it was released, or else that it was lost.
+    no end before it is given back: then that it was released, or else that it was lost.
     """
 
     manager: LockManager
@@ -60,7 +69,7 @@ class Hold:
         Also what is refused, or not answered, until the holder says what it owes instead.
         """
         self._claims = tuple(claims)
-        keeping = Keeping(max_hold, self._lost)
+        keeping = Keeping(max_hold, self._lost, self._doubt)
         return self.manager.acquire(claims, keeping, message, woken, parents)
 
     def owe(self, claims: Sequence[Claim]) -> None:
@@ -128,6 +137,16 @@ class Hold:
         lease = self.lease
         if lease is not None and not self.ends_once:
             self._tell(lease, term, reason)
+
+    def _doubt(self, term: Term, uncertain: bool) -> None:
+        """From the keeper's side. Of a body that is leaving nobody needs to know."""
+        if self.lease is None or self._leaves:
+            return
+        if uncertain:
+            left = max(0.0, term.trusted_until - term.monotonic())
+            self.emit(Uncertain(self.subject, term.key, left))
+        else:
+            self.emit(Confirmed(self.subject, term.key))
 
     def _tell_losses(self, lease: Lease) -> None:
         """Of what was noticed only now, too: the process was stopped, or renewal starved."""

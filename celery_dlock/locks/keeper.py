@@ -3,7 +3,8 @@
 A lease is renewed every third of its ttl, so two renewals may fail before it ends. The thread
 learns four ways that a lock is gone: the store says so, no renewal got through before the lease
 could no longer be trusted, the body has held it for longer than it may (``max_hold``), or a newer
-task asks for it. It then tells the holder, once, and stops renewing.
+task asks for it. It then tells the holder, once, and stops renewing. A lease that is uncertain, and
+that is certain again, is told when a renewal of it was answered or has failed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import assert_never
 
 from celery_dlock.core.lease import SECOND, Monotonic, Term, margin, unsleeping
@@ -38,6 +40,9 @@ NOT_THERE = (
 Renew = Callable[[Sequence[Claim]], list[RenewVerdict]]
 OnLost = Callable[[Term, str], None]
 
+#: Told whether a lease is uncertain, when that has changed.
+OnDoubt = Callable[[Term, bool], None]
+
 
 @dataclass(slots=True)
 class Watch:
@@ -46,6 +51,8 @@ class Watch:
     term: Term
     until: float
     on_lost: OnLost
+    on_doubt: OnDoubt | None = None
+    uncertain: bool = field(default=False, init=False)
     due: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,9 +77,15 @@ class Keeper:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, term: Term, max_hold: float | None, on_lost: OnLost) -> None:
-        """Renew *term* in the background; *on_lost* is called at most once, in another thread."""
-        watch = Watch(term, math.inf if max_hold is None else term.since + max_hold, on_lost)
+    def watch(
+        self, term: Term, max_hold: float | None, on_lost: OnLost, on_doubt: OnDoubt | None = None
+    ) -> None:
+        """Renew *term* in the background; *on_lost* is called at most once, in another thread.
+
+        So is *on_doubt*, each time that it becomes uncertain or certain.
+        """
+        until = math.inf if max_hold is None else term.since + max_hold
+        watch = Watch(term, until, on_lost, on_doubt)
         with self._mutex:
             self._watches[term.claim] = watch
             if self._thread is None or not self._thread.is_alive():
@@ -150,6 +163,7 @@ class Keeper:
                         raise BackendUnavailable(f"the store of {watch.term.key!r} did not answer")
                     case _:
                         assert_never(verdict)
+            self._tell_doubts(watches)
 
     def _watch_of(self, term: Term) -> Watch:
         with self._mutex:
@@ -171,6 +185,7 @@ class Keeper:
         alive = [w for w in soon if not w.term.lost]
         if alive:
             self._renew_all(alive)
+            self._tell_doubts(alive)
 
     def _all(self) -> list[Watch]:
         with self._mutex:
@@ -208,6 +223,22 @@ class Keeper:
         for watch in watches:
             again = min(watch.term.ttl / 10, 1.0)
             watch.due = min(now + again, watch.term.trusted_until, watch.until)
+
+    def _tell_doubts(self, watches: list[Watch]) -> None:
+        """Of all in one thread: sinks may take their time, and the next renewal has none."""
+        calls: list[Callable[[], None]] = []
+        for watch in watches:
+            uncertain = watch.term.uncertain
+            if uncertain is not watch.uncertain and watch.on_doubt and not watch.term.lost:
+                watch.uncertain = uncertain
+                calls.append(partial(watch.on_doubt, watch.term, uncertain))
+
+        def tell() -> None:
+            for call in calls:
+                call()
+
+        if calls:
+            threading.Thread(target=tell, name="celery-dlock-doubt", daemon=True).start()
 
     def _give_way(self, watch: Watch, by: str) -> None:
         watch.term.replaced = task_id_of(by)

@@ -31,7 +31,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
-from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnLost
+from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnDoubt, OnLost
 from celery_dlock.locks.pending_releases import PendingReleases
 from celery_dlock.locks.several import (
     Refused,
@@ -64,10 +64,11 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How long a lease is kept, in seconds, and whom to tell when it is lost."""
+    """How long a lease is kept, in seconds, and whom to tell when it is lost, or uncertain."""
 
     max_hold: float | None
     on_lost: OnLost
+    on_doubt: OnDoubt | None = None
 
 
 class LockManager:
@@ -128,7 +129,7 @@ class LockManager:
                 token = verdict.token + self._epoch if claim.mode is Mode.EXCLUSIVE else 0
                 terms.append(Term(claim, verdict.slot, token, sent_at, self._monotonic))
             for term in terms:
-                self._keeper.watch(term, keeping.max_hold, keeping.on_lost)
+                self._keeper.watch(term, keeping.max_hold, keeping.on_lost, keeping.on_doubt)
             return self.lease(terms, parents)
         except BaseException as exc:  # a time limit strikes anywhere; a lost reply may have landed
             # What waits in a queue stays there: it may be all that is left of the message.

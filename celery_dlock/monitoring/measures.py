@@ -20,6 +20,7 @@ from typing import assert_never
 
 from celery_dlock.core.events import (
     Acquired,
+    Confirmed,
     Contended,
     DeadLettered,
     Debounced,
@@ -40,6 +41,7 @@ from celery_dlock.core.events import (
     TimedOut,
     TooLarge,
     Unavailable,
+    Uncertain,
     Woken,
 )
 
@@ -184,6 +186,8 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((DEBOUNCED, 1),)
         case Lost(newer=newer):
             return ((LOST, 1),) if newer is None else ()
+        case Uncertain() | Confirmed():
+            return ()
         case StaleRejected():
             return ((STALE, 1),)
         case Unavailable():

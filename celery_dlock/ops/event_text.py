@@ -188,6 +188,11 @@ _DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = 
     "Deduplicated": lambda _, d: f"was not run, a duplicate of {d.get('living')}, which lives",
     "Debounced": _debounced,
     "Lost": lambda entry, d: f"lost {entry.key!r}: {short(d.get('reason'))}",
+    "Uncertain": lambda entry, d: (
+        f"was uncertain of {entry.key!r}, which was not renewed in time, for the next "
+        f"{seconds(float(d.get('left') or 0.0))} at most"
+    ),
+    "Confirmed": lambda entry, _: f"was certain of {entry.key!r} again",
     "StaleRejected": lambda entry, _: f"was refused a late write to {entry.key!r}",
     "Unavailable": lambda _, d: f"got no answer from the lock store: {short(d.get('error'))}",
     "TickSent": lambda _, d: f"sent the tick of {d.get('due')}",

@@ -33,7 +33,7 @@ def test_a_body_learns_in_time_that_its_lease_can_no_longer_be_trusted(
     make_lab: MakeLab, own_redis_server: RedisServer, how: str
 ) -> None:
     lab = lab_with_store(make_lab, own_redis_server)
-    with lab.worker(concurrency=1):
+    with lab.worker(concurrency=1) as worker:
         # Given a body whose lease has been renewed at least once
         result = lab.app.tasks["outlive"].delay("42")
         (start,) = lab.journal.wait_for("start")
@@ -49,6 +49,9 @@ def test_a_body_learns_in_time_that_its_lease_can_no_longer_be_trusted(
         assert start["at"] + TTL * 0.9 < noticed["at"] < away + TTL + 0.5
         assert lost["at"] < away + TTL + 1.5
         assert lost["reasons"] == ["it was not renewed in time"]
+        # And before that it is uncertain, which is said once
+        before, _, _ = worker.log.partition("lost its lock on 'order:42'")
+        assert before.count("is uncertain of its lock on 'order:42'") == 1
         # And the result of the body is not hidden by any of this
         assert result.get(timeout=30) is True
         if how == "paused":

@@ -6,6 +6,7 @@ from typing import get_args
 
 from celery_dlock.core.events import (
     Acquired,
+    Confirmed,
     Contended,
     DeadLettered,
     Debounced,
@@ -27,6 +28,7 @@ from celery_dlock.core.events import (
     TimedOut,
     TooLarge,
     Unavailable,
+    Uncertain,
     Woken,
 )
 
@@ -64,6 +66,8 @@ def one_of_each(subject: Subject) -> list[Event]:
         TimedOut(subject, KEY, 3.0),
         released(subject),
         Lost(subject, KEY, f"{KEY} has lapsed"),
+        Uncertain(subject, KEY, 14.7),
+        Confirmed(subject, KEY),
         StaleRejected(subject, KEY, 7),
         Unavailable(subject, "it did not answer"),
         TickSent(subject, "2026-01-01T00:00:00Z"),

@@ -37,6 +37,8 @@ EXPECTED: dict[str, dict[str, float]] = {
     "TimedOut": {"dlock_timed_out": 1, "dlock_wait_seconds": 3.0},
     "Released": {"lock_hold_duration": 1.5},
     "Lost": {"dlock_lost": 1},
+    "Uncertain": {},
+    "Confirmed": {},
     "StaleRejected": {"dlock_stale_rejected": 1},
     "Unavailable": {"dlock_unavailable": 1},
     "TickSent": {"dlock_beat_sent": 1},

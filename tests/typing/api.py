@@ -105,6 +105,7 @@ plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)
 without_blocking: AbstractAsyncContextManager[Lease] = lock("order:42")
 with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:
     assert_type(held, Lease)
+    assert_type(held.uncertain, bool)
 
 
 with lock([Limit("a", 3), Shared("b"), "c"], timeout=0) as held:

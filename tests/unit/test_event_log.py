@@ -13,6 +13,7 @@ from celery_dlock.core.event_log import log
 from celery_dlock.core.events import (
     LEAD,
     Acquired,
+    Confirmed,
     Contended,
     DeadLettered,
     Debounced,
@@ -34,6 +35,7 @@ from celery_dlock.core.events import (
     TimedOut,
     TooLarge,
     Unavailable,
+    Uncertain,
     Woken,
 )
 from celery_dlock.core.state import Holder, Mode
@@ -70,6 +72,11 @@ COURSE: list[tuple[Event, str]] = [
         Debounced(A, "charge(42)", "b"),
         "debounced, as 'charge(42)': b runs with what the last call says",
     ),
+    (
+        Uncertain(A, "k", 14.66),
+        "is uncertain of its lock on 'k', not renewed in time, trusted for 14.7 s more",
+    ),
+    (Confirmed(A, "k"), "is certain of its lock on 'k' again"),
     (Revoked(A, "k"), "revoked while it waited for 'k'"),
     (
         LeftToOthers(A, "k", "redis://x"),

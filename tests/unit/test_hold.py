@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.events import Acquired, Event, Lost, Released, Subject, Unavailable
+from celery_dlock.core.events import (
+    Acquired,
+    Confirmed,
+    Event,
+    Lost,
+    Released,
+    Subject,
+    Unavailable,
+    Uncertain,
+)
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
@@ -15,7 +24,7 @@ from celery_dlock.locks.hold import Hold
 from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.several import Refused
 from celery_dlock.stores.memory import MemoryBackend
-from tests.services.faulty import KEEPING, KEYS, Faulty, TimeLimit, claims, taken, watched
+from tests.services.faulty import KEEPING, KEYS, TTL, Faulty, TimeLimit, claims, taken, watched
 
 SUBJECT = Subject("id", "charge", "order:{order}")
 
@@ -139,6 +148,24 @@ def test_a_loss_strikes_and_is_told_and_then_acted_upon_once(
     hold.give_back(Outcome.DONE)
     assert told.kinds()[4:] == [Released, Lost, "after"]
     assert [event.key for event in told.events if isinstance(event, Lost)] == ["b", "c"]
+
+
+@pytest.mark.parametrize("ends_once", [False, True])
+def test_that_a_lock_is_uncertain_is_told_while_its_body_runs_or_its_beat_leads(
+    manager: LockManager, told: Told, ends_once: bool
+) -> None:
+    hold = told.hold(manager, ends_once=ends_once)
+    lease = begun(hold)
+    hold._doubt(lease.terms[1], uncertain=True)
+    hold._doubt(lease.terms[1], uncertain=False)
+    hold.give_back(Outcome.DONE)
+    hold._doubt(lease.terms[0], uncertain=True)
+
+    assert told.kinds() == [Acquired, Uncertain, Confirmed, Released]
+    uncertain = told.events[1]
+    assert isinstance(uncertain, Uncertain)
+    assert uncertain.key == "b"
+    assert 0 < uncertain.left < TTL
 
 
 def test_a_release_that_was_interrupted_is_said_again_and_no_loss(

@@ -109,6 +109,22 @@ def turn(keeper: Keeper, clock: Monotonic, until: float = float("inf")) -> bool:
     return True
 
 
+class Doubts:
+    """What the holders were told of leases that became uncertain, or certain again."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool]] = []
+
+    def __call__(self, term: Term, uncertain: bool) -> None:
+        self.told.append((term.key, uncertain))
+
+    def in_the_end(self) -> list[tuple[str, bool]]:
+        for thread in threading.enumerate():
+            if thread.name == "celery-dlock-doubt":
+                thread.join()
+        return self.told
+
+
 def told_in_the_end(losses: Losses) -> list[tuple[str, str]]:
     """All that was told of losses, when no thread is left that could still tell one."""
     for thread in threading.enumerate():
@@ -187,6 +203,56 @@ def test_a_failed_renewal_is_tried_again_well_before_the_lease_ends(
     assert not held.lost
     assert held.trusted_until > held.since + TTL
     assert told_in_the_end(losses) == []
+
+
+def test_a_lease_that_is_uncertain_is_told_once_and_that_it_is_certain_again(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    doubts = Doubts()
+    held = term(clock)
+    keeper.watch(held, None, losses, doubts)
+    store.error = BackendUnavailable("away")
+    # When it cannot be renewed: the first failure is none yet
+    turn(keeper, clock)
+    assert doubts.in_the_end() == []
+    while turn(keeper, clock, held.since + TTL * 0.9):
+        pass
+    assert len(store.asked) > 4
+    assert doubts.in_the_end() == [("a", True)]
+    # And then it can
+    store.error = None
+    for _ in range(3):
+        turn(keeper, clock)
+    assert doubts.in_the_end() == [("a", True), ("a", False)]
+
+
+def test_a_lease_that_is_lost_is_no_longer_uncertain_and_that_is_not_told_too(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    doubts = Doubts()
+    held = term(clock)
+    keeper.watch(held, None, losses, doubts)
+    store.error = BackendUnavailable("away")
+    while turn(keeper, clock, held.trusted_until + 0.1):
+        pass
+    assert losses.wait() == [("a", "it was not renewed in time")]
+    assert doubts.in_the_end() == [("a", True)]
+
+
+def test_one_that_a_part_of_the_store_does_not_answer_for_is_uncertain_alone(
+    keeper: Keeper, store: Store, clock: Monotonic, losses: Losses
+) -> None:
+    doubts = Doubts()
+    held, other = term(clock, "a"), term(clock, "b")
+    for each in (held, other):
+        keeper.watch(each, None, losses, doubts)
+    store.silent = {"a"}
+    while turn(keeper, clock, held.since + TTL * 2 / 3):
+        pass
+    assert doubts.in_the_end() == [("a", True)]
+    store.silent.clear()
+    keeper.extend([held], int(2 * TTL * SECOND))
+    assert doubts.in_the_end() == [("a", True), ("a", False)]
 
 
 def test_a_part_of_the_store_that_does_not_answer_is_asked_again_and_the_rest_is_renewed(

@@ -138,6 +138,39 @@ def test_the_store_is_asked_to_keep_all_of_its_terms_for_longer(monotonic: Monot
     assert (held.guarantee, held.keys) == ("strict", ("order:42",))
 
 
+def test_it_is_uncertain_from_when_its_renewal_is_overdue_until_it_is_renewed_or_lost(
+    monotonic: Monotonic,
+) -> None:
+    kept = term(monotonic)
+    held = lease(kept, term(monotonic, "other", ttl=600))
+    monotonic.now += TTL / 3  # a renewal is due, and may fail once
+    assert not held.uncertain
+
+    monotonic.now += TTL / 6
+    assert (held.uncertain, held.lost) == (True, False)
+    held.check()
+    kept.renewed(monotonic.now)
+    assert not held.uncertain
+
+    monotonic.now += TTL
+    assert (held.uncertain, held.lost) == (False, True)
+
+
+def test_it_is_uncertain_while_the_connection_that_keeps_it_is_interrupted(
+    monotonic: Monotonic,
+) -> None:
+    assert Lease((term(monotonic),), "strict", lambda seconds: seconds > 0).uncertain
+
+
+def test_what_is_extended_is_certain_until_that_time_is_nearly_over(monotonic: Monotonic) -> None:
+    kept = term(monotonic)
+    kept.renewed(monotonic.now, 10 * TTL)
+    monotonic.now += 9 * TTL
+    assert not kept.uncertain
+    monotonic.now += TTL / 2
+    assert kept.uncertain
+
+
 def test_checking_waits_for_the_store_as_long_as_there_is_trust(monotonic: Monotonic) -> None:
     asked: list[float] = []
 
