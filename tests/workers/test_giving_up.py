@@ -7,6 +7,7 @@ from contextvars import Context
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from celery_dlock import LockTimeout, Policy, Reschedule, Wait, lock
 from tests.services.desk import Desk
@@ -99,7 +100,8 @@ def test_a_header_of_nonsense_is_no_history(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "state"), [((ConnectionError,), "FAILURE"), ((OSError,), "RETRY")]
+    ("kinds", "state"),
+    [((ConnectionError, OperationalError), "FAILURE"), ((OSError,), "RETRY")],
 )
 def test_a_timeout_in_a_body_is_retried_for_an_os_error_and_not_for_a_lost_connection(
     desk: Desk, kinds: tuple[type[Exception], ...], state: str
