@@ -45,6 +45,15 @@ def held_by_another() -> Callable[..., AbstractContextManager[Lease]]:
 
 
 @pytest.fixture
+def checked_lock_order() -> Iterator[Callable[[Any], None]]:
+    """``checked_lock_order(app)``: locks are nested in the order of all such tests before."""
+    from celery_dlock.testing import checked_lock_order
+
+    with ExitStack() as until_then:
+        yield lambda app: until_then.enter_context(checked_lock_order(app))
+
+
+@pytest.fixture
 def inline_worker() -> Iterator[Callable[[Any], InlineWorker]]:
     """``inline_worker(app)``: it handles the next message when the test says ``deliver()``."""
     from celery_dlock.testing import inline_worker

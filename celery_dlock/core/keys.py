@@ -64,6 +64,11 @@ class KeyTemplate:
         """The label of each template, as metrics and logs use it: its text, a callable's name."""
         return tuple(part.label for part in self.parts)
 
+    @property
+    def shapes(self) -> tuple[str, ...]:
+        """What keys look like, by each template: a ``*`` for each field. Not of callables."""
+        return tuple(part.shape for part in self.parts if isinstance(part, _Text))
+
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """The keys of a call, each once, sorted. Raises as :meth:`rendered` does."""
         return tuple(sorted(set(self.rendered(args, kwargs))))
@@ -91,6 +96,10 @@ class _Text:
 
     label: str
     pieces: tuple[str | _Field, ...]
+
+    @property
+    def shape(self) -> str:
+        return "".join(piece if isinstance(piece, str) else "*" for piece in self.pieces)
 
     def key(self, call: BoundArguments) -> str:
         return canonical("".join(self._render(piece, call) for piece in self.pieces))

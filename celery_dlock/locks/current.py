@@ -41,6 +41,11 @@ def held_term(key: str, store: object = None) -> Term | None:
     return None
 
 
+def held_keys(store: object) -> list[str]:
+    """The keys of *store* that the running code holds, the outermost first."""
+    return [term.key for lease, of in _held.get() if of is store for term in lease.terms]
+
+
 @contextmanager
 def holding(lease: Lease, store: object = None) -> Iterator[Lease]:
     """Make *lease* of *store* the current one for the time of the block."""

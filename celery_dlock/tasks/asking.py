@@ -19,11 +19,12 @@ from celery_dlock.core.events import Contended, Subject, TimedOut
 from celery_dlock.core.lease import SECOND, Lease, Term
 from celery_dlock.core.state import Busy, Claim, Mode, Same, WaitMode, task_id_of
 from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, LockTimeout
+from celery_dlock.locks import lock_order
 from celery_dlock.locks.current import held_term
 from celery_dlock.locks.hold import Hold, Strike
 from celery_dlock.locks.several import Refused
 from celery_dlock.messages.claims import claims_of
-from celery_dlock.runtime import Runtime, runtime, this_process
+from celery_dlock.runtime import Runtime, real_app, runtime, this_process
 
 #: Seconds for which a place is kept: more than the longest pause between two questions.
 PLACE_TTL = 1.0
@@ -64,6 +65,8 @@ class Asking:
         """
         here = runtime(app)
         held = _held(here, keys)
+        if timeout:
+            lock_order.asked(real_app(app), here.backend, keys.all)
         who = f"{name}@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         subject = Subject(who, name, name)
         claim = Claim(

@@ -17,6 +17,7 @@ from celery_dlock.testing.inline import (  # noqa: E402
 from celery_dlock.testing.project import (  # noqa: E402
     ManualClock,
     StaleHolder,
+    checked_lock_order,
     in_memory,
     stale_holder,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "NoteStoreContract",
     "SharedStoreContract",
     "StaleHolder",
+    "checked_lock_order",
     "held_by_another",
     "in_memory",
     "inline_worker",

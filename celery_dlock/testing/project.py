@@ -22,7 +22,8 @@ from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import holding
-from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.locks.lock_order import watch
+from celery_dlock.runtime import forget, keep_in_memory, real_app, runtime
 from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.task import LockedTask
@@ -59,6 +60,20 @@ def in_memory(app: Any) -> Iterator[ManualClock]:
         yield clock
     finally:
         forget(app)
+
+
+@contextmanager
+def checked_lock_order(app: Any) -> Iterator[None]:
+    """Locks of *app* are nested in one order, in the block and since the first such block.
+
+    Raises :exc:`AssertionError` in the end if two were nested in an order inverse to one before,
+    with both places.
+    """
+    order = watch(real_app(app))
+    before = len(order.warned)
+    yield
+    if found := order.warned[before:]:
+        raise AssertionError("\n".join(found))
 
 
 @dataclass(frozen=True, slots=True)
