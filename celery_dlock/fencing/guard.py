@@ -1,4 +1,4 @@
-"""What guards the writes of one open connection: of sqlite3, psycopg, PyMySQL, SQLAlchemy, Django.
+"""What guards the writes of one open connection: of a driver, of SQLAlchemy or of Django.
 
 Everything runs in the transaction that the caller has opened and will commit, because a check
 that is not part of the write proves nothing about it. The driver's errors pass through as they
@@ -124,9 +124,12 @@ def pyformat(statement: str) -> str:
 #: ``sqlite3.LEGACY_TRANSACTION_CONTROL``, the only mode before Python 3.12.
 LEGACY = -1
 
-#: psycopg's states of a transaction, and PyMySQL's bit for one that is open.
+#: The states of a transaction in psycopg 2 and 3, and PyMySQL's bit for one that is open.
 IDLE, ACTIVE = 0, 1
 IN_TRANSACTION = 1
+
+#: What MySQL calls a savepoint that does not exist.
+NO_SAVEPOINT = 1305
 
 SESSIONS = ("sqlalchemy.orm.session.Session", "sqlalchemy.orm.scoping.scoped_session")
 PROXY = "django.utils.connection.ConnectionProxy"
@@ -188,6 +191,33 @@ class PsycopgGuard(Guard):
         return Cursor(self._connection, row_factory=tuple_row).execute(query, values)
 
 
+class Psycopg2Guard(Guard):
+    """psycopg 2 does as psycopg 3, but for what opens one: ``with connection:``.
+
+    In autocommit mode that shows only after the first statement within.
+    """
+
+    kinds = ("psycopg2.extensions.connection",)
+    dialect = POSTGRESQL
+
+    def require_transaction(self) -> None:
+        connection = self._connection
+        if connection.autocommit and connection.get_transaction_status() == IDLE:
+            self.execute("SELECT 1", {}).close()
+            if connection.get_transaction_status() == IDLE:
+                raise ConfigurationError(
+                    "the connection is in autocommit mode and no transaction is open: put the "
+                    "fence and the write that is fenced into one `with connection:`"
+                )
+
+    def execute(self, statement: str, values: Values) -> Any:
+        from psycopg2.extensions import cursor as Cursor  # noqa: N812
+
+        cursor = Cursor(self._connection)  # whatever factory of cursors the caller has set
+        cursor.execute(pyformat(statement), values)
+        return cursor
+
+
 class PyMySQLGuard(Guard):
     """In autocommit mode the caller must have said BEGIN.
 
@@ -198,19 +228,55 @@ class PyMySQLGuard(Guard):
     dialect = MYSQL
 
     def require_transaction(self) -> None:
-        connection = self._connection
-        if connection.get_autocommit() and not connection.server_status & IN_TRANSACTION:
+        if self._connection.get_autocommit() and not self._in_transaction():
             raise ConfigurationError(
                 "the connection is in autocommit mode and no transaction is open: call "
                 "connection.begin() before fencing, and commit after the write that is fenced"
             )
 
     def execute(self, statement: str, values: Values) -> Any:
-        from pymysql.cursors import Cursor
-
-        cursor = self._connection.cursor(Cursor)  # whatever class of cursors the caller has set
+        cursor = self._connection.cursor(self._plain())
         cursor.execute(pyformat(statement), values)
         return cursor
+
+    def _in_transaction(self) -> bool:
+        return bool(self._connection.server_status & IN_TRANSACTION)
+
+    def _plain(self) -> Any:
+        """The class of cursors with tuples, whatever the caller has set."""
+        from pymysql.cursors import Cursor
+
+        return Cursor
+
+
+class MySQLdbGuard(PyMySQLGuard):
+    """mysqlclient keeps that to itself. But outside of a transaction no savepoint is kept."""
+
+    kinds = ("MySQLdb.connections.Connection",)
+
+    def _in_transaction(self) -> bool:
+        self.execute("SAVEPOINT dlock_fence", {}).close()
+        try:
+            self.execute("RELEASE SAVEPOINT dlock_fence", {}).close()
+        except self._connection.Error as exc:
+            if exc.args[0] != NO_SAVEPOINT:
+                raise
+            return False
+        return True
+
+    def _plain(self) -> Any:
+        from MySQLdb.cursors import Cursor  # pyright: ignore[reportMissingModuleSource]
+
+        return Cursor
+
+
+DRIVERS: tuple[type[Guard], ...] = (
+    SQLiteGuard,
+    PsycopgGuard,
+    Psycopg2Guard,
+    PyMySQLGuard,
+    MySQLdbGuard,
+)
 
 
 class SQLAlchemyGuard(Guard):
@@ -244,7 +310,7 @@ class SQLAlchemyGuard(Guard):
     def _commits_by_itself(self) -> bool:
         """Ask the driver's connection: the option may have been given to the engine."""
         pooled = self._connection.connection
-        for guard in (SQLiteGuard, PsycopgGuard, PyMySQLGuard):
+        for guard in DRIVERS:
             if guard.accepts(pooled.dbapi_connection):
                 try:
                     guard(pooled.dbapi_connection).require_transaction()
@@ -298,13 +364,7 @@ class DjangoGuard(Guard):
         return cursor
 
 
-GUARDS: tuple[type[Guard], ...] = (
-    SQLiteGuard,
-    PsycopgGuard,
-    PyMySQLGuard,
-    SQLAlchemyGuard,
-    DjangoGuard,
-)
+GUARDS: tuple[type[Guard], ...] = (*DRIVERS, SQLAlchemyGuard, DjangoGuard)
 
 ASYNC_OF_SQLALCHEMY = (
     "sqlalchemy.ext.asyncio.session.AsyncSession",
@@ -326,6 +386,6 @@ def guard_for(connection: Any) -> Guard:
         )
     raise ConfigurationError(
         f"cannot fence a {kind}: pass the open connection that writes, not a cursor or an engine: "
-        "sqlite3's, psycopg's or PyMySQL's Connection, SQLAlchemy's Connection or Session, or "
-        "Django's connections[alias]"
+        "sqlite3's, psycopg's, PyMySQL's or mysqlclient's Connection, SQLAlchemy's Connection or "
+        "Session, or Django's connections[alias]"
     )

@@ -7,10 +7,12 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import django
 import psycopg
+import psycopg2
 import pymysql
 from django.conf import settings
 from django.db import connections, transaction
@@ -19,6 +21,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from celery_dlock import fencing
+from tests.services.require import it_is_over
+
+#: It comes without a wheel for Linux, so it is where a compiler and MariaDB's headers are.
+HAS_MYSQLCLIENT = find_spec("MySQLdb") is not None
 
 
 class Client(ABC):
@@ -73,7 +79,16 @@ class DriverClient(Client):
     """``sqlite3``, psycopg or PyMySQL by itself."""
 
     def __init__(self, url: URL, *, autocommit: bool = False) -> None:
-        self.fenced = _connect(url, autocommit=autocommit)
+        self.fenced = self.connect(url, autocommit=autocommit)
+
+    def connect(self, url: URL, *, autocommit: bool) -> Any:
+        match url.get_backend_name():
+            case "sqlite":
+                level = {"isolation_level": None} if autocommit else {}
+                return sqlite3.connect(url.database or "", timeout=60, **level)  # type: ignore[call-overload]
+            case "postgresql":
+                return psycopg.connect(over("postgresql", url), autocommit=autocommit)
+        return pymysql.connect(**parameters(url), autocommit=autocommit)
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         cursor = self.fenced.cursor()
@@ -102,16 +117,39 @@ class DriverClient(Client):
         self.fenced.close()
 
 
-def _connect(url: URL, *, autocommit: bool) -> Any:
-    match url.get_backend_name():
-        case "sqlite":
-            level = {"isolation_level": None} if autocommit else {}
-            return sqlite3.connect(url.database or "", timeout=60, **level)  # type: ignore[call-overload]
-        case "postgresql":
-            plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
-            return psycopg.connect(plain, autocommit=autocommit)
-    where = {"host": url.host, "port": url.port, "user": url.username, "database": url.database}
-    return pymysql.connect(**where, autocommit=autocommit)
+class Psycopg2Client(DriverClient):
+    """psycopg 2 by itself."""
+
+    def connect(self, url: URL, *, autocommit: bool) -> Any:
+        connection = psycopg2.connect(over("postgresql", url))
+        connection.autocommit = autocommit
+        return connection
+
+
+class MySQLdbClient(DriverClient):
+    """mysqlclient by itself."""
+
+    def connect(self, url: URL, *, autocommit: bool) -> Any:
+        return mysqlclient().connect(**parameters(url), autocommit=autocommit)
+
+
+def mysqlclient() -> Any:
+    """Its module; where it is not installed the test is over."""
+    if not HAS_MYSQLCLIENT:
+        it_is_over("mysqlclient is not installed (pip builds it, which takes libmariadb-dev)")
+    import MySQLdb.cursors
+
+    return MySQLdb
+
+
+def over(driver: str, url: str | URL) -> str:
+    """The same database through *driver*."""
+    return make_url(url).set(drivername=driver).render_as_string(hide_password=False)
+
+
+def parameters(url: URL) -> dict[str, Any]:
+    """As drivers of MySQL take them."""
+    return {"host": url.host, "port": url.port, "user": url.username, "database": url.database}
 
 
 class ConnectionClient(Client):
@@ -211,7 +249,8 @@ class DjangoClient(Client):
 def configure_django() -> None:
     """Settings without a database; aliases are added as they come."""
     if not settings.configured:
-        pymysql.install_as_MySQLdb()
+        if not HAS_MYSQLCLIENT:
+            pymysql.install_as_MySQLdb()
         settings.configure(
             DATABASES={},
             INSTALLED_APPS=["celery_dlock.fencing", "django_celery_beat"],
@@ -223,6 +262,8 @@ def configure_django() -> None:
 #: By the name of the library, or of what is taken from it.
 CLIENTS: dict[str, Callable[..., Client]] = {
     "driver": DriverClient,
+    "psycopg2": Psycopg2Client,
+    "mysqlclient": MySQLdbClient,
     "connection": ConnectionClient,
     "session": SessionClient,
     "django": DjangoClient,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from io import StringIO
 from typing import Any
 
 import psycopg
+import psycopg2
 import pymysql
 import pytest
 from psycopg.rows import dict_row
+from psycopg2.extras import LoggingConnection, RealDictCursor
 from pymysql.constants import CLIENT
-from pymysql.cursors import DictCursor, SSCursor
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.dialects.oracle.base import OracleDialect
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -21,6 +23,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from celery_dlock import ConfigurationError, StaleFencingToken, fencing
+from tests.fencing.clients import mysqlclient, over, parameters
 from tests.fencing.conftest import Database, Open
 
 pytestmark = pytest.mark.once
@@ -85,54 +88,105 @@ class TestPsycopg:
             db.rollback()
 
 
-@pytest.mark.server("mariadb")
-class TestPyMySQL:
+@pytest.mark.server("postgresql")
+class TestPsycopg2:
     @pytest.fixture
-    def where(self, database: Database) -> dict[str, Any]:
-        url = make_url(database("mariadb"))
-        return {"host": url.host, "port": url.port, "user": url.username, "database": url.database}
+    def url(self, database: Database) -> str:
+        return database("postgresql").replace("+psycopg", "")
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            {"client_flag": CLIENT.FOUND_ROWS},
-            {"client_flag": CLIENT.IGNORE_SPACE},
-            {"cursorclass": DictCursor},
-            {"cursorclass": SSCursor},
-            {"charset": "latin1"},
-            {"sql_mode": ""},
-            {"sql_mode": "ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH"},
-            {"sql_mode": "SIMULTANEOUS_ASSIGNMENT"},
-            {"sql_mode": "ORACLE,EMPTY_STRING_IS_NULL"},
-        ],
-    )
+    def test_factories_of_connections_and_cursors_do_not_matter(self, url: str, name: str) -> None:
+        log = StringIO()
+        options = {"connection_factory": LoggingConnection, "cursor_factory": RealDictCursor}
+        with closing(psycopg2.connect(url, **options)) as db:
+            db.initialize(log)
+            fence_all(db, name)
+
+    def test_an_open_transaction_in_autocommit_mode(self, url: str, name: str) -> None:
+        with closing(psycopg2.connect(url)) as db:
+            db.autocommit = True
+            with db:
+                fence_all(db, name)
+                db.rollback()
+            with pytest.raises(ConfigurationError, match="with connection:"):
+                fencing.once(db, name)
+
+    def test_a_transaction_that_was_begun_by_hand(self, url: str, name: str) -> None:
+        with closing(psycopg2.connect(url)) as db, db.cursor() as cursor:
+            db.autocommit = True
+            cursor.execute("BEGIN")
+            fence_all(db, name)
+            db.commit()
+            cursor.execute("ROLLBACK")
+            with db:
+                assert fencing.once(db, name)
+                db.rollback()
+            with pytest.raises(ConfigurationError, match="with connection:"):
+                fencing.once(db, name)
+
+    def test_what_has_failed_is_said_by_the_driver(self, url: str, name: str) -> None:
+        with closing(psycopg2.connect(url)) as db, db.cursor() as cursor:
+            with pytest.raises(psycopg2.errors.DivisionByZero):
+                cursor.execute("SELECT 1 / 0")
+            with pytest.raises(psycopg2.errors.InFailedSqlTransaction):
+                fencing.once(db, name)
+
+
+MYSQL_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"client_flag": CLIENT.FOUND_ROWS},
+    {"client_flag": CLIENT.IGNORE_SPACE},
+    {"cursorclass": "DictCursor"},
+    {"cursorclass": "SSCursor"},
+    {"charset": "latin1"},
+    {"sql_mode": ""},
+    {"sql_mode": "ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH"},
+    {"sql_mode": "SIMULTANEOUS_ASSIGNMENT"},
+    {"sql_mode": "ORACLE,EMPTY_STRING_IS_NULL"},
+]
+
+Connect = Callable[..., AbstractContextManager[Any]]
+
+
+@pytest.mark.server("mariadb")
+class TestMySQL:
+    @pytest.fixture(params=["pymysql", "mysqlclient"])
+    def connect(self, request: pytest.FixtureRequest, database: Database) -> Connect:
+        driver = pymysql if request.param == "pymysql" else mysqlclient()
+        where = parameters(make_url(database("mariadb")))
+
+        def connect(cursorclass: str = "Cursor", **options: Any) -> AbstractContextManager[Any]:
+            cursors = getattr(driver.cursors, cursorclass)
+            return closing(driver.connect(**where, cursorclass=cursors, **options))
+
+        return connect
+
+    @pytest.mark.parametrize("options", MYSQL_OPTIONS)
     def test_settings_of_a_connection_do_not_matter(
-        self, where: dict[str, Any], name: str, options: dict[str, Any]
+        self, connect: Connect, name: str, options: dict[str, Any]
     ) -> None:
-        with closing(pymysql.connect(**where, **options)) as db:
+        with connect(**options) as db:
             fence_all(db, f"{name} 🦀")
             fence_all(db, "é" * 500 + name[-20:])
 
     def test_a_new_table_ends_the_transaction_and_so_the_fence(
-        self, where: dict[str, Any], name: str
+        self, connect: Connect, name: str
     ) -> None:
-        with closing(pymysql.connect(**where)) as db, db.cursor() as cursor:
+        with connect() as db, db.cursor() as cursor:
             assert fencing.once(db, name)
-            cursor.execute("CREATE TABLE made_under_the_fence (number INTEGER)")
+            cursor.execute("CREATE TABLE IF NOT EXISTS made_under_the_fence (number INTEGER)")
             db.rollback()
             assert not fencing.once(db, name)
 
-    def test_an_open_transaction_in_autocommit_mode(self, where: dict[str, Any], name: str) -> None:
-        with closing(pymysql.connect(**where, autocommit=True)) as db:
+    def test_an_open_transaction_in_autocommit_mode(self, connect: Connect, name: str) -> None:
+        with connect(autocommit=True) as db:
             db.begin()
             fence_all(db, name)
             db.rollback()
             with pytest.raises(ConfigurationError, match=r"begin\(\)"):
                 fencing.once(db, name)
 
-    def test_a_transaction_that_was_begun_by_hand(self, where: dict[str, Any], name: str) -> None:
-        with closing(pymysql.connect(**where, autocommit=True)) as db, db.cursor() as cursor:
+    def test_a_transaction_that_was_begun_by_hand(self, connect: Connect, name: str) -> None:
+        with connect(autocommit=True) as db, db.cursor() as cursor:
             cursor.execute("SET autocommit = 0")
             fence_all(db, name)
             db.rollback()
@@ -179,12 +233,25 @@ class TestSQLAlchemy:
 
     @pytest.mark.parametrize("library", ["connection", "session"])
     @pytest.mark.parametrize(
-        "server", [pytest.param(n, marks=pytest.mark.server(n)) for n in ("postgresql", "mariadb")]
+        ("server", "driver"),
+        [
+            pytest.param(server, driver, marks=pytest.mark.server(server))
+            for server, driver in (
+                ("postgresql", "postgresql+psycopg"),
+                ("postgresql", "postgresql+psycopg2"),
+                ("mariadb", "mysql+pymysql"),
+                ("mariadb", "mysql+mysqldb"),
+            )
+        ],
     )
     def test_autocommit_of_a_connection(
-        self, database: Database, clients: Open, name: str, library: str, server: str
+        self, database: Database, clients: Open, name: str, library: str, server: str, driver: str
     ) -> None:
-        client = clients(library, database(server))
+        if driver == "mysql+mysqldb":
+            mysqlclient()
+        client = clients(library, over(driver, database(server)))
+        fence_all(client.fenced, name)
+        client.rollback()
         if library == "connection":
             client.fenced.execution_options(isolation_level="AUTOCOMMIT")
         else:

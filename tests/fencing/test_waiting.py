@@ -13,7 +13,7 @@ from pymysql.err import OperationalError  # Django's import puts another one int
 from celery_dlock import LockLost, StaleFencingToken, fencing
 from tests.fencing.clients import Client, open_client
 from tests.fencing.conftest import Database, Open
-from tests.fencing.faces import servers
+from tests.fencing.faces import faces
 from tests.fencing.leases import lease, term
 from tests.services.until import until
 
@@ -24,7 +24,17 @@ WAITING = {
     "WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
 }
 
-pytestmark = [pytest.mark.once, pytest.mark.parametrize("server", servers())]
+pytestmark = [pytest.mark.once, pytest.mark.parametrize("face", faces("driver"))]
+
+
+@pytest.fixture
+def server(face: tuple[str, str]) -> str:
+    return face[0]
+
+
+@pytest.fixture
+def library(face: tuple[str, str]) -> str:
+    return face[1]
 
 
 @pytest.fixture
@@ -35,8 +45,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def first(pool: ThreadPoolExecutor, server: str, database: Database, clients: Open) -> Client:
-    return clients("driver", database(server))
+def first(
+    pool: ThreadPoolExecutor, server: str, library: str, database: Database, clients: Open
+) -> Client:
+    return clients(library, database(server))
 
 
 @pytest.fixture
@@ -56,6 +68,7 @@ class TestAnEnd:
         self,
         pool: ThreadPoolExecutor,
         server: str,
+        library: str,
         database: Database,
         first: Client,
         watcher: Client,
@@ -63,7 +76,7 @@ class TestAnEnd:
         end: str,
     ) -> None:
         def claim() -> bool:
-            with open_client("driver", database(server)) as second, second.transaction():
+            with open_client(library, database(server)) as second, second.transaction():
                 return second.once(name)
 
         assert first.once(name)
@@ -77,6 +90,7 @@ class TestAnEnd:
         self,
         pool: ThreadPoolExecutor,
         server: str,
+        library: str,
         database: Database,
         first: Client,
         watcher: Client,
@@ -84,7 +98,7 @@ class TestAnEnd:
         end: str,
     ) -> None:
         def write_late() -> None:
-            with open_client("driver", database(server)) as second, second.transaction():
+            with open_client(library, database(server)) as second, second.transaction():
                 second.admit(name, 7, "earlier")
 
         first.admit(name, 8, "later")

@@ -43,6 +43,8 @@ PROGRAMS: dict[str, Program] = {
     "promtool": Program("promtool", "prometheus"),
     "chromium": Program("chromium", "chromium"),
     "chromedriver": Program("chromedriver", "chromium-driver"),
+    # No server: pip builds mysqlclient with it.
+    "mysqlclient": Program("mariadb_config", "libmariadb-dev"),
 }
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,7 +16,11 @@ def require(server: str) -> Path:
     program = PROGRAMS[server]
     if found := program.found():
         return found
-    reason = f"{server} is not installed (Debian and Ubuntu: apt install {program.package})"
+    it_is_over(f"{server} is not installed (Debian and Ubuntu: apt install {program.package})")
+
+
+def it_is_over(reason: str) -> NoReturn:
+    """For what is missing here."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
