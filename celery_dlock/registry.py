@@ -140,7 +140,8 @@ def load(path: str, extra: str | None, what: str) -> Any:
         ours = isinstance(exc, AttributeError) or (exc.name or "").startswith("celery_dlock.")
         if not extra or ours:
             raise ConfigurationError(f"{what} cannot be imported from {path}: {exc}") from exc
-        raise ConfigurationError(f'{what} needs: pip install "celery-dlock[{extra}]"') from exc
+        command = f'pip install "celery-dlock[{extra}]"'
+        raise ConfigurationError(f"{what} needs: {command} ({exc})") from exc
 
 
 def scheme_of(url: str) -> str:

@@ -1,4 +1,7 @@
-"""``pip install "celery-dlock[etcd]"`` in a fresh environment of this Python: a lock is taken."""
+"""``pip install "celery-dlock[etcd]"`` in a fresh environment of this Python: a lock is taken.
+
+And so it is by whoever cannot install etcd3 any more, and installs etcd-sdk-python in its place.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ pytestmark = pytest.mark.server("etcd")
 ROOT = Path(__file__).resolve().parents[2]
 
 CYCLE = """
-import sys
+import importlib, sys
 import google.protobuf, grpc
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.core.state import Claim, Left, Outcome, Run
@@ -31,7 +34,7 @@ assert isinstance(store.enter(claim).verdict, Run)
 assert isinstance(store.leave(claim, Outcome.OVER).verdict, Left)
 store.close()
 
-import etcd3  # importable by anybody from now on
+importlib.import_module(sys.argv[2])  # by anybody from now on
 
 print(google.protobuf.__version__, grpc.__version__)
 """
@@ -56,6 +59,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+#: What the page of the store says.
+IN_ITS_PLACE = ("etcd-sdk-python", "protobuf>=5.26", "grpcio>=1.60")
+
 #: Which the extra allows; the other Pythons have no such grpcio.
 OLDEST = ("protobuf==5.26.*", "grpcio==1.60.*")
 
@@ -69,17 +75,55 @@ OLDEST = ("protobuf==5.26.*", "grpcio==1.60.*")
 def test_a_lock_is_taken_with_what_the_extra_installs(
     tmp_path: Path, wheel: Path, etcd_server: EtcdServer, pinned: tuple[str, ...]
 ) -> None:
-    python = str(tmp_path / "env" / "bin" / "python")
+    assert a_lock_is_taken(tmp_path, etcd_server, "etcd3", f"{wheel}[etcd]", *pinned) >= 5
+
+
+@pytest.mark.once
+def test_a_lock_is_taken_with_what_is_installed_in_place_of_etcd3(
+    tmp_path: Path, wheel: Path, etcd_server: EtcdServer
+) -> None:
+    assert a_lock_is_taken(tmp_path, etcd_server, "pyetcd", str(wheel), *IN_ITS_PLACE) >= 5
+
+
+def a_lock_is_taken(folder: Path, server: EtcdServer, package: str, *installed: str) -> int:
+    """In an environment with *installed* and nothing else; the version of its protobuf."""
+    python = str(folder / "env" / "bin" / "python")
     env = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
-    empty = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")]
+    empty = [sys.executable, "-m", "venv", "--without-pip", str(folder / "env")]
     subprocess.run(empty, check=True, env=env)
 
-    install = ["--python", python, "install", "-q", "--no-compile", f"{wheel}[etcd]", *pinned]
-    subprocess.run([*PIP, *install], check=True, env=env, cwd=tmp_path)
-    cycle = [python, "-W", "error", "-c", CYCLE, etcd_server.url]
-    done = subprocess.run(
-        cycle, check=True, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path
-    )
+    install = ["--python", python, "install", "-q", "--no-compile", *installed]
+    subprocess.run([*PIP, *install], check=True, env=env, cwd=folder)
+    cycle = [python, "-W", "error", "-c", CYCLE, server.url, package]
+    done = subprocess.run(cycle, check=True, stdout=subprocess.PIPE, text=True, env=env, cwd=folder)
 
     protobuf, _ = done.stdout.split()
-    assert int(protobuf.partition(".")[0]) >= 5
+    return int(protobuf.partition(".")[0])
+
+
+@pytest.mark.once
+@pytest.mark.slow
+def test_in_place_of_etcd3_it_keeps_the_whole_contract(tmp_path: Path) -> None:
+    (tmp_path / "without_etcd3.py").write_text("import sys\nsys.modules['etcd3'] = None\n")
+    install = ("install", "-q", "--no-deps", "--target", str(tmp_path), "etcd-sdk-python")
+    subprocess.run([*PIP, *install], check=True)
+    found = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    contract = ("-p", "without_etcd3", "-p", "no:cacheprovider", "tests/contract/test_etcd.py")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *contract],
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": found},
+    )
+
+
+def test_without_either_it_is_said() -> None:
+    program = (
+        "import sys\nsys.modules.update(dict.fromkeys(['etcd3', 'pyetcd']))\n"
+        "from celery_dlock.registry import backend_class\n"
+        "try: backend_class('etcd://localhost')\nexcept Exception as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert 'pip install "celery-dlock[etcd]"' in told
+    assert "etcd-sdk-python" in told

@@ -1,1 +1,1 @@
-"""The store on etcd; of the package etcd3 it uses the messages."""
+"""The store on etcd; of the package etcd3, or of one in its place, it uses the messages."""

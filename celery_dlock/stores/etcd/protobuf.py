@@ -1,8 +1,12 @@
-"""Makes etcd3 0.12.0, the newest on PyPI, importable beside a protobuf of today.
+"""The messages and stubs of etcd, from a package that has them, beside a protobuf of today.
 
-Its generated modules build each descriptor by a call that protobuf forbids since version 4. But
-they also carry the serialized files that the descriptors were made from, and from those protobuf's
-own builder makes the same modules anew. The old ones are read, and never run.
+etcd3 0.12.0 is its newest, of 2020. Its generated modules build each descriptor by a call that
+protobuf forbids since version 4. But they also carry the serialized files that the descriptors were
+made from, and from those protobuf's own builder makes the same modules anew. The old ones are read,
+and never run.
+
+Where etcd3 is not to be had, those of etcd-sdk-python serve, which grew out of it and is imported
+as ``pyetcd``. They are treated alike, for they would refuse a protobuf that is much newer.
 
 The descriptors go into a pool of their own: ``rpc.proto`` and ``kv.proto`` are names that others
 use, too, and the pool that all share takes each of them once.
@@ -18,35 +22,56 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+#: The first one that is installed is taken.
+PACKAGES = ("etcd3", "pyetcd")
+
 #: In the order in which they import each other.
 MODULES = ("kv_pb2", "auth_pb2", "rpc_pb2")
 
-PACKAGE = "etcd3.etcdrpc"
-
 
 def import_etcdrpc() -> Any:
-    """The messages and stubs of etcd, from etcd3.
+    """The messages and stubs of etcd.
 
-    Raises :exc:`ImportError` when etcd3, protobuf or grpc is not installed.
+    Raises :exc:`ImportError` when protobuf, grpc, or each of :data:`PACKAGES` is not installed.
     """
-    if PACKAGE not in sys.modules:
-        files = {name: serialized for name in MODULES if (serialized := _serialized(name))}
-        _register(files)
-    return importlib.import_module(PACKAGE)
+    for package in PACKAGES:
+        spec, modules = find_spec(package), f"{package}.etcdrpc"
+        for folder in spec.submodule_search_locations or () if spec else ():
+            messages = Path(folder, "etcdrpc")
+            if messages.is_dir():  # there are others that are imported as etcd3
+                if modules not in sys.modules:
+                    _register(modules, messages)
+                return importlib.import_module(modules)
+    missing = "neither etcd3 nor, in its place, etcd-sdk-python is installed"
+    raise ModuleNotFoundError(missing, name=PACKAGES[0])
 
 
-def _serialized(name: str) -> bytes | None:
-    """The file that the generated module *name* was made from, if it is one of the old kind."""
-    package = find_spec("etcd3")
-    if package is None:
-        raise ModuleNotFoundError("No module named 'etcd3'", name="etcd3")
-    for folder in package.submodule_search_locations or ():
-        source = Path(folder, "etcdrpc", f"{name}.py")
-        if source.exists():
-            for node in ast.walk(ast.parse(source.read_bytes())):
-                if isinstance(node, ast.keyword) and node.arg == "serialized_pb":
-                    return _literal(node.value)
-    return None
+def _register(modules: str, folder: Path) -> None:
+    """Put those that lie in *folder* where their package will look for them."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.internal import builder
+
+    pool: Any = DescriptorPool()
+    made: Any = builder  # typeshed knows its names, and not what they take
+    for name in MODULES:
+        module = ModuleType(f"{modules}.{name}")
+        descriptor = pool.AddSerializedFile(_serialized(folder / f"{name}.py"))
+        vars(module)["DESCRIPTOR"] = descriptor
+        made.BuildMessageAndEnumDescriptors(descriptor, vars(module))
+        made.BuildTopDescriptorsAndMessages(descriptor, module.__name__, vars(module))
+        sys.modules[module.__name__] = module
+
+
+def _serialized(source: Path) -> bytes:
+    """The file that a generated module was made from: ``serialized_pb=…`` in those of old, and
+    ``AddSerializedFile(…)`` in those of today.
+    """
+    for node in ast.walk(ast.parse(source.read_bytes())):
+        if isinstance(node, ast.keyword) and node.arg == "serialized_pb":
+            return _literal(node.value)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "AddSerializedFile":
+            return _literal(node.args[0])
+    raise ImportError(f"{source} carries no serialized file")
 
 
 def _literal(value: ast.expr) -> bytes:
@@ -55,19 +80,3 @@ def _literal(value: ast.expr) -> bytes:
         (value,) = value.args
     found = ast.literal_eval(value)
     return found if isinstance(found, bytes) else str(found).encode("latin-1")
-
-
-def _register(files: dict[str, bytes]) -> None:
-    """Put the modules where etcd3 will look for them."""
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.internal import builder
-
-    pool: Any = DescriptorPool()
-    made: Any = builder  # typeshed knows its names, and not what they take
-    for name, serialized in files.items():
-        module = ModuleType(f"{PACKAGE}.{name}")
-        descriptor = pool.AddSerializedFile(serialized)
-        vars(module)["DESCRIPTOR"] = descriptor
-        made.BuildMessageAndEnumDescriptors(descriptor, vars(module))
-        made.BuildTopDescriptorsAndMessages(descriptor, module.__name__, vars(module))
-        sys.modules[module.__name__] = module
