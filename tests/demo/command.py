@@ -32,10 +32,10 @@ class Command:
         return self._log.read_text()
 
     @contextmanager
-    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
         """As its user starts it."""
         line = (sys.executable, "-u", "-m", self._module)
-        env = {**os.environ, "TMPDIR": str(self.temp)}
+        env = {**os.environ, "TMPDIR": str(self.temp), **environment}
         with self._log.open("wb") as output:
             running = subprocess.Popen(
                 line, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT

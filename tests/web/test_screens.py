@@ -1,46 +1,22 @@
 """How the page looks: by day, by night, and on a telephone; the pictures of the documentation.
 
-They go where ``DLOCK_SCREENSHOTS`` says. No pixel is compared with anything.
+No pixel is compared with anything.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
-from celery_dlock.core.events import (
-    Acquired,
-    Contended,
-    Event,
-    Lost,
-    Parked,
-    Released,
-    StaleRejected,
-    Subject,
-)
-from celery_dlock.core.state import Claim, WaitMode
-from celery_dlock.core.unique import UniqueClaim
-from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.registry import open_backend
-from celery_dlock.runtime import forget, runtime
-from celery_dlock.settings import HistoryOptions
-from tests.services.brokers import over_folder
+from tests.pictures.drawing import shows_page
+from tests.pictures.scene import PAY, SHIP, busy_shop
 from tests.services.chromium import Browser
-from tests.web.conftest import MINUTE, die, free
 from tests.web.page import Page, page_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.server("chromium")]
 
-SHIP, PAY, REFUND = "7c9e6679-ship", "a81bc81b-pay", "3f0c1a52-refund"
-TOKEN = 40
 #: In a script: the texts in tables for which one would have to scroll to the right.
 OUT_OF_SIGHT = """return [...document.querySelectorAll('td, tbody th')]
     .filter(cell => Math.max(cell.getBoundingClientRect().right, cell.scrollWidth) > innerWidth)
@@ -58,29 +34,19 @@ SCREENS = {
 
 @pytest.fixture
 def page(tmp_path: Path, called_at_once: None) -> Iterator[Page]:
-    shop = Celery("shop", set_as_current=False)
-    shop.conf.update(
-        **over_folder(tmp_path),
-        dlock_url=f"sqlite:///{tmp_path / 'locks.db'}",
-        dlock_history=f"sqlite:///{tmp_path / 'history.db'}",
-    )
-    holds(shop)
-    a_dead_message(shop)
-    what_happened(shop.conf.dlock_history)
-    forget(shop)
-    with page_of(shop, tmp_path, "--writable") as page:
+    with page_of(busy_shop(tmp_path), tmp_path, "--writable") as page:
         yield page
 
 
 def test_it_is_to_be_read_by_day_by_night_and_on_a_telephone(
     visitor: Browser, page: Page, tmp_path: Path
 ) -> None:
-    folder = Path(os.environ.get("DLOCK_SCREENSHOTS", tmp_path))
     for scheme in ("light", "dark"):
         visitor.prefer(scheme)
         for name, path in SCREENS.items():
             visitor.open(page.at + path)
-            assert visitor.driver.save_screenshot(str(folder / f"page-{name}-{scheme}.png"))
+            screenshot = visitor.driver.get_screenshot_as_png()
+            shows_page(f"page-{name}-{scheme}.png", screenshot, visitor.text("body"))
             assert (brightness(visitor) < 60) is (scheme == "dark"), f"{name} is not {scheme}"
             assert visitor.text("h1")
             if name == "task":
@@ -103,86 +69,3 @@ def brightness(visitor: Browser) -> float:
     color: str = visitor.run("return getComputedStyle(document.body).backgroundColor")
     red, green, blue = (int(part) for part in color[4:-1].split(","))
     return (red + green + blue) / 3
-
-
-def holds(shop: Celery) -> None:
-    """Some keys that are held, for minutes or seconds, and tasks that wait for them."""
-    here = runtime(shop)
-    for number in range(TOKEN):  # of earlier days
-        here.backend.enter(Claim("order:1", f"{number}:0:0", "n", ttl=MINUTE))
-        free(shop, "order:1")
-    now = time.time_ns() // 1000
-    for name, at, calls in (("report(2026-11)", "report:2026-11", 4), ("refresh(shoes)", "", 0)):
-        heard, who = time.time() - 20, f"{'2fac1234-report' if at else '77b1c2d3-refresh'}:0:0"
-        claim = UniqueClaim(who, name, "web", heard, at, calls=calls, called=heard + 15)
-        here.backend.swap(name, None, claim.encode(), 60 * MINUTE)
-    for key, minutes, tasks in (
-        ("order:1002", 7.2, (SHIP, PAY, "6fa459ea-ship", "16fd2706-audit")),
-        ("order:1001", 0.3, ("886313e1-pay",)),
-        ("order:1003", 2.1, ("9b2e4f10-ship", "d4c74594-pay")),
-        ("account:17", 4.6, ("5c1a8e77-settle", "e902893a-settle", "1b4e28ba-close")),
-        ("report:2026-11", 0.8, ("2fac1234-report",)),
-    ):
-        for number, task in enumerate(tasks):
-            since = now - int((minutes - number * minutes / 9) * MINUTE)
-            options = replace(here.settings.options, clock=partial(int, since))
-            store = open_backend(here.settings.url, options)
-            by_itself = key == "account:17"
-            asks = Claim(
-                *(key, f"{task}:0:0", task[:8], 10 * MINUTE),
-                wait=WaitMode.PLACE if by_itself else WaitMode.QUEUE,
-                patience=10 * MINUTE,
-                name=f"shop.{task.partition('-')[2]}",
-                where=f"celery@web{1 + len(key) % 3}:4{number + 1}7",
-            )
-            store.enter(asks, b"{}\n")
-            store.close()
-
-
-def a_dead_message(shop: Celery) -> None:
-    """One that was published for a task that no worker knows any more."""
-    backend = runtime(shop).backend
-    headers = {"task": "shop.refund_all"}
-    message = ParkedMessage(
-        "b", "", "", "", "q", "application/json", "utf-8", headers, {}, b"[[],{},{}]"
-    )
-    hold = Claim("account:23", "before:0:0", "n", ttl=MINUTE)
-    backend.enter(hold)
-    backend.enter(replace(hold, task=f"{REFUND}:0:0", wait=WaitMode.QUEUE), message.encode({}))
-    free(shop, "account:23")
-    die(shop, "account:23", f"{REFUND}:0:0")
-
-
-def refusals(subject: Subject, times: int) -> list[Event]:
-    """A task that asks again and again."""
-    return [Contended(subject, "order:1002", None, attempt, 2.0) for attempt in range(times)]
-
-
-def what_happened(url: str) -> None:
-    """A key that goes from task to task, and the one whose lease was lost on the way."""
-    key, told = ("order:1002",), list[tuple[float, Event]]()
-    for number in range(9):
-        ship = Subject(f"{number}d2f5a1c-ship", "shop.ship", "order:{order}")
-        minute = 40 - 3.5 * number
-        if number:
-            told += [(minute + 1, Parked(ship, key[0], refused=True))]
-        told += [(minute + 0.5 - 0.1 * n, again) for n, again in enumerate(refusals(ship, number))]
-        told += [(minute, Acquired(ship, key, (TOKEN - 9 + number,), 0.02, 30.0, 1.5, 0.2))]
-        held = 28.0 if number == 7 else 12.0
-        ended = Lost(ship, *key, "the lease has ended") if number == 4 else None
-        told += [(minute - 1 - number % 3, ended or Released(ship, key, "done", held))]
-        if number == 4:
-            told += [(minute - 2, StaleRejected(ship, "orders", TOKEN - 5))]
-    pay = Subject("886313e1-pay", "shop.pay", "order:{order}")
-    told += [(3, Acquired(pay, ("order:1001",), (TOKEN - 1,), 0.01, 30.0))]
-    last = Subject(SHIP, "shop.ship", "order:{order}")
-    told += [(7.2, Acquired(last, key, (TOKEN + 1,), 0.02, 600.0, 60.0, 0.2))]
-    waits = Subject(PAY, "shop.pay", "order:{order}")
-    told += [(6.4, Parked(waits, *key, refused=True))]
-    now = time.time_ns() // 1000
-    sink = HistorySink(HistoryOptions(url))
-    ordered = sorted(told, key=lambda each: -each[0])
-    sink.write(
-        [(now - int(ago * MINUTE), n, event) for n, (ago, event) in enumerate(ordered, 1)], 0
-    )
-    sink.close()

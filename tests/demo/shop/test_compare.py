@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from example_project.compare.__main__ import as_expected
 from example_project.compare.figures import FILE, Figures
 from tests.demo.command import Command
+from tests.pictures.drawing import shows_terminal
 from tests.services.until import until
 
 RIGHT = Figures(
@@ -57,15 +59,17 @@ def test_anything_else_is_not_what_it_should_show(sides: tuple[Figures, Figures,
 
 def row(output: str, label: str) -> list[str]:
     """What the table says beside *label*: should be, no lock, lock only, lock and fence."""
-    line = next(line for line in output.splitlines() if label in line)
+    plain = Text.from_ansi(output).plain
+    line = next(line for line in plain.splitlines() if label in line)
     return [cell.strip() for cell in line.split("│")[2:-1]]
 
 
 @pytest.mark.slow
 def test_only_a_lock_with_a_fence_damages_nothing(compare: Command) -> None:
-    with compare.started() as process:
+    with compare.started(FORCE_COLOR="1", COLUMNS="92") as process:
         assert process.wait(200) == 0, compare.output
         compare.check_nothing_is_left()
+    shows_terminal("compare.svg", "python -m example_project.compare", compare.output.strip(), 92)
     for label, there, no_lock in (
         ("lamps sold", "2", "✗ 5"),
         ("orders charged twice", "0", "✗ 5"),
