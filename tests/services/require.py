@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -16,11 +15,7 @@ def require(server: str) -> Path:
     program = PROGRAMS[server]
     if found := program.found():
         return found
-    it_is_over(f"{server} is not installed (Debian and Ubuntu: apt install {program.package})")
-
-
-def it_is_over(reason: str) -> NoReturn:
-    """For what is missing here."""
+    reason = f"{server} is not installed (Debian and Ubuntu: apt install {program.package})"
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
