@@ -1,8 +1,9 @@
 """Runs the code blocks of one page in the working directory: ``python -m tests.docs.page PAGE``.
 
 ``python`` blocks share one namespace; one whose first line is a comment with a file name, such as
-``# shop.py``, is written to that file instead. ``console`` blocks go to the shell. A block in any
-other language but ``text`` is an error, so that none is left out unseen.
+``# shop.py``, is written to that file instead. ``console`` blocks go to the shell. What a ``yaml``
+or an ``ini`` block says is parsed, and the ``python`` blocks after it find it as ``manifests`` and
+``unit``. A block in any other language but ``text`` is an error, so that none is left out unseen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sybil import Example, Sybil
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers import markdown, rest
 
+from tests.docs import deployed
 from tests.docs.shell import Shell
 
 FILE_NAME = re.compile(r"# ([\w/]+\.py)\n")
@@ -22,7 +24,7 @@ FENCED = re.compile(r"^```(.*)\n[\s\S]*?^```$", re.MULTILINE)
 DIRECTIVE = re.compile(
     r"^ *\.\. (?:code-block|code|sourcecode)::(.*)$|^(?! *\.\. ).*::$", re.MULTILINE
 )
-KNOWN = {"python", "console", "text"}
+KNOWN = {"python", "console", "yaml", "ini", "text"}
 
 
 def languages(page: Path) -> set[str]:
@@ -49,11 +51,19 @@ def run(page: Path) -> int:
         else:
             run_python(example)
 
+    def manifests(example: Example) -> None:
+        example.namespace["manifests"] = deployed.manifests(example.parsed)
+
+    def unit(example: Example) -> None:
+        example.namespace["unit"] = deployed.unit(example.parsed)
+
     count = 0
     with Shell(Path.cwd()) as shell:
         parsers = [
             syntax.CodeBlockParser("python", python),
             syntax.CodeBlockParser("console", lambda example: shell.run(example.parsed)),
+            syntax.CodeBlockParser("yaml", manifests),
+            syntax.CodeBlockParser("ini", unit),
         ]
         document = Sybil(parsers=parsers).parse(page)
         document.namespace["__name__"] = page.stem

@@ -79,6 +79,8 @@ def test_every_code_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
         ("```console\n$ celery -A nonsense_ worker &\n```", "Unable to load celery application"),
         ("```console\n$ pip install celery-dlock[nonsense]\n```", "nonsense"),
         ("```console\n$ python -m pytest tests/nonsense.py\n```", "nonsense"),
+        ("```yaml\none: [\n```", "expected the node content"),
+        ("```ini\n# one.service\none\n```", "File contains no section headers"),
         ("```sh\necho\n```", "no way to run blocks of sh"),
         ("```\necho\n```", "a block that names no language"),
     ],
