@@ -26,6 +26,7 @@ from tests.benchmarks.handover import BODY, handover
 from tests.benchmarks.measure import Measured, percentile
 from tests.benchmarks.scrape import show_scrape
 from tests.benchmarks.scripts import show_operations, show_scripts
+from tests.benchmarks.stores import show_stores
 from tests.benchmarks.unique import show_unique
 from tests.services.etcd import EtcdServer
 from tests.services.mariadb import MariadbServer
@@ -86,7 +87,7 @@ def on_redis(console: Console, folder: Path, url: str) -> None:
     console.print(MEANING)
 
 
-def stores(console: Console, folder: Path, redis_url: str) -> None:
+def cycles(console: Console, folder: Path, redis_url: str) -> None:
     show_cycles(console, "SQLite: take and free, one connection", sqlite_cycles(folder))
     show_operations(console, "SQLite", f"sqlite:///{folder / 'operations.db'}")
     show_cycles(console, "Redis: take and free, one connection", redis_cycles(redis_url))
@@ -109,14 +110,15 @@ def fences(console: Console, folder: Path) -> None:
 
 
 def main() -> int:
-    """All of it, or the parts that are named: ``cycles``, ``fence``, ``workers``,
-    ``bursts``, ``unique``, ``scrape``, ``beats``.
+    """All of it, or the parts that are named: ``cycles``, ``stores``, ``fence``,
+    ``workers``, ``bursts``, ``unique``, ``scrape``, ``beats``.
     """
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dlock-bench-") as name, RedisServer() as server:
         folder = Path(name)
         parts = {
-            "cycles": lambda: stores(console, folder, server.url),
+            "cycles": lambda: cycles(console, folder, server.url),
+            "stores": lambda: show_stores(console, folder),
             "fence": lambda: fences(console, folder),
             "workers": lambda: on_redis(console, folder, server.url),
             "bursts": lambda: show_bursts(console, folder, server.url),

@@ -45,11 +45,11 @@ def store(url: str) -> LockBackend:
     return open_backend(url, BackendOptions(prefix=f"bench-{uuid.uuid4().hex}"))
 
 
-def ours(backend: LockBackend) -> Cycle:
+def ours(backend: LockBackend, key: str = "order:1") -> Cycle:
     """One cycle through the store's own interface: enter, and leave without a trace."""
 
     def cycle() -> None:
-        claim = Claim("order:1", "task:0:0", uuid.uuid4().hex, backend.lease_of(TTL))
+        claim = Claim(key, "task:0:0", uuid.uuid4().hex, backend.lease_of(TTL))
         assert isinstance(backend.enter(claim).verdict, Run)
         backend.leave(claim, Outcome.OVER)
 

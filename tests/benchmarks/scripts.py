@@ -57,13 +57,13 @@ def operation_times(url: str, mean: Mean, tasks: int = 500, rounds: int = 5) -> 
 
 def _round(url: str, mean: Mean, tasks: int) -> dict[str, float]:
     with closing(store(url)) as backend:
-        first, *others = (_claim(backend, number) for number in range(tasks))
+        first, *others = (claim_of(backend, number) for number in range(tasks))
         cycle = ours(backend)
         cycle()  # every script is loaded
         bare = mean([cycle] * tasks, 2)
         assert isinstance(backend.enter(first).verdict, Run)
-        parked = mean((partial(_park, backend, each) for each in others), 1)
-        turns = mean((partial(_hand_on, backend, *two) for two in pairwise([first, *others])), 2)
+        parked = mean((partial(park, backend, each) for each in others), 1)
+        turns = mean((partial(hand_on, backend, *two) for two in pairwise([first, *others])), 2)
         backend.leave(others[-1], Outcome.OVER)
     return {
         "a free key is taken, and released": bare,
@@ -80,25 +80,25 @@ def _counted(client: Redis, runs: Iterable[Callable[[], None]], _: int) -> float
 
 
 def _waited(runs: Iterable[Callable[[], None]], operations: int) -> float:
-    return statistics.mean(1e6 * _time_of(run) for run in runs) / operations
+    return statistics.mean(1e6 * time_of(run) for run in runs) / operations
 
 
-def _time_of(run: Callable[[], None]) -> float:
+def time_of(run: Callable[[], None]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
 
 
-def _claim(backend: LockBackend, number: int) -> Claim:
+def claim_of(backend: LockBackend, number: int) -> Claim:
     lease, nonce = backend.lease_of(TTL), uuid.uuid4().hex
     return Claim("order:2", f"task-{number}:0:0", nonce, lease, wait=WaitMode.QUEUE)
 
 
-def _park(backend: LockBackend, claim: Claim) -> None:
+def park(backend: LockBackend, claim: Claim) -> None:
     assert isinstance(backend.enter(claim, MESSAGE).verdict, Park)
 
 
-def _hand_on(backend: LockBackend, holder: Claim, following: Claim) -> None:
+def hand_on(backend: LockBackend, holder: Claim, following: Claim) -> None:
     (woken,) = backend.leave(holder, Outcome.OVER).wakes
     assert woken.task == following.task
     assert isinstance(backend.enter(following, MESSAGE).verdict, Run)
