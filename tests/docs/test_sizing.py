@@ -38,6 +38,7 @@ Running = Callable[[Path], AbstractContextManager[tuple[str, Size]]]
 
 @contextmanager
 def redis(_: Path) -> Iterator[tuple[str, Size]]:
+    require("redis")
     with RedisServer() as server:
         yield server.url, lambda: int(server.info("memory")["used_memory"])
 
