@@ -65,8 +65,8 @@ def hold(
     text that cannot be meant.
     """
     app = app or current_app
-    person = by or holds.this_person()
-    return holds.put_on_hold(app, as_stored(app, key), seconds, because, person, instead_of)
+    person, was = by or holds.this_person(), instead_of.name if instead_of else ""
+    return holds.put_on_hold(app, as_stored(app, key), seconds, because, person, was)
 
 
 def release(key: str, holder: Held | OnHold, *, app: Any = None) -> bool:
@@ -80,7 +80,7 @@ def release(key: str, holder: Held | OnHold, *, app: Any = None) -> bool:
     app = app or current_app
     key = as_stored(app, key)
     if isinstance(holder, OnHold):
-        return holds.end_hold(app, key, holder)
+        return holds.end_hold(app, key, holder.name)
     return actions.release(app, key, holder)
 
 

@@ -109,7 +109,7 @@ def _end(app: Any, found: KeyDetails, hold: OnHold, *, yes: bool, for_programs: 
     question = f"{key} is on hold for {left} more, by {one_line(hold.who)}. End that now?"
     agreed(question, yes=yes, for_programs=for_programs)
     ended = _said(
-        holds.end_hold(app, found.line.key, hold),
+        holds.end_hold(app, found.line.key, hold.name),
         f"{key} is on hold no more",
         f"Nothing was done: {key} is on another hold by now",
         people=not for_programs,

@@ -57,7 +57,7 @@ def hold(
     found = KeyDetails.of(app, as_stored(app, key))
     before, key = readable(found.line).on_hold(found.now), found.line.key
     agreed(_question(found, before, lasts), yes=yes, for_programs=for_programs)
-    done = holds.put_on_hold(app, key, lasts, because, by, before)
+    done = holds.put_on_hold(app, key, lasts, because, by, before.name if before else "")
     after = KeyDetails.of(app, key)
     stands = after.line.on_hold(after.now)
     if for_programs:

@@ -40,10 +40,8 @@ def this_person() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def put_on_hold(
-    app: Any, key: str, lasts: float, because: str, by: str, instead_of: OnHold | None = None
-) -> bool:
-    """Keep *key* closed for *lasts* seconds; ``False`` if it is on another hold than *instead_of*.
+def put_on_hold(app: Any, key: str, lasts: float, because: str, by: str, was: str = "") -> bool:
+    """Keep *key* closed for *lasts* seconds; ``False`` if it is on another hold than it *was*.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for what nobody can mean, and
     :exc:`~celery_dlock.BackendUnavailable`; whether it is on hold is then unknown.
@@ -55,8 +53,7 @@ def put_on_hold(
     _check_line("by", by, LONGEST_NAME)
     if key.startswith(leader.KEYS):
         raise ConfigurationError(f"a beat leads by {key!r}: such a key is not put on hold")
-    was, name = instead_of.name if instead_of else "", f"{ON_HOLD}{uuid.uuid4().hex}"
-    here = runtime(app)
+    here, name = runtime(app), f"{ON_HOLD}{uuid.uuid4().hex}"
     reply = here.existing_store().put_on_hold(
         key, was, name, by, because, max(1, round(lasts * SECOND))
     )
@@ -66,13 +63,13 @@ def put_on_hold(
     return reply.verdict
 
 
-def end_hold(app: Any, key: str, hold: OnHold) -> bool:
-    """Let *key* open that is on *hold*; ``False`` if it is on another one. Who waits is woken.
+def end_hold(app: Any, key: str, name: str) -> bool:
+    """Let *key* open if it is on the hold *name*; ``False`` if on another one. Who waits is woken.
 
     Raises :exc:`~celery_dlock.BackendUnavailable`; whether it has ended is then unknown.
     """
     here = runtime(app)
-    reply = here.existing_store().put_on_hold(key, hold.name, "", "", "", 0)
+    reply = here.existing_store().put_on_hold(key, name, "", "", "", 0)
     here.wake(reply.wakes)
     if reply.verdict:
         logger.info("%r is on hold no more, by an operator", key)
