@@ -35,16 +35,22 @@ class LockContended(DLockError):
 
     *holder* is the holder's task id (``None`` when the key is reserved and nobody runs yet, or
     cools down), *seconds_left* what remains at the time of asking: of its lease, or until the key
-    has cooled down.
+    has cooled down. If a person keeps the key closed, *hold* says who and why, and *seconds_left*
+    for how long.
     """
 
-    def __init__(self, key: str, holder: str | None = None, seconds_left: float = 0.0) -> None:
-        self.args = (key, holder, seconds_left)
+    def __init__(
+        self, key: str, holder: str | None = None, seconds_left: float = 0.0, hold: str = ""
+    ) -> None:
+        self.args = (key, holder, seconds_left, *filter(None, (hold,)))
         self.key = key
         self.holder = holder
         self.seconds_left = seconds_left
+        self.hold = hold
 
     def __str__(self) -> str:
+        if self.hold:
+            return f"{self.key!r} is on hold for another {self.seconds_left:.1f} s, by {self.hold}"
         if self.holder is None and self.seconds_left:
             return f"{self.key!r} cools down for another {self.seconds_left:.1f} s"
         if self.holder is None:
@@ -65,9 +71,10 @@ class LockTimeout(LockContended, TimeoutError):
         holder: str | None = None,
         seconds_left: float = 0.0,
         waited: float = 0.0,
+        hold: str = "",
     ) -> None:
-        super().__init__(key, holder, seconds_left)
-        self.args = (key, holder, seconds_left, waited)
+        super().__init__(key, holder, seconds_left, hold)
+        self.args = (key, holder, seconds_left, waited, *filter(None, (hold,)))
         self.waited = waited
 
     def __str__(self) -> str:

@@ -29,12 +29,21 @@ from celery_dlock.cli.command import (
     readable,
     waiting_tasks,
 )
-from celery_dlock.cli.output import as_json, name, one_line, plain_holder, put, shown, table
+from celery_dlock.cli.output import (
+    as_json,
+    name,
+    one_line,
+    plain_hold,
+    plain_holder,
+    put,
+    shown,
+    table,
+)
 from celery_dlock.cli.show import HOLDING, holding
 from celery_dlock.core.state import Mode
-from celery_dlock.ops import actions
+from celery_dlock.ops import actions, holds
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, KeyDetails, Line, as_stored, line
+from celery_dlock.ops.overview import Held, KeyDetails, Line, OnHold, as_stored, line
 from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
 
@@ -42,7 +51,7 @@ from celery_dlock.runtime import runtime
 EXPIRED = "has expired: a worker would discard it, so it stays where it is"
 
 #: For scripts.
-_yes: Option = click.option("--yes", is_flag=True, help="Do it without asking.")
+yes_option: Option = click.option("--yes", is_flag=True, help="Do it without asking.")
 
 
 @click.command(cls=Command)
@@ -50,7 +59,7 @@ _yes: Option = click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--token", type=click.IntRange(1), help="Of several holders, the one with this.")
 @click.option("--owner", help="Of several holders, this one; `ls --json` tells its name.")
 @click.option("--all-holders", is_flag=True, help="Each of several holders.")
-@_yes
+@yes_option
 @for_programs
 @click.pass_context
 def release(
@@ -63,7 +72,7 @@ def release(
     yes: bool,
     for_programs: bool,
 ) -> None:
-    """Take KEY from its holder, which is shown first; or let it open that cools down.
+    """Take KEY from its holder, which is shown first; or let it open that is on hold or cools down.
 
     Exits with 1 when nothing was released, also because the key has changed hands meanwhile.
     """
@@ -75,6 +84,9 @@ def release(
     app = app_of(ctx)
     key = as_stored(app, key)
     found = KeyDetails.of(app, key)
+    hold = None if named else found.line.on_hold(found.now)
+    if hold is not None:
+        ctx.exit(_end(app, found, hold, yes=yes, for_programs=for_programs))
     opens = None if found.line.holders or named else found.line.opens(found.now)
     if opens is not None:
         _open(app, found, opens, yes=yes, for_programs=for_programs)
@@ -91,6 +103,23 @@ def release(
     ctx.exit(0 if all(each["released"] for each in told) else 1)
 
 
+def _end(app: Any, found: KeyDetails, hold: OnHold, *, yes: bool, for_programs: bool) -> int:
+    """Whoever has it goes on, and the next one gets it; the exit code."""
+    key, left = shown(found.line.key), lasting((hold.until - found.now).total_seconds())
+    question = f"{key} is on hold for {left} more, by {one_line(hold.who)}. End that now?"
+    agreed(question, yes=yes, for_programs=for_programs)
+    ended = _said(
+        holds.end_hold(app, found.line.key, hold.name),
+        f"{key} is on hold no more",
+        f"Nothing was done: {key} is on another hold by now",
+        people=not for_programs,
+    )
+    if for_programs:
+        about = {"key": found.line.key, "hold": plain_hold(hold)}
+        click.echo(as_json({**about, "holders": (), "ended": ended}))
+    return 0 if ended else 1
+
+
 def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_programs: bool) -> None:
     """Nobody holds it, and nobody gets it before *opens*."""
     left = lasting((opens - found.now).total_seconds())
@@ -98,7 +127,7 @@ def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_progra
     if found.line.debounces:
         what = "A call is debounced"
     question = f"Nobody holds {key}. {what} for {left} more: open it now?"
-    _agreed(question, yes=yes, for_programs=for_programs)
+    agreed(question, yes=yes, for_programs=for_programs)
     actions.open_now(app, found.line.key, found.line.cooling)
     if for_programs:
         cooling = [each.until for each in found.line.cooling]
@@ -128,7 +157,7 @@ def _ask(
         click.echo()
     whom = f"task {shown(chosen[0].task_id)}" if len(chosen) == 1 else f"{len(chosen)} holders"
     question = f"Take {shown(found.line.key)} from {whom}?"
-    _agreed(question, yes=yes, for_programs=for_programs)
+    agreed(question, yes=yes, for_programs=for_programs)
 
 
 def _chosen(found: Line, token: int | None, owner: str | None) -> list[Held]:
@@ -184,7 +213,7 @@ def _holders(found: KeyDetails) -> Table:
 
 @click.command(cls=Command)
 @click.argument("task_id", shell_complete=waiting_tasks)
-@_yes
+@yes_option
 @for_programs
 @click.pass_context
 def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -> None:
@@ -201,10 +230,10 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
     if found:
         where = ", ".join(shown(message.key) for message in found)
         question = f"Have {shown(task_id)}, which waits for {where}, end as revoked?"
-        _agreed(question, yes=yes, for_programs=for_programs)
+        agreed(question, yes=yes, for_programs=for_programs)
     elif claims:
         question = f"End the claim of {shown(task_id)} on {', '.join(names)}?"
-        _agreed(question, yes=yes, for_programs=for_programs)
+        agreed(question, yes=yes, for_programs=for_programs)
     about = {"task_id": task_id, "claims": [each.claim for each in claims]}
     with _document(about, "messages", for_programs=for_programs) as told:
         if not found and not claims:
@@ -227,7 +256,7 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
 @click.command(cls=Command)
 @click.argument("task_id", required=False, shell_complete=dead_tasks)
 @click.option("--all", "all_", is_flag=True, help="Each dead message there is.")
-@_yes
+@yes_option
 @for_programs
 @click.pass_context
 def replay(
@@ -250,7 +279,7 @@ def replay(
         nothing = f"no message of {shown(task_id)} is dead"
         question = f"Replay {shown(task_id)} for {', '.join(shown(each.key) for each in found)}?"
     if found:
-        _agreed(question, yes=yes, for_programs=for_programs)
+        agreed(question, yes=yes, for_programs=for_programs)
     with _document({}, "messages", for_programs=for_programs) as told:
         if not found:
             raise click.ClickException(nothing)
@@ -274,7 +303,7 @@ def replay(
     ctx.exit(0 if all(each["replayed"] for each in told) else 1)
 
 
-def _agreed(question: str, *, yes: bool, for_programs: bool) -> None:
+def agreed(question: str, *, yes: bool, for_programs: bool) -> None:
     """Go on if *yes*, or if the answer is.
 
     Raises :exc:`click.ClickException` where nobody can answer, and :exc:`click.exceptions.Exit`

@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, str] = {
     "cancel": "celery_dlock.cli.actions",
     "dead": "celery_dlock.cli.show",
     "doctor": "celery_dlock.cli.doctor",
+    "hold": "celery_dlock.cli.hold",
     "ls": "celery_dlock.cli.show",
     "metrics": "celery_dlock.cli.serve",
     "release": "celery_dlock.cli.actions",

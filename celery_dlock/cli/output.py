@@ -24,7 +24,7 @@ from rich.text import Text
 
 from celery_dlock.core.state import Mode
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, Line
+from celery_dlock.ops.overview import Held, Line, OnHold
 
 #: As a shell writes them between ``$'`` and ``'``.
 _QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -151,11 +151,17 @@ def plain_line(found: Line, now: datetime) -> dict[str, Any]:
         "woken": list(found.woken),
         "reserved": list(found.reserved),
         "cooling": [each.until for each in found.cooling if each.until > now],
+        "hold": plain_hold(found.on_hold(now)),
         "waiting": found.waiting,
         "more_wait": found.more_wait,
         "oldest": found.oldest,
         "unreadable": found.unreadable or None,
     }
+
+
+def plain_hold(hold: OnHold | None) -> dict[str, Any] | None:
+    """What a person has put a key on."""
+    return None if hold is None else asdict(hold)
 
 
 def plain_holder(held: Held, now: datetime) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from celery_dlock.ops.overview import (
     Held,
     KeyDetails,
     Line,
+    OnHold,
     QueueEntry,
     as_stored,
     brokers_in_queue,
@@ -77,7 +78,7 @@ def ls(
     """List the keys that are held or waited for, and the unique tasks that live.
 
     Those first where somebody waits longest, then those that are held longest. One that cannot be
-    read comes before them.
+    read, or that a person has put on hold, comes before them.
     """
     app = app_of(ctx)
     found = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
@@ -129,17 +130,26 @@ def _lines_table(found: Selection) -> Table:
 def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
     oldest = lasting((now - line.oldest).total_seconds()) if line.oldest else ""
     queue = [f"{line.waiting}{'+' if line.more_wait else ''}" if line.waiting else "", oldest]
+    hold = line.on_hold(now)
     if line.unreadable:
         yield [name(line.key), Text("cannot be read", style="red"), *[""] * 6]
+    elif hold is not None:
+        yield [name(line.key), "", on_hold(hold, now), "", "", "", *queue]
     elif not line.holders:
         yield [name(line.key), "", _nobody(line, now), "", "", "", *queue]
     for number, held in enumerate(line.holders):
-        first = number == 0
+        first = number == 0 and hold is None
         yield [
             name(line.key) if first else "",
             *holding(held, now),
             *(queue if first else ("", "")),
         ]
+
+
+def on_hold(hold: OnHold, now: datetime) -> Text:
+    """Who keeps it closed, for how long, and why."""
+    left = lasting((hold.until - now).total_seconds())
+    return Text(f"on hold, for {left} more, by {one_line(hold.who)}", style="yellow")
 
 
 def _nobody(line: Line, now: datetime) -> Text:

@@ -22,8 +22,9 @@ class Contention:
 
     ``attempt`` counts the refusals before this one, ``waited`` the seconds since the first of
     them in which there were workers; ``holder`` is ``None`` when the key is only reserved, or
-    cools down: then ``opens_in`` says for how many seconds. ``waiting`` counts parked messages, and
-    ``full`` says that no more of them may wait.
+    cools down: then ``opens_in`` says for how many seconds. So it does when a person keeps the key
+    closed: ``hold`` says who and why, and ``waited`` counts none of that before this delivery.
+    ``waiting`` counts parked messages, and ``full`` says that no more of them may wait.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Contention:
     waiting: int
     full: bool = False
     opens_in: float = 0.0
+    hold: str = ""
 
 
 @dataclass(frozen=True, slots=True)

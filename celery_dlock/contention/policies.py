@@ -41,7 +41,7 @@ class Fail:
     def decide(self, contention: Contention) -> Decision:
         holder = contention.holder
         if holder is None:
-            return GiveUp(LockContended(contention.key, None, contention.opens_in))
+            return GiveUp(_closed(contention))
         return GiveUp(LockContended(contention.key, holder.task_id, holder.seconds_left))
 
 
@@ -49,7 +49,7 @@ class Fail:
 class Skip:
     """Complete at once with a result that names key, holder and since when it holds.
 
-    Where nobody does, because the key cools down, the result has the reason instead.
+    Where nobody does, because the key cools down or is on hold, the result has the reason instead.
 
     *then* is for a chain: ``"stop"`` ends it there, its later tasks complete with the same result
     and none of them runs; ``"continue"`` goes on with the result of the skip. A chord counts a
@@ -63,9 +63,13 @@ class Skip:
             raise ConfigurationError(f'then= is "stop" or "continue", got {quoted(self.then)}')
 
     def decide(self, contention: Contention) -> Decision:
-        cools = LockContended(contention.key, None, contention.opens_in)
-        reason = str(cools) if contention.opens_in else None
+        reason = str(_closed(contention)) if contention.opens_in else None
         return Complete(skipped(contention.key, contention.holder, reason), self.then)
+
+
+def _closed(contention: Contention) -> LockContended:
+    """Nobody has the key, and nobody gets it."""
+    return LockContended(contention.key, None, contention.opens_in, contention.hold)
 
 
 def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> dict[str, Any]:
@@ -83,7 +87,7 @@ def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> d
 class Reschedule:
     """Publish the message again after *backoff*, until *max_attempts* or *max_wait* (seconds).
 
-    It comes back when a key that cools down has done so, or after five minutes to look again. The
+    It comes back when a key that cools down or is on hold opens, or after five minutes to look. The
     task keeps its id, its ``retries`` and everything that hangs on it. ``None`` means without
     end. It gives up with :exc:`~celery_dlock.LockTimeout`.
     """
@@ -123,6 +127,7 @@ def timed_out(contention: Contention) -> LockTimeout:
         holder.task_id if holder else None,
         holder.seconds_left if holder else contention.opens_in,
         contention.waited,
+        contention.hold,
     )
 
 

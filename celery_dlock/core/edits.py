@@ -15,6 +15,7 @@ from celery_dlock.core.state import (
     Holder,
     KeyState,
     Mode,
+    OperatorHold,
     Run,
     Waiting,
     task_id_of,
@@ -58,6 +59,24 @@ def cool(state: KeyState, gone: Holder, now: int) -> KeyState:
 def opens(state: KeyState) -> int | None:
     """When the first slot opens that cools down; ``None`` if none does."""
     return min((g.due for g in state.grants if g.cools), default=None)
+
+
+def on_hold(state: KeyState) -> OperatorHold | None:
+    """What a person has put the key on."""
+    return next((hold for g in state.grants if (hold := g.hold)), None)
+
+
+def put_on_hold(
+    state: KeyState, name: str, by: str, because: str, until: int, now: int
+) -> KeyState:
+    """Nobody gets a slot before *until*, which is what a person wants; nor loses patience."""
+    before = on_hold(state)
+    since, ended = (now, now) if before is None else (before.since, before.until)
+    # Alone on all that there is, whatever the limit of others, and no reader comes in beside it.
+    turn = Grant(name, Mode.EXCLUSIVE, 1, False, 0, until, by=by, by_name=because, arrived=since)
+    others = tuple(g for g in state.grants if g.hold is None)
+    grants = (*others, turn) if until > now else others
+    return replace(state, grants=grants, paused=state.paused + until - ended)
 
 
 def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
@@ -104,11 +123,13 @@ def insert(
 ) -> KeyState:
     """Put *claim*'s task into the queue: parked when *expires* is ``None``, else a place.
 
-    It waits since *arrived*, or from *now* on.
+    It waits since *arrived*, or from *now* on; its patience begins when the key is not on hold.
     """
     had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
     impatient = claim.gives_up and expires is None and not had_its_turn
-    gives_up = now + claim.gives_up - state.paused if impatient else None
+    hold = on_hold(state)
+    begins = now if hold is None else hold.until
+    gives_up = begins + claim.gives_up - state.paused if impatient else None
     task, mode, limit = claim.task, claim.mode, claim.limit
     since = now if arrived is None else arrived
     return _add(state, Waiting(task, mode, limit, rank, since, expires, gives_up, claim.ordered))

@@ -141,6 +141,8 @@ def _taken(event: Skipped) -> str:
 
 
 def _behind(event: Parked) -> str:
+    if event.hold:
+        return f", which is on hold, by {event.hold}"
     if event.holder is None:
         return ", which is reserved for others"
     if event.holder == event.subject.task_id:

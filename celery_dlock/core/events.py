@@ -3,7 +3,8 @@
 One closed union of small values. A sink is a callable that takes one of them; it runs in the
 thread where the thing happened and can never raise into a task. Labels of metrics are made from the
 subject's ``task_name`` and ``label`` only: there are too many keys, and they say too much. A
-``holder`` is the id of a task, and ``by`` its name, its id and its process, for people.
+``holder`` is the id of a task, and ``by`` its name, its id and its process, for people; ``hold``
+says which person keeps the key closed, and why.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Contended:
     holder: str | None
     attempt: int
     waited: float
+    hold: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Parked:
     refused: bool
     holder: str | None = None
     by: str = ""
+    hold: str = ""
 
 
 @dataclass(frozen=True, slots=True)

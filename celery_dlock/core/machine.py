@@ -49,6 +49,7 @@ from celery_dlock.core.edits import (
     kept,
     leave_queue,
     messages,
+    on_hold,
     opens,
     replace_grant,
     reserve,
@@ -173,7 +174,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     if claim.wait not in (WaitMode.QUEUE, WaitMode.ENQUEUE):
         return state, Same(running, max(0, running.expires - now))
     # A shadow: this delivery may be the only one that survives the first one's death.
-    return insert(state, claim, now, state.first - 1, None), Park(running)
+    return insert(state, claim, now, state.first - 1, None), _park(state, running)
 
 
 def _take_turn(
@@ -195,9 +196,9 @@ def _take_turn(
     # The limit or the mode has changed since the task was woken, or it came too late for it: back
     # to the head.
     if grant.parked:
-        return to_head(state, claim, grant, now), Park()
+        return to_head(state, claim, grant, now), _park(state)
     if claim.enqueues:  # the slot is reserved for it, and it is to be woken
-        return insert(state, claim, now, state.first - 1, None, grant.arrived), Park()
+        return insert(state, claim, now, state.first - 1, None, grant.arrived), _park(state)
     state = insert(state, claim, now, state.first - 1, grant.due, grant.arrived)
     return _start_or_wait(state, claim, state.waiting[0], now, token)
 
@@ -223,7 +224,7 @@ def _start_or_wait(
         if oldest is None:
             return state, replace(_busy(state, now), full=True)
         state = to_grant(state, oldest, now, Ending.DROPPED)
-    return insert(state, claim, now, rank, None, arrived), Park(_first_to_end(state))
+    return insert(state, claim, now, rank, None, arrived), _park(state, _first_to_end(state))
 
 
 def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, now: int) -> KeyState:
@@ -297,9 +298,14 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
 
 
 def _busy(state: KeyState, now: int) -> Busy:
-    holder = _first_to_end(state)
+    holder, hold = _first_to_end(state), on_hold(state)
     ends = opens(state) if holder is None else holder.expires
-    return Busy(holder, max(0, (ends or now) - now), backlog(state))
+    ends = ends if hold is None else hold.until
+    return Busy(holder, max(0, (ends or now) - now), backlog(state), hold=hold)
+
+
+def _park(state: KeyState, holder: Holder | None = None) -> Park:
+    return Park(holder, on_hold(state))
 
 
 def _first_to_end(state: KeyState) -> Holder | None:

@@ -7,7 +7,7 @@ is one value here and one rule, and no store has to learn of it. Redis has the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self, TypeVar
 
 from celery_dlock.core import debounce, machine, upkeep
@@ -189,3 +189,24 @@ class Replay(_Upkeep):
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:
         return upkeep.replay(state, self.task, now)
+
+
+@dataclass(frozen=True, slots=True)
+class PutOnHold(_Upkeep):
+    """For *lasts* microseconds nobody gets the key, for *by* wants that, *because* of something.
+
+    Whoever has it goes on. The hold *name*, which no other one has, takes the place of the one that
+    *was* (empty: of none); the verdict is whether it has. With *lasts* 0 and no name the one that
+    was has ended.
+    """
+
+    task: str = field(default="", init=False)
+    was: str
+    name: str
+    by: str
+    because: str
+    lasts: int
+
+    def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:
+        hold = (self.was, self.name, self.by, self.because, self.lasts)
+        return upkeep.put_on_hold(state, *hold, now)

@@ -22,6 +22,9 @@ COOLING = "cooling|"
 #: That of a key whose message is debounced; no nonce of a holder makes it.
 DEBOUNCING = f"{COOLING}debounced"
 
+#: What the name of a hold begins with: a version that knows of no holds sees what cools down.
+ON_HOLD = f"{COOLING}hold|"
+
 #: So long (a day) it is known that a task gave way to a newer one, as that runs of it were lost.
 GAVE_WAY = 86_400_000_000
 
@@ -202,6 +205,25 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorHold:
+    """The person ``by`` keeps a key closed ``until`` an instant, ``because`` of something.
+
+    It has been closed by people ``since``. No other hold has its ``name``.
+    """
+
+    name: str
+    by: str
+    because: str
+    since: int
+    until: int
+
+    @property
+    def who(self) -> str:
+        """For people: who, and why."""
+        return f"{self.by}: {self.because}"
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """A turn that has come. It reserves the slot until taken, if it :attr:`reserves`.
 
@@ -214,7 +236,7 @@ class Grant:
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it.
     Who gave way while it ran, and whose message the store does not have, has a turn as well: so it
-    ends should it come again.
+    ends should it come again. Of a turn that is a :attr:`hold` these are the person and the reason.
     """
 
     task: str
@@ -236,6 +258,14 @@ class Grant:
     def cools(self) -> bool:
         """Whether it is nobody's, and only keeps a slot closed until it is ``due``."""
         return self.task.startswith(COOLING)
+
+    @property
+    def hold(self) -> OperatorHold | None:
+        """What a person has put the key on, if it is that."""
+        if not self.task.startswith(ON_HOLD):
+            return None
+        since = self.due if self.arrived is None else self.arrived
+        return OperatorHold(self.task, self.by, self.by_name, since, self.due)
 
     @property
     def waits(self) -> bool:
@@ -307,8 +337,9 @@ class KeyState:
 
     ``parked`` counts the parked entries of the *whole* queue; ``first`` and ``last`` are the
     smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the dead letters of
-    this operation; before a replay, the one that is to wait again. ``paused`` is for how long
-    nobody served those who wait.
+    this operation; before a replay, the one that is to wait again. ``paused`` is by how much later
+    those who wait give up than they say, for nobody served them for so long: as there was nobody,
+    or as the key is on hold, to its end.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -335,24 +366,28 @@ class Run:
 class Park:
     """The store has the message; acknowledge it.
 
-    ``holder`` is who has the key, for people: of several the one whose lease ends first.
+    ``holder`` is who has the key, for people: of several the one whose lease ends first; ``hold``
+    is what a person has put it on.
     """
 
     holder: Holder | None = field(default=None, compare=False)
+    hold: OperatorHold | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
     """Held or reserved by another; ``holder`` is ``None`` when it is only reserved.
 
-    ``left`` is what remains of the holder's lease, or for how long the key cools down; ``parked``
-    is how many messages wait, and ``full`` says that they are as many as may wait.
+    ``left`` is what remains of the ``hold`` that a person has put it on, else of the holder's
+    lease, or for how long the key cools down; ``parked`` is how many messages wait, and ``full``
+    says that they are as many as may wait.
     """
 
     holder: Holder | None
     left: int
     parked: int
     full: bool = False
+    hold: OperatorHold | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,19 @@ None of it takes or frees a lock::
     dead_letter (state, task, cause, now) -> whether it is dead  nobody can read it
     hand_back   (state, task, now) -> whether it was woken      it is for others to publish
     replay      (state, task, now) -> whether it was dead       it may run again, and waits if dead
+    put_on_hold (state, was, …, now) -> whether it is on that   nobody gets the key for a while
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from celery_dlock.core import edits
 from celery_dlock.core.edits import (
     forget_past,
     kept,
     messages,
+    on_hold,
     put_back,
     replace_grant,
     to_dead_letter,
@@ -74,6 +77,21 @@ def replay(state: KeyState, task: str, now: int) -> Step[bool]:
     if dead is not None and not kept(state, task):
         state = put_back(state, dead, now)
     return _settled(state, now, dead is not None)
+
+
+def put_on_hold(
+    state: KeyState, was: str, name: str, by: str, because: str, lasts: int, now: int
+) -> Step[bool]:
+    """The hold *was*, if that is the one that stands (none, if it is empty), gives way to *name*.
+
+    That *lasts* from *now* on: with 0 the key is on hold no more.
+    """
+    state = expire(state, now)
+    hold = on_hold(state)
+    stands = "" if hold is None else hold.name
+    if stands == was:
+        state = edits.put_on_hold(state, name, by, because, now + lasts, now)
+    return _settled(state, now, stands in (was, name))  # the latter: nobody heard the answer
 
 
 def _turn(state: KeyState, task: str) -> Grant | None:

@@ -192,8 +192,8 @@ class Outgoing:
         if isinstance(verdict, Drop):
             self._emit(Dropped(subject, self.key, verdict.reason))
         else:
-            holder = verdict.holder if isinstance(verdict, Park) else None
-            self._emit(waits_behind(subject, self.key, holder))
+            parked = verdict if isinstance(verdict, Park) else Park()
+            self._emit(waits_behind(subject, self.key, parked))
         here.wake(reply.wakes)
         return True
 

@@ -164,7 +164,7 @@ def contention(known: Known, refused: Refused) -> Contention | None:
     busy = refused.verdict
     if not isinstance(busy, Busy) or known.is_own(busy.holder):
         return None
-    holder = busy.holder
+    error, holder = refused.error, None if busy.hold else busy.holder
     return Contention(
         key=refused.claim.key,
         task_id=known.subject.task_id,
@@ -175,7 +175,8 @@ def contention(known: Known, refused: Refused) -> Contention | None:
         else HolderInfo(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
         waiting=busy.parked,
         full=busy.full,
-        opens_in=busy.left / SECOND if holder is None else 0.0,
+        opens_in=error.seconds_left if holder is None else 0.0,
+        hold=error.hold,
     )
 
 
@@ -191,16 +192,16 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
             return Gone(f"a duplicate of a task that is {reason} already", dropped)
         case Same(holder=holder, left=left):
             if known.eager:
-                return FailWith(_contended(key, holder, left))
+                return FailWith(refused.error)
             return _looks_again(known, left / SECOND)
-        case Busy(holder=holder) as busy:
+        case Busy(holder=holder):
             if known.is_own(holder):
                 # Its attempt before, or what it replaces, has published it and is about to leave.
                 return _looks_again(known, 0.0)
             assert decision is not None
-            return _decided(known, _contended(key, holder, busy.left), holder, decision)
-        case Park(holder=holder):
-            return Gone(f"waits for {key} in the lock store", waits_behind(subject, key, holder))
+            return _decided(known, refused.error, holder, decision)
+        case Park() as parked:
+            return Gone(f"waits for {key} in the lock store", waits_behind(subject, key, parked))
         case End(ending=Ending.DROPPED, by=newer) if newer:
             return replaced(known, key, task_id_of(newer))
         case End(ending=ending):
@@ -209,11 +210,13 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
             assert_never(refused.verdict)
 
 
-def waits_behind(subject: events.Subject, key: str, holder: Holder | None) -> events.Parked:
-    """Its message waits for *key*, which *holder* has."""
+def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Parked:
+    """Its message waits for *key*."""
+    holder = parked.holder
+    event = events.Parked(subject, key, refused=True, hold=parked.hold.who if parked.hold else "")
     if holder is None:
-        return events.Parked(subject, key, refused=True)
-    return events.Parked(subject, key, refused=True, holder=task_id_of(holder.task), by=holder.who)
+        return event
+    return replace(event, holder=task_id_of(holder.task), by=holder.who)
 
 
 def duplicate(known: Known, claim: str, key: str, living: str) -> Finish:
@@ -236,10 +239,6 @@ def _stale(known: Known, error: Exception | None) -> events.StaleRejected | None
     return None
 
 
-def _contended(key: str, holder: Holder | None, left: int) -> LockContended:
-    return LockContended(key, None if holder is None else task_id_of(holder.task), left / SECOND)
-
-
 def _looks_again(known: Known, left: float) -> Resend:
     """Another copy of this task is running: it comes back when that one's lease would end.
 
@@ -254,7 +253,7 @@ def _decided(
     known: Known, error: LockContended, holder: Holder | None, decision: Decision
 ) -> Plan | Stay:
     subject, key = known.subject, error.key
-    by = "" if holder is None else holder.who
+    by = "" if holder is None or error.hold else holder.who
     match decision:
         case Complete():
             reason = decision.result.get("reason")
@@ -269,6 +268,9 @@ def _decided(
         case RunLater(countdown=countdown):
             past = known.history
             past = replace(past, waits=past.waits + 1, since=known.since)
+            if error.hold:  # by which time it may well have ended: that is not to be known
+                closed = min(countdown, error.seconds_left)
+                past = past.on_hold(past.held_until, past.held_until + closed)
             why = (
                 f"{key!r} is held by {by} for another {error.seconds_left:.1f} s"
                 if by

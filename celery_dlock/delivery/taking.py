@@ -102,9 +102,9 @@ def _is_left_over(execution: Execution) -> bool:
 
 
 def _take(execution: Execution) -> Lease | dict[str, Any]:
-    began = time.monotonic()
-    since = execution.history.since or time.time()
-    waited_before = execution.history.waited(time.time())
+    began, arrived = time.monotonic(), time.time()
+    since = execution.history.since or arrived
+    waited_before: float | None = None
     hold, eager = execution.hold, bool(execution.request.is_eager)
     stay_until = 0.0
     pause = pauses()
@@ -126,6 +126,8 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
         execution.tell_asked(waits=isinstance(answer.verdict, Park))
         hold.owe(owed(answer, hold.claims, eager=eager))
         if time.monotonic() >= stay_until:
+            if waited_before is None:
+                waited_before = _waited_before(execution, answer, arrived)
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
             known = execution.known(since, waited)
             found, told = contention(known, answer), stay_until > 0
@@ -137,13 +139,22 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
         time.sleep(min(next(pause), max(0.0, stay_until - time.monotonic())))
 
 
+def _waited_before(execution: Execution, refused: Refused, arrived: float) -> float:
+    """Seconds for which it had waited as it *arrived*, but for those that its key was on hold."""
+    if refused.hold is not None:
+        began = time.time() - refused.on_hold_for
+        execution.history = execution.history.on_hold(began, arrived)
+    return execution.history.waited(arrived)
+
+
 def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:
-    who, busy = execution.subject, refused.verdict
+    who, busy, hold = execution.subject, refused.verdict, refused.hold
     holder = busy.holder if isinstance(busy, Busy) else None
+    behind = "which is reserved" if holder is None else f"held by {holder.who}"
     logger.info(
         "Task %s[%s] waits in its slot for %r, %.1f s at most, %s",
         *(who.task_name, who.task_id, refused.claim.key, seconds),
-        "which is reserved" if holder is None else f"held by {holder.who}",
+        behind if hold is None else f"which is on hold, by {hold.who}",
     )
 
 
@@ -235,7 +246,7 @@ def _ask_policy(execution: Execution, found: Contention | None, *, told: bool) -
     policy, holder = execution.policy, found.holder.task_id if found.holder else None
     if not told:
         execution.runtime.sinks.emit(
-            Contended(execution.subject, found.key, holder, found.attempt, found.waited)
+            Contended(execution.subject, found.key, holder, found.attempt, found.waited, found.hold)
         )
     try:
         decision: object = policy.decide(found)

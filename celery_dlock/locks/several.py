@@ -24,11 +24,14 @@ from celery_dlock.core.state import (
     Drop,
     End,
     Mode,
+    OperatorHold,
     Park,
     Reason,
     Same,
     WaitMode,
+    task_id_of,
 )
+from celery_dlock.errors import LockContended
 
 Refusal = Park | Busy | Same | End | Drop
 
@@ -43,6 +46,27 @@ class Refused:
 
     claim: Claim
     verdict: Refusal
+
+    @property
+    def hold(self) -> OperatorHold | None:
+        """What a person has put the key on."""
+        return self.verdict.hold if isinstance(self.verdict, Park | Busy) else None
+
+    @property
+    def error(self) -> LockContended:
+        """What is raised to whoever does not wait."""
+        held = self.verdict if isinstance(self.verdict, Busy | Same) else Busy(None, 0, 0)
+        if self.hold is not None:
+            return LockContended(self.claim.key, None, held.left / SECOND, self.hold.who)
+        who = None if held.holder is None else task_id_of(held.holder.task)
+        return LockContended(self.claim.key, who, held.left / SECOND)
+
+    @property
+    def on_hold_for(self) -> float:
+        """Seconds for which the key has been on hold."""
+        if self.hold is None or not isinstance(self.verdict, Busy):
+            return 0.0
+        return (self.hold.until - self.hold.since - self.verdict.left) / SECOND
 
 
 def turn_at_a_limit(claims: Sequence[Claim], woken: str | None) -> Claim | None:

@@ -10,7 +10,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery.app.task import Context
@@ -75,11 +75,11 @@ def delivery_of(request: Context) -> Mapping[str, Any]:
 class History:
     """How often a task was refused (``waits``) and since when (``since``, seconds since 1970).
 
-    It was ``expected`` again at an instant, and lay ``idle`` for the seconds in which no worker
-    took it after that. How often the store was ``unavailable``; how many of its runs ``lost`` their
-    lock. ``key`` is the one in whose queue it waited, if it was woken there, and ``woken`` since
-    when. ``due`` says when a retry that waited there may run. ``carried`` is what sinks have said
-    to their later selves.
+    It was ``expected`` again at an instant. For ``idle`` seconds no worker took it after that, or
+    its key was on hold, which is counted in up to ``held_until``. How often the store was
+    ``unavailable``; how many of its runs ``lost`` their lock. ``key`` is the one in whose queue it
+    waited, if it was woken there, and ``woken`` since when. ``due`` says when a retry that waited
+    there may run. ``carried`` is what sinks have said to their later selves.
     """
 
     task: str
@@ -87,6 +87,7 @@ class History:
     since: float | None = None
     idle: float = 0.0
     expected: float | None = None
+    held_until: float = 0.0
     unavailable: int = 0
     lost: int = 0
     key: str | None = None
@@ -100,11 +101,13 @@ class History:
         header = request.get(HISTORY)
         if not isinstance(header, dict) or header.get("task") != task:
             return cls(task)
+        late = _late(header)
         return cls(
             task,
             waits=_count(header.get("waits")),
             since=_instant(header.get("since")),
-            idle=(_instant(header.get("idle")) or 0.0) + _late(header),
+            idle=(_instant(header.get("idle")) or 0.0) + late,
+            held_until=time.time() if late else _instant(header.get("held")) or 0.0,
             unavailable=_count(header.get("away")),
             lost=_count(header.get("lost")),
             key=header.get("key") if isinstance(header.get("key"), str) else None,
@@ -117,6 +120,11 @@ class History:
         """Seconds for which it has waited for the key: those without a worker do not count."""
         return 0.0 if self.since is None else max(0.0, now - self.since - self.idle)
 
+    def on_hold(self, begin: float, end: float) -> History:
+        """The same, if its key was, or is going to be, on hold between these instants."""
+        begin = max(begin, self.held_until, end if self.since is None else self.since)
+        return replace(self, idle=self.idle + max(0.0, end - begin), held_until=max(begin, end))
+
     def header(self) -> dict[str, Any]:
         """What goes into the message."""
         return {
@@ -127,6 +135,7 @@ class History:
             "expected": self.expected,
             "away": self.unavailable,
             "lost": self.lost,
+            **({"held": self.held_until} if self.held_until else {}),
             **({} if self.due is None else {"due": self.due}),
             **({"carried": dict(self.carried)} if self.carried else {}),
         }

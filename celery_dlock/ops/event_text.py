@@ -110,6 +110,8 @@ def _acquired(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
 def _contended(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     holder = details.get("holder")
     by = f"was held by {holder}" if holder else "was reserved for one that waits, or cooled down"
+    if hold := details.get("hold"):
+        by = f"was on hold, by {short(hold)}"
     return f"was refused: {entry.key!r} {by}"
 
 
@@ -123,7 +125,9 @@ def _skipped(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
 
 def _parked(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     how = "was refused and waits" if details.get("refused") else "took its place as it was sent"
-    return f"{how} in the queue of {entry.key!r}"
+    hold = details.get("hold")
+    why = f", which was on hold, by {short(hold)}" if hold else ""
+    return f"{how} in the queue of {entry.key!r}{why}"
 
 
 def _debounced(entry: HistoryEntry, details: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockCont
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops.event_text import Clock, count, describe, listed, ordinal, seconds, short
 from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
+from celery_dlock.ops.holds import sentence
 from celery_dlock.ops.overview import (
     Held,
     KeyDetails,
@@ -373,6 +374,10 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
     others = place.number - 1
     ahead = f", and {count(others, 'other')}" if others else ""
     place_is = f"; its place is {ordinal(place.number)} of {place.total}"
+    if place.hold is not None and place.hold.until > clock.now:
+        holders = [_holder(one, facts) for one in place.holders]
+        by = f", and held by {listed(holders)}" if holders else ""
+        return f"which is {sentence(place.hold, clock)}{by}{place_is}"
     if not place.holders:
         if place.woken:
             who = f"behind {listed(place.woken)}, woken and not taken by any worker yet"
@@ -557,6 +562,8 @@ def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> lis
     if stands.unreadable:
         return [f"the lock store answers, and cannot read this key: {stands.unreadable}"]
     found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
+    if (hold := stands.on_hold(clock.now)) is not None:
+        found.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
     if (at := stands.opens(clock.now)) is not None:
         what = "one of its slots" if stands.holders else "it"
         then = f"{what} cools down until {clock.tell(at)}: nobody gets it before"

@@ -20,8 +20,10 @@ from celery_dlock.ops.event_text import listed
 from celery_dlock.ops.overview import (
     Cooling,
     Held,
+    OnHold,
     QueueEntry,
     cooling_of,
+    hold_of,
     look,
     names_in_use,
     other_broker,
@@ -91,7 +93,7 @@ class QueuePosition:
 
     ``entry`` is what stands there: a message, or what keeps a place for a task that comes back by
     itself. ``woken`` are the ids of the others whose turn has come, and ``cooling`` are slots that
-    nobody has and nobody gets yet.
+    nobody has and nobody gets yet; ``hold`` is what a person has put the key on.
     """
 
     key: str
@@ -101,6 +103,7 @@ class QueuePosition:
     number: int
     total: int
     cooling: tuple[Cooling, ...] = ()
+    hold: OnHold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +191,8 @@ def _place(key: str, state: KeyState, task_id: str) -> QueuePosition | None:
     woken = tuple(one.task_id for one in queue if one.woken and one.task_id != task_id)
     more = max(0, state.parked - sum(w.parked for w in state.waiting))
     holders = tuple(map(Held.of, state.holders))
-    cooling = cooling_of(state)
-    return QueuePosition(key, mine, holders, woken, number, len(queue) + more, cooling)
+    cooling, hold = cooling_of(state), hold_of(state)
+    return QueuePosition(key, mine, holders, woken, number, len(queue) + more, cooling, hold)
 
 
 @dataclass(frozen=True, slots=True)

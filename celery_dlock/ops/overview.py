@@ -18,9 +18,18 @@ from itertools import islice
 from typing import Any, Self
 
 from celery_dlock.core.debounce import DEBOUNCED, named
-from celery_dlock.core.edits import backlog
+from celery_dlock.core.edits import backlog, on_hold
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import WINDOW, Grant, Holder, KeyState, Mode, Waiting, task_id_of
+from celery_dlock.core.state import (
+    WINDOW,
+    Grant,
+    Holder,
+    KeyState,
+    Mode,
+    OperatorHold,
+    Waiting,
+    task_id_of,
+)
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.runtime import runtime
@@ -83,6 +92,35 @@ class Cooling:
     until: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class OnHold:
+    """The person ``by`` keeps the key closed ``until`` then, ``because`` of something.
+
+    It has been closed by people ``since``; the store calls this hold ``name``.
+    """
+
+    name: str
+    by: str
+    because: str
+    since: datetime
+    until: datetime
+
+    @classmethod
+    def of(cls, hold: OperatorHold) -> Self:
+        return cls(hold.name, hold.by, hold.because, instant(hold.since), instant(hold.until))
+
+    @property
+    def who(self) -> str:
+        """Who wants it, and why."""
+        return f"{self.by}: {self.because}"
+
+
+def hold_of(state: KeyState) -> OnHold | None:
+    """What a person has put the key on; its time may be over by now."""
+    hold = on_hold(state)
+    return None if hold is None else OnHold.of(hold)
+
+
 def is_debounced(key: str) -> bool:
     """Whether *key* is no lock's, but that of calls that are debounced."""
     return key.startswith(DEBOUNCED)
@@ -99,7 +137,8 @@ class Line:
 
     Of those who come back by themselves the ones among the first ``WINDOW`` are counted; with
     ``more_wait`` there may be others behind.
-    ``cooling`` are the slots that nobody has and nobody gets yet, the first to open first.
+    ``cooling`` are the slots that nobody has and nobody gets yet, the first to open first; ``hold``
+    is what a person has put all of them on.
     ``reserved`` are the ids of those that have a turn, and their message elsewhere. ``woken`` are
     the ids of tasks whose turn has come and that have not taken it yet, of which so
     many have been ``unanswered`` for long. ``head`` is the whole identity of the first with a
@@ -118,6 +157,7 @@ class Line:
     cooling: tuple[Cooling, ...] = ()
     reserved: tuple[str, ...] = ()
     more_wait: bool = False
+    hold: OnHold | None = None
 
     @classmethod
     def of(cls, key: str, state: KeyState) -> Self:
@@ -138,13 +178,14 @@ class Line:
             cooling=cooling_of(state),
             reserved=tuple(task_id_of(turn.task) for turn in turns if not turn.parked),
             more_wait=places > 0 and len(state.waiting) >= WINDOW,
+            hold=hold_of(state),
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to show of it."""
         used = self.holders or self.woken or self.reserved or self.waiting
-        return not (used or self.unreadable or self.cooling)
+        return not (used or self.unreadable or self.cooling or self.hold)
 
     @property
     def debounces(self) -> bool:
@@ -153,6 +194,10 @@ class Line:
     def waits(self, now: datetime) -> bool:
         """Whether anybody waits for it; a call that is debounced waits for nobody."""
         return self.waiting > 0 and not (self.debounces and self.opens(now))
+
+    def on_hold(self, now: datetime) -> OnHold | None:
+        """What a person has put it on, if that lasts."""
+        return self.hold if self.hold and self.hold.until > now else None
 
     def opens(self, now: datetime) -> datetime | None:
         """When the first slot opens that cools down; ``None`` if none does any more."""
@@ -358,7 +403,7 @@ def as_stored(app: Any, key: str) -> str:
 
 def cooling_of(state: KeyState) -> tuple[Cooling, ...]:
     """The slots that cool down, the first to open first; some may have done so by now."""
-    turns = sorted((g for g in state.grants if g.cools), key=lambda g: g.due)
+    turns = sorted((g for g in state.grants if g.cools and not g.hold), key=lambda g: g.due)
     return tuple(Cooling(turn.task, instant(turn.due)) for turn in turns)
 
 

@@ -1,7 +1,7 @@
 """Keys in the order in which a person wants to see them, and what is counted of them.
 
-Those first that cannot be read, then those where somebody waits longest, and then those that are
-held longest.
+Those first that cannot be read or that a person has put on hold, then those where somebody waits
+longest, and then those that are held longest.
 
 To know who waits, whatever their policy, the state of each key in use is looked at, as who holds it
 is: no index is kept of those who come back by themselves, which each of their asks would pay for.
@@ -64,7 +64,8 @@ class Counts:
         """By what it stands before others."""
         oldest = line.oldest if line.waits(self.now) else None
         since = min((held.since for held in line.holders), default=_NEVER)
-        return not line.unreadable, oldest or _NEVER, since, line.key
+        is_first = bool(line.unreadable or line.hold)
+        return not is_first, oldest or _NEVER, since, line.key
 
     def is_waited_for(self, line: Line) -> bool:
         """Whether anybody waits for it, has been woken, or that cannot be read."""

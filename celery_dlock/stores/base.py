@@ -24,6 +24,7 @@ from celery_dlock.core.operations import (
     Leave,
     Operation,
     Postpone,
+    PutOnHold,
     Reap,
     Replay,
 )
@@ -359,6 +360,11 @@ class LockBackend(ABC):
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         return self.apply(Replay(key, task))
+
+    def put_on_hold(
+        self, key: str, was: str, name: str, by: str, because: str, lasts: int
+    ) -> Reply[bool]:
+        return self.apply(PutOnHold(key, was, name, by, because, lasts))
 
 
 class NoteStore(LockBackend):

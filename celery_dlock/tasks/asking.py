@@ -17,7 +17,7 @@ from celery_dlock.core.access import Access, Keys
 from celery_dlock.core.backoff import pauses
 from celery_dlock.core.events import Contended, Subject, TimedOut
 from celery_dlock.core.lease import SECOND, Lease, Term
-from celery_dlock.core.state import Busy, Claim, Mode, Same, WaitMode, task_id_of
+from celery_dlock.core.state import Claim, Mode, WaitMode, task_id_of
 from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, LockTimeout
 from celery_dlock.locks import lock_order
 from celery_dlock.locks.current import held_term
@@ -107,7 +107,7 @@ class Asking:
     def _refused(self, refusal: LockContended, waited: float) -> None:
         hold = self.hold
         if not self._told:
-            hold.emit(Contended(hold.subject, refusal.key, refusal.holder, 0, waited))
+            hold.emit(Contended(hold.subject, refusal.key, refusal.holder, 0, waited, refusal.hold))
             self._told = True
         if waited >= self.timeout:
             hold.owe(())
@@ -143,12 +143,7 @@ def _held(here: Runtime, keys: Keys) -> dict[str, Term]:
 
 
 def _refusal(refused: Refused, waited: float | None) -> LockContended:
-    key, verdict = refused.claim.key, refused.verdict
-    who: str | None = None
-    seconds = 0.0
-    if isinstance(verdict, Busy | Same):
-        holder, seconds = verdict.holder, verdict.left / SECOND
-        who = None if holder is None else task_id_of(holder.task)
+    error = refused.error
     if waited is None:
-        return LockContended(key, who, seconds)
-    return LockTimeout(key, who, seconds, waited)
+        return error
+    return LockTimeout(error.key, error.holder, error.seconds_left, waited, error.hold)

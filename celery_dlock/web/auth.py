@@ -138,6 +138,7 @@ class Visitors:
             own = len(session) >= len(new_token())
             own = own and _equal(form_secret(session), fields.get("secret", ""))
             _demand(own, "this form was not made for your session: go back, load it anew")
+            request.state.dlock_form = fields
             return await run_in_threadpool(act, request)
 
         return sent

@@ -29,8 +29,8 @@ from starlette.responses import RedirectResponse, Response
 from celery_dlock.beat import leader
 from celery_dlock.core.canonical import escape
 from celery_dlock.core.state import Cause
-from celery_dlock.errors import BackendUnavailable
-from celery_dlock.ops import actions, overview
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.ops import actions, holds, overview
 from celery_dlock.ops.explain import explain
 from celery_dlock.ops.overview import Held, KeyDetails, Line
 from celery_dlock.ops.urgent import Counts, Snapshot
@@ -64,6 +64,9 @@ BECAUSE: Mapping[Cause, str] = {
 
 #: What was done, by the word for it in the address of the page after it.
 DONE: Mapping[str, str] = {
+    "on-hold": "The key is on hold.",
+    "held-otherwise": "Nothing was done: the hold of this key is another one by now.",
+    "hold-ended": "The key is on hold no more.",
     "released": "The key was taken from its holder.",
     "not-held": "Nothing was done: that holder has the key no more.",
     "cancelled": "The task is woken, to end as revoked.",
@@ -294,6 +297,61 @@ def release(request: Request) -> Response:
 
     done = _audited(request, act, "release %r from %r", key, owner)
     return _back(request, "key", "released" if done else "not-held", key=key)
+
+
+#: For how long a key can be put on hold here, in seconds.
+HOLDS = (900, 3600, 4 * 3600, 24 * 3600)
+
+
+def ask_hold(request: Request) -> Response:
+    """For how long, and why; the hold that is shown is the one that is replaced."""
+    return _ask_about_hold(request, "hold.html", lasts=HOLDS, longest=holds.LONGEST_REASON)
+
+
+def hold(request: Request) -> Response:
+    """Put the key on hold, instead of the one that was shown."""
+    key, was, fields = wanted(request, "key"), _was(request), request.state.dlock_form
+    because, by = fields.get("because", "").strip(), _who(request)[: holds.LONGEST_NAME]
+    lasts = next((each for each in HOLDS if str(each) == fields.get("lasts")), 0)
+    _read(request, key)
+
+    def act() -> bool:
+        return holds.put_on_hold(request.app.state.celery, key, lasts, because, by, was)
+
+    try:
+        done = _audited(request, act, "put %r on hold for %d s: %r", key, lasts, because)
+    except ConfigurationError as exc:
+        raise HTTPException(400, str(exc)) from exc
+    return _back(request, "key", "on-hold" if done else "held-otherwise", key=key)
+
+
+def ask_end_hold(request: Request) -> Response:
+    """Whose hold it is that ends."""
+    return _ask_about_hold(request, "end_hold.html")
+
+
+def end_hold(request: Request) -> Response:
+    """End the hold that was shown, and no other."""
+    key, was = wanted(request, "key"), wanted(request, "was")
+    _read(request, key)
+
+    def act() -> bool:
+        return holds.end_hold(request.app.state.celery, key, was)
+
+    done = _audited(request, act, "end the hold %r of %r", was, key)
+    return _back(request, "key", "hold-ended" if done else "held-otherwise", key=key)
+
+
+def _ask_about_hold(request: Request, page: str, **more: Any) -> Response:
+    key = wanted(request, "key")
+    stands = _read(request, key).hold
+    if _was(request) != (stands.name if stands else ""):
+        return _back(request, "key", "held-otherwise", key=key)
+    return show(request, page, key=key, stands=stands, secret=_secret(request), **more)
+
+
+def _was(request: Request) -> str:
+    return request.query_params.get("was", "")
 
 
 def ask_cancel(request: Request) -> Response:

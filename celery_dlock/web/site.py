@@ -108,6 +108,8 @@ def _acts(visitors: Visitors) -> list[Route]:
     found: list[Route] = []
     for name, ask, act in (
         ("release", pages.ask_release, pages.release),
+        ("hold", pages.ask_hold, pages.hold),
+        ("end_hold", pages.ask_end_hold, pages.end_hold),
         ("cancel", pages.ask_cancel, pages.cancel),
         ("replay", pages.ask_replay, pages.replay),
     ):

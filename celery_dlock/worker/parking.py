@@ -249,8 +249,8 @@ class Parking:
         taken, waited_for = 0, True
         for entry, reply in zip(fits, replies, strict=True):
             match reply.verdict:
-                case Park(holder=holder):
-                    here.sinks.emit(waits_behind(entry.subject, key, holder))
+                case Park() as parked:
+                    here.sinks.emit(waits_behind(entry.subject, key, parked))
                     if entry.unique is not None:
                         entry.unique.waits(key)
                 case Drop(reason=reason):

@@ -29,6 +29,7 @@ COMMANDS = [
     ["ls"],
     ["show", "order:42"],
     ["release", "order:42", "--yes"],
+    ["hold", "order:42", "--for", "1h", "--because", "a test", "--yes"],
     ["waiting", "order:42"],
     ["cancel", "id", "--yes"],
     ["dead"],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from celery_dlock.core.operations import Operation
+from celery_dlock.core.operations import Leave, Operation, PutOnHold
 from celery_dlock.core.state import Claim, Grant, Holder, KeyState, RenewVerdict, Replaced
 from celery_dlock.stores.base import BackendOptions, Reply, Swept
 from tests.contract.broken import Broken
@@ -87,6 +87,52 @@ class CoolsForAMomentTooLong(_AltersTurns):
 
     def turn(self, grant: Grant) -> Grant:
         return replace(grant, due=grant.due + 1) if grant.cools else grant
+
+
+class ForgetsWhoKeepsItClosed(_AltersTurns):
+    noticed_by = "test_nobody_gets_the_key_and_all_are_told_who_keeps_it_and_why"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, by="somebody") if grant.hold else grant
+
+
+class ClosesOneSlotOnly(_AltersTurns):
+    noticed_by = "test_nobody_gets_the_key_and_all_are_told_who_keeps_it_and_why"
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, limit=9) if grant.hold else grant
+
+
+class EndsAHoldWithWhoRan(_AltersTurns):
+    """Takes it for what cools down behind a holder."""
+
+    noticed_by = "test_who_has_it_goes_on_and_is_the_last_for_a_while"
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        self._left = getattr(self, "_left", False) or isinstance(operation, Leave)
+        return super()._load(operation, now)
+
+    def turn(self, grant: Grant) -> Grant:
+        return replace(grant, due=0) if grant.hold and self._left else grant
+
+
+class EndsWhateverHold(Broken):
+    noticed_by = "test_only_the_hold_that_was_shown_is_replaced_or_ended"
+
+    def put_on_hold(self, key: str, was: str, *others: Any) -> Reply[bool]:
+        stands = [turn.task for turn in self.peek(key).grants if turn.hold]
+        return super().put_on_hold(key, stands[0] if stands else "", *others)
+
+
+class CountsTheTimeOnHold(Broken):
+    noticed_by = "test_its_time_does_not_count_for_those_who_wait[by itself]"
+
+    def _commit(
+        self, operation: Operation[object], before: KeyState, step: Any, now: int
+    ) -> Reply[Any]:
+        if isinstance(operation, PutOnHold):
+            step = replace(step, state=replace(step.state, paused=before.paused))
+        return super()._commit(operation, before, step, now)
 
 
 class ForgetsWhoGaveWay(_AltersTurns):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, WaitMode
+from celery_dlock.core.state import ON_HOLD, WINDOW, Cause, Claim, Mode, Outcome, WaitMode
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from tests.contract.twins import KEY, SECOND
 
@@ -248,6 +248,35 @@ def _replaced() -> Operations:
     return [*operations, *shadow, *gone, *late, *gone, *just_now, *gone, _pass(86_401), REAP]
 
 
+def _hold(was: str, name: str, seconds: int) -> tuple[Any, ...]:
+    was, name = (text and ON_HOLD + text for text in (was, name))
+    return ("put_on_hold", KEY, was, name, "ann", "why", seconds * SECOND)
+
+
+def _on_hold() -> Operations:
+    """Ended by itself, replaced and ended early, with a turn given before, and with readers."""
+    waits = [_enter(_claim(task, QUEUE, gives_up=9 * SECOND)) for task in "bc"]
+    reader = _enter(_claim("d", QUEUE, gives_up=9 * SECOND, mode=Mode.SHARED))
+    given = [_enter(_claim("a")), waits[0], _leave(_claim("a")), _hold("", "1", 60), *waits, reader]
+    ended = [_pass(59), SWEEP, *waits, _pass(1), SWEEP, _pass(4), SWEEP, *waits]
+    gone = [_leave(_claim(task)) for task in "abcd"]
+    early = [_enter(_claim("a")), *waits, _hold("", "2", 60), _pass(30), _leave(_claim("a"))]
+    replaced = [_hold("1", "3", 60), _hold("2", "3", 90), reader, _pass(30), _hold("3", "", 0)]
+    late = [_pass(8), SWEEP, *waits, _pass(2), SWEEP, reader]
+    return [
+        *given,
+        *ended,
+        *gone,
+        *early,
+        *replaced,
+        *late,
+        *gone,
+        _hold("", "4", 9),
+        _pass(9),
+        REAP,
+    ]
+
+
 ALL: dict[str, Operations] = {
     "done twice": _done_twice(),
     "a writer ahead": _writer_ahead(),
@@ -270,6 +299,7 @@ ALL: dict[str, Operations] = {
     "the retry was faster": _retry_was_faster(),
     "the retry was faster still": _retry_was_faster_still(),
     "replaced": _replaced(),
+    "on hold": _on_hold(),
 }
 
 #: With every slot free at once, and the first to come the one who stands last: its operation

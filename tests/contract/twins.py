@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from celery_dlock.core.state import (
+    ON_HOLD,
     WINDOW,
     Busy,
     Cause,
@@ -73,6 +74,11 @@ _postpone = st.tuples(
     *(st.just("postpone"), claims, st.binary(min_size=1, max_size=8)),
     *(st.integers(1, 3).map(lambda n: n * SECOND), st.integers(3, 8).map(lambda n: n * SECOND)),
 )
+_holds = st.sampled_from(["", f"{ON_HOLD}1", f"{ON_HOLD}2"])
+_hold = st.tuples(
+    *(st.just("put_on_hold"), st.just(KEY), _holds, _holds, st.sampled_from(["ann", "bob"])),
+    *(st.just("why"), st.sampled_from([0, 2 * SECOND, 6 * SECOND])),
+).filter(lambda op: bool(op[3]) is bool(op[6]))
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
@@ -82,11 +88,12 @@ _pass = st.tuples(
 
 #: Operations of one commit, which is there even when nothing changes. A replay is left out: that a
 #: task is forgotten to be done moves nothing else, so who overlaps with it may have come before it.
-single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter, _postpone)
+single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter, _postpone, _hold)
 
 operations = st.one_of(
     *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _dead_letter),
     _postpone,
+    _hold,
 )
 
 

@@ -106,9 +106,10 @@ def check_state(state: KeyState) -> Facts:
 
 
 def _check_reserved(state: KeyState, live: list[Holder]) -> None:
-    """Check that no more are called to have the key, or have it, than may."""
+    """Check that no more are called to have the key, or have it, than may, beside a hold."""
     taken: list[Holder | Grant] = [*live]
-    taken += [g for g in state.grants if reserved(g) and (g.parked or g.due > 0)]
+    turns = [g for g in state.grants if reserved(g) and not g.hold]
+    taken += [g for g in turns if g.parked or g.due > 0]
     if all(t.mode is Mode.EXCLUSIVE for t in taken):
         most = max((t.limit for t in taken), default=0)
         require(len(taken) <= most, "Q no more are called than may", state)
@@ -169,9 +170,22 @@ def check_cooling(before: KeyState, after: KeyState) -> None:
     """Check that who is gone leaves its slot closed that has not cooled down."""
     stay = {(h.task, h.token) for h in after.holders}
     gone = [h for h in before.holders if h.cools > 0 and (h.task, h.token) not in stay]
-    cooled = [g for g in before.grants if g.cools and g.due > 0]
-    cools = [g for g in after.grants if g.cools and g.due > 0]
+    cooled = [g for g in before.grants if g.cools and not g.hold and g.due > 0]
+    cools = [g for g in after.grants if g.cools and not g.hold and g.due > 0]
     require(len(cools) == len(gone) + len(cooled), "S9 a slot cools down", (before, after))
+
+
+def check_hold(before: KeyState, after: KeyState) -> None:
+    """Check that nobody is let in, or called to be, while a person keeps the key closed."""
+    if not any(g.hold and g.due > 0 for g in before.grants):
+        return
+    require(any(g.hold for g in after.grants), "S11 a hold lasts", (before, after))
+    had = {(h.task, h.token) for h in before.holders}
+    came = [h for h in after.holders if (h.task, h.token) not in had]
+    require(not came, "S11 nobody is let in on hold", (before, after))
+    turns = {g.task for g in before.grants}
+    called = [g for g in after.grants if g.task not in turns and g.waits and g.ending is None]
+    require(not called, "S11 nobody is called on hold", (before, after))
 
 
 def check_newest(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_dlock.core import machine, upkeep
-from celery_dlock.core.operations import Cancel, DeadLetter, HandBack, Operation
+from celery_dlock.core.operations import Cancel, DeadLetter, HandBack, Operation, PutOnHold
 from celery_dlock.core.state import (
     Claim,
     Drop,
@@ -93,6 +93,9 @@ def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool])
             else:
                 again = after.woken < max(1, turn.woken)
                 require(again, "B what is handed back was not called", step)
+        case PutOnHold():
+            stands = any(g.hold for g in step.state.grants)
+            require(step.verdict == stands, "S11 the key is on hold if that is said", step)
         case _:
             known = dict(step.state.lost).get(task, 0) or task in step.state.done
             require(not known, "B of what is replayed nothing is remembered", step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core.state import Mode, WaitMode
 from tests.model import configs_of_keeping as keeping
-from tests.model.config import Config, Task
+from tests.model.config import FAULTS, HOLD, Config, Task
 
 QUEUE, PLACE, NOT = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
 READ, READ_PLACE = Task(mode=Mode.SHARED), Task(WaitMode.PLACE, Mode.SHARED)
@@ -75,6 +75,14 @@ SHRINKS = {
     "a limit that shrinks, rescheduled": (SHRINK_PLACE, SHRINK_PLACE, SHRINK_PLACE),
 }
 
+
+def _is_too_much_on_hold(task: Task) -> bool:
+    """Whether it asks what the model does not: how long a hold is, what else keeps it waiting, and
+    whose turn had come before.
+    """
+    return task.gives_up or task.newest or task.max_waiting > 0
+
+
 #: With a fault, each of them takes as long as ten others.
 LARGE = ("two give up", "the newest replaces")
 
@@ -85,6 +93,11 @@ QUICK = (
     *(
         Config(f"{name}; a cooldown, 2 tasks, 1 fault", PAIRS[name], faults=1, cooldown=True)
         for name in ("queue", "queue and reschedule", "two slots")
+    ),
+    *(
+        Config(f"{name}; on hold once, 3 tasks", tasks, faults=1, kinds=frozenset({HOLD}))
+        for name, tasks in (TRIPLES | SLOTS).items()
+        if name not in LARGE and not any(map(_is_too_much_on_hold, tasks))
     ),
     *keeping.QUICK,
 )
@@ -109,6 +122,10 @@ SLOW = (
     Config("a lock delay; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, lock_delay=True),
     Config("a cooldown; 3 tasks, 1 fault", (QUEUE, PLACE, NOT), faults=1, cooldown=True),
     Config("a cooldown; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, cooldown=True),
+    *(
+        Config(f"{name}; on hold, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {HOLD})
+        for name in ("queue", "queue and reschedule", "reader and writer")
+    ),
     *keeping.SLOW,
 )
 FULL = (

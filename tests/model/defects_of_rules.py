@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core import edits, turns
 from celery_dlock.core.state import Mode, WaitMode
-from tests.model.config import CRASH, LEASE, REDELIVER, Config, Task
+from tests.model.config import CRASH, HOLD, LEASE, REDELIVER, Config, Task
 from tests.model.defects import Defect
 
 Q, P, N = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
@@ -17,6 +17,7 @@ PLACES = Config("two places, 1 fault", (P, P), faults=1)
 SKIP = Config("two that skip, 1 fault", (N, N), faults=1)
 CRASHES, COPIES = frozenset({CRASH}), frozenset({LEASE, REDELIVER})
 COOLS = Config("a cooldown, 1 fault", (Q, Q), faults=1, cooldown=True)
+ON_HOLD = Config("on hold once", (Q2, Q2), faults=1, kinds=frozenset({HOLD}))
 NEW = Task(max_waiting=1, replaces=True, newest=True)
 NEWEST = Config("two of which the newest wins, 1 fault", (NEW, NEW), faults=1)
 DEPLOY = Config("a limit that shrinks", (SHRINKING, SHRINKING, SHRINKING), workers=3)
@@ -68,6 +69,32 @@ RULES = (
         "pass",
         "S9",
         COOLS,
+    ),
+    Defect(
+        "a hold closes one of several slots",
+        "put_on_hold",
+        "Mode.EXCLUSIVE, 1, False",
+        "Mode.EXCLUSIVE, 9, False",
+        "S11",
+        ON_HOLD,
+        edits,
+    ),
+    Defect(
+        "a hold ends with who has the key",
+        "leave",
+        "state = give_way(state, mine, now) if mine.replaced_by else state",
+        "state = drop_grant(state, 'cooling|hold|')",
+        "S11",
+        ON_HOLD,
+    ),
+    Defect(
+        "a hold takes the turn of who was called",
+        "put_on_hold",
+        "others = tuple(g for g in state.grants if g.hold is None)",
+        "others = ()",
+        "S8",
+        Config("on hold, 2 faults", (Q, Q), faults=2, kinds=frozenset({HOLD, CRASH})),
+        edits,
     ),
     Defect(
         "who gave way and leaves its message runs again",
@@ -163,7 +190,7 @@ RULES = (
     Defect(
         "the copy of a running task is dropped",
         "_answer",
-        "return insert(state, claim, now, state.first - 1, None), Park(running)",
+        "return insert(state, claim, now, state.first - 1, None), _park(state, running)",
         "return state, Drop(Reason.WAITING)",
         "S8",
         Config("two that queue, 2 faults", (Q, Q), faults=2),

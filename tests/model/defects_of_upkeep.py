@@ -226,8 +226,8 @@ UNANSWERED = (
     Defect(
         "who comes too late to its turn is patient anew",
         "_take_turn",
-        "return to_head(state, claim, grant, now), Park()",
-        "return insert(state, claim, now, state.first - 1, None), Park()",
+        "return to_head(state, claim, grant, now), _park(state)",
+        "return insert(state, claim, now, state.first - 1, None), _park(state)",
         "P who waits on is as patient",
         IN_VAIN_LATE,
     ),

@@ -15,9 +15,18 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from celery_dlock.core import machine
-from celery_dlock.core.operations import Cancel, DeadLetter, HandBack, Operation, Reap, Replay
+from celery_dlock.core.operations import (
+    Cancel,
+    DeadLetter,
+    HandBack,
+    Operation,
+    PutOnHold,
+    Reap,
+    Replay,
+)
 from celery_dlock.core.state import (
     COOLING,
+    ON_HOLD,
     STRANGER_RESERVED,
     WAKES_RESERVED,
     Cause,
@@ -71,7 +80,7 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
     cooling = count()
     waiting = tuple(_waiting(w, n) for n, w in enumerate(state.waiting, 1))
     grants = (
-        replace(g, task=f"{COOLING}{next(cooling)}", due=when(g.due))
+        replace(g, task=g.task if g.hold else f"{COOLING}{next(cooling)}", due=when(g.due))
         if g.cools
         else _grant(g, most_calls)
         for g in sorted(state.grants, key=lambda g: g.due)
@@ -85,6 +94,7 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
         last=len(waiting),
         lost=tuple(sorted((task, min(count, most_lost)) for task, count in state.lost)),
         dead=(),
+        paused=0,
     )
 
 
@@ -200,6 +210,9 @@ class Keys:
     def dead_letter(self, key: int, task: str) -> Op:
         return self._upkeep(key, DeadLetter("key", task, Cause.UNKNOWN_TASK))
 
+    def put_on_hold(self, key: int) -> Op:
+        return self._upkeep(key, PutOnHold("key", "", ON_HOLD, "ann", "why", AHEAD))
+
     def hand_back(self, key: int, task: str) -> Op:
         return self._upkeep(key, HandBack("key", task))
 
@@ -245,6 +258,7 @@ class Keys:
             checks.check_after(after)
             checks.check_patience(before, after)
             checks.check_cooling(before, after)
+            checks.check_hold(before, after)
             checks.check_gave_way(before, after)
         wakes = tuple(turn.task for turn in step.wakes)
         turns, ended = _turns(before, step.state)

@@ -1,4 +1,4 @@
-"""What people do to a key: publish to it in order, revoke what waits, replay what is dead.
+"""What people do to a key: publish to it in order, revoke what waits, replay what is dead, hold.
 
 They are as many as it takes: the wakes that the store leaves to one of them to publish are not in
 the way of another, and each of them can be lost with whoever was to publish it.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from celery_dlock.core.state import Drop, Park, Reason, WaitMode
 from tests.model.checks import require
-from tests.model.config import PUBLISHER, REPLY
+from tests.model.config import HOLD, PUBLISHER, REPLY
 from tests.model.key import Op
 from tests.model.moves import Next, published, spent
 from tests.model.order import arrived, called
@@ -31,6 +31,9 @@ def people_steps(model: Model, world: World) -> Iterator[Next]:
     for task, spec in enumerate(model.config.tasks):
         if spec.revocable and task not in world.revoked:
             yield from _revoke(model, world, task)
+    if model.can(world, HOLD):
+        op = model.keys.put_on_hold(world.key)
+        yield "the key is put on hold", 1, spent(_waking(model, called(model, world, op), op))
     for task in sorted(world.dead - {worker.task for worker in world.workers}):
         yield from _replay(model, world, task)
 

@@ -25,13 +25,23 @@ pytestmark = pytest.mark.once
 
 PATHS = [
     *("/", "/unique", "/key", "/task", "/contention", "/dead", "/sign-in"),
-    *("/release", "/cancel", "/replay", "/static/dlock.css", "/static/../site.py", "//x", "*"),
+    *(
+        "/release",
+        "/hold",
+        "/end_hold",
+        "/cancel",
+        "/replay",
+        "/static/dlock.css",
+        "/static/../site.py",
+        "//x",
+        "*",
+    ),
 ]
 ODD = [
     *("http://[", "http://[::1", "http://a:99999", "http://a:b", "null", "[", "a:99999", "a:b"),
     *("http://127.0.0.1:8460", "127.0.0.1:8460", "\x00", "\xff", "https://\u2100", "", "a b", "@"),
 ]
-NAMES = ["key", "task", "id", "owner", "cursor", "text", "before", "done", "token", "secret"]
+NAMES = ["key", "task", "id", "owner", "was", "cursor", "text", "before", "done", "token", "secret"]
 
 BYTES = st.one_of(st.sampled_from([odd.encode() for odd in ODD]), st.binary(max_size=40))
 QUERIES = st.one_of(  # a server lets nothing else through than what is quoted

@@ -17,6 +17,8 @@ from tests.web.page import Page, page_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.server("chromium")]
 
+WHY = "the ledger is migrated, INC-204: ask in #payments"
+
 #: In a script: the texts in tables for which one would have to scroll to the right.
 OUT_OF_SIGHT = """return [...document.querySelectorAll('td, tbody th')]
     .filter(cell => Math.max(cell.getBoundingClientRect().right, cell.scrollWidth) > innerWidth)
@@ -57,11 +59,36 @@ def test_it_is_to_be_read_by_day_by_night_and_on_a_telephone(
     visitor.width(400)
     for name, path in SCREENS.items():
         visitor.open(page.at + path)
-        visitor.driver.save_screenshot(str(tmp_path / f"page-{name}-narrow.png"))
-        wide = visitor.run("return document.documentElement.scrollWidth")
-        assert wide <= 400, f"{name} is {wide} wide"
-        out_of_sight = visitor.run(OUT_OF_SIGHT)
-        assert out_of_sight == [], f"{name}: nobody would look for {out_of_sight}"
+        fits(visitor, name, tmp_path)
+
+
+def test_by_hand_and_on_a_telephone_a_key_is_put_on_hold(
+    visitor: Browser, page: Page, tmp_path: Path
+) -> None:
+    visitor.width(400)
+    visitor.open(f"{page.at}/key?key=account%3A17")
+    visitor.all("#hold")[0].click()
+    fits(visitor, "hold", tmp_path)
+    visitor.all("#because")[0].send_keys(WHY)
+    visitor.all("button")[0].click()
+    visitor.shows(WHY, ".banner")
+    fits(visitor, "key-on-hold", tmp_path)
+    visitor.open(page.at)
+    visitor.shows(WHY)
+    fits(visitor, "locks-on-hold", tmp_path)
+    visitor.open(f"{page.at}/key?key=account%3A17")
+    visitor.all("#end-hold")[0].click()
+    visitor.all("button")[0].click()
+    visitor.shows("The key is on hold no more.")
+
+
+def fits(visitor: Browser, name: str, tmp_path: Path) -> None:
+    """The page called *name* is no wider than a telephone."""
+    visitor.driver.save_screenshot(str(tmp_path / f"page-{name}-narrow.png"))
+    wide = visitor.run("return document.documentElement.scrollWidth")
+    assert wide <= 400, f"{name} is {wide} wide"
+    out_of_sight = visitor.run(OUT_OF_SIGHT)
+    assert out_of_sight == [], f"{name}: nobody would look for {out_of_sight}"
 
 
 def brightness(visitor: Browser) -> float:

@@ -87,15 +87,16 @@ def test_a_form_without_the_secret_of_its_session_does_nothing(
     assert holders(app, "order:42") == ["ship:0:0"]
 
 
-@pytest.mark.parametrize("act", ["release", "cancel", "replay"])
+@pytest.mark.parametrize("act", ["release", "hold", "end_hold", "cancel", "replay"])
 def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, act: str) -> None:
     client = open_site(token=TOKEN)
     client.get("/sign-in", params={"token": TOKEN})
-    address = f"/{act}?key=order:42&owner=ship:0:0|nonce-ship&task=ship:0:0"
+    address = f"/{act}?key=order:42&owner=ship:0:0|nonce-ship&task=ship:0:0&was=x"
 
     assert client.get(address).status_code == 403
     assert client.post(address, data={"secret": "x"}, headers=OWN).status_code == 403
     assert "Release" not in client.get("/key?key=order:42").text
+    assert "hold…" not in client.get("/key?key=order:42").text
     assert holders(app, "order:42") == ["ship:0:0"]
 
 
@@ -269,7 +270,7 @@ def test_under_a_prefix_every_link_and_cookie_stays_below_it(app: Celery) -> Non
         assert all(link.startswith("/shop/locks/") for link in links), address
         todo += [link for link in dict.fromkeys(links) if link not in {*seen, *todo}]
     assert {address.rpartition("/")[2].partition("?")[0] for address in seen} >= {
-        *("", "key", "task", "dead", "contention", "release", "cancel"),
+        *("", "key", "task", "dead", "contention", "release", "hold", "cancel"),
         *("dlock.css", "live.js", "htmx-2.0.11.min.js"),
     }
     said = client.post(

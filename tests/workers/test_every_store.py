@@ -6,6 +6,8 @@ Leases are those of the whole process, as not every store has one for each task.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +18,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_dlock.core.state import KeyState
 from celery_dlock.runtime import runtime
+from tests.cli.terminal import dlock
 from tests.services import faults
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.lab import Lab
@@ -190,6 +193,37 @@ def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
         (turn,) = _state(lab, "42").grants
         assert turn.cools
         assert len(lab.journal.read("start")) == 1
+
+
+def test_what_a_command_has_put_on_hold_stays_closed_after_it_until_another_one_ends_it(
+    make: Make,
+) -> None:
+    lab = make("queue")
+    (lab.folder / "lab.json").write_text(json.dumps(lab.config))
+
+    def run(*arguments: str) -> str:
+        config = {"LAB_CONFIG": str(lab.folder / "lab.json")}
+        said = dlock(lab.folder, *arguments, app="tests.services.lab:app", env=config)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    with lab.worker("threads", concurrency=2):
+        runs = lab.app.tasks["apply"].delay("42", 0, hold="first")
+        lab.journal.wait_for("start", number=0)
+        run("hold", "order:42", "--for", "1h", "--because", "it pays twice", "--by", "ann", "--yes")
+        gone = time.monotonic()
+        waits = lab.app.tasks["apply"].delay("42", 1)
+        parked(lab, "42", 1)
+        lab.go("first")
+
+        assert done([runs]) == [0]
+        until("no lease of the command lasts", lambda: time.monotonic() > gone + 6)
+        assert len(lab.journal.read("start")) == 1
+        assert "by ann: it pays twice" in run("show", waits.id)
+        run("release", "order:42", "--yes")
+
+        assert done([waits]) == [1]
+        nothing_is_left(lab, "42")
 
 
 def test_who_runs_is_aborted_for_the_newest(make: Make) -> None:

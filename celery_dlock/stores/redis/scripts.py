@@ -22,6 +22,7 @@ from celery_dlock.core.operations import (
     Leave,
     Operation,
     Postpone,
+    PutOnHold,
     Reap,
     Replay,
 )
@@ -29,6 +30,7 @@ from celery_dlock.core.state import (
     COOLING,
     DEBOUNCING,
     GAVE_WAY,
+    ON_HOLD,
     STRANGER_RESERVED,
     WAKES_RESERVED,
     WINDOW,
@@ -55,7 +57,8 @@ local UNATTENDED = {UNATTENDED}
 local WAKES_RESERVED, STRANGER_RESERVED = {WAKES_RESERVED}, {STRANGER_RESERVED}
 local REMEMBER_LOST = {REMEMBER_LOST}
 local EXCLUSIVE, SHARED = '{MODE_CODES[Mode.EXCLUSIVE]}', '{MODE_CODES[Mode.SHARED]}'
-local COOLING, DEBOUNCING, GAVE_WAY = '{COOLING}', '{DEBOUNCING}', {GAVE_WAY}
+local COOLING, DEBOUNCING, ON_HOLD = '{COOLING}', '{DEBOUNCING}', '{ON_HOLD}'
+local GAVE_WAY = {GAVE_WAY}
 local TIMED_OUT = '{ENDING_CODES[Ending.TIMED_OUT]}'
 local DROPPED = '{ENDING_CODES[Ending.DROPPED]}'
 local REVOKED = '{ENDING_CODES[Ending.REVOKED]}'
@@ -140,6 +143,8 @@ def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
             return UPKEEP, [task, "hand_back", ""]
         case Replay(task=task):
             return UPKEEP, [task, "replay", ""]
+        case PutOnHold(was=was, name=name, by=by, because=because, lasts=lasts):
+            return UPKEEP, ["", "hold", was, name, by, because, lasts]
         case _:
             raise TypeError(f"there is no script for {operation!r}")
 

@@ -26,6 +26,7 @@ from celery_dlock.core.state import (
     Left,
     Mode,
     NotHeld,
+    OperatorHold,
     Outcome,
     Park,
     Reason,
@@ -213,10 +214,11 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
             return Run(slot, token)
         case [b"park"]:
             return Park()
-        case [b"park", row]:
-            return Park(_holder(row))
-        case [b"busy", row, int(left), int(parked), int(full)]:
-            return Busy(None if row is None else _holder(row), left, parked, bool(full))
+        case [b"park", row, *hold]:
+            return Park(None if row is None else _holder(row), _hold(hold))
+        case [b"busy", row, int(left), int(parked), int(full), *hold]:
+            holder = None if row is None else _holder(row)
+            return Busy(holder, left, parked, bool(full), _hold(hold))
         case [b"same", row, int(left)]:
             return Same(_holder(row), left)
         case [b"end", bytes(code), by]:
@@ -360,6 +362,10 @@ def _grant(row: Sequence[Any]) -> Grant:
             since,
         )
     )
+
+
+def _hold(rows: Sequence[Any]) -> OperatorHold | None:
+    return _grant(rows[0]).hold if rows else None
 
 
 def _waiting(row: Sequence[Any]) -> Waiting:

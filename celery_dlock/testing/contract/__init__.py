@@ -15,6 +15,7 @@ from celery_dlock.testing.contract.keeping import KeepingTests, Reserving
 from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking
 from celery_dlock.testing.contract.newest import Postponing, Rewriting
 from celery_dlock.testing.contract.noting import Noting
+from celery_dlock.testing.contract.on_hold import Holds
 from celery_dlock.testing.contract.outcomes import Outcomes, Repeating
 from celery_dlock.testing.contract.processes import ProcessesTests, Survivors
 from celery_dlock.testing.contract.queueing import Places, Publishing, QueueingTests, Shadows
@@ -31,6 +32,7 @@ class LockBackendContract(
     Renewal,
     Sharing,
     Cooling,
+    Holds,
     Replacing,
     QueueingTests,
     Endings,

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.state import (
+    ON_HOLD,
     Busy,
     Cause,
     Claim,
@@ -37,6 +38,7 @@ from celery_dlock.testing.contract.words import (
     ANY_BYTES,
     ENQUEUE,
     QUEUE,
+    SECOND,
     StoreUnderTest,
     claim,
     park,
@@ -341,6 +343,28 @@ class Survivors(SharedStore):
 
         assert refused.verdict == Busy(None, 0, 0)
         assert isinstance(taken.verdict, Run)
+
+    def test_a_hold_outlives_the_process_that_put_the_key_on_it(
+        self, backend: LockBackend, recipe: Recipe
+    ) -> None:
+        by_the_store = replace(recipe, options=replace(recipe.options, clock=None))
+        orders = ("key", "", f"{ON_HOLD}1", "ann", "why", 3_600 * SECOND)
+        with child(FORKSERVER, obey, by_the_store) as pipe:
+            answer(pipe)
+            pipe.send([("put_on_hold", *orders)])
+            (reply,) = answer(pipe)
+            assert reply.verdict
+
+        other = by_the_store.build()
+
+        refused = other.enter(claim("a")).verdict
+        assert isinstance(refused, Busy)
+        assert refused.hold is not None
+        assert refused.hold.who == "ann: why"
+        assert other.put_on_hold("key", f"{ON_HOLD}1", "", "", "", 0).verdict
+        assert isinstance(other.enter(claim("a")).verdict, Run)
+        other.leave(claim("a"), Outcome.OVER)
+        other.close()
 
     def test_of_two_processes_one_dead_letters_a_message(
         self, backend: LockBackend, recipe: Recipe, clock: ManualClock

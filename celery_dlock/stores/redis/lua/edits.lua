@@ -83,13 +83,22 @@ local function add(state, entry, message)
   return entry
 end
 
+-- The turn that is what a person has put the key on.
+local function on_hold(state)
+  for _, grant in ipairs(state.grants) do
+    if string.sub(grant.task, 1, #ON_HOLD) == ON_HOLD then return grant end
+  end
+end
+
 local function insert(state, claim, now, rank, expires, message, arrived)
   local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
   local impatient = claim.gives_up > 0 and not expires and not had_its_turn
+  local hold = on_hold(state)
+  local begins = hold and hold.due or now
   return add(state, {
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = rank, arrived = arrived or now, expires = expires,
-    gives_up = impatient and now + claim.gives_up - state.paused or nil,
+    gives_up = impatient and begins + claim.gives_up - state.paused or nil,
     ordered = claim.ordered or false,
   }, message)
 end
@@ -186,6 +195,19 @@ local function cool(state, gone, now)
   }
 end
 
+-- Nobody gets a slot before *until*, which is what a person wants; nor loses patience.
+local function put_on_hold(state, name, by, because, till, now)
+  local before = on_hold(state)
+  state.grants = keep_if(state.grants, function(grant) return grant ~= before end)
+  state.paused = state.paused + till - (before and before.due or now)
+  if till <= now then return end
+  state.grants[#state.grants + 1] = {
+    task = name, mode = EXCLUSIVE, limit = 1, parked = false, woken = 0, due = till,
+    ending = false, taker = '', by = by, by_name = because,
+    arrived = before and before.arrived or now,
+  }
+end
+
 -- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
 -- than this claim and left its message with the store.
 local function reserve(state, claim, now)
@@ -262,14 +284,18 @@ local function first_to_end(state)
   return holder
 end
 
-local function parked(holder)
-  return {'park', holder and to_row(holder, HOLDER)}
+local function parked(state, holder)
+  local hold = on_hold(state)
+  return {'park', holder and to_row(holder, HOLDER) or false, hold and to_row(hold, GRANT)}
 end
 
 local function busy(state, now, full)
-  local holder = first_to_end(state)
-  local left = math.max(0, (holder and holder.expires or opens(state) or now) - now)
-  return {'busy', holder and to_row(holder, HOLDER) or false, left, backlog(state), full and 1 or 0}
+  local holder, hold = first_to_end(state), on_hold(state)
+  local ends = hold and hold.due or holder and holder.expires or opens(state) or now
+  return {
+    'busy', holder and to_row(holder, HOLDER) or false, math.max(0, ends - now), backlog(state),
+    full and 1 or 0, hold and to_row(hold, GRANT),
+  }
 end
 
 local function free_slot(state)

@@ -53,7 +53,7 @@ local function start_or_wait(state, claim, entry, now)
   if not before and not make_room(state, claim, now) then return busy(state, now, true) end
   if claim.supersedes and not before and not entry then state.newest = claim end
   insert(state, claim, now, rank, nil, claim.message, arrived)
-  return parked(first_to_end(state))
+  return parked(state, first_to_end(state))
 end
 
 local function take_turn(state, claim, grant, now)
@@ -75,11 +75,11 @@ local function take_turn(state, claim, grant, now)
   -- to the head.
   if grant.parked then
     to_head(state, claim, grant, now, message)
-    return {'park'}
+    return parked(state)
   end
   if claim.enqueues then  -- the slot is reserved for it, and it is to be woken
     insert(state, claim, now, before_all(state), nil, claim.message, grant.arrived)
-    return {'park'}
+    return parked(state)
   end
   look(state)
   local entry = insert(state, claim, now, before_all(state), grant.due, '', grant.arrived)
@@ -121,7 +121,7 @@ local function answer(state, claim, now)
   -- A shadow: this delivery may be the only one that survives the first one's death.
   drop_entry(state, claim.task)
   insert(state, claim, now, before_all(state), nil, claim.message)
-  return parked(running)
+  return parked(state, running)
 end
 
 local function conclude(state, claim, outcome, held, now)

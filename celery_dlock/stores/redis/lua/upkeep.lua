@@ -1,5 +1,5 @@
 -- What people do to a queue: celery_dlock/core/upkeep.py, under the same names.
--- ARGV: now, the task, what to do, and why.
+-- ARGV: now, the task, what to do, and why; of a hold which one was, its name, who, why, how long.
 
 local now, task = clock(), ARGV[2]
 local state = load(task, now)
@@ -49,6 +49,17 @@ local function replay()
   return dead
 end
 
-local does = {cancel = cancel, dead_letter = dead_letter, hand_back = hand_back, replay = replay}
+local function hold()
+  local stands, was, name = on_hold(state), ARGV[4], ARGV[5]
+  stands = stands and stands.task or ''
+  if stands == was then
+    put_on_hold(state, name, ARGV[6], ARGV[7], now + tonumber(ARGV[8]), now)
+  end
+  return stands == was or stands == name
+end
+
+local does = {
+  cancel = cancel, dead_letter = dead_letter, hand_back = hand_back, replay = replay, hold = hold,
+}
 local verdict = does[ARGV[3]]() and 1 or 0
 return {verdict, commit(state, now)}

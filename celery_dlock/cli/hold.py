@@ -1,0 +1,84 @@
+"""``dlock hold``: a person keeps a key closed for a while, and says why."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from celery_dlock.cli.actions import agreed, yes_option
+from celery_dlock.cli.command import Command, app_of, for_programs, keys, readable
+from celery_dlock.cli.output import as_json, one_line, plain_hold, shown
+from celery_dlock.ops import holds
+from celery_dlock.ops.event_text import count, lasting
+from celery_dlock.ops.overview import KeyDetails, OnHold, as_stored
+
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_TIME = re.compile("".join(rf"(?:(\d{{1,6}}){unit})?" for unit in _UNITS))
+
+
+def _seconds(_: click.Context, __: click.Parameter, value: str) -> float:
+    """A time as people write it: ``90s``, ``30m``, ``1h30m``, ``2d``."""
+    found = _TIME.fullmatch(value)
+    parts = zip(found.groups(default="0"), _UNITS.values(), strict=True) if found else ()
+    seconds = float(sum(int(number) * unit for number, unit in parts))
+    if not 0 < seconds <= holds.LONGEST_HOLD:
+        raise click.BadParameter("a time is such as 90s, 30m, 1h30m or 2d, and 7d at most")
+    return seconds
+
+
+@click.command(cls=Command)
+@click.argument("key", shell_complete=keys)
+@click.option(
+    "--for", "lasts", required=True, callback=_seconds, metavar="TIME", help="Such as 30m or 1h30m."
+)
+@click.option("--because", required=True, help="Why: a line for all who ask.")
+@click.option("--by", default=holds.this_person, show_default="user@host", help="Who wants it.")
+@yes_option
+@for_programs
+@click.pass_context
+def hold(
+    ctx: click.Context,
+    *,
+    key: str,
+    lasts: float,
+    because: str,
+    by: str,
+    yes: bool,
+    for_programs: bool,
+) -> None:
+    """Keep KEY closed for a while: nobody new gets it, and who has it goes on.
+
+    Who waits is told why, and this time does not count for its max_wait. It ends by itself, or with
+    `dlock release KEY`. A hold that is there already is shown, and replaced. Exits with 1 when
+    nothing was done, also because another person was faster.
+    """
+    app = app_of(ctx)
+    found = KeyDetails.of(app, as_stored(app, key))
+    before, key = readable(found.line).on_hold(found.now), found.line.key
+    agreed(_question(found, before, lasts), yes=yes, for_programs=for_programs)
+    done = holds.put_on_hold(app, key, lasts, because, by, before.name if before else "")
+    after = KeyDetails.of(app, key)
+    stands = after.line.on_hold(after.now)
+    if for_programs:
+        click.echo(as_json({"key": key, "on_hold": done, "hold": plain_hold(stands)}))
+    elif done:
+        click.echo(
+            f"{shown(key)} is on hold for {lasting(lasts)}, by {one_line(f'{by}: {because}')}"
+        )
+    if not done:
+        who = f"on hold by {one_line(stands.who)}" if stands else "on hold no more"
+        click.echo(f"Nothing was done: {shown(key)} is {who} by now", err=True)
+    ctx.exit(0 if done else 1)
+
+
+def _question(found: KeyDetails, before: OnHold | None, lasts: float) -> str:
+    key, line = shown(found.line.key), found.line
+    if before is not None:
+        left = lasting((before.until - found.now).total_seconds())
+        stands = f"{key} is on hold for {left} more, by {one_line(before.who)}."
+        return f"{stands} Keep it closed for {lasting(lasts)} from now on instead?"
+    goes_on = f"{count(len(line.holders), 'holder goes', 'holders go')} on" if line.holders else ""
+    waits = f"{count(line.waiting, 'task waits', 'tasks wait')}" if line.waiting else ""
+    so_far = "; ".join(filter(None, (goes_on, waits)))
+    return f"Keep {key} closed for {lasting(lasts)}{f' ({so_far})' if so_far else ''}?"
