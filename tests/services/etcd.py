@@ -26,6 +26,8 @@ from tests.services.server_process import ServerProcess
 
 _HANDLED = re.compile(r'grpc_server_handled_total\{.*grpc_method="(\w+)".*\} ([0-9.e+]+)')
 
+_SYNCS = re.compile(r"^etcd_disk_wal_fsync_duration_seconds_count ([0-9.e+]+)$", re.MULTILINE)
+
 
 class EtcdServer(ServerProcess):
     """One member, alone or of a cluster. *options* are those of its command line.
@@ -102,6 +104,11 @@ class EtcdServer(ServerProcess):
         for method, count in _HANDLED.findall(self._watched("metrics").decode()):
             counts[method] += int(float(count))
         return +counts
+
+    def syncs(self) -> int:
+        """How often it has waited for the disk of its log."""
+        (count,) = _SYNCS.findall(self._watched("metrics").decode())
+        return int(float(count))
 
     def ask(self, path: str, **fields: Any) -> dict[str, Any]:
         """Its JSON gateway, as in ``ask("maintenance/status")``."""

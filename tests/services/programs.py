@@ -1,4 +1,4 @@
-"""The servers that the tests start: where their programs lie, and which Debian package has them.
+"""The programs that the tests start: where they lie, and which Debian package has them.
 
 ``python tests/services/programs.py`` prints the packages that are missing here, one a line.
 """
@@ -45,6 +45,8 @@ PROGRAMS: dict[str, Program] = {
     "chromedriver": Program("chromedriver", "chromium-driver"),
     # No server: pip builds mysqlclient with it.
     "mysqlclient": Program("mariadb_config", "libmariadb-dev"),
+    "gcc": Program("gcc", "gcc"),
+    "libc": Program("/usr/include/stdio.h", "libc6-dev"),
 }
 
 if __name__ == "__main__":
