@@ -45,12 +45,15 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate(self._name, self._key.public_key()))
 
-    def signs(self, name: str, host: str = HERE) -> Signed:
-        """A certificate for *host*, an address or a name, in files that begin with *name*."""
+    def signs(self, name: str, host: str = HERE, days: float = 1) -> Signed:
+        """A certificate for *host*, an address or a name, in files that begin with *name*.
+
+        It is good for so many *days* more, and has been for one.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         files = Signed(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        files.certificate.write_bytes(self._certificate(who, key.public_key(), host))
+        files.certificate.write_bytes(self._certificate(who, key.public_key(), host, days))
         private = serialization.PrivateFormat.PKCS8
         files.key.write_bytes(
             key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
@@ -58,7 +61,11 @@ class Authority:
         return files
 
     def _certificate(
-        self, who: x509.Name, key: ec.EllipticCurvePublicKey, host: str | None = None
+        self,
+        who: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        host: str | None = None,
+        days: float = 1,
     ) -> bytes:
         now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
         builder = (
@@ -68,7 +75,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - day)
-            .not_valid_after(now + day)
+            .not_valid_after(now + days * day)
             .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             # Without the rest Python takes no certificate, from 3.13 on.

@@ -1,13 +1,15 @@
 """A TCP proxy between a client and a server that loses replies when the test says so.
 
 The request has then reached the server, which has done what it was asked; the client sees its
-connection end. ``nonsense`` answers in the server's place.
+connection end. ``nonsense`` answers in the server's place; of one that ``is_mute`` no answer comes
+back, and connections stay; ``delay`` is how many seconds an answer takes.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -19,6 +21,8 @@ class Proxy:
 
     def __init__(self, port: int, at: int = 0) -> None:
         self.nonsense: bytes | None = None
+        self.is_mute = False
+        self.delay = 0.0
         self.lost: list[bytes] = []
         self.target = port
         self._mutex = threading.Lock()
@@ -84,7 +88,9 @@ class Proxy:
             while reply := server.recv(65536):
                 if reply_is_lost.is_set():
                     break
-                client.sendall(reply)
+                time.sleep(self.delay)
+                if not self.is_mute:
+                    client.sendall(reply)
         for each in (client, server):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,118 @@
+"""The clock of a Redis steps by an hour, forward or back, while locks are held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from celery_dlock import Lease, StaleFencingToken
+from celery_dlock.core.state import Busy, Outcome
+from celery_dlock.locks.several import Refused
+from celery_dlock.registry import open_backend
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.testing.contract.words import SECOND, claim, park, running, woken
+from tests.services.effects import Effects
+from tests.services.machine import RedisOnMachine
+from tests.services.process import Process
+from tests.services.require import require
+from tests.services.until import until
+
+pytestmark = [pytest.mark.server("redis"), pytest.mark.slow, pytest.mark.once]
+
+HOUR = 3600
+
+#: Seconds.
+TTL = 1.5
+
+MakeProcess = Callable[[], Process]
+
+
+@pytest.fixture
+def server() -> Iterator[RedisOnMachine]:
+    require("redis")
+    with RedisOnMachine() as server:
+        yield server
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Effects:
+    resource = Effects(tmp_path)
+    resource.create()
+    return resource
+
+
+@pytest.fixture
+def process(server: RedisOnMachine) -> Iterator[Process]:
+    with closing(Process(open_backend(server.url, BackendOptions("clocks")))) as process:
+        yield process
+
+
+def test_a_step_forward_ends_leases_whose_holders_are_told_and_the_fence_holds(
+    server: RedisOnMachine, process: Process, effects: Effects
+) -> None:
+    # Given one that holds a key and one that waits for it
+    late = process.take("late", "key", TTL)
+    park(process.store, "next")
+
+    server.machine.clock_is_ahead(HOUR)
+
+    # Then the next one is woken and gets it, though the first may still trust its lease
+    assert woken(process.store.sweep()) == ["next"]
+    following = process.take("next", "key", TTL)
+    assert not late.lost
+    # And its holder is told at its next renewal
+    until("it is told", lambda: late.lost, timeout=TTL)
+    # And the fence holds, now and when the clock has been set right
+    assert effects.pay(following, "the payment")
+    with pytest.raises(StaleFencingToken):
+        effects.pay(late, "the payment")
+    server.machine.clock_is_ahead(0)
+    process.manager.release(following, Outcome.DONE)
+    assert process.take("third", "key", TTL).fencing_token > following.fencing_token
+
+
+def test_a_step_back_takes_no_lease_and_keeps_the_keys_of_the_dead(
+    server: RedisOnMachine, process: Process
+) -> None:
+    held = process.take("held", "key", TTL)
+    dead = claim("dead", key="of the dead", ttl=TTL)
+    running(process.store.enter(dead))  # and nobody renews it
+    park(process.store, "next")
+
+    server.machine.clock_is_ahead(-HOUR)
+
+    # Then who holds a key goes on, and it is renewed
+    (term,) = held.terms
+    trusted = term.trusted_until
+    until("it is renewed", lambda: term.trusted_until > trusted)
+    assert not held.lost
+    # And gives it to the next one, with a larger token
+    process.manager.release(held, Outcome.DONE)
+    assert process.take("next", "key", TTL).fencing_token > held.fencing_token
+    # And what nobody gives back stays taken for the hour, unless an operator releases it
+    refused = process.ask("other", "of the dead", TTL)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.verdict, Busy)
+    assert refused.verdict.left > HOUR * SECOND
+    process.store.leave(dead, Outcome.ABANDONED)
+    assert isinstance(process.ask("other", "of the dead", TTL), Lease)
+
+
+def test_data_that_is_lost_as_the_clock_steps_back_takes_tokens_along_and_the_fence_refuses(
+    server: RedisOnMachine, process: Process, effects: Effects
+) -> None:
+    before = process.take("before", "key", TTL)
+    assert effects.pay(before, "a payment")
+
+    server.kill()
+    server.machine.clock_is_ahead(-HOUR)
+    server.start()
+
+    after = until("it is back", lambda: process.answers("after", "key", TTL))
+    assert isinstance(after, Lease)
+    assert after.fencing_token < before.fencing_token
+    with pytest.raises(StaleFencingToken):
+        effects.pay(after, "another payment")

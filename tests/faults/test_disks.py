@@ -1,0 +1,113 @@
+"""The disk below a server is full, or takes its time.
+
+A full one below SQLite is in ``tests/contract/test_sqlite_company.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from celery_dlock import BackendUnavailable, Lease
+from celery_dlock.core.state import Outcome
+from celery_dlock.registry import open_backend
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.testing.contract.words import claim, park, running
+from tests.services.machine import OnMachine, RedisOnMachine, ZooKeeperOnMachine
+from tests.services.process import Process
+from tests.services.require import require
+from tests.services.until import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.once]
+
+DRIVER = {"socket_timeout": 0.3}
+
+#: Seconds.
+TTL = 1.5
+
+
+def process_on(url: str, **options: object) -> Process:
+    return Process(open_backend(url, BackendOptions("disks", **options)))  # type: ignore[arg-type]
+
+
+@pytest.mark.server("redis")
+def test_a_redis_whose_disk_is_full_refuses_what_it_cannot_keep_and_holders_are_told() -> None:
+    log = ("--appendonly", "yes", "--appendfsync", "everysec")
+    with RedisOnMachine(*log) as server, closing(process_on(server.url)) as process:
+        store = process.store
+        held = process.take("held", "key", TTL)
+        park(store, "before")
+
+        server.machine.disk_is_full(True)
+
+        until("it is refused", lambda: process.answers("other", "another", TTL) is None)
+        with pytest.raises(BackendUnavailable, match="MISCONF"):
+            park(store, "refused")
+        until("its holder is told", lambda: "key" in process.told, timeout=TTL + 1)
+        assert held.lost
+        server.machine.disk_is_full(False)
+        until("it is writable", lambda: isinstance(process.answers("other", "another", TTL), Lease))
+        park(store, "after")
+        server.restart()
+        kept = [store.message("key", task) is not None for task in ("before", "refused", "after")]
+        assert kept == [True, False, True]
+
+
+def redis_that_syncs() -> RedisOnMachine:
+    require("redis")
+    return RedisOnMachine("--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.mark.parametrize(
+    "server_of",
+    [
+        pytest.param(redis_that_syncs, marks=pytest.mark.server("redis"), id="redis"),
+        pytest.param(ZooKeeperOnMachine, marks=pytest.mark.server("zookeeper"), id="zookeeper"),
+    ],
+)
+def test_a_server_that_ends_for_its_disk_is_full_has_all_when_there_is_room(
+    server_of: Callable[[], OnMachine],
+) -> None:
+    with server_of() as server, closing(process_on(server.url)) as process:  # type: ignore[attr-defined]
+        running(process.store.enter(claim("holder")))
+        park(process.store, "before")
+
+        server.machine.disk_is_full(True)
+        until("it is refused", lambda: process.answers("other", "another", TTL) is None)
+        until("it has ended", lambda: not server.running)
+        server.machine.disk_is_full(False)
+        server.kill()
+        server.start()
+
+        until("it is back", lambda: isinstance(process.answers("other", "another", TTL), Lease))
+        assert [each.task for each in process.store.peek("key").waiting] == ["before"]
+
+
+@pytest.mark.server("redis")
+def test_a_disk_that_is_slow_makes_no_answer_that_is_not_true() -> None:
+    with redis_that_syncs() as server, closing(process_on(server.url, driver=DRIVER)) as process:
+        store = process.store
+        running(store.enter(claim("holder", ttl=60)))
+
+        # When the disk takes longer than is waited for
+        server.machine.sync_takes(DRIVER["socket_timeout"] * 2)
+        with pytest.raises(BackendUnavailable):
+            park(store, "unknown")
+        with pytest.raises(BackendUnavailable):
+            store.enter(claim("asked", key="another"))
+        server.machine.sync_takes(0)
+        until("it answers", lambda: process.answers("later", "a third", TTL))
+
+        # Then who asks again hears what there is, once
+        park(store, "unknown")
+        token = running(store.enter(claim("asked", key="another"))).token
+        assert [each.task for each in store.peek("key").waiting] == ["unknown"]
+        assert [each.token for each in store.peek("another").holders] == [token]
+        # And what was answered is there after a power cut
+        store.leave(claim("asked", key="another"), Outcome.OVER)
+        server.cut_power()
+        server.start()
+        assert [each.task for each in store.peek("key").waiting] == ["unknown"]
+        assert store.peek("another").holders == ()
