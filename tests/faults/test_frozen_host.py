@@ -35,9 +35,9 @@ def test_a_host_that_stood_still_for_longer_than_a_lease_goes_on_and_pays_once(
         worker.pause()
         own_redis_server.pause()
         time.sleep(TTL * 1.5)  # which is what this is about
-        woken = [worker, own_redis_server]
-        for each in woken if first == "worker" else reversed(woken):
-            each.resume()
+        wakes = [worker.resume, own_redis_server.resume]
+        for wake in wakes if first == "worker" else reversed(wakes):
+            wake()
         lab.go("body")
 
         # Then all is done, and paid once

@@ -90,8 +90,9 @@ def start(
 ) -> Forked | subprocess.Popen[bytes]:
     """Run ``python -m …`` in a session of its own, with the working directory of this process."""
     assert command[:2] == [sys.executable, "-m"], command
-    # What is imported already would be this version, whatever the path says.
-    other_code = env.get("PYTHONPATH") != os.environ.get("PYTHONPATH")
+    # What is imported or loaded already would be this version, whatever is said here.
+    says = ("PYTHONPATH", "LD_PRELOAD")
+    other_code = any(env.get(name) != os.environ.get(name) for name in says)
     forked = {"worker", "beat"} & {*command} and not GREEN & {*command}
     if other_code or not forked:
         return subprocess.Popen(

@@ -162,12 +162,13 @@ local function add_live(waiting, entry, now)
   end
 end
 
+-- Whether the window has all there are.
 local function load_window(state)
   for _ = 1, ROUNDS do
     local before = #state.waiting
     local rows = redis.call('ZRANGE', QUEUE, before, WINDOW - 1, 'WITHSCORES')
     for i = 1, #rows, 2 do add_live(state.waiting, read_member(rows[i], rows[i + 1]), state.now) end
-    if #state.waiting - before == #rows / 2 then return end
+    if #state.waiting - before == #rows / 2 then return #state.waiting < WINDOW end
   end
 end
 
@@ -177,11 +178,11 @@ local function look(state)
   if state.seen then return end
   local known = state.waiting
   state.seen, state.waiting = true, {}
-  load_window(state)
-  if #state.waiting < WINDOW then  -- all there are
-    state.patient = false
+  if load_window(state) then
+    state.patient, state.parked = false, 0  -- which a server that evicts may have forgotten
     for _, entry in ipairs(state.waiting) do
       state.patient = earlier(state.patient, entry.gives_up)
+      if not entry.expires then state.parked = state.parked + 1 end
     end
   end
   for _, entry in ipairs(known) do

@@ -25,7 +25,11 @@ local function next_due(indexes, now)
 end
 
 local function reap_at(now)
-  local state = load(nil, now)
+  local state = load_state(nil, now)
+  if not state.queued and redis.call('EXISTS', QUEUE) == 1 then  -- the state alone was evicted
+    state.queued, state.seen = true, false
+  end
+  look(state)
   state.due = false
   expire(state, now)
   return commit(state, now)
