@@ -13,14 +13,19 @@ import pytest
 from celery_dlock import BackendUnavailable, Lease
 from celery_dlock.core.state import Outcome
 from celery_dlock.registry import open_backend
+from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.testing.contract.words import claim, park, running
+from tests.faults.conftest import MakeLab, all_have_left
+from tests.services.effects import Effects
 from tests.services.machine import OnMachine, RedisOnMachine, ZooKeeperOnMachine
 from tests.services.process import Process
 from tests.services.require import require
 from tests.services.until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
+
+LOG = ("--appendonly", "yes", "--appendfsync", "everysec")
 
 DRIVER = {"socket_timeout": 0.3}
 
@@ -34,8 +39,7 @@ def process_on(url: str, **options: object) -> Process:
 
 @pytest.mark.server("redis")
 def test_a_redis_whose_disk_is_full_refuses_what_it_cannot_keep_and_holders_are_told() -> None:
-    log = ("--appendonly", "yes", "--appendfsync", "everysec")
-    with RedisOnMachine(*log) as server, closing(process_on(server.url)) as process:
+    with RedisOnMachine(*LOG) as server, closing(process_on(server.url)) as process:
         store = process.store
         held = process.take("held", "key", TTL)
         park(store, "before")
@@ -53,6 +57,35 @@ def test_a_redis_whose_disk_is_full_refuses_what_it_cannot_keep_and_holders_are_
         server.restart()
         kept = [store.message("key", task) is not None for task in ("before", "refused", "after")]
         assert kept == [True, False, True]
+
+
+@pytest.mark.server("redis")
+def test_tasks_wait_for_room_on_the_disk_of_the_store_and_each_runs_once(
+    make_lab: MakeLab, effects: Effects
+) -> None:
+    with RedisOnMachine(*LOG) as server:
+        lab = make_lab(celery={"dlock_url": server.url}, lock={"ttl": 10.0, "policy": "queue"})
+        pay, store = lab.app.tasks["pay"], runtime(lab.app).backend
+        with lab.worker(concurrency=2) as worker, closing(process_on(server.url)) as process:
+            # Given a body that runs, and a task that waits behind it
+            first = pay.delay("42", 1, hold="body")
+            lab.journal.wait_for("start")
+            second = pay.delay("42", 2)
+            until("it waits", lambda: store.peek("order:42").parked == 1)
+
+            # When nothing can be written any more, a third one comes, and the first ends
+            server.machine.disk_is_full(True)
+            until("it is refused", lambda: process.answers("other", "another", TTL) is None)
+            third = pay.delay("42", 3)
+            until("it goes back", lambda: f"[{third.id}] rescheduled" in worker.log)
+            lab.go("body")
+            assert first.get(timeout=30) == 1
+
+            # Then all run when there is room, and none twice
+            server.machine.disk_is_full(False)
+            assert [second.get(timeout=60), third.get(timeout=60)] == [2, 3]
+            all_have_left(lab, "42")
+    assert len(lab.journal.read("end")) == len(effects.payments()) == 3
 
 
 def redis_that_syncs() -> RedisOnMachine:
