@@ -13,6 +13,7 @@ from celery_dlock import BackendUnavailable, StaleFencingToken
 from celery_dlock.core.state import Busy, Outcome
 from celery_dlock.locks.several import Refused
 from celery_dlock.stores.base import Copies
+from celery_dlock.testing.contract.words import park
 from tests.services.effects import Effects
 from tests.services.failovers import DRIVER, Failover, cluster, out_of_touch, sentinel
 from tests.services.process import Process, first_lease
@@ -120,11 +121,12 @@ def test_leases_outlast_a_failover_or_their_holders_are_told_in_time(
 def test_exclusion_breaks_where_a_replica_did_not_know_the_holder_and_the_fence_holds(
     failover: Failover, holder: Process, other: Process, effects: Effects
 ) -> None:
-    # Given a holder of which no replica has heard
+    # Given a holder and a message of which no replica has heard
     holder.store.peek("order")  # it is connected
     master = failover.master("order")
     with out_of_touch(master, failover.followers(master)):
         first = holder.take("first", "order", UNRENEWED)
+        park(holder.store, "lost", key="order")
         # When the master is gone and one of them takes its place
         master.kill()
 
@@ -132,6 +134,8 @@ def test_exclusion_breaks_where_a_replica_did_not_know_the_holder_and_the_fence_
     second = first_lease(other, "second", "order", UNRENEWED)
     assert not first.lost
     assert first.remaining() > 0
+    # And the message is lost
+    assert other.store.message("order", "lost") is None
     # And that is where the fence comes in: tokens have grown, and the late write is refused
     assert second.fencing_token > first.fencing_token
     assert effects.pay(second, "the payment")

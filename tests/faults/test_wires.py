@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions
 from tests.contract.redis_store import let_in
 from tests.services.certificates import Authority, Signed
-from tests.services.process import Process
+from tests.services.process import Process, renewal
 from tests.services.proxy import Proxy, proxy_to
 from tests.services.redis import RedisServer, speaking_tls
 from tests.services.until import until
@@ -80,13 +80,6 @@ def test_a_lease_is_kept_over_a_slow_wire_and_counts_from_the_question(
     for _ in range(2):
         until("it is renewed", renewal(held))
     assert not isinstance(beside.ask("other", "key", TTL), Lease)
-
-
-def renewal(held: Lease) -> Callable[[], bool]:
-    """Whether *held* was renewed since."""
-    (term,) = held.terms
-    trusted = term.trusted_until
-    return lambda: term.trusted_until > trusted
 
 
 def test_a_password_is_changed_while_processes_run(own_redis_server: RedisServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from celery_dlock import BackendUnavailable, Lease
@@ -64,3 +65,10 @@ def first_lease(process: Process, task: str, key: str, ttl: float) -> Lease:
 
     until(f"{task} gets {key}", asks)
     return answers[0]
+
+
+def renewal(held: Lease) -> Callable[[], bool]:
+    """Whether *held* was renewed since."""
+    (term,) = held.terms
+    trusted = term.trusted_until
+    return lambda: term.trusted_until > trusted
