@@ -77,8 +77,11 @@ def log(sync: str) -> tuple[str, ...]:
 
 @pytest.mark.server("redis")
 def test_a_redis_that_always_syncs_has_all_that_it_has_acknowledged() -> None:
-    with redis_with(*log("always")) as (server, backend):
-        tasks, token = parked(backend), next_token(backend)
+    with redis_with(*log("always")) as (server, backend), server.client() as client:
+        tasks = parked(backend)
+        client.bgrewriteaof()
+        tasks += parked(backend, MANY)
+        token = next_token(backend)
 
         server.cut_power()
         server.start()
