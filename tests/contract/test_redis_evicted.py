@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Outcome, Run
+from celery_dlock.core.state import WINDOW, Outcome, Run
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running
@@ -60,15 +60,20 @@ def test_what_is_left_runs_and_so_does_what_is_parked_from_then_on(
         assert (state.waiting, state.parked) == ((), 0)
 
 
-def test_messages_whose_key_was_evicted_are_found_by_the_next_sweep(
-    redis_server: RedisServer,
+@pytest.mark.parametrize("newcomers", [[], ["d"]])
+def test_however_long_a_queue_is_whose_key_was_evicted_all_of_it_runs(
+    redis_server: RedisServer, newcomers: list[str]
 ) -> None:
     clock = ManualClock()
     with store_on(redis_server, clock) as store:
         running(store.backend.enter(claim("a")))
-        park(store.backend, "b", "c")
+        waiting = [f"task {number}" for number in range(3 * WINDOW)]
+        park(store.backend, *waiting)
 
         evict(store, "state")
+        if newcomers:
+            running(store.backend.enter(claim("other")))
+            park(store.backend, *newcomers)
         clock.advance(10)
 
-        assert run_all(store.backend, clock) == ["b", "c"]
+        assert sorted(run_all(store.backend, clock)) == sorted([*waiting, *newcomers])

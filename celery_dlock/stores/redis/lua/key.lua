@@ -178,13 +178,14 @@ local function look(state)
   if state.seen then return end
   local known = state.waiting
   state.seen, state.waiting = true, {}
-  if load_window(state) then
-    state.patient, state.parked = false, 0  -- which a server that evicts may have forgotten
-    for _, entry in ipairs(state.waiting) do
-      state.patient = earlier(state.patient, entry.gives_up)
-      if not entry.expires then state.parked = state.parked + 1 end
-    end
+  local has_all, patient, parked = load_window(state), false, 0
+  for _, entry in ipairs(state.waiting) do
+    patient = earlier(patient, entry.gives_up)
+    if not entry.expires then parked = parked + 1 end
   end
+  if has_all then state.patient = patient end
+  -- A server that evicts may have forgotten how many there are.
+  state.parked = has_all and parked or math.max(state.parked, parked)
   for _, entry in ipairs(known) do
     if not find(state.waiting, entry.task) then state.waiting[#state.waiting + 1] = entry end
   end
