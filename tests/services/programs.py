@@ -45,6 +45,7 @@ PROGRAMS: dict[str, Program] = {
     "chromedriver": Program("chromedriver", "chromium-driver"),
     # No server: pip builds mysqlclient with it.
     "mysqlclient": Program("mariadb_config", "libmariadb-dev"),
+    # They build what machine.py puts below a server.
     "gcc": Program("gcc", "gcc"),
     "libc": Program("/usr/include/stdio.h", "libc6-dev"),
 }
