@@ -7,6 +7,7 @@ is left of what was written since the one before: a disk may keep more, and in a
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
 import shutil
@@ -31,7 +32,9 @@ CLOCK, SYNC_TAKES, FULL, SYNCS = range(4)
 @cache
 def library() -> Path:
     require("libc")
-    built = Path(tempfile.mkdtemp(prefix="dlock-machine-")) / "machine.so"
+    folder = Path(tempfile.mkdtemp(prefix="dlock-machine-"))
+    atexit.register(shutil.rmtree, folder)
+    built = folder / "machine.so"
     options = ("-shared", "-fPIC", "-O1", "-Wall")
     subprocess.run([require("gcc"), *options, "-o", built, SOURCE], check=True)
     return built
