@@ -4,14 +4,14 @@
 
     DLockError
     ├── ConfigurationError      wrong key template, unknown setting, missing extra or trait
-    ├── BackendUnavailable      the store did not answer; whether the call took effect is unknown
-    ├── LockContended           held by another: key, holder's task id, seconds left
-    │   └── LockTimeout         … and max_wait or timeout has passed; also a TimeoutError
-    ├── DuplicateTask           not published: another call of a unique task lives
-    ├── LockLost                the lease has gone or can no longer be trusted
+    ├── BackendUnavailable      the store did not answer: the call may have taken effect or not
+    ├── LockContended           held by another task: key, holder's task id, seconds left
+    │   └── LockTimeout         the same, after max_wait or timeout; also a TimeoutError
+    ├── DuplicateTask           not published: a unique task that does the same lives; its id
+    ├── LockLost                the lease is lost, or can no longer be trusted
     └── StaleFencingToken       the resource has seen a newer token: resource, mine, seen
 
-Every one of them survives pickling and Celery's JSON result format: the arguments of the
+All of them survive pickling and Celery's JSON result format: the arguments of the
 constructor are ``args``, and nothing else is needed to build it again.
 """
 
@@ -23,20 +23,19 @@ class DLockError(Exception):
 
 
 class ConfigurationError(DLockError):
-    """Something is set up wrongly, and no message has been touched yet."""
+    """The configuration is wrong; no message has been touched yet."""
 
 
 class BackendUnavailable(DLockError):
-    """The store did not answer; whether the call took effect is unknown."""
+    """The store did not answer: the call may have taken effect or not."""
 
 
 class LockContended(DLockError):
     """Another task holds the key.
 
-    *holder* is the holder's task id (``None`` when the key is reserved and nobody runs yet, or
-    cools down), *seconds_left* what remains at the time of asking: of its lease, or until the key
-    has cooled down. If a person keeps the key closed, *hold* says who and why, and *seconds_left*
-    for how long.
+    *holder* is the holder's task id, or ``None`` if the key is reserved for a waiting task, cooling
+    down or on hold. *seconds_left* is what remains at the time of asking, of the holder's lease,
+    the cooldown or the hold. *hold* says who keeps the key closed, and why.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class LockContended(DLockError):
         if self.hold:
             return f"{self.key!r} is on hold for another {self.seconds_left:.1f} s, by {self.hold}"
         if self.holder is None and self.seconds_left:
-            return f"{self.key!r} cools down for another {self.seconds_left:.1f} s"
+            return f"{self.key!r} is cooling down for another {self.seconds_left:.1f} s"
         if self.holder is None:
             return f"{self.key!r} is reserved for a task that waits for it"
         return f"{self.key!r} is held by task {self.holder} for another {self.seconds_left:.1f} s"
@@ -61,8 +60,7 @@ class LockContended(DLockError):
 class LockTimeout(LockContended, TimeoutError):
     """Another task held the key until *max_wait* or *timeout* had passed.
 
-    It is a :exc:`TimeoutError`, as of any call that waits, and so an :exc:`OSError`; it is no
-    :exc:`ConnectionError`.
+    It is also a :exc:`TimeoutError`, and so an :exc:`OSError`, but not a :exc:`ConnectionError`.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class LockTimeout(LockContended, TimeoutError):
 
 
 class DuplicateTask(DLockError):
-    """A call of the unique *task* was not published, for another one lives: *task_id*."""
+    """A call of the unique *task* was not published, because *task_id* lives and does the same."""
 
     def __init__(self, task: str, task_id: str) -> None:
         super().__init__(task, task_id)
@@ -90,11 +88,11 @@ class DuplicateTask(DLockError):
         self.task_id = task_id
 
     def __str__(self) -> str:
-        return f"{self.task} is not published: {self.task_id} lives, and does the same"
+        return f"{self.task} was not published: it is a duplicate of {self.task_id}, which lives"
 
 
 class LockLost(DLockError):
-    """The lease of *key* has gone, or can no longer be trusted; *reason* says why."""
+    """The lease of *key* is lost, or can no longer be trusted; *reason* says why."""
 
     def __init__(self, key: str, reason: str = "the lease has expired") -> None:
         super().__init__(key, reason)
@@ -106,7 +104,7 @@ class LockLost(DLockError):
 
 
 class StaleFencingToken(DLockError):
-    """*resource* has seen a newer token than *mine* (or this one from another owner): *seen*."""
+    """*resource* has seen a newer token than *mine*, or *mine* from another owner: *seen*."""
 
     def __init__(self, resource: str, mine: int, seen: int | None = None) -> None:
         super().__init__(resource, mine, seen)

@@ -60,7 +60,10 @@ class _Process:
             try:
                 thing.after_fork_in_child()
             except Exception:  # the others have something to leave, too
-                logger.exception("%r may use what is its parent's", thing)
+                logger.exception(
+                    "%r could not be reset in a forked child, and may share state with its parent",
+                    thing,
+                )
         self._pid = os.getpid()  # only now: other threads wait until all is left
 
 

@@ -1,9 +1,9 @@
-"""What the commands say and do about locks, for code: who has a key, who waits, release, cancel,
-hold.
+"""The commands for locks as functions: who holds a key, who waits, release, cancel, hold.
 
-A key is written as for :func:`celery_dlock.lock`. Each asks the store once or a few times, makes
-none, and raises :exc:`~celery_dlock.BackendUnavailable` where it does not answer. What is said was
-so at that moment. That is for people, alerts and tests: who is to work on something takes its lock.
+A key is written as for :func:`celery_dlock.lock`. Each function makes one or a few requests to the
+store, never creates one, and raises :exc:`~celery_dlock.BackendUnavailable` if it does not answer.
+An answer was true when it was given. Use it for people, alerts and tests. Code that works on a
+resource takes its lock instead.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = [
 
 
 def held(key: str, *, app: Any = None) -> tuple[Held, ...]:
-    """Who has *key*: nobody, one, or with a limit or a read lock several."""
+    """The holders of *key*: none, one, or with a limit or a read lock several."""
     app = app or current_app
     return line(app, as_stored(app, key)).holders
 
 
 def waiting(key: str, *, app: Any = None, limit: int = 100) -> tuple[QueueEntry, ...]:
-    """The first *limit* that come for *key*, those first whose turn it is."""
+    """The first *limit* tasks that wait for *key*, in the order of their turns."""
     app = app or current_app
     return KeyDetails.of(app, as_stored(app, key), limit).queue
 
 
 def on_hold(key: str, *, app: Any = None) -> OnHold | None:
-    """What a person has put *key* on."""
+    """The hold by which a person keeps *key* closed, if there is one."""
     app = app or current_app
     found = KeyDetails.of(app, as_stored(app, key))
     return found.line.on_hold(found.now)
@@ -57,12 +57,11 @@ def hold(
     instead_of: OnHold | None = None,
     app: Any = None,
 ) -> bool:
-    """Keep *key* closed for so many *seconds*, up to a week, and say *because* of what, and *by*
-    whom: this program's user and host unless told.
+    """Keep *key* closed for so many *seconds*, up to a week, *because* of a reason.
 
-    Nobody new gets it; who has it goes on. ``False`` if it is on hold already, by another than
-    *instead_of*, which is replaced. Raises :exc:`~celery_dlock.ConfigurationError` for a time or a
-    text that cannot be meant.
+    *by* names the person, by default the user and host of this program. No new task gets the key;
+    a holder goes on. ``False`` if the key is already on hold, unless by *instead_of*, which is
+    replaced. Raises :exc:`~celery_dlock.ConfigurationError` for a wrong time or text.
     """
     app = app or current_app
     person, was = by or holds.this_person(), instead_of.name if instead_of else ""
@@ -70,12 +69,12 @@ def hold(
 
 
 def release(key: str, holder: Held | OnHold, *, app: Any = None) -> bool:
-    """Take *key* from *holder*, as if its lease had expired; ``False`` if it has it no more. If
-    *holder* is a hold, that ends.
+    """Take *key* from *holder*, as if its lease had expired; ``False`` if it no longer has it.
+    If *holder* is a hold, that ends.
 
-    *holder* is one of those that :func:`held` has named: a key that has gone to another one since
-    is left alone. A body that still runs goes on until it asks for its lease, and only its fenced
-    writes are refused. A message that the store keeps runs again.
+    *holder* is one that :func:`held` has returned: if the key has another holder by now, nothing
+    happens. A running body goes on until it checks its lease, and only its fenced writes are
+    refused. If the store keeps its message, the task runs again.
     """
     app = app or current_app
     key = as_stored(app, key)
@@ -85,10 +84,9 @@ def release(key: str, holder: Held | OnHold, *, app: Any = None) -> bool:
 
 
 def cancel(task_id: str, *, app: Any = None) -> bool:
-    """Have a task that waits in the store end as revoked, and a unique one's claim end; ``False``
-    if there is neither.
+    """Cancel a task that waits in the store, and end its unique claim; ``False`` if it has neither.
 
-    What runs goes on, and a message that is in the broker still comes.
+    The task ends as revoked. A running body goes on, and a message in the broker is not reached.
     """
     app = app or current_app
     ended = [actions.cancel(app, message) for message in actions.find(app, [task_id])]

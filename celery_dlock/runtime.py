@@ -208,8 +208,8 @@ def _runtime(
 def _usual(policy: Policy) -> Policy:
     if replaces_running(policy):
         raise ConfigurationError(
-            "dlock_on_contention is for all tasks: that the newest replaces the one that runs is "
-            "to be said of each task which listens"
+            "dlock_on_contention is for all tasks: give Replace(running=True) to each task whose "
+            "body listens"
         )
     return policy
 

@@ -119,7 +119,7 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
             answer = question(entry)
         except Exception:
             if not was_broken:
-                logger.exception("beat: it cannot be said when %s is due, trying again", entry.name)
+                logger.exception("beat: cannot compute when %s is due, trying again", entry.name)
             self._broken[entry.name] = entry
             self._met.pop(entry.name, None)
             return None

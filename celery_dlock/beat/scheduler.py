@@ -80,7 +80,7 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
                     self._leader.lose(str(exc))
                 self._step_down(str(exc))
             except BackendUnavailable as exc:
-                self._warning.warn("beat: the lock store does not answer: %s", exc)
+                self._warning.warn("beat: the lock store is unavailable: %s", exc)
             except ConfigurationError:
                 raise  # it would be there every time
             except OperationalError as exc:
@@ -96,7 +96,7 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
         if self._leader.rests():
             return self.max_interval
         leads = self._leader.campaign()
-        self._warning.resolved("beat: the lock store answers again")
+        self._warning.resolved("beat: the lock store is available again")
         if not leads:
             return self.max_interval
         here, lease = runtime(self.app), self._leader.lease
@@ -137,11 +137,11 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
                 wait = self._scheduler.tick()
             self._next = time.monotonic() + (wait or 0.0)
             self._rest = REST
-        self._warning.resolved("beat: it goes on")
+        self._warning.resolved("beat: it works again")
         return max(0.0, self._next - time.monotonic())
 
     def _step_down(self, reason: str) -> None:
-        logger.warning("beat: %s does not lead any longer: %s", self._leader.who, reason)
+        logger.warning("beat: %s no longer leads: %s", self._leader.who, reason)
         self._close()
         self._leader.rest(self._rest)
         self._rest = min(2 * self._rest, LONG_REST)

@@ -103,13 +103,15 @@ class TickLedger:
         try:
             self._tell(self._unheard_of)
         except BackendUnavailable as exc:
-            logger.warning("beat: that %s was sent is told to the lock store later: %s", entry, exc)
+            logger.warning(
+                "beat: %s was sent; the lock store has not recorded that yet: %s", entry, exc
+            )
 
     def _write(self, records: Mapping[str, TickRecord | None]) -> None:
         try:
             self._tell({**self._unheard_of, **records})
         except BackendUnavailable as exc:
-            raise NotNow(f"the lock store does not answer: {exc}") from exc
+            raise NotNow(f"the lock store is unavailable: {exc}") from exc
         for entry, record in records.items():
             if record is None:
                 self._known.pop(entry, None)
@@ -144,5 +146,5 @@ def read(backend: LockBackend, key: str) -> dict[str, TickRecord]:
         try:
             records[entry] = TickRecord.decode(note)
         except (ValueError, TypeError, AttributeError):
-            logger.exception("beat: what the lock store says of %s cannot be read", entry)
+            logger.exception("beat: cannot read the record of %s in the lock store", entry)
     return records

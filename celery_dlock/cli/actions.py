@@ -51,14 +51,14 @@ from celery_dlock.runtime import runtime
 EXPIRED = "has expired: a worker would discard it, so it stays where it is"
 
 #: For scripts.
-yes_option: Option = click.option("--yes", is_flag=True, help="Do it without asking.")
+yes_option: Option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command(cls=Command)
 @click.argument("key", shell_complete=keys)
-@click.option("--token", type=click.IntRange(1), help="Of several holders, the one with this.")
-@click.option("--owner", help="Of several holders, this one; `ls --json` tells its name.")
-@click.option("--all-holders", is_flag=True, help="Each of several holders.")
+@click.option("--token", type=click.IntRange(1), help="Only the holder with this token.")
+@click.option("--owner", help="Only this holder; `ls --json` shows its owner.")
+@click.option("--all-holders", is_flag=True, help="All holders.")
 @yes_option
 @for_programs
 @click.pass_context
@@ -72,15 +72,18 @@ def release(
     yes: bool,
     for_programs: bool,
 ) -> None:
-    """Take KEY from its holder, which is shown first; or let it open that is on hold or cools down.
+    """Take KEY from its holder, which is shown first; or open a key on hold or cooling down.
 
-    Exits with 1 when nothing was released, also because the key has changed hands meanwhile.
+    A running body is not stopped. Exits with 1 if nothing was released, also if the key has
+    changed hands meanwhile.
     """
     named = (token is not None) + (owner is not None) + all_holders
     if named > 1:
-        raise click.UsageError("say one of --token, --owner and --all-holders")
+        raise click.UsageError("give only one of --token, --owner and --all-holders")
     if key.startswith(leader.KEYS):
-        raise click.ClickException(f"{shown(key)} is led by: use `dlock beat --step-down`")
+        raise click.ClickException(
+            f"{shown(key)} is the key of a beat: use `dlock beat --step-down`"
+        )
     app = app_of(ctx)
     key = as_stored(app, key)
     found = KeyDetails.of(app, key)
@@ -123,10 +126,10 @@ def _end(app: Any, found: KeyDetails, hold: OnHold, *, yes: bool, for_programs: 
 def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_programs: bool) -> None:
     """Nobody holds it, and nobody gets it before *opens*."""
     left = lasting((opens - found.now).total_seconds())
-    key, what = shown(found.line.key), "It cools down"
+    key, what = shown(found.line.key), "It is cooling down"
     if found.line.debounces:
         what = "A call is debounced"
-    question = f"Nobody holds {key}. {what} for {left} more: open it now?"
+    question = f"Nobody holds {key}. {what} for another {left}. Open it now?"
     agreed(question, yes=yes, for_programs=for_programs)
     actions.open_now(app, found.line.key, found.line.cooling)
     if for_programs:
@@ -149,9 +152,9 @@ def _ask(
     if not for_programs:
         put(ctx, _holders(found))
     if len(chosen) > 1 and not all_holders:
-        raise click.UsageError("there are several: say --token, --owner or --all-holders")
+        raise click.UsageError("there are several holders: give --token, --owner or --all-holders")
     if not yes and not for_programs:
-        click.echo("\nWhat becomes of it:")
+        click.echo("\nWhat happens then:")
         for consequence in actions.CONSEQUENCES:
             click.echo(click.wrap_text(consequence, 100, "  ", "  "))
         click.echo()
@@ -174,9 +177,9 @@ def _nobody(found: Line, token: int | None, owner: str | None) -> str:
     """Why none of its holders is meant."""
     if not found.holders:
         return f"nobody holds {shown(found.key)}"
-    which = f"with token {token}" if token is not None else f"by the name {shown(owner or '')}"
+    which = f"has token {token}" if token is not None else f"is {shown(owner or '')}"
     now = ", ".join(_who(held) for held in found.holders)
-    return f"no holder of {shown(found.key)} goes {which}; it is held by {now}"
+    return f"no holder of {shown(found.key)} {which}; it is held by {now}"
 
 
 def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
@@ -186,9 +189,9 @@ def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
             click.echo(f"{shown(key)} is released; {_who(holder)} had it")
         return True
     now = line(app, key).holders
-    instead = f"held by {', '.join(map(_who, now))}" if now else "held by nobody"
+    instead = f"{', '.join(map(_who, now))} holds it" if now else "nobody holds it"
     click.echo(
-        f"Nothing was released: {_who(holder)} has {shown(key)} no more; it is {instead}", err=True
+        f"Nothing was released: {_who(holder)} no longer holds {shown(key)}; {instead}", err=True
     )
     return False
 
@@ -217,11 +220,11 @@ def _holders(found: KeyDetails) -> Table:
 @for_programs
 @click.pass_context
 def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -> None:
-    """Have TASK_ID end as revoked instead of waiting on.
+    """Cancel TASK_ID, which waits in the lock store: it ends as revoked.
 
-    A body that runs goes on, and a message that is in the broker still comes: for those there is
-    `celery control revoke`. If it is a unique task its claim ends in any case: the next call is
-    published. Exits with 1 when no message of it waits, and no claim was ended.
+    A running body is not stopped, and a message in the broker is not reached: for those use
+    `celery control revoke`. If the task is unique its claim ends in any case, and the next call is
+    published. Exits with 1 if no message of it waits and no claim was ended.
     """
     app = app_of(ctx)
     found = actions.find(app, [task_id])
@@ -229,7 +232,7 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
     names = [shown(each.claim) for each in claims]
     if found:
         where = ", ".join(shown(message.key) for message in found)
-        question = f"Have {shown(task_id)}, which waits for {where}, end as revoked?"
+        question = f"Cancel {shown(task_id)}, which waits for {where}?"
         agreed(question, yes=yes, for_programs=for_programs)
     elif claims:
         question = f"End the claim of {shown(task_id)} on {', '.join(names)}?"
@@ -241,12 +244,12 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
         for claim in claims:
             end(app, claim)
         if claims and not for_programs:
-            click.echo(f"the next call of {', '.join(names)} is published")
+            click.echo(f"the claim has ended: the next call of {', '.join(names)} is published")
         for message in found:
             cancelled = _said(
                 actions.cancel(app, message),
-                f"{shown(task_id)} is woken to end as revoked",
-                f"{shown(task_id)} does not wait for {shown(message.key)} any more",
+                f"{shown(task_id)} is woken and will end as revoked",
+                f"{shown(task_id)} no longer waits for {shown(message.key)}",
                 people=not for_programs,
             )
             told.append({"key": message.key, "task": message.task, "cancelled": cancelled})
@@ -255,28 +258,27 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
 
 @click.command(cls=Command)
 @click.argument("task_id", required=False, shell_complete=dead_tasks)
-@click.option("--all", "all_", is_flag=True, help="Each dead message there is.")
+@click.option("--all", "all_", is_flag=True, help="All dead letters.")
 @yes_option
 @for_programs
 @click.pass_context
 def replay(
     ctx: click.Context, *, task_id: str | None, all_: bool, yes: bool, for_programs: bool
 ) -> None:
-    """Have the dead message of TASK_ID wait for its key again.
+    """Send the dead letter of TASK_ID again: it waits for its key and runs.
 
-    It runs, whatever the store knew of its lost runs. Exits with 1 when nothing is dead, was not
-    dead any more, or has expired.
+    Its lost runs are forgotten. Exits with 1 if there is no such dead letter, or if it has expired.
     """
     if (task_id is None) is not all_:
-        raise click.UsageError("say either a task id or --all")
+        raise click.UsageError("give either a task id or --all")
     app = app_of(ctx)
     if task_id is None:
         letters = actions.dead(app, actions.ALL_DEAD)
         found = [actions.Message(letter.key, letter.dead.task) for letter in letters]
-        nothing, question = "no message is dead", f"Replay all {len(found)} dead messages?"
+        nothing, question = "there are no dead letters", f"Replay all {len(found)} dead letters?"
     else:
         found = actions.dead_under(app, task_id)
-        nothing = f"no message of {shown(task_id)} is dead"
+        nothing = f"{shown(task_id)} has no dead letter"
         question = f"Replay {shown(task_id)} for {', '.join(shown(each.key) for each in found)}?"
     if found:
         agreed(question, yes=yes, for_programs=for_programs)
@@ -289,7 +291,7 @@ def replay(
             replayed = _said(
                 not gone and actions.replay(app, message),
                 f"{task} waits for {shown(message.key)} again",
-                f"{task} {EXPIRED if gone else 'is not dead any more'}",
+                f"{task} {EXPIRED if gone else 'is no longer a dead letter'}",
                 people=not for_programs,
             )
             told.append(
@@ -312,7 +314,7 @@ def agreed(question: str, *, yes: bool, for_programs: bool) -> None:
     if yes:
         return
     if for_programs or not sys.stdin.isatty():
-        raise click.ClickException(f"{question} Nobody is there to answer: say --yes")
+        raise click.ClickException(f"{question} There is no terminal to ask at: use --yes")
     if not click.confirm(question):
         click.echo("Nothing was done.")
         raise click.exceptions.Exit(1)
@@ -349,15 +351,17 @@ LOOK = 0.2
 
 @click.command(cls=Command, short_help="Show which beat leads, which stand by, and what is due.")
 @for_programs
-@click.option("--step-down", is_flag=True, help="Have another beat lead, and wait until it does.")
+@click.option(
+    "--step-down", is_flag=True, help="Hand the lead to another beat, and wait until it leads."
+)
 @click.option(
     "--timeout", default=30.0, show_default=True, help="Seconds to wait for the next leader."
 )
 @click.pass_context
 def beat(ctx: click.Context, *, for_programs: bool, step_down: bool, timeout: float) -> None:
-    """Show which beat leads since when, which stand by, and what is due next.
+    """Show which beat leads and since when, which stand by, and what is due next.
 
-    Exits with 1 when none leads, and when no other one has taken over in time.
+    Exits with 1 if none leads, or if no other beat has taken over in time.
     """
     app = app_of(ctx)
     status = Status.of(app)
@@ -375,14 +379,16 @@ def _step_down(app: Any, before: Status, timeout: float) -> Status:
     if not before.standbys:
         raise click.ClickException(f"no beat stands by to take over from {before.leader}")
     if not before.ask_to_step_down(runtime(app).backend):
-        raise click.ClickException(f"{before.leader} does not lead any more")
+        raise click.ClickException(f"{before.leader} no longer leads")
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         status = Status.of(app)
         if status.leader not in (None, before.leader):
             return status
         time.sleep(LOOK)
-    raise click.ClickException(f"{before.leader} was asked to step down, and none leads instead")
+    raise click.ClickException(
+        f"{before.leader} was asked to step down, and no other beat leads yet"
+    )
 
 
 def _plain(status: Status) -> dict[str, Any]:

@@ -30,7 +30,9 @@ from celery_dlock.stores.base import Trait
 Option = Callable[[Any], Any]
 
 #: ``--json``.
-for_programs: Option = click.option("--json", "for_programs", is_flag=True, help="For programs.")
+for_programs: Option = click.option(
+    "--json", "for_programs", is_flag=True, help="Print JSON, for programs."
+)
 
 
 def limit(default: int, most: int | None = None) -> Option:

@@ -18,20 +18,23 @@ from celery_dlock.ops.doctor.finding import SEVERITIES, Finding, Severity
 STYLES: dict[Severity, str] = {"broken": "bold red", "weak": "yellow", "unknown": "cyan"}
 
 
-@click.command(cls=Command, short_help="Say what breaks a promise, and what fixes it.")
+@click.command(
+    cls=Command, short_help="Check the configuration: what breaks a promise, and what fixes it."
+)
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
     default="broken",
     show_default=True,
-    help="Exit with 1 when something is that bad, or worse, and not waived.",
+    help="Exit with 1 for a finding this bad or worse, unless it is waived.",
 )
 @for_programs
 @click.pass_context
 def doctor(ctx: click.Context, *, fail_on: Severity, for_programs: bool) -> None:
-    """Read the configuration of store, broker and tasks: what breaks a promise, what fixes it.
+    """Check the configuration of store, broker and tasks: what breaks a promise, what fixes it.
 
-    Changes nothing. What dlock_doctor_ignore waives is told with its reason and fails nothing.
+    Changes nothing. Findings that dlock_doctor_ignore waives are shown with their reason and do
+    not fail.
     """
     findings = examine(ctx.obj.app)
     if for_programs:

@@ -43,4 +43,4 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 def dlock() -> None:
-    """The locks of this application."""
+    """Show and manage the locks of this application."""

@@ -24,7 +24,7 @@ from celery_dlock.registry import load
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@click.command(cls=Service, short_help="Serve a page that shows all this.")
+@click.command(cls=Service, short_help="Serve a web page that shows the locks.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -33,13 +33,15 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     type=click.IntRange(1, 65535),
     help="The port to listen on.",
 )
-@click.option("--writable", is_flag=True, help="Release, cancel and replay; asks for the token.")
+@click.option(
+    "--writable", is_flag=True, help="Allow release, cancel and replay, after signing in."
+)
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What is to be asked for; also DLOCK_WEB_TOKEN. Otherwise one is made and printed.",
+    help="A file with the token to sign in; or set DLOCK_WEB_TOKEN. Else one is made and printed.",
 )
-@click.option("--show-args", is_flag=True, help="Show the arguments of dead messages.")
+@click.option("--show-args", is_flag=True, help="Show the arguments of dead letters.")
 @click.pass_context
 def web(
     ctx: click.Context,
@@ -50,10 +52,10 @@ def web(
     token_file: Path | None,
     show_args: bool,
 ) -> None:
-    """Serve a page that shows the locks, who waits, and what went wrong.
+    """Serve a web page that shows the locks, the waiting tasks, and what went wrong.
 
-    It is for this host, and for reading. Whoever is to act on it, or to read it from another host,
-    has to sign in with a token.
+    By default it is for this host and read-only. To act on it, or to read it from another host,
+    visitors sign in with a token.
     """
     try:
         import uvicorn
@@ -78,7 +80,7 @@ def web(
     try:
         _listen_once(host, port)
     except (OSError, UnicodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "no host is called so"
+        why = exc.strerror if isinstance(exc, OSError) else "there is no such host"
         raise click.ClickException(f"cannot listen at {at}: {why}") from exc
     _say(at, made, own=own, asked=asked)
     try:
@@ -120,8 +122,8 @@ def _say(at: str, made: str | None, *, own: bool, asked: bool) -> None:
         click.echo(f"{at}sign-in" if asked else at)
     if not own:
         click.echo(
-            "It can be reached from other hosts, and what is sent is not encrypted: reading asks "
-            "for the token, too. Put TLS before it.",
+            "Other hosts can reach this page, and traffic is not encrypted: put a TLS proxy before "
+            "it. Reading needs the token too.",
             err=True,
         )
 
@@ -132,7 +134,7 @@ def _given(token_file: Path | None) -> str | None:
         try:
             return token_file.read_text(encoding="utf-8").strip()
         except UnicodeDecodeError as exc:
-            raise click.ClickException(f"{token_file} is not a text that can be typed") from exc
+            raise click.ClickException(f"{token_file} is not a text file in UTF-8") from exc
     return os.environ.get("DLOCK_WEB_TOKEN", "").strip() or None
 
 
@@ -173,14 +175,14 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
 def metrics(
     ctx: click.Context, *, listen: tuple[str, int] | None, rules: bool, dashboard: bool
 ) -> None:
-    """Print or serve the metrics, as Prometheus reads them.
+    """Print or serve the metrics for Prometheus.
 
-    Gauges are those of the lock store, the same on each host. What is counted is of the processes
-    of this host that share the folder PROMETHEUS_MULTIPROC_DIR, with the sink "prometheus". While
-    the store is unavailable they are served all the same, and dlock_store_up is 0.
+    Gauges describe the lock store and are the same on each host. Counters come from the processes
+    of this host that share the folder PROMETHEUS_MULTIPROC_DIR and have the sink "prometheus".
+    While the store is unavailable they are still served, and dlock_store_up is 0.
     """
     if rules + dashboard + (listen is not None) > 1:
-        raise click.UsageError("say one of --listen, --rules and --dashboard")
+        raise click.UsageError("give only one of --listen, --rules and --dashboard")
     if rules or dashboard:
         file = files("celery_dlock.monitoring") / ("rules.yml" if rules else "dashboard.json")
         click.echo(file.read_text(encoding="utf-8"), nl=False)
@@ -215,7 +217,7 @@ def _say_if_nothing_is_counted() -> None:
     from celery_dlock.monitoring.prometheus import VARIABLE, folder
 
     if folder() is None:
-        missing = f"{VARIABLE} is not set here, so nothing is told of what workers count"
+        missing = f"{VARIABLE} is not set here, so the counters of workers are missing"
         click.echo(missing, err=True)
 
 

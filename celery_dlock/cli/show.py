@@ -60,16 +60,14 @@ AROUND, PIPED = 4, 50
 _match: Option = click.option(
     "--match", default="", metavar="TEXT", help="Only keys with TEXT in their name."
 )
-_waiting: Option = click.option(
-    "--waiting", is_flag=True, help="Only keys that somebody waits for."
-)
+_waiting: Option = click.option("--waiting", is_flag=True, help="Only keys with waiting tasks.")
 
 
 @click.command(cls=Command)
 @_match
 @_waiting
 @limit(100)
-@click.option("--all", "all_", is_flag=True, help="All of them, however many there are.")
+@click.option("--all", "all_", is_flag=True, help="Show all of them.")
 @for_programs
 @click.pass_context
 def ls(
@@ -77,7 +75,7 @@ def ls(
 ) -> None:
     """List the keys that are held or waited for, and the unique tasks that live.
 
-    Those first where somebody waits longest, then those that are held longest. One that cannot be
+    Keys whose tasks have waited longest come first, then those held longest. A key that cannot be
     read, or that a person has put on hold, comes before them.
     """
     app = app_of(ctx)
@@ -98,7 +96,7 @@ def ls(
     else:
         put(ctx, _lines_table(found))
     for key, broker in brokers.items():
-        click.echo(f"{shown(key)}: who comes next belongs to the broker {shown(broker)}", err=True)
+        click.echo(f"{shown(key)}: the next task belongs to the broker {shown(broker)}", err=True)
     if found.counts.keys > len(found.lines):
         those = f"{len(found.lines)} of {found.counts.keys} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
@@ -161,8 +159,8 @@ def _nobody(line: Line, now: datetime) -> Text:
         return Text("reserved: ") + name(line.reserved[0])
     if opens is None:
         return Text("nobody")
-    why = "a call is debounced" if line.debounces else "it cools down"
-    return Text(f"nobody, for {lasting((opens - now).total_seconds())} more: {why}")
+    why = "a call is debounced" if line.debounces else "it is cooling down"
+    return Text(f"nobody, for another {lasting((opens - now).total_seconds())}: {why}")
 
 
 def holding(held: Held, now: datetime) -> list[str | Text]:
@@ -187,11 +185,11 @@ def holding(held: Held, now: datetime) -> list[str | Text]:
 def top(ctx: click.Context, *, every: float, match: str, waiting: bool) -> None:
     """Watch the keys until Ctrl-C.
 
-    They are looked at each S seconds, more rarely if a look takes longer than that; where there is
-    no terminal, once.
+    The list is refreshed every S seconds, or less often if that takes longer. Without a terminal
+    it is printed once.
 
-    Those first where somebody waits longest, then those that are held longest. Each look goes
-    over all keys in use.
+    Keys whose tasks have waited longest come first, then those held longest. Each refresh reads
+    all keys in use.
     """
     app, console = app_of(ctx), screen(ctx)
 
@@ -213,7 +211,7 @@ def _watch(console: Console, look: Any, every: float) -> None:
                 began = time.monotonic()
                 try:
                     last = _shown(look(max(1, console.height - AROUND)))
-                    head = Text(f"{_now()}  each {every:g} s, Ctrl-C ends", style="dim")
+                    head = Text(f"{_now()}  every {every:g} s, Ctrl-C quits", style="dim")
                 except BackendUnavailable as exc:
                     # What was seen last stays, so that it can still be read.
                     head = Text(f"{_now()}  {one_line(str(exc))}", style="bold red")
@@ -239,9 +237,9 @@ def _now() -> str:
 @for_programs
 @click.pass_context
 def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> None:
-    """Show who waits for KEY.
+    """Show the tasks that wait for KEY.
 
-    In the order in which their turns come. Exits with 1 when nobody does.
+    They are in the order of their turns. Exits with 1 if there are none.
     """
     app = app_of(ctx)
     key = as_stored(app, key)
@@ -276,7 +274,7 @@ def queue_table(found: Iterable[QueueEntry], now: datetime) -> Table:
 def _row(each: QueueEntry, now: datetime) -> list[str | Text]:
     waits = lasting((now - each.arrived).total_seconds()) if each.arrived else ""
     # A place is kept as long as its task keeps asking; a message waits by itself.
-    how = "message in the store" if each.parked else "asks from time to time"
+    how = "message in the store" if each.parked else "asks again by itself"
     how = "its message is elsewhere" if each.reserved else how
     return [name(each.task_id), waits, how, _state(each, now)]
 
@@ -297,13 +295,13 @@ def _state(each: QueueEntry, now: datetime) -> str:
 
 @click.command(cls=Command)
 @limit(100, most=actions.ALL_DEAD - 1)
-@click.option("--args", "arguments", is_flag=True, help="With the arguments, which may be secret.")
+@click.option("--args", "arguments", is_flag=True, help="Show the arguments, which may be secret.")
 @for_programs
 @click.pass_context
 def dead(ctx: click.Context, *, limit: int, arguments: bool, for_programs: bool) -> None:
-    """List the messages that nobody could run.
+    """List the dead letters: messages that could not be run.
 
-    Those first that are dead longest.
+    The oldest come first.
     """
     letters = DeadLetterList.of(app_of(ctx), limit)
     if for_programs:
@@ -314,7 +312,7 @@ def dead(ctx: click.Context, *, limit: int, arguments: bool, for_programs: bool)
         if letters.more:
             click.echo(f"{limit} are shown, and there are more: --limit", err=True)
     else:
-        click.echo("no message is dead")
+        click.echo("there are no dead letters")
 
 
 def _table(letters: DeadLetterList, *, arguments: bool) -> Table:
@@ -341,24 +339,24 @@ def _plain(letter: DeadLetterEntry, *, arguments: bool) -> dict[str, Any]:
 
 @click.command(cls=Command)
 @click.argument("what", metavar="KEY|TASK_ID", shell_complete=keys)
-@click.option("--key", "as_key", is_flag=True, help="It is a key.")
-@click.option("--task", "as_task", is_flag=True, help="It is the id of a task.")
+@click.option("--key", "as_key", is_flag=True, help="KEY|TASK_ID is a key.")
+@click.option("--task", "as_task", is_flag=True, help="KEY|TASK_ID is a task id.")
 @for_programs
 @click.pass_context
 def show(ctx: click.Context, *, what: str, as_key: bool, as_task: bool, for_programs: bool) -> None:
-    """Show how a key stands, or why a task did not run.
+    """Show the state of a key, or why a task did not run.
 
-    With dlock_history also what has happened to it.
+    With dlock_history its events are shown too.
 
-    Exits with 1 when nothing is known of it.
+    Exits with 1 if nothing is known of it.
     """
     if as_key and as_task:
-        raise click.UsageError("say one of --key and --task")
+        raise click.UsageError("give only one of --key and --task")
     app = app_of(ctx)
     of_key = None if as_task else _of_key(app, what, sure=as_key)
     if of_key is not None and (as_key or _is_known(of_key)):
         if not as_key and _is_task(app, what, unavailable=of_key.unavailable):
-            click.echo(f"{shown(what)} is the id of a task, too: --task shows that", err=True)
+            click.echo(f"{shown(what)} is also a task id: --task shows that", err=True)
         click.echo(as_json(_plain_key(of_key))) if for_programs else _put_key(ctx, app, of_key)
         ctx.exit(0 if _is_known(of_key) else 1)
     answer = explain(app, what, unavailable=of_key.unavailable if of_key else "")

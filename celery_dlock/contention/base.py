@@ -18,13 +18,13 @@ class HolderInfo:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What a policy may know.
+    """What a policy is told about a refusal.
 
-    ``attempt`` counts the refusals before this one, ``waited`` the seconds since the first of
-    them in which there were workers; ``holder`` is ``None`` when the key is only reserved, or
-    cools down: then ``opens_in`` says for how many seconds. So it does when a person keeps the key
-    closed: ``hold`` says who and why, and ``waited`` counts none of that before this delivery.
-    ``waiting`` counts parked messages, and ``full`` says that no more of them may wait.
+    ``attempt`` counts the earlier refusals, and ``waited`` the seconds since the first one, without
+    times in which no worker ran or, before this delivery, the key was on hold. ``holder`` is
+    ``None`` if the key is only reserved, cooling down or on hold. Of the last two ``opens_in`` says
+    for how many seconds, and ``hold`` who keeps the key closed and why. ``waiting`` counts parked
+    messages, and ``full`` says that no more of them may wait.
     """
 
     key: str
@@ -74,8 +74,8 @@ Decision = RunLater | Complete | GiveUp | WaitHere
 class Policy(Protocol):
     """Any object with ``decide``.
 
-    One that comes back by itself should also say for how long its place against waiting messages
-    is to be kept, with a method ``patience(attempt) -> seconds``.
+    A policy that reschedules should also have a method ``patience(attempt) -> seconds``: for how
+    long the task keeps its place in the queue of the key.
     """
 
     def decide(self, contention: Contention) -> Decision:

@@ -36,7 +36,7 @@ _INSTEAD = FullJitter()
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Fail with :exc:`~celery_dlock.LockContended`, which names the holder and its time left."""
+    """Fail with :exc:`~celery_dlock.LockContended`, which names the holder and the seconds left."""
 
     def decide(self, contention: Contention) -> Decision:
         holder = contention.holder
@@ -47,13 +47,13 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Complete at once with a result that names key, holder and since when it holds.
+    """Complete at once with a result that names the key, the holder, and since when it holds it.
 
-    Where nobody does, because the key cools down or is on hold, the result has the reason instead.
+    If it has none, because the key is cooling down or on hold, the result has the reason instead.
 
-    *then* is for a chain: ``"stop"`` ends it there, its later tasks complete with the same result
-    and none of them runs; ``"continue"`` goes on with the result of the skip. A chord counts a
-    skipped task as done, either way.
+    *then* is for a chain. ``"stop"`` ends the chain: its later tasks do not run, and complete with
+    the same result. ``"continue"`` goes on with the result of the skip. A chord counts a skipped
+    task as done in both cases.
     """
 
     then: Literal["stop", "continue"] = "stop"
@@ -87,9 +87,9 @@ def skipped(key: str, holder: HolderInfo | None, reason: str | None = None) -> d
 class Reschedule:
     """Publish the message again after *backoff*, until *max_attempts* or *max_wait* (seconds).
 
-    It comes back when a key that cools down or is on hold opens, or after five minutes to look. The
-    task keeps its id, its ``retries`` and everything that hangs on it. ``None`` means without
-    end. It gives up with :exc:`~celery_dlock.LockTimeout`.
+    If the key is cooling down or on hold, the task comes back when that is over, or after five
+    minutes to ask again. The task keeps its id, its ``retries``, and its place in a canvas.
+    ``None`` means no limit. At the limit the task fails with :exc:`~celery_dlock.LockTimeout`.
     """
 
     backoff: Backoff = field(default_factory=FullJitter)
@@ -135,8 +135,8 @@ def timed_out(contention: Contention) -> LockTimeout:
 class Wait:
     """Keep asking for *timeout* seconds, then fail with :exc:`~celery_dlock.LockTimeout`.
 
-    For locks that are held for moments: the slot is occupied meanwhile. A key that all slots wait
-    for, while its holder waits for a slot, is a deadlock that only the timeout ends.
+    Use it for locks that are held for moments, because the slot stays occupied. If all slots wait
+    for a key whose holder waits for a slot, that is a deadlock until the timeout.
     """
 
     timeout: float = 5.0
@@ -155,22 +155,25 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Wait in the key's queue, for at most *max_wait* seconds (``None``: without end).
+    """Wait in the key's queue, for at most *max_wait* seconds (``None``: no limit).
 
-    The message waits in the lock store, first come, first woken. It leaves the worker at once,
-    costs no polling and no worker memory, and is published again by whoever frees the key.
+    The message is parked in the lock store, first in, first out. It leaves the worker at once and
+    needs no polling. When the key is released, the worker that releases it publishes the message
+    again.
 
-    At most *max_waiting* messages wait for a key; *overflow* says what happens to one more: it
-    fails (``"fail"``), it ends as skipped (``"drop_newest"``), or the first in the queue does
-    (``"drop_oldest"``). A task that waited too long fails with
+    At most *max_waiting* messages wait for a key. *overflow* says what happens then: the new task
+    fails (``"fail"``), the new task ends as skipped (``"drop_newest"``), or the first task in the
+    queue does (``"drop_oldest"``). A task that waited too long fails with
     :exc:`~celery_dlock.LockTimeout`.
 
-    *ordered*: a task takes its place when a worker first sees it (``"arrival"``), or where it is
-    published (``"publish"``), which needs the task declared and the store at hand there; only the
-    head of the queue goes to the broker. *keep*: the store keeps the message until the task is
-    through, so that a worker that dies loses nothing on any broker (of a key with a *limit* above
-    32, no more than that run then). *reserve_retries*: the key stays reserved for a task that
-    retries, until a minute after it is due; others of the key wait for it.
+    *ordered* says when a task takes its place: when a worker first sees it (``"arrival"``), or when
+    it is published (``"publish"``). The latter needs the task definition and the store where the
+    task is published; only the head of the queue goes to the broker.
+
+    With *keep* the store keeps the message until the task has ended, so that a worker that dies
+    loses nothing on any broker. Then a key runs at most 32 tasks at once, also with a larger
+    *limit*. With *reserve_retries* the key stays reserved for a task that retries, until a minute
+    after its retry is due; other tasks of the key wait for it.
     """
 
     max_waiting: int | None = None
@@ -227,9 +230,10 @@ class Queue:
 class Replace:
     """One runs, one waits: the newest replaces the one that waits, which ends as skipped.
 
-    With *running* the newest of a task replaces the one of the same task that runs, too, if that
-    listens: its lease is lost. It ends as skipped when it has stopped, and the newest runs then, or
-    when that lease has ended. Of tasks with one key, exclusively held, without parents.
+    With *running* the newest call also replaces the running one of the same task: the lease of that
+    one is lost, and its body can stop. It ends as skipped when it has stopped. The newest runs
+    then, or when the lease has expired. This needs a task with one key, held exclusively, without
+    parents.
     """
 
     max_wait: float | None = 86400.0

@@ -19,9 +19,9 @@ from celery_dlock.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A key that *n* may hold at once, as an entry of a list of keys.
+    """A key that *n* tasks may hold at once, as an entry of a list of keys.
 
-    Its slot stays closed for *cooldown* seconds from the start on.
+    A slot stays closed for *cooldown* seconds from each start.
     """
 
     key: Key
@@ -73,8 +73,8 @@ def entries(
     alike = Access.of(limit, shared=shared, cooldown=cooldown)
     if alike != Access() and any(isinstance(each, Limit | Shared) for each in several):
         raise ConfigurationError(
-            "limit=, shared= and cooldown= are said of all keys: beside Limit and Shared say it of "
-            "each, as in Limit('imports', 20, cooldown=60)"
+            "limit=, shared= and cooldown= apply to all keys: with Limit or Shared in the list "
+            "give them to each key, as in Limit('imports', 20, cooldown=60)"
         )
     return [_entry(each, alike) for each in several]
 
@@ -95,7 +95,7 @@ def check_alike(asked: Iterable[tuple[object, Access]]) -> None:
     for key, access in asked:
         if first.setdefault(key, access) != access:
             name = getattr(key, "label", key)
-            raise ConfigurationError(f"{name!r} is asked for twice, and not in the same way")
+            raise ConfigurationError(f"{name!r} is given twice, and not in the same way")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Keys:
     def __post_init__(self) -> None:
         both = self.access.keys() & self.parents
         if both:
-            raise ConfigurationError(f"{min(both)!r} is to be a key and its own parent")
+            raise ConfigurationError(f"{min(both)!r} cannot be both a key and its own parent")
 
     @property
     def own(self) -> tuple[str, ...]:

@@ -34,9 +34,9 @@ def named(key: str) -> str:
 class Debounce:
     """A call runs when no newer one has come for *delay* seconds, with the newest arguments.
 
-    But no later than *max_delay* seconds after the first one. Calls are of one kind that lock the
-    same key; or, with *by*, a template or callable as a task's key is, those for which that is the
-    same. Raises :exc:`~celery_dlock.ConfigurationError`.
+    It runs no later than *max_delay* seconds after the first call. Calls that lock the same key
+    belong together; with *by*, a template or callable written like a task's key, calls for which
+    its value is the same. Raises :exc:`~celery_dlock.ConfigurationError`.
     """
 
     delay: float

@@ -75,11 +75,11 @@ def _course(event: Event) -> str | None:
         case Skipped():
             return f"skipped: {event.reason or _taken(event)}"
         case Dropped():
-            return f"dropped, for {event.key!r}: a duplicate, its task is {event.reason} already"
+            return f"dropped at {event.key!r}: a duplicate, its task is already {event.reason}"
         case Revoked():
             return f"revoked while it waited for {event.key!r}"
         case Lost(newer=str()):
-            return f"lost its lock on {event.key!r}, as is meant: {event.reason}"
+            return f"lost its lock on {event.key!r} as intended: {event.reason}"
         case LeftToOthers():
             return f"left to the workers at {event.broker}: its turn for {event.key!r} has come"
         case _:
@@ -90,9 +90,9 @@ def _call(event: Event) -> str | None:
     """What a call came to that was not published."""
     match event:
         case Deduplicated():
-            return f"deduplicated: {event.living} lives and does the same, {event.claim!r}"
+            return f"deduplicated: a duplicate of {event.living}, which lives as {event.claim!r}"
         case Debounced():
-            return f"debounced, as {event.key!r}: {event.living} runs with what the last call says"
+            return f"debounced at {event.key!r}: {event.living} runs with the newest arguments"
         case _:
             return None
 
@@ -116,11 +116,11 @@ def _wrong(event: Event) -> str | None:
         case StaleRejected():
             return f"was refused a late write to {event.resource!r} with token {event.mine}"
         case DeadLettered():
-            return f"became a dead letter, of {event.key!r}: {event.cause}"
+            return f"became a dead letter at {event.key!r}: {event.cause}"
         case TooLarge():
             return f"waits in the broker: {event.size} bytes are too many for the lock store"
         case TickRepeated():
-            return f"is sent again for {event.due}: a beat before may have sent it, or not"
+            return f"is sent again for {event.due}: a previous beat may have sent it or not"
         case TicksMissed():
             return f"has missed its ticks from {event.first} until {event.until}"
         case _:
@@ -129,14 +129,14 @@ def _wrong(event: Event) -> str | None:
 
 def _woken(event: Woken) -> str:
     if event.ending is not None:
-        return f"woken to end, out of the queue of {event.key!r}: {event.ending}"
-    again = f", and {event.before} times before in vain" if event.before else ""
+        return f"woken from the queue of {event.key!r} to end: {event.ending}"
+    again = f", after {event.before} unanswered wakes" if event.before else ""
     return f"woken: its turn for {event.key!r} has come{again}"
 
 
 def _taken(event: Skipped) -> str:
     if event.holder is None:
-        return f"{event.key!r} is reserved for one that waits, or cools down"
+        return f"{event.key!r} is reserved for a waiting task, or is cooling down"
     return f"{event.key!r} is held by {event.by or event.holder}"
 
 

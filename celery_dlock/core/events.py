@@ -161,13 +161,14 @@ class Dropped:
 class Deduplicated:
     """A call of a unique task was answered with ``living``, another one that does the same.
 
-    ``claim`` is under which name that is known. The call was not published, or a worker has ended
-    its task without the body.
+    ``claim`` is the name of the unique claim. The call was not published, or it was ``published``
+    because its caller or a canvas depends on its id, and its task ends without the body.
     """
 
     subject: Subject
     claim: str
     living: str
+    published: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ def _compile_text(text: str, signature: Signature) -> _Text:
             if field is not None:
                 pieces.append(_compile_field(field, conversion or spec, signature))
     except ValueError as exc:
-        hint = "a field is written {order_id}, and a brace that is meant as one twice"
+        hint = "write a field as {order_id}, and a literal brace twice"
         raise ConfigurationError(f"lock key {text!r}: {exc}; {hint}") from exc
     except ConfigurationError as exc:
         raise ConfigurationError(f"lock key {text!r}: {exc}") from exc

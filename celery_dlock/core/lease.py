@@ -253,7 +253,7 @@ class Lease:
     def check(self) -> None:
         """Raise :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted.
 
-        On a store that keeps leases by a connection it waits while that is interrupted, until the
+        Some stores keep leases by a connection. If that is interrupted this call waits, until the
         store can be asked or the lock can no longer be trusted.
         """
         if not self._certain(self.remaining()):
@@ -264,18 +264,17 @@ class Lease:
                 raise LockLost(term.key, reason)
 
     def extend(self, seconds: float) -> None:
-        """Have the lock last for *seconds* from now without a renewal, in one round trip.
+        """Make the lock last for *seconds* from now without a renewal, in one round trip.
 
-        For the step ahead that may keep this process from renewing, such as a long call of a C
-        library that never lets another thread run. Until that time is nearly over the lease is
-        not renewed; then it is again, as usual. It is never made shorter. If the process dies,
-        others wait for as long.
+        Use it before a step that keeps this process from renewing, such as a long call of a C
+        library that never lets another thread run. The lease is not renewed until that time is
+        nearly over, and then as usual. It is never made shorter. If the process dies, others have
+        to wait as long.
 
-        Raises :exc:`~celery_dlock.LockLost` when the lock is lost;
-        :exc:`~celery_dlock.BackendUnavailable` when the store does not answer, and the lock is
-        trusted for no longer than before; :exc:`~celery_dlock.ConfigurationError` for more than
-        ``max_hold`` leaves, and on a store whose leases cannot differ (without the trait
-        ``lease-per-task``).
+        Raises :exc:`~celery_dlock.LockLost` if the lock is lost, and
+        :exc:`~celery_dlock.BackendUnavailable` if the store does not answer; then the lock is
+        trusted no longer than before. Raises :exc:`~celery_dlock.ConfigurationError` for more time
+        than ``max_hold`` leaves, and on a store without the trait ``lease-per-task``.
         """
         self._extend(self._terms, duration("extend()", seconds))
 

@@ -37,15 +37,20 @@ GRACE = 60.0
 class Unique:
     """What *unique* means for a task: while one call of it lives, no other one is published.
 
-    It lives *until* it is ``"done"``, or until its ``"start"``, before the first line of its body.
-    A duplicate gets the result of the one that lives (*on_duplicate* ``"existing"``), or raises
-    :exc:`~celery_dlock.DuplicateTask`. With ``"replace"`` its message takes the place of the one
-    that lives, which waits with the lock store until its start. Calls are the same that have the
-    same arguments, with ``"replace"`` those that lock the same key; or, with *by*, a template or
-    callable as a task's key is, those for which that is the same. For *period*
-    seconds after it was published it lives in any case, and for *ttl* seconds at the most after
-    somebody has last had to do with it. A store that is unavailable lets a call pass
-    (*on_unavailable* ``"publish"``), or refuses it with :exc:`~celery_dlock.BackendUnavailable`.
+    A task lives *until* it is ``"done"``, or until its ``"start"``, before the first line of its
+    body. It also lives for *period* seconds after it was published. It lives no longer than *ttl*
+    seconds after a publisher or worker last dealt with it.
+
+    Two calls do the same if they have the same arguments; with ``"replace"``, if they lock the same
+    key. *by* changes that: a template or callable, written like a task's key, whose value must be
+    the same.
+
+    A duplicate call gets the result of the task that lives (*on_duplicate* ``"existing"``) or
+    raises :exc:`~celery_dlock.DuplicateTask` (``"raise"``). With ``"replace"`` the task waits in
+    the lock store until its start, and the message of the newer call replaces its message.
+
+    If the store is unavailable a call is published all the same (*on_unavailable* ``"publish"``),
+    or raises :exc:`~celery_dlock.BackendUnavailable` (``"raise"``).
     """
 
     until: Until = _AS_FITS

@@ -84,7 +84,7 @@ class Outgoing:
                 raise
         except Exception as exc:
             if self.went or self.parked:
-                logger.exception("%s is published; what was to follow failed", self.history.task)
+                logger.exception("%s is published; a later step failed", self.history.task)
                 return
             self._instead(exc, self._written(), None)
 
@@ -143,7 +143,7 @@ class Outgoing:
             except SoftTimeLimitExceeded:
                 raise
             except Exception:
-                logger.debug("%s is not published", self.history.task, exc_info=True)
+                logger.debug("%s cannot be published", self.history.task, exc_info=True)
             else:
                 return True
             finally:
@@ -172,7 +172,9 @@ class Outgoing:
 
     def _give_back(self, error: Exception) -> NoReturn:
         """The broker has this delivery still: it comes again."""
-        logger.warning("%s is not published and is given back: %r", self.history.task, error)
+        logger.warning(
+            "%s cannot be published and goes back to the broker: %r", self.history.task, error
+        )
         time.sleep(max(0.0, self._began + ROUND - time.monotonic()))
         raise Reject(error, requeue=True) from error
 
@@ -187,7 +189,7 @@ class Outgoing:
             here.manager.take_back([claim])
             raise
         self.parked = True
-        logger.warning("%s is not published and is parked: %r", self.history.task, error)
+        logger.warning("%s cannot be published and is parked: %r", self.history.task, error)
         subject, verdict = self.execution.subject, reply.verdict
         if isinstance(verdict, Drop):
             self._emit(Dropped(subject, self.key, verdict.reason))
@@ -200,7 +202,9 @@ class Outgoing:
     def _stay(self, error: Exception, message: bytes | None, publish: Publish | None) -> None:
         """Nobody else has it: keep the worker's slot until somebody takes it."""
         who = self.history.task
-        logger.error("%s stays: neither the broker nor the lock store has it: %r", who, error)
+        logger.error(
+            "%s stays in its slot: neither the broker nor the lock store accepts it: %r", who, error
+        )
         self._emit(Unavailable(self.execution.subject, str(error)))
         for attempt in count():
             pause = _STAYING.delay(attempt, CHANCE.random)
@@ -221,7 +225,7 @@ class Outgoing:
                     headers
                 )
             except UNPUBLISHABLE:
-                logger.debug("%s cannot be written", who, exc_info=True)
+                logger.debug("%s cannot be serialized", who, exc_info=True)
         entry = self.original()
         return None if entry is None else entry.encode(headers)
 

@@ -185,11 +185,13 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
     key, subject = refused.claim.key, known.subject
     match refused.verdict:
         case Drop(reason=Reason.DEAD):
-            error = LockLost(key, f"{MAX_LOST_RUNS} of its runs were; its message is a dead letter")
+            error = LockLost(
+                key, f"so were {MAX_LOST_RUNS} of its runs; its message is a dead letter"
+            )
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
             dropped = events.Dropped(subject, key, reason)
-            return Gone(f"a duplicate of a task that is {reason} already", dropped)
+            return Gone(f"a duplicate of a task that is already {reason}", dropped)
         case Same(holder=holder, left=left):
             if known.eager:
                 return FailWith(refused.error)
@@ -222,7 +224,8 @@ def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Park
 def duplicate(known: Known, claim: str, key: str, living: str) -> Finish:
     """It does the same as another one that lives, and ends as if it were skipped."""
     result = {**skipped(key, None, f"a duplicate of {living}"), "holder": living}
-    return Finish(Complete(result), events.Deduplicated(known.subject, claim, living))
+    event = events.Deduplicated(known.subject, claim, living, published=True)
+    return Finish(Complete(result), event)
 
 
 def replaced(known: Known, key: str, newer: str, error: Exception | None = None) -> Finish:
@@ -310,7 +313,7 @@ def left_over(known: Known) -> Plan:
     """It was woken, sent again since, and taken from there."""
     assert known.history.key is not None
     dropped = events.Dropped(known.subject, known.history.key, Reason.DONE)
-    return Gone("it was woken long ago, and has been taken since", dropped)
+    return Gone("it was woken long ago, and was taken from the store since", dropped)
 
 
 def unanswered(known: Known, error: BackendUnavailable, random: Random, *, fails: bool) -> Plan:

@@ -74,9 +74,9 @@ def _note_arrival(execution: Execution) -> None:
     if not (took_place or request.eta or request.retries):
         _told.add(name)
         logger.warning(
-            "%s is to run in the order of publishing, but %s was published by its name alone, or "
-            "over a connection of its own: it takes its place as it arrives. Declare the task "
-            "where it is published, and publish through it",
+            '%s has ordered="publish", but %s was published by its name only, or over a connection '
+            "of its own, so it is ordered by its arrival. Define the task where it is published, "
+            "and publish through it",
             name,
             request.id,
         )

@@ -197,4 +197,4 @@ def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:
     """The task goes on, under its lock. Calls are answered with what was said before, as long as
     that is believed.
     """
-    logger.info("the unique claim %s stays as it was: %s", terms.name, exc)
+    logger.info("the unique claim %s was not updated: %s", terms.name, exc)

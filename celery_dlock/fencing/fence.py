@@ -35,17 +35,16 @@ def admit(
     fencing_token: int | None = None,
     owner: str | None = None,
 ) -> None:
-    """Let the transaction that is about to write pass only if nobody with a newer token has.
+    """Refuse the transaction if one with a newer token has written before.
 
-    Call it first in that transaction and let what it raises roll the transaction back. It shows
-    every key that *lease* (by default the innermost current one) holds exclusively; without a
-    lease, give *resource*, *fencing_token* and *owner*.
+    Call it first in the transaction that writes, and let its error roll the transaction back. It
+    checks every key that *lease* (by default the innermost current one) holds exclusively. Without
+    a lease, give *resource*, *fencing_token* and *owner*. A lease that is known to be lost may
+    still ask: the database decides, not the clock.
 
-    A lease that is known to be lost may still ask: the database decides, not the clock.
-
-    Raises :exc:`~celery_dlock.StaleFencingToken` to whoever is too late, and
-    :exc:`~celery_dlock.ConfigurationError` in autocommit mode, for a read lock, a missing table
-    or a connection of an unknown kind.
+    Raises :exc:`~celery_dlock.StaleFencingToken` for an older token. Raises
+    :exc:`~celery_dlock.ConfigurationError` in autocommit mode, for a read lock, for a missing
+    table, and for a connection of an unknown kind.
 
     Martin Kleppmann, "How to do distributed locking", 2016.
     """
@@ -59,11 +58,11 @@ def admit(
 
 
 def once(connection: Any, effect_id: str) -> bool:
-    """Claim an effect in the transaction that causes it: ``True`` if it is new, to be done now.
+    """Claim an effect in the transaction that causes it: ``True`` if it is new and to be done now.
 
-    ``False``: a transaction that was committed has done it. *effect_id* names the effect in the
-    whole database, not the resource; the id of the event or of the task is a good one. Rolling
-    back gives the claim back.
+    ``False`` means that a committed transaction has done it. *effect_id* names the effect in the
+    whole database, not within the resource; the id of the event or of the task is a good one. A
+    rollback also takes back the claim.
 
     Raises :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does.
     """
@@ -76,16 +75,17 @@ def once(connection: Any, effect_id: str) -> bool:
 def mint(connection: Any, resource: str, lease: Lease | None = None) -> int:
     """Have the database itself issue a fencing token: strict order over any lock store.
 
-    It counts up. *lease* (by default the innermost current one) is checked while nobody else can
-    count, so whoever holds the lock after it gets a larger token. Commit, then show it with each
-    write: ``admit(connection, resource=resource, fencing_token=token, owner=lease.owner)``. Each
-    call gives a new token, and the one before it is too old then.
+    It raises a counter. Then it checks *lease* (by default the innermost current one), while no
+    other transaction can raise the counter. So a later holder of the lock gets a larger token.
+    Commit, then show the token with each write: ``admit(connection, resource=resource,
+    fencing_token=token, owner=lease.owner)``. Each call gives a new token, and makes the previous
+    one too old.
 
-    *resource* is a name of its own. The store's tokens are other numbers, and a key that is fenced
-    by both of them is not fenced.
+    *resource* must be another name than a key of *lease*: tokens of the store and minted tokens are
+    different numbers, and cannot be compared.
 
-    Raises :exc:`~celery_dlock.LockLost` when the lock can no longer be trusted, and
-    :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does, and for one of *lease*'s keys.
+    Raises :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted, and
+    :exc:`~celery_dlock.ConfigurationError` like :func:`admit`, and for a key of *lease*.
     """
     lease = current_lease() if lease is None else lease
     require_own_name(resource, lease)
@@ -99,8 +99,8 @@ def mint(connection: Any, resource: str, lease: Lease | None = None) -> int:
 def create_table(connection: Any) -> None:
     """Make the tables ``dlock_fence`` and ``dlock_once`` where they are missing.
 
-    For migrations, and for those without. It commits nothing by itself; MySQL does, before and
-    after every such statement.
+    Use it in a migration, or once by hand. It does not commit; MySQL does, before and after every
+    such statement.
     """
     guard_for(connection).create_tables()
 
@@ -133,7 +133,7 @@ def shown(
     if lease is None and resource is not None and fencing_token is not None and owner is not None:
         return (Pass(resource, fencing_token, owner),)
     raise ConfigurationError(
-        "the fence is shown a lease, or all of resource, fencing_token and owner"
+        "give the fence either a lease, or all of resource, fencing_token and owner"
     )
 
 

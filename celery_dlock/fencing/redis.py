@@ -1,14 +1,14 @@
 """The fence for data that is kept in Redis: the check is part of the transaction that writes.
 
-Redis cannot roll back, so nothing may be queued before the check, and the check must still hold
-when the queue is executed. WATCH gives just that: fence and mark are watched, looked at, and set
-by the very EXEC that writes, which does nothing if anybody has touched them since.
+Redis cannot roll back. So nothing may be queued before the check, and the check must still hold
+when the queue is executed. WATCH does that: the fence and the mark of *once* are watched and read,
+and the same EXEC that writes also sets them. It does nothing if another client has changed them.
 
-A reply to EXEC may be lost. What a transaction sets bears its own nonce, so the next look tells
-whether it came through, and it is not written twice.
+A reply to EXEC may be lost. Each transaction sets a nonce of its own, so the next read shows
+whether it was executed, and it is not written twice.
 
-Fences and marks expire, because counters without an end are what fills a Redis. A fence that is
-gone lets a late one pass only until somebody newer has written again: tokens only grow.
+Fences and marks expire, because counters that stay for ever fill a Redis. After a fence has expired
+a late write passes only until a newer holder writes again, because tokens only grow.
 """
 
 from __future__ import annotations
@@ -62,21 +62,22 @@ def transaction(
     fencing_token: int | None = None,
     owner: str | None = None,
 ) -> bool:
-    """Write only if nobody with a newer token has: ``True``, or ``False`` if *once* is done.
+    """Write unless a newer token has written: ``True``, or ``False`` if *once* is done already.
 
-    *write* is called with a pipeline that watches, as by ``Redis.transaction``: what it reads it is
-    told at once, then it calls ``pipe.multi()``, and what it does then is queued. It may be called
-    again, when somebody came in between. The pipeline is executed here, with the fence.
+    *write* is called with a watching pipeline, as by ``Redis.transaction``. First it reads, and
+    gets the answers at once. Then it calls ``pipe.multi()``, and its further commands are queued.
+    It may be called again, if another client came in between. This function executes the pipeline,
+    together with the fence.
 
-    What is shown is what :func:`celery_dlock.fencing.admit` shows. *once* names the effect under
-    the resource (the first one of several): it is done once in :data:`KEPT` seconds.
+    It checks the same keys as :func:`celery_dlock.fencing.admit`. *once* names an effect within the
+    resource (the first of several): it is done once in :data:`KEPT` seconds.
 
-    Three round trips, and those of what *write* reads. Raises
-    :exc:`~celery_dlock.StaleFencingToken` to whoever is too late,
-    :exc:`~celery_dlock.ConfigurationError` for a *write* that breaks the above, and
-    :exc:`redis.WatchError` when others came in between a hundred times. A Cluster's slot that is
-    half moved is waited for, five seconds, before :exc:`redis.exceptions.TryAgainError`. After that
-    or another error of the driver's the write may have happened: *once* makes it safe to repeat.
+    It costs three round trips, and those of what *write* reads. Raises
+    :exc:`~celery_dlock.StaleFencingToken` for an older token,
+    :exc:`~celery_dlock.ConfigurationError` for a *write* that breaks these rules, and
+    :exc:`redis.WatchError` if other clients came in between a hundred times. If a slot of a Cluster
+    is half moved it waits for five seconds, and then raises :exc:`redis.exceptions.TryAgainError`.
+    After an error of the driver the write may have happened: *once* makes it safe to repeat.
     """
     gate = _Gate(shown(lease, resource, fencing_token, owner), once)
     moved: MovedError | None = None
@@ -101,15 +102,15 @@ def transaction(
 
 
 def mint(client: Any, resource: str, lease: Lease | None = None) -> int:
-    """Have this Redis itself issue a fencing token, whatever the lock store's are worth.
+    """Have this Redis itself issue a fencing token, independent of the lock store.
 
-    *lease* (by default the innermost current one) is checked after the count, so whoever holds the
-    lock later gets a larger token. Show it with each write: ``transaction(client, write,
-    resource=resource, fencing_token=token, owner=lease.owner)``.
+    *lease* (by default the innermost current one) is checked after the counter was raised, so a
+    later holder of the lock gets a larger token. Show it with each write: ``transaction(client,
+    write, resource=resource, fencing_token=token, owner=lease.owner)``.
 
-    *resource* is a name of its own: the tokens of the lock are other numbers. One round trip.
-    Raises :exc:`~celery_dlock.LockLost` when the lock can no longer be trusted, and
-    :exc:`~celery_dlock.ConfigurationError` for one of *lease*'s keys.
+    *resource* must be another name than a key of *lease*, because the tokens of the lock are other
+    numbers. One round trip. Raises :exc:`~celery_dlock.LockLost` if the lock can no longer be
+    trusted, and :exc:`~celery_dlock.ConfigurationError` for a key of *lease*.
     """
     lease = current_lease() if lease is None else lease
     require_own_name(resource, lease)

@@ -26,8 +26,8 @@ def current_lease() -> Lease:
     held = _held.get()
     if not held:
         raise ConfigurationError(
-            "no lock is held here: current_lease() works below the body of a locked task or "
-            "inside lock(); hand the lease to threads that the body starts"
+            "no lock is held here: current_lease() works in the body of a locked task or "
+            "inside lock(); pass the lease to threads that the body starts"
         )
     return held[-1][0]
 

@@ -255,7 +255,7 @@ def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate
     compiled = KeyTemplate.compile(parents, template.signature, default="")
     for part in compiled.parts:
         if part in template.parts:
-            raise ConfigurationError(f"{part.label!r} is to be a key and its own parent")
+            raise ConfigurationError(f"{part.label!r} cannot be both a key and its own parent")
         if compiled.parts.count(part) > 1:
             raise ConfigurationError(f"parents= has {part.label!r} twice")
     return compiled
@@ -270,8 +270,8 @@ def _aborts(on_lost: OnLost) -> bool:
 def _check_alone(*, alone: bool) -> None:
     if not alone:
         raise ConfigurationError(
-            "the newest replaces the one that runs only where that has one key alone: a limit, "
-            "shared=True, several keys and parents= do not go with it"
+            "Replace(running=True) needs a task with one key alone: a limit, shared=True, several "
+            "keys and parents= do not go with it"
         )
 
 

@@ -119,7 +119,7 @@ class Hold:
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             if self.ends_once:
-                lease.terms[0].lose(f"nobody heard that it was released: {exc}")
+                lease.terms[0].lose(f"the lock store did not confirm its release: {exc}")
             else:
                 self.emit(Unavailable(self.subject, str(exc)))
         else:

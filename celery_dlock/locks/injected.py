@@ -20,7 +20,7 @@ class Injected:
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(
             "there is no fencing token and no lease here: this body was called without its task; "
-            "call the task itself, which takes the lock, or pass what it asks for"
+            "call the task, which takes the lock, or pass them yourself"
         )
 
     def __eq__(self, other: object) -> bool:

@@ -124,7 +124,7 @@ class Keeper:
             try:
                 self.tend()
             except Exception:  # a defect must not end the thread that keeps every other lock
-                logger.exception("the keeper stumbled, trying again")
+                logger.exception("the renewal of leases failed, trying again")
                 now = self._monotonic()
                 self._later([watch for watch in self._all() if watch.due <= now])
 

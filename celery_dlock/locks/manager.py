@@ -279,7 +279,7 @@ class LockManager:
             try:
                 carried |= self._told(self._backend.leave(left, outcome)).carried
             except BackendUnavailable as exc:
-                logger.log(level, "%s may be held until its lease ends: %s", claim.key, exc)
+                logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
                 if outcome is Outcome.DONE:
                     self._pending_releases.retry(claim, outcome)
         return carried
@@ -291,7 +291,7 @@ class LockManager:
                 f"{type(self._backend).__name__} lacks: all its locks end together"
             )
         if self._is_parents:
-            raise LockLost(terms[0].key, "it is that of another process")
+            raise LockLost(terms[0].key, "it belongs to another process")
         ttl = self._backend.lease_of(math.ceil(ttl_to_trust(seconds) * SECOND))
         self._keeper.extend(terms, ttl)
 

@@ -69,7 +69,8 @@ class PendingReleases:
             return
         for claim, outcome, _ in pending:
             logger.warning(
-                "%s is %s, and the lock store has not heard it: it is waited for, %g s at most",
+                "%s is %s, and the lock store does not know it yet: waiting up to %g s for the "
+                "store",
                 claim.task,
                 outcome,
                 within,
@@ -120,10 +121,10 @@ class PendingReleases:
             self._warning.warn("a lock could not be released, trying again: %s", exc)
             return False
         except Exception:  # a defect must not end the thread that retries the others
-            logger.exception("%s could not be said of %s", outcome, claim.task)
+            logger.exception("the outcome %s of %s could not be stored", outcome, claim.task)
         self._warning.resolved("locks can be released again")
         return True
 
 
 def _give_up(claim: Claim, outcome: Outcome) -> None:
-    logger.error("the lock store never heard that %s is %s", claim.task, outcome)
+    logger.error("gave up telling the lock store that %s is %s", claim.task, outcome)

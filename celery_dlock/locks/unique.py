@@ -109,7 +109,7 @@ def by_key(task: str, by: Key | None, locks: KeyTemplate) -> KeyTemplate:
     several keys: a message waits at one.
     """
     if len(locks.parts) > 1:
-        raise ConfigurationError("the newest call wins only where a task locks one key")
+        raise ConfigurationError("the newest call can win only if the task locks one key")
     if by is not None:
         return _compiled(task, by, locks.signature)
     if locks.names == (task,):
@@ -228,7 +228,7 @@ class UniqueClaims:
             if there == value:
                 return value, answer
             text = there
-        raise BackendUnavailable(f"the unique claim {name!r} is changed by others without a pause")
+        raise BackendUnavailable(f"other processes keep changing the unique claim {name!r}")
 
     def _shows(self, claim: UniqueClaim) -> bool:
         """Whether the lock store shows that the task runs, waits or was woken."""

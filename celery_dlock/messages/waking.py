@@ -48,8 +48,8 @@ UNPUBLISHABLE = (
 
 #: Once for each message. What was promised an order is all that the key is still kept for.
 IN_VAIN = (
-    "%s was published to %s %d times as its turn had come, and nobody took it: is there a worker "
-    "for that queue? %s is free for others now, unless the order was promised"
+    "%s was woken %d times, into the queue %s, and no worker took it: does a worker consume that "
+    "queue? %s is free for other tasks now, unless the order was promised"
 )
 
 #: So many messages for others are remembered as having been told of.
@@ -149,7 +149,7 @@ class Waker:
             return self._dead_letter(wake.key, wake.task, name, Cause.UNPUBLISHABLE)
         self._sinks.emit(Woken(subject, wake.key, wake.ending, queue, max(0, wake.woken - 1)))
         if wake.woken == WAKES_RESERVED + 1:
-            logger.warning(IN_VAIN, wake.task, entry.routing_key, wake.woken - 1, wake.key)
+            logger.warning(IN_VAIN, wake.task, wake.woken - 1, entry.routing_key, wake.key)
         return None
 
     def _leave_to_others(
@@ -185,10 +185,10 @@ class Waker:
         if broker not in self._other_brokers:
             self._other_brokers.add(broker)
             logger.warning(
-                "%s waits for a worker at the broker %s; here it is %s, and it is left in the lock "
-                "store. If workers run there, all is well. If that is the same broker under "
-                "another address, or was this one's before it moved, set dlock_broker to the "
-                "first of the two names in all processes (see the page 'Change the broker')",
+                "%s belongs to the broker %s, and this worker's broker is %s: the message stays in "
+                "the lock store. If workers run at the first broker, all is well. If both are one "
+                "broker, under another address or before it moved, set dlock_broker to the first "
+                "name in all processes (see the page 'Change the broker')",
                 wake.task,
                 broker,
                 self.broker,

@@ -32,8 +32,8 @@ logger = logging.getLogger("celery_dlock")
 _FIFO = ".fifo"
 
 UNDECLARED = (
-    "the queue %s for woken messages cannot be declared (%r): they go to the end of %s, behind all "
-    "that was published meanwhile. Permit it, declare it, or set dlock_woken_queue = False"
+    "cannot declare the queue %s for woken messages (%r): they go to the end of %s, behind all "
+    "that was published meanwhile. Allow it, declare it, or set dlock_woken_queue = False"
 )
 
 
@@ -67,7 +67,7 @@ class WokenQueues:
         if queue.exchange is not None and queue.exchange.type == "fanout":
             return "each worker has a queue of its own"
         if queue.exclusive or queue.auto_delete:
-            return "it goes with its worker"
+            return "it is deleted with its worker"
         if name in known:
             return None
         if queue.no_declare:

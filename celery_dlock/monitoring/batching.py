@@ -175,14 +175,14 @@ class Batcher(ABC, Generic[T]):
                 self._pause = min(2 * self._pause or self.first_pause, self.last_pause)
                 return False
             if self._pause:
-                logger.warning("%s is written again", self.name)
+                logger.warning("%s can be written again", self.name)
             self._pause = 0.0
             if missing:
-                logger.warning("%d events of locks are not in %s", missing, self.name)
+                logger.warning("%d events of locks are missing in %s", missing, self.name)
 
     def _give_up(self) -> None:
         with self._mutex:
-            logger.warning("%d events of locks are not in %s", len(self._queue), self.name)
+            logger.warning("%d events of locks are missing in %s", len(self._queue), self.name)
             self._queue.clear()
 
     def _close(self) -> None:
@@ -211,7 +211,7 @@ def end(**_: Any) -> None:
         try:
             sink.at_exit()
         except Exception:  # the others have something to send, too
-            logger.exception("what %r had not sent is lost", sink)
+            logger.exception("events that %r had not sent are lost", sink)
 
 
 # A prefork child says that it ends by a signal of Celery and leaves without Python's own way out.

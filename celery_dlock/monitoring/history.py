@@ -294,7 +294,7 @@ class Queries:
                 return self._answer(question)
         except SQLAlchemyError as exc:
             self._made = False  # it may have been dropped
-            raise BackendUnavailable(f"the history does not answer: {said(exc)}") from exc
+            raise BackendUnavailable(f"the history is unavailable: {said(exc)}") from exc
         return []
 
     def _answer(self, question: Executable) -> Sequence[Any]:
@@ -407,7 +407,7 @@ class HistorySink(Batcher[Noted]):
         except IntegrityError:
             pass  # it is there: the answer to an earlier attempt was lost
         except _OF_THE_ROW as exc:
-            logger.warning("an event of a lock is not in the history: %s", said(exc))
+            logger.warning("an event of a lock is missing in the history: %s", said(exc))
 
     def _delete_old(self) -> None:
         """Delete what is too old, if it was not looked for in a while; it raises nothing."""
@@ -421,7 +421,7 @@ class HistorySink(Batcher[Noted]):
                 if not self._delete_some(until):
                     return
         except SQLAlchemyError as exc:  # two processes may be in each other's way
-            logger.debug("old events are deleted later: %s", said(exc))
+            logger.debug("old events could not be deleted now: %s", said(exc))
 
     def _delete_some(self, until: int) -> bool:
         """Delete a bounded number of those before *until*; whether there may be more."""

@@ -72,7 +72,7 @@ _BODY = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 24, 60, 120, 300, 1200, 3600)
 ACQUISITION = Measure(
     MetricKind.HISTOGRAM,
     "lock_acquisition_time",
-    "Seconds for which a delivery asked for its lock until it had it",
+    "Seconds from a delivery's first request for its lock until it was taken",
     _STORE,
 )
 HOLD = Measure(
@@ -81,19 +81,17 @@ HOLD = Measure(
     "Seconds for which a lock was held until released",
     _BODY,
 )
-TTL = Measure(
-    MetricKind.GAUGE, "lock_ttl_seconds", "Length of the lease that was taken last, in seconds"
-)
+TTL = Measure(MetricKind.GAUGE, "lock_ttl_seconds", "Seconds of the latest lease")
 WAIT = Measure(
     MetricKind.HISTOGRAM,
     "dlock_wait_seconds",
-    "Seconds from the first refusal, or the place taken, until the lock or until giving up",
+    "Seconds from the first refusal, or from taking a place, until the lock or the timeout",
     _BODY,
 )
 SINCE_WOKEN = Measure(
     MetricKind.HISTOGRAM,
     "dlock_woken_seconds",
-    "Seconds from being woken until the lock",
+    "Seconds from the wake until the lock was taken",
     _STORE,
 )
 REFUSED = Measure(MetricKind.COUNTER, "dlock_refused", "Tasks that found their lock held")
@@ -104,10 +102,10 @@ UNAVAILABLE = Measure(
     MetricKind.COUNTER, "dlock_unavailable", "Times that the lock store did not answer"
 )
 RESCHEDULED = Measure(MetricKind.COUNTER, "dlock_rescheduled", "Messages that were published again")
-PARKED = Measure(MetricKind.COUNTER, "dlock_parked", "Messages that went to wait in the lock store")
+PARKED = Measure(MetricKind.COUNTER, "dlock_parked", "Messages that were parked in the lock store")
 WOKEN = Measure(MetricKind.COUNTER, "dlock_woken", "Messages that were woken from the lock store")
 WOKEN_AGAIN = Measure(
-    MetricKind.COUNTER, "dlock_woken_again", "Those of them that nobody had answered before"
+    MetricKind.COUNTER, "dlock_woken_again", "Wakes that repeat an unanswered one"
 )
 LEFT_TO_OTHERS = Measure(
     MetricKind.COUNTER,
@@ -115,7 +113,7 @@ LEFT_TO_OTHERS = Measure(
     "Messages of another broker, left in the lock store for its workers",
 )
 SKIPPED = Measure(
-    MetricKind.COUNTER, "dlock_skipped", "Tasks that did not run, as their lock was held"
+    MetricKind.COUNTER, "dlock_skipped", "Tasks that were skipped because their lock was held"
 )
 DROPPED = Measure(MetricKind.COUNTER, "dlock_dropped", "Duplicates of messages that were dropped")
 DEBOUNCED = Measure(
@@ -136,7 +134,7 @@ TICKS_REPEATED = Measure(
     MetricKind.COUNTER, "dlock_beat_repeated", "Ticks that may have been sent twice"
 )
 TICKS_MISSED = Measure(
-    MetricKind.COUNTER, "dlock_beat_missed", "Times that overdue ticks were left out"
+    MetricKind.COUNTER, "dlock_beat_missed", "Times that overdue ticks were skipped"
 )
 
 #: Of every lock; those of beat are of its entries.

@@ -111,8 +111,8 @@ def check() -> None:
     """Warn where each process is going to start files of its own."""
     if folder() is not None and _values() is None:
         logger.warning(
-            "this prometheus_client is built otherwise than celery_dlock knows it: counts are "
-            "right, but each process that starts adds files to %s",
+            "celery_dlock does not know the internals of this prometheus_client: counts are right, "
+            "but each process that starts adds files to %s",
             VARIABLE,
         )
 
@@ -160,10 +160,10 @@ class InSlot:
 STORE_GAUGES: Mapping[str, tuple[str, str]] = {
     "store_up": ("dlock_store_up", "Whether the lock store answered, for the gauges below"),
     "held_keys": ("dlock_held_keys", "Keys that are held"),
-    "waiting_keys": ("dlock_waiting_keys", "Keys that somebody waits for"),
+    "waiting_keys": ("dlock_waiting_keys", "Keys with waiting tasks"),
     "waiting_tasks": (
         "dlock_waiting_tasks",
-        "Tasks that wait for a key; of a key at most 32 of those that ask again by themselves",
+        "Tasks that wait for a key; of rescheduled ones at most 32 for each key",
     ),
     "oldest_wait": (
         "dlock_oldest_wait_seconds",
@@ -171,9 +171,9 @@ STORE_GAUGES: Mapping[str, tuple[str, str]] = {
     ),
     "unanswered_messages": (
         "dlock_unanswered_messages",
-        "Messages that are woken in vain: is there a worker for their queue?",
+        "Messages whose wakes are not answered: does a worker consume their queue?",
     ),
-    "dead_messages": ("dlock_dead_messages", "Messages that are dead, and kept"),
+    "dead_messages": ("dlock_dead_messages", "Dead letters"),
 }
 
 #: How often files are read that come and go, before those that cannot be read are left out.
@@ -375,7 +375,7 @@ def _is_readable(file: str) -> bool:
     try:
         _sum([file])
     except _UNREADABLE:
-        logger.exception("%s is left out of the metrics: it cannot be read", file)
+        logger.exception("%s cannot be read and is left out of the metrics", file)
         return False
     return True
 

@@ -24,11 +24,11 @@ logger = logging.getLogger("celery_dlock")
 
 #: What becomes of a holder whose key is released.
 CONSEQUENCES = (
-    "A body that still runs goes on until its next renewal, a third of the lease from now at the "
-    'latest. Then its lease is lost; with on_lost="abort" it is aborted.',
-    "Its writes that are fenced are refused from the next holder's first one on.",
-    "Its writes that are not fenced are NOT stopped: two bodies may write at once.",
-    "If the store keeps its message (keep=True) it runs again, and this run counts as a lost one.",
+    "A running body goes on until its next renewal, at most a third of its ttl from now. Then its "
+    'lease is lost; with on_lost="abort" the body is aborted.',
+    "Its fenced writes are refused from the next holder's first fenced write on.",
+    "Its other writes are NOT stopped: two bodies may write at once.",
+    "If the store keeps its message (keep=True) the task runs again, and this run counts as lost.",
 )
 
 #: The dead that are looked through for one task.
@@ -65,7 +65,7 @@ def release(app: Any, key: str, holder: Held) -> bool:
     if not isinstance(reply.verdict, Left):
         return False
     had_it = (holder.name, holder.task_id, holder.where)
-    logger.info("%r is released by an operator: %s[%s] on %s had it", key, *had_it)
+    logger.info("%r was released by an operator; %s[%s] on %s held it", key, *had_it)
     return True
 
 

@@ -103,13 +103,17 @@ def happened(entry: HistoryEntry) -> str:
 def _acquired(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     token = f" with token {entry.token}" if entry.token else ""
     waited = details.get("waited") or 0.0
-    after = f" after it had waited {seconds(waited)}" if waited else ""
+    after = f" after waiting {seconds(waited)}" if waited else ""
     return f"took {entry.key!r}{token}{after}"
 
 
 def _contended(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     holder = details.get("holder")
-    by = f"was held by {holder}" if holder else "was reserved for one that waits, or cooled down"
+    by = (
+        f"was held by {holder}"
+        if holder
+        else "was reserved for a waiting task, or was cooling down"
+    )
     if hold := details.get("hold"):
         by = f"was on hold, by {short(hold)}"
     return f"was refused: {entry.key!r} {by}"
@@ -119,29 +123,37 @@ def _skipped(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     holder = details.get("holder")
     if reason := details.get("reason"):
         return f"was skipped: {short(reason)}"
-    by = f"was held by {holder}" if holder else "was reserved for one that waits"
+    by = f"was held by {holder}" if holder else "was reserved for a waiting task"
     return f"was skipped: {entry.key!r} {by}"
 
 
 def _parked(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
-    how = "was refused and waits" if details.get("refused") else "took its place as it was sent"
     hold = details.get("hold")
     why = f", which was on hold, by {short(hold)}" if hold else ""
-    return f"{how} in the queue of {entry.key!r}{why}"
+    if details.get("refused"):
+        return f"was refused and waits in the queue of {entry.key!r}{why}"
+    return f"took its place in the queue of {entry.key!r} when it was published{why}"
+
+
+def _deduplicated(_: HistoryEntry, details: Mapping[str, Any]) -> str:
+    living = details.get("living")
+    if details.get("published"):
+        return f"was found to be a duplicate of {living}, which lives, and does not run"
+    return f"was not published: the call was answered with {living}, which lives"
 
 
 def _debounced(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     living = details.get("living")
     if living == entry.task_id:
-        return f"was debounced, at {entry.key!r}"
-    return f"was debounced, at {entry.key!r}: {living} has its message"
+        return f"was debounced at {entry.key!r}"
+    return f"was debounced at {entry.key!r}: {living} has its message"
 
 
 def _woken(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
     ending = details.get("ending")
-    why = f"to end, because it was {ending}" if ending else "because its turn had come"
+    why = f"to end: {ending}" if ending else "because its turn had come"
     before, queue = int(details.get("before") or 0), details.get("queue")
-    again = f" again, after {before} in vain," if before else ""
+    again = f" again, after {count(before, 'unanswered wake')}," if before else ""
     to = f", and sent to {short(queue)}" if queue else ""
     return f"was woken{again} from the queue of {entry.key!r} {why}{to}"
 
@@ -158,7 +170,7 @@ def _released(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
 
 
 def _timed_out(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
-    return f"gave up on {entry.key!r} after {seconds(float(details.get('waited') or 0.0))}"
+    return f"gave up waiting for {entry.key!r} after {seconds(float(details.get('waited') or 0.0))}"
 
 
 def _unknown(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
@@ -167,7 +179,7 @@ def _unknown(entry: HistoryEntry, details: Mapping[str, Any]) -> str:
 
 _OUTCOMES = {
     "done": "it had ended",
-    "over": "its delivery ended, and it goes on elsewhere or not at all",
+    "over": "its delivery ended; the task goes on elsewhere or not at all",
     "repeat": "its lock was lost, and it runs again",
     "abandoned": "its run was lost",
     "unused": "its message went back to the broker",
@@ -187,9 +199,9 @@ _DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = 
     ),
     "TooLarge": lambda _, d: f"was too large for the lock store, with {d.get('size')} bytes",
     "Revoked": lambda entry, _: f"was revoked while it waited for {entry.key!r}",
-    "DeadLettered": lambda entry, d: f"became a dead letter, of {entry.key!r}: {d.get('cause')}",
-    "Dropped": lambda _, d: f"had a duplicate dropped, because it was {d.get('reason')} already",
-    "Deduplicated": lambda _, d: f"was not run, a duplicate of {d.get('living')}, which lives",
+    "DeadLettered": lambda entry, d: f"became a dead letter at {entry.key!r}: {d.get('cause')}",
+    "Dropped": lambda _, d: f"had a duplicate dropped, because it was already {d.get('reason')}",
+    "Deduplicated": _deduplicated,
     "Debounced": _debounced,
     "Lost": lambda entry, d: f"lost {entry.key!r}: {short(d.get('reason'))}",
     "Uncertain": lambda entry, d: (
@@ -201,6 +213,6 @@ _DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = 
     "Unavailable": lambda _, d: f"got no answer from the lock store: {short(d.get('error'))}",
     "TickSent": lambda _, d: f"sent the tick of {d.get('due')}",
     "TickRepeated": lambda _, d: f"sent the tick of {d.get('due')} again",
-    "TicksMissed": lambda _, d: f"left out the ticks from {d.get('first')} to {d.get('until')}",
-    "Missing": lambda _, d: f"{count(int(d.get('events') or 0), 'event')} could not be kept",
+    "TicksMissed": lambda _, d: f"skipped the ticks from {d.get('first')} to {d.get('until')}",
+    "Missing": lambda _, d: f"{count(int(d.get('events') or 0), 'event')} could not be stored",
 }

@@ -116,7 +116,8 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
         why = f"was rescheduled: {short(error)}"
         return Verdict(State.RESCHEDULED, (why,), keys, tasks)
     if result.state == states.STARTED:
-        why = "was started by a worker, and holds no lock: it may ask for it, or be gone"
+        why = "was started by a worker and holds no lock: it may be asking for it, or its worker "
+        "is gone"
         return Verdict(State.RUNNING, (why,))
     why = f"the result backend says {short(result.state)}, and the lock store knows nothing of it"
     return Verdict(State.UNKNOWN, (why,))
@@ -139,7 +140,7 @@ def _skip(skip: Any, at: str, clock: Clock) -> Verdict:
     if reason is not None:
         why = short(reason)
     elif holder is None:
-        why = f"{key!r} was reserved for one that waits"
+        why = f"{key!r} was reserved for a waiting task"
     else:
         then = clock.tell_seconds(since)
         why = f"{key!r} was held by {short(holder)}{f' since {then}' if then else ''}"
@@ -153,7 +154,7 @@ def _failure(result: Result, at: str) -> Verdict:
         key = getattr(error, "key", None)
         return Verdict(State.FAILED, (why,), (key,) if isinstance(key, str) else ())
     if isinstance(error, LockTimeout) and error.holder is None:
-        why = f"it gave up after it had waited {seconds(error.waited)} for {error.key!r}"
+        why = f"it gave up after waiting {seconds(error.waited)} for {error.key!r}"
     else:
         why = short(error)
     tasks = (error.holder,) if error.holder else ()
@@ -171,7 +172,7 @@ def _dropped(facts: Facts, last: HistoryEntry, clock: Clock) -> Verdict:
     ran = next((e for e in facts.all("Released") if e.details.get("outcome") == "done"), None)
     reason = str(last.details.get("reason"))
     at = clock.tell(last.at)
-    why = f"had a delivery dropped at {at}: {facts.task_id} is {reason} already"
+    why = f"had a duplicate dropped at {at}: {facts.task_id} is already {reason}"
     if ran is not None and reason == "done":
         return Verdict(State.DONE, (describe(ran, clock), why), _keys(ran))
     return Verdict(State.DROPPED, (why,), _keys(last))
@@ -199,7 +200,7 @@ def _tries(facts: Facts, last: HistoryEntry, clock: Clock) -> tuple[str, ...]:
         else f"its next try was due at {clock.tell(due)}: does a worker consume its queue?"
     )
     reason = short(last.details.get("reason"))
-    why = f"was rescheduled {times}, at {clock.tell(last.at)} because of this: {reason}"
+    why = f"was rescheduled {times}, last at {clock.tell(last.at)}: {reason}"
     return why, following
 
 
@@ -250,14 +251,15 @@ _RELEASED = {
 }
 
 _HINTS = {
-    "Acquired": "it holds nothing any more: it has ended just now, or its worker is gone",
-    "Lost": "nothing says how it ended: its body may run on without it, or its worker is gone",
-    "Parked": "the lock store has it no more, and nothing says what became of it",
-    "Debounced": "the lock store has it no more, and nothing says what became of it",
-    "LeftToOthers": "the lock store has it no more, so a worker there has taken it",
-    "Contended": "nothing says what became of it",
+    "Acquired": "it no longer holds the lock: it has just ended, or its worker is gone",
+    "Lost": "it is not known how it ended: its body may still run without the lock, or its worker "
+    "is gone",
+    "Parked": "it is no longer in the lock store, and it is not known how it ended",
+    "Debounced": "it is no longer in the lock store, and it is not known how it ended",
+    "LeftToOthers": "it is no longer in the lock store, so a worker at that broker has taken it",
+    "Contended": "it is not known how it ended",
     "Woken": "no worker has taken it since: does one consume its queue?",
-    "DeadLettered": "it is not among the dead any more",
+    "DeadLettered": "it is no longer a dead letter",
 }
 
 _BESIDES = (
@@ -288,17 +290,17 @@ def runs(facts: Facts, clock: Clock) -> Verdict | None:
 
 
 def _lasts(held: Held, clock: Clock) -> str:
-    ends = f"its lease ends at {clock.tell(held.expires)}"
+    ends = f"its lease expires at {clock.tell(held.expires)}"
     if held.replaced_by:
-        return f"{ends}, for it is to be replaced by {held.replaced_by}"
+        return f"{ends} and is not renewed, because {held.replaced_by} replaces it"
     return f"{ends} unless its worker renews it"
 
 
 def has_expired(facts: Facts, clock: Clock) -> Verdict | None:
     """It was running when the store heard of it last."""
     reasons = tuple(
-        f"held {key!r}{f' with token {held.token}' if held.token else ''} until its lease ended at "
-        f"{clock.tell(held.expires)}, and did not release it: its worker is gone, or cut off"
+        f"held {key!r}{f' with token {held.token}' if held.token else ''} until its lease expired "
+        f"at {clock.tell(held.expires)}, and did not release it: its worker is gone or cut off"
         for key, held in _in_store(facts).holds
     )
     keys = tuple(key for key, _ in _in_store(facts).holds)
@@ -347,11 +349,11 @@ def _elsewhere(place: QueuePosition, facts: Facts) -> tuple[str, ...]:
 def _woken(place: QueuePosition, clock: Clock) -> str:
     if place.entry.ending is not None:
         return (
-            f"was woken from the queue of {place.key!r} to end, because it was "
-            f"{place.entry.ending}; no worker has done so yet"
+            f"was woken from the queue of {place.key!r} to end: {place.entry.ending}; "
+            "no worker has taken it yet"
         )
     wakes = place.entry.wakes
-    times = f", though it was woken {wakes} times" if wakes > 1 else ""
+    times = f", although it was woken {wakes} times" if wakes > 1 else ""
     again = f"{times}, and it is woken again until one does" if place.entry.parked else ""
     return f"its turn for {place.key!r} has come; no worker has taken it yet{again}"
 
@@ -385,15 +387,17 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
         if (at := opens(place.cooling, clock.now)) is not None:
             if is_debounced(place.key):
                 return f"where it is debounced until {clock.tell(at)}{place_is}"
-            return f"which cools down until {clock.tell(at)}{place_is}"
-        wakes = "; a worker that runs wakes the next one" if place.entry.parked else ""
-        return f"though nobody holds it now{wakes}{place_is}"
+            return f"which is cooling down until {clock.tell(at)}{place_is}"
+        wakes = "; any running worker will wake the next task" if place.entry.parked else ""
+        return f"although nobody holds it now{wakes}{place_is}"
     held, *more = place.holders
     if more:
         who = listed([_holder(one, facts) for one in place.holders])
         return f"behind {who}, which hold it{ahead}{place_is}"
     token = f" with token {held.token}" if held.token else ""
-    ended = f" (its lease ended at {clock.tell(held.expires)})" if held.expires < clock.now else ""
+    ended = (
+        f" (its lease expired at {clock.tell(held.expires)})" if held.expires < clock.now else ""
+    )
     since = f"which has held it since {clock.tell(held.since)}{token}{ended}"
     return f"behind {_holder(held, facts)}, {since}{ahead}{place_is}"
 
@@ -409,7 +413,7 @@ def _called(task_id: str, name: str, where: str = "") -> str:
 
 
 _CAUSES = {
-    Cause.RUNS_LOST: f"{MAX_LOST_RUNS} of its runs lost their lock",
+    Cause.RUNS_LOST: f"{MAX_LOST_RUNS} of its runs were lost",
     Cause.UNREADABLE: "no worker could read its message",
     Cause.UNKNOWN_TASK: "no worker knows its task",
     Cause.UNPUBLISHABLE: "its message could not be published",
@@ -422,8 +426,10 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
         return None
     letter = _in_store(facts).dead[-1]
     since = clock.tell(instant(letter.dead.at))
-    why = f"has been dead since {since}: {_CAUSES[letter.dead.cause]}, of {letter.key!r}"
-    return Verdict(State.DEAD, (why, f"`dlock replay {facts.task_id}` puts it back"), (letter.key,))
+    why = f"has been a dead letter at {letter.key!r} since {since}: {_CAUSES[letter.dead.cause]}"
+    return Verdict(
+        State.DEAD, (why, f"`dlock replay {facts.task_id}` sends it again"), (letter.key,)
+    )
 
 
 __all__ = ["Answer", "KeyAnswer", "State", "explain", "explain_key"]
@@ -552,28 +558,28 @@ def _verdict(known: Facts, clock: Clock) -> Verdict:
     if any(not each.over for each in _in_store(known).living):
         return Verdict(State.WAITING, (f"waits {where}, unless its message is lost",))
     if known.store is None:
-        why = f"is not known: it may run, it may wait for its key or {where}, or there was none"
+        why = f"is not known: it may run, it may wait for its key or {where}, or it never existed"
     else:
-        why = f"is not known: it may wait {where}, it may have ended long ago, or there was none"
+        why = f"is not known: it may wait {where}, it may have ended long ago, or it never existed"
     return Verdict(State.UNKNOWN, (why,))
 
 
 def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:
     if stands.unreadable:
-        return [f"the lock store answers, and cannot read this key: {stands.unreadable}"]
+        return [f"the lock store answers but cannot read this key: {stands.unreadable}"]
     found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
     if (hold := stands.on_hold(clock.now)) is not None:
         found.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
     if (at := stands.opens(clock.now)) is not None:
         what = "one of its slots" if stands.holders else "it"
-        then = f"{what} cools down until {clock.tell(at)}: nobody gets it before"
+        then = f"{what} is cooling down until {clock.tell(at)} and cannot be taken before"
         if is_debounced(stands.key):
             then = f"a call is debounced until {clock.tell(at)}, unless a newer one takes its place"
         found.append(then)
     if stands.woken:
         found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
     if stands.reserved:
-        found.append(f"a turn is reserved for {listed(stands.reserved)}, to come by itself")
+        found.append(f"a turn is reserved for {listed(stands.reserved)}, to come back by itself")
     if stands.waiting:
         since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
         found.append(f"{count(stands.waiting, 'task waits', 'tasks wait')}{since}")
@@ -589,7 +595,7 @@ def _of_holder(held: Held, clock: Clock) -> str:
     who = _called(held.task_id, held.name, held.where)
     if held.expires > clock.now:
         return f"{who} has held it since {since}{token}; its lease lasts until {expires}"
-    return f"{who} held it from {since} on{token}, until its lease ended at {expires}"
+    return f"{who} held it from {since} on{token}, until its lease expired at {expires}"
 
 
 def _events(app: Any, key: str, limit: int) -> tuple[tuple[HistoryEntry, ...], tuple[str, ...]]:

@@ -63,9 +63,9 @@ def _result_of(app: Any, task_id: str) -> Result | str | None:
     """The result of a task, a sentence that says why there is none, or ``None``: nothing yet."""
     backend = app.backend
     if isinstance(backend, DisabledBackend):
-        return "no results are kept: with result_backend a task's own end would be told"
+        return "no results are kept: with a result_backend the end of a task would be known"
     if type(backend).__module__ == "celery.backends.rpc":
-        return "results go back over rpc:// to whoever has sent a task, and cannot be asked for"
+        return "results go back over rpc:// to the sender of a task, and cannot be read here"
     try:
         meta = backend.get_task_meta(task_id, cache=False)
     except Exception as exc:  # of any driver, and of what is stored there
@@ -289,9 +289,7 @@ def _ask_store(
             f"the lock store cannot read {listed(list(map(repr, found.unreadable)))}"
         )
     if not found.looked_through:
-        unavailable.append(
-            f"only {ALL_KEYS} keys were looked through; dlock_history would say which"
-        )
+        unavailable.append(f"only {ALL_KEYS} keys were searched; dlock_history would name the key")
     return found
 
 

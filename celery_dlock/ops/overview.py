@@ -51,10 +51,11 @@ NOBODYS = "dlock:nobody"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One holder. ``token`` is what the store issued (0 of a reader), ``owner`` names the claim.
+    """One holder of a key.
 
-    ``name`` is that of its task and ``where`` its worker with the process; both may not be known.
-    It is asked to stop for the task ``replaced_by``.
+    ``token`` is its fencing token (0 for a reader), and ``owner`` names its claim. ``name`` is the
+    name of its task, and ``where`` its worker and process; both are empty if unknown. It is asked
+    to stop for the task ``replaced_by``, if there is one.
     """
 
     task_id: str
@@ -215,10 +216,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """One that waits for a key. A place expires, and a message gives up, unless that is ``None``.
+    """One task that waits for a key.
 
-    It is *woken* when its turn has come, or when it is to end for the reason ``ending``: so many
-    ``wakes`` it was sent. ``arrived`` is when it first asked, where that is known.
+    ``until`` is when its place expires or its message gives up, or ``None``. It is ``woken`` when
+    its turn has come, or when it is to end for the reason ``ending``, and ``wakes`` counts how
+    often it was woken. ``arrived`` is when it first asked, if that is known.
     """
 
     task_id: str

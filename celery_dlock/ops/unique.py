@@ -50,13 +50,13 @@ class Living:
 
     def sentence(self, clock: Clock) -> str:
         """What goes on after "the task"."""
-        lives = "is remembered for its period" if self.over else "is the one that lives"
-        told = f"{lives} as {self.claim!r}"
+        lives = "is remembered for its period" if self.over else "lives"
+        told = f"{lives} as the unique task {self.claim!r}"
         if self.called is None:
-            return f"{told}, which is unique"
+            return told
         calls = count(self.calls, "call")
         were = "was" if self.calls == 1 else "were"
-        return f"{told}: {calls} {were} answered with it, the last at {clock.tell(self.called)}"
+        return f"{told}: {calls} {were} answered with it, the last one at {clock.tell(self.called)}"
 
 
 def living(

@@ -58,5 +58,5 @@ def result_of_another(task: TaskWithLock, task_id: str, options: Mapping[str, An
 def _never_comes(*_: Any, **__: Any) -> NoReturn:
     raise NotImplementedError(
         "this is a duplicate of a task that another call has published, and the result backend "
-        "rpc:// sends its result to that caller alone: use another one, or ask only for its id"
+        "rpc:// sends the result to that caller only: use another backend, or use only the id"
     )

@@ -90,7 +90,7 @@ class NewestCall:
             if not is_mine:
                 here.sinks.emit(Deduplicated(self._subject, self._name, claim.task_id))
             return answered(result, duplicate=not is_mine)
-        raise BackendUnavailable(f"the calls of {self._name!r} replace each other without a pause")
+        raise BackendUnavailable(f"the calls of {self._name!r} keep replacing each other")
 
     @property
     def _subject(self) -> Subject:

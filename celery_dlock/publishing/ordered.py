@@ -110,8 +110,8 @@ def _tell_by_broker(name: str, exc: Exception) -> None:
     if name not in _gone_by_broker:
         _gone_by_broker.add(name)
         logger.warning(
-            "%s follows in a canvas and could not take its place (%r): it goes by the broker, and "
-            "takes its place as it arrives",
+            "%s is the next task of a canvas and could not take its place (%r): it goes to the "
+            "broker, and is ordered by its arrival",
             name,
             exc,
         )

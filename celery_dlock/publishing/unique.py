@@ -95,7 +95,7 @@ class Call:
             return answered(result, duplicate=_id_of(result) != self._task_id)
         if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
             return answered(send(self._task_id, {}), duplicate=False)
-        here.sinks.emit(Deduplicated(subject, self._name, living))
+        here.sinks.emit(Deduplicated(subject, self._name, living, published=self._depended_on))
         if self._depended_on:
             headers = duplicate(self._task_id, self._task.name, living)
             return answered(send(self._task_id, headers), duplicate=True)

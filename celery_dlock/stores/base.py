@@ -400,7 +400,7 @@ def last_of(cursor: str) -> str | None:
     if not cursor:
         return None
     if not cursor.startswith(_AFTER):
-        raise ValueError("this cursor is of no list of keys")
+        raise ValueError("this is not a cursor of a list of keys")
     cursor.encode()  # half of a character is in no name
     return cursor.removeprefix(_AFTER)
 

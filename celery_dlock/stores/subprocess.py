@@ -160,7 +160,7 @@ class HelperBackend(NoteStore):
                 succeeded, answer = self._helper.ask(name, args, options)
             except (OSError, EOFError) as exc:
                 self._end(within=0)
-                raise BackendUnavailable(f"the process that uses the store is gone: {exc}") from exc
+                raise BackendUnavailable(f"the helper process of the store is gone: {exc}") from exc
             except BaseException:  # a time limit strikes: the answer must not be the next call's
                 self._end(within=0)
                 raise

@@ -52,19 +52,23 @@ def lock(
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
 
     With ``async with`` it does not block the event loop of asyncio. It waits for up to *timeout*
-    seconds (0: it asks once, and does not wait). *ttl* is the length of the lease, which is renewed
-    in the background while the block runs. With several keys, of which each may be a
-    :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`, all are taken or none.
-    *parents* are keys that the block holds for reading: whoever takes one of them exclusively
-    waits for the block and holds it off. For *cooldown* seconds from its beginning on nobody else
-    gets the key, also when the block has ended by then.
+    seconds (0: it asks once and does not wait). *ttl* is the length of the lease in seconds, which
+    is renewed in the background while the block runs. Of several keys all are taken or none; each
+    may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. *parents* are keys that
+    the block holds for reading: an exclusive lock on one of them waits for the block, and the block
+    waits for it. *cooldown* keeps the key closed for that many seconds from the beginning of the
+    block, even if the block has ended.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` for what makes no sense, and for a plain ``with``
-    and a *timeout* above 0 in a thread that runs an event loop; :exc:`~celery_dlock.LockContended`
-    at once with ``timeout=0``, or when the running code holds the key in another mode;
-    :exc:`~celery_dlock.LockLost` when it held the key and has lost it, or stood still before the
-    block began; :exc:`~celery_dlock.LockTimeout` when time is over; and
-    :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
+    It raises
+
+    * :exc:`~celery_dlock.ConfigurationError` for wrong arguments, and for a plain ``with`` with a
+      *timeout* above 0 in a thread that runs an event loop;
+    * :exc:`~celery_dlock.LockTimeout` after *timeout*;
+    * :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or if the running code holds
+      the key in another mode;
+    * :exc:`~celery_dlock.LockLost` if the running code held the key and has lost it, or if the
+      process was paused before the block began;
+    * :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
     """
     own = entries(key, limit, shared=shared, cooldown=cooldown)
     if not own:
@@ -100,11 +104,11 @@ class Block:
         self._awaited: AbstractAsyncContextManager[Lease] | None = None
 
     def acquire(self) -> Lease:
-        """Take the lock, as ``with`` does. Until it is released it is renewed as long as this
-        process lives, and it expires when that ends: nothing is released at its exit.
+        """Take the lock, as ``with`` does.
 
-        The lease is not the current one: hand it on, as in ``admit(connection, lease)``. Nor is the
-        key re-entrant under it.
+        The lease is renewed until it is released, as long as this process lives. At the exit of the
+        process it is not released, and expires. It is not the current lease: pass it on, as in
+        ``admit(connection, lease)``. The key is not re-entrant under it.
 
         Raises what :func:`lock` does, and :exc:`RuntimeError` for one that is acquired already.
         """
@@ -113,7 +117,7 @@ class Block:
         return lease
 
     def release(self) -> None:
-        """Release what :meth:`acquire` has taken, and nothing that another one has by now.
+        """Release the lock that :meth:`acquire` has taken, and never that of a later owner.
 
         Raises :exc:`RuntimeError` for one that is not acquired, or is released already.
         """
@@ -155,7 +159,9 @@ class Block:
 
     def _refuse_second(self) -> None:
         if self._entered is not None or self._awaited is not None:
-            raise RuntimeError("this lock() is acquired already: whoever else wants it makes one")
+            raise RuntimeError(
+                "this lock() is acquired already: another owner needs a lock() of its own"
+            )
 
     def _leave(self, *error: Any) -> bool | None:
         block, self._entered = self._entered, None
@@ -176,8 +182,8 @@ def _literal(text: object) -> str:
     if field is None:
         return text
     raise ConfigurationError(
-        f"lock() takes a key as it is, and {field[0]} in {quoted(text)} would be the same for all: "
-        f"put an f before the quotes (a brace that is meant as one is written %7B)"
+        f"lock() takes a key as it is, so {field[0]} in {quoted(text)} would be the same for all: "
+        f"put an f before the quotes (write %7B for a literal brace)"
     )
 
 

@@ -18,22 +18,22 @@ _NAMESPACE = uuid.UUID("5c1f64ba-2a4e-5d0f-9a3c-6e2b8d0f7a11")
 
 
 def idempotency_key(effect: str) -> str:
-    """The key that the running task sends along with its *effect*: 36 characters, a UUID.
+    """An idempotency key for one *effect* of the running task: a UUID of 36 characters.
 
-    The same in every run of the same task, another one for another task or effect. In a task that
-    a body runs eagerly it is made of that task's id, which is a new one each time; one that is
-    called like a function has none of its own, and the keys of the body that calls it.
+    It is the same in every run of the task, and differs for another task or effect. A task that a
+    body runs eagerly has a new id each time, and so a new key. A task that a body calls like a
+    function has the keys of that body.
 
     Raises :exc:`~celery_dlock.ConfigurationError` outside a task's body, in a thread that the body
     started, and for an empty *effect*.
     """
     if not isinstance(effect, str) or not effect:
-        raise ConfigurationError(f"the effect is named by a text, got {effect!r}")
+        raise ConfigurationError(f"the name of an effect is a non-empty str, got {effect!r}")
     request = _delivered()
     if request is None:
         raise ConfigurationError(
-            "no task runs here: idempotency_key() works in the body of a task; hand the key to "
-            "threads that the body starts, and elsewhere make one of your own data"
+            "no task runs here: idempotency_key() works in the body of a task. Pass the key to "
+            "threads that the body starts; elsewhere make a key from your own data"
         )
     name = json.dumps([str(request.id), request.replaced_task_nesting or 0, effect])
     return str(uuid.uuid5(_NAMESPACE, name))

@@ -21,8 +21,8 @@ def refuse_decorator(body: Any, keys: Sequence[object], options: Mapping[str, An
     """
     if isinstance(body, Task | Proxy):
         raise ConfigurationError(
-            f"{body.name} is a task already: leave its other decorator out, and give what that was "
-            "given to @locked_task, with app="
+            f"{body.name} is a task already: remove its other decorator, and give its options to "
+            "@locked_task, with app="
         )
     listed = [*keys, *(options[name] for name in ("key",) if name in options)]
     if len(listed) > 1:

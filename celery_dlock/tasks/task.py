@@ -90,9 +90,9 @@ class _WhenAsked:
 class LockedTask(TypedTask[P, R_co]):
     """Base class of tasks that run under a lock: ``@app.task(base=LockedTask, lock_key=…)``.
 
-    The options are those of :func:`~celery_dlock.locked_task` with the prefix ``lock_``. Wrong
-    ones raise :exc:`~celery_dlock.ConfigurationError` when Celery finalizes the task. A class that
-    inherits from it and from another task class names it first.
+    The options are those of :func:`~celery_dlock.locked_task` with the prefix ``lock_``. A wrong
+    one raises :exc:`~celery_dlock.ConfigurationError` when Celery finalizes the task. A class that
+    also inherits from another task class must name this one first.
     """
 
     abstract = True
@@ -175,9 +175,9 @@ class LockedTask(TypedTask[P, R_co]):
     ) -> None:
         """Override to react when the lock is lost: compensate, alert.
 
-        Called at most once a key, while the body may still be running, in a thread of its own and
-        after the abort if there is one; or when the body leaves, where the loss was noticed only
-        then. The arguments are the task's.
+        It is called at most once for each key, in a thread of its own, while the body may still
+        run; with an abort, after that. If the loss is noticed only when the body ends, it is called
+        then. The arguments are those of the task.
         """
 
     def apply_async(
@@ -415,27 +415,31 @@ def locked_task(
 def locked_task(*bare: Any, **options: Any) -> Any:
     """Make a task that takes a lock before its body runs.
 
-    *key* is a template over the task's parameters (``"order:{order_id}"``), a callable with the
-    task's signature (as ``key=…``: a named function alone is taken for the body of a bare
-    ``@locked_task``), or a list of either, and of :class:`~celery_dlock.Limit` and
-    :class:`~celery_dlock.Shared`; without it the task locks on its own name. *ttl* is the
-    length of the lease in seconds, renewed while the body runs; *max_hold* bounds that, in
-    seconds. *on_contention* is a policy or the name of one. *limit* lets that many hold the key at
-    once; *shared* makes it a read lock. *parents* are keys, written like *key*, that the task holds
-    for reading: whoever takes one of them exclusively waits for the task and holds it off. With
-    *on_lost* ``"abort"`` a body whose lease is lost gets :exc:`~celery_dlock.LockLost` raised in
-    it; with ``"flag"`` it goes on, and may ask. With *unique* a call is not published while another
-    one lives that does the same: until that is ``"done"``, until its ``"start"``, or as a
-    :class:`~celery_dlock.Unique` says; or it is debounced, as a :class:`~celery_dlock.Debounce`
-    says. With *cooldown* the slot stays closed for so many seconds
-    from the start on, also when the task has ended by then: the key starts no more than one task,
-    or *limit* of them, in that time. Without *app* it is a ``shared_task``. All other
-    options are Celery's own.
+    *key* is a template over the task's parameters (``"order:{order_id}"``) or a callable with the
+    task's signature. A list takes several of these, and also :class:`~celery_dlock.Limit` and
+    :class:`~celery_dlock.Shared`. Give a callable as ``key=…``, because a function alone is taken
+    for the body of a bare ``@locked_task``. Without a key the task locks its own name.
 
-    A body that wants them declares ``fencing_token`` or ``lease`` as keyword-only parameters, with
-    types as ``fencing_token: int = INJECTED``: type checkers then know what callers pass.
+    *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, for at
+    most *max_hold* seconds. *on_contention* is a policy or its name. *limit* lets that many tasks
+    hold the key at once; *shared* makes it a read lock. *parents* are keys, written like *key*,
+    that the task holds for reading: an exclusive lock on one of them waits for the task, and the
+    task waits for it. *on_lost* says what happens when the lease is lost while the body runs:
+    ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it go on, and the
+    body can check its lease.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` here and now when something does not fit.
+    With *unique* a call is not published while a task lives that does the same: until that task is
+    ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A
+    :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
+    many seconds from each start, even if the task has ended: the key starts at most one task, or
+    *limit* tasks, in that time. Without *app* it is a ``shared_task``. All other options are
+    Celery's own.
+
+    A body may declare ``fencing_token`` or ``lease`` as a keyword-only parameter, for example
+    ``fencing_token: int = INJECTED``. It is passed in, and type checkers know that callers leave it
+    out.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option.
     """
     if len(bare) == 1 and not options and _is_body(bare[0]):
         return _make(bare[0])
@@ -488,7 +492,7 @@ def _make(
     base = task_options.pop("base", None) or usual
     if base is LockedTask and inspect.iscoroutinefunction(body):
         raise ConfigurationError(
-            f"task {name}: Celery awaits nothing, so the body would not run; let it be a plain "
+            f"task {name}: Celery awaits nothing, so the body would not run: make it a plain "
             "function that calls asyncio.run()"
         )
     known = (LockedTask, base)

@@ -54,9 +54,10 @@ _RAN = {"SUCCESS": "succeeded", "FAILURE": "failed", "RETRY": "retried"}
 
 @contextmanager
 def held_by_another(key: str | Sequence[str], *, app: Any = None) -> Iterator[Lease]:
-    """Somebody else holds *key* for the time of the block: a task of the test finds it taken.
+    """Hold *key* as another task does, for the time of the block.
 
-    The keys are finished texts, as for :func:`celery_dlock.lock`. Raises what that raises, at once.
+    Keys are complete, as for :func:`celery_dlock.lock`. It raises what that raises, without
+    waiting.
     """
     block = lock(key, app=app, timeout=0)
     lease = Context().run(block.acquire)  # not under what the test itself holds
@@ -67,7 +68,7 @@ def held_by_another(key: str | Sequence[str], *, app: Any = None) -> Iterator[Le
 
 
 class InlineWorker:
-    """A worker that handles a message when it is told to. Made by :func:`inline_worker`."""
+    """A worker that handles a message when a test asks for it. Made by :func:`inline_worker`."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -104,13 +105,13 @@ class InlineWorker:
         return message
 
     def deliver(self, queue: str = "celery") -> str:
-        """Handle the next message of *queue*, and say what became of its task.
+        """Handle the next message of *queue*, and return what happened to its task.
 
-        That is ``"succeeded"``, ``"failed"`` or ``"retried"``; or where the body did not run
+        That is ``"succeeded"``, ``"failed"`` or ``"retried"``. If the body did not run it is
         ``"parked"``, ``"rescheduled"``, ``"skipped"``, ``"dropped"`` (a duplicate) or
         ``"revoked"``.
 
-        Raises :exc:`AssertionError` where *queue* is empty.
+        Raises :exc:`AssertionError` if *queue* is empty.
         """
         message = self.take(queue)
         if message is None:
@@ -134,11 +135,11 @@ class InlineWorker:
         return said[-1] if said else "revoked"
 
     def queued(self, queue: str = "celery") -> int:
-        """How many messages the broker has for *queue*, those among them that were woken."""
+        """How many messages the broker has for *queue*, including woken ones."""
         return sum(self.channel._size(name) for name in (queue, f"{queue}.woken"))  # noqa: SLF001
 
     def sweep(self) -> None:
-        """Look for what is due in the lock store, as every worker does: who is next is woken."""
+        """Sweep the lock store as a worker does: leases expire, and the next tasks are woken."""
         here = runtime(self._app)
         here.wake(here.backend.sweep().wakes)
 
@@ -151,10 +152,10 @@ class InlineWorker:
 
 @contextmanager
 def inline_worker(app: Any) -> Iterator[InlineWorker]:
-    """A worker for *app*, whose broker is ``memory://`` and empty, while the block runs.
+    """A worker for *app*, whose broker must be ``memory://``, for the time of the block.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` for another broker: the test would take the
-    messages of a real one.
+    The queue is empty at first. Raises :exc:`~celery_dlock.ConfigurationError` for another broker,
+    because the test would take the messages of a real one.
     """
     broker = app.connection_for_read().transport.driver_type
     if broker != "memory":

@@ -48,11 +48,11 @@ class ManualClock:
 
 @contextmanager
 def in_memory(app: Any) -> Iterator[ManualClock]:
-    """Have *app* take its locks on a ``memory://`` of its own, whatever ``dlock_url`` says.
+    """Let *app* take its locks on a ``memory://`` of its own, whatever ``dlock_url`` says.
 
-    The clock is the store's: a lease ends there, and who waits is woken, when the test moves it.
-    Afterwards the application goes back to its configuration, which is never touched. Raises
-    :exc:`~celery_dlock.ConfigurationError` for one that is wrong.
+    It gives the clock of that store. Leases expire, and waiting tasks are woken, when the test
+    moves it. The application's configuration is not changed. Raises
+    :exc:`~celery_dlock.ConfigurationError` if that is wrong.
     """
     clock = ManualClock()
     keep_in_memory(app, clock)
@@ -78,7 +78,7 @@ def checked_lock_order(app: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class StaleHolder:
-    """It had the lock, and believes in its ``lease`` still. Made by :func:`stale_holder`."""
+    """It has lost the lock, and still trusts its ``lease``. Made by :func:`stale_holder`."""
 
     task: Any
     args: tuple[Any, ...]
@@ -87,10 +87,10 @@ class StaleHolder:
     store: object
 
     def wakes_up(self) -> StaleFencingToken | LockLost:
-        """Run the body as if nothing had happened; what it ended with, when that is a refusal.
+        """Run the body as if nothing had happened, and return the error that refused it.
 
-        Raises :exc:`AssertionError` when the body runs to its end. Any other error of the body
-        passes through.
+        Raises :exc:`AssertionError` if the body runs to its end. Any other error of the body is
+        raised as it is.
         """
         __tracebackhide__ = True
         kwargs = self.task.lock_definition.injected(self.kwargs, self.lease)
@@ -113,13 +113,13 @@ class StaleHolder:
 
 
 def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
-    """Somebody who took the lock of ``task(*args, **kwargs)`` and was paused past its lease.
+    """A worker that took the lock of ``task(*args, **kwargs)`` and was paused past its lease.
 
-    The lock is free when this returns. Let the next one take it and write, then call
+    The lock is free when this returns. Let the next task take it and write, then call
     :meth:`StaleHolder.wakes_up`.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` for a task without a lock and for one that only
-    reads, and :exc:`~celery_dlock.LockContended` when somebody holds the lock.
+    Raises :exc:`~celery_dlock.ConfigurationError` for a task without a lock or with a read lock,
+    and :exc:`~celery_dlock.LockContended` if the lock is held.
     """
     _require_locked(task)
     definition = task.lock_definition

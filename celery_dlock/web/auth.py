@@ -137,7 +137,7 @@ class Visitors:
             session = request.cookies.get(cookie(request), "")
             own = len(session) >= len(new_token())
             own = own and _equal(form_secret(session), fields.get("secret", ""))
-            _demand(own, "this form was not made for your session: go back, load it anew")
+            _demand(own, "this form was not made for your session: go back and reload it")
             request.state.dlock_form = fields
             return await run_in_threadpool(act, request)
 
@@ -167,11 +167,11 @@ async def form(request: Request) -> Mapping[str, str]:
             if len(body) > LARGEST_FORM:
                 raise HTTPException(413, "this form is too large")
     except ClientDisconnect as exc:
-        raise HTTPException(400, "this form has no end") from exc
+        raise HTTPException(400, "this form is incomplete") from exc
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=10))
     except ValueError as exc:
-        raise HTTPException(400, "this is no form") from exc
+        raise HTTPException(400, "this is not a form") from exc
 
 
 def cookie(request: Request) -> str:
@@ -274,7 +274,7 @@ class KnownHosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "http" and _host(Headers(scope=scope)) not in self.names:
-            refused = PlainTextResponse("this page does not go by that name", 421)
+            refused = PlainTextResponse("this page is not served under that host name", 421)
             await SecurityHeaders(refused)(scope, receive, send)
             return
         await self.app(scope, receive, send)

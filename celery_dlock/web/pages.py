@@ -55,7 +55,7 @@ LONG_WAIT = 900.0
 
 #: Why a message is dead, for those who do not know the words.
 BECAUSE: Mapping[Cause, str] = {
-    Cause.RUNS_LOST: "its run was lost again and again: its worker was killed or cut off",
+    Cause.RUNS_LOST: "its runs were lost again and again: its worker was killed or cut off",
     Cause.UNREADABLE: "its message cannot be read",
     Cause.UNKNOWN_TASK: "no worker knows a task of this name",
     Cause.UNPUBLISHABLE: "the broker does not take its message",
@@ -66,14 +66,14 @@ BECAUSE: Mapping[Cause, str] = {
 DONE: Mapping[str, str] = {
     "on-hold": "The key is on hold.",
     "held-otherwise": "Nothing was done: the hold of this key is another one by now.",
-    "hold-ended": "The key is on hold no more.",
-    "released": "The key was taken from its holder.",
-    "not-held": "Nothing was done: that holder has the key no more.",
-    "cancelled": "The task is woken, to end as revoked.",
-    "not-waiting": "Nothing was done: that message waits no more.",
+    "hold-ended": "The key is no longer on hold.",
+    "released": "The key was released.",
+    "not-held": "Nothing was done: that holder no longer has the key.",
+    "cancelled": "The task is woken and will end as revoked.",
+    "not-waiting": "Nothing was done: that message no longer waits.",
     "replayed": "The message waits for its key again.",
     "expired": "Nothing was done: that message has expired, and a worker would discard it.",
-    "not-dead": "Nothing was done: that message is not dead any more.",
+    "not-dead": "Nothing was done: that message is no longer a dead letter.",
 }
 
 
@@ -126,7 +126,7 @@ def held(request: Request) -> Response:
             match = escape(wanted.text)
             rest = overview.page(state.celery, cursor, ROWS, match=match, which=takes)
     except ValueError as exc:
-        raise HTTPException(400, "there is no such part of the list: begin at its start") from exc
+        raise HTTPException(400, "there is no such part of the list: go back to its start") from exc
     found = [] if cursor else list(filter(takes, snapshot.lines))
     begin = ROWS * (number - 1)
     return show(
@@ -157,7 +157,7 @@ def one_key(request: Request) -> Response:
         until = datetime.fromisoformat(before).astimezone(zone) if before else None
         past = request.app.state.past.of_key(key, until)
     except (ValueError, OverflowError) as exc:
-        raise HTTPException(400, "that is no instant") from exc
+        raise HTTPException(400, "that is not a time") from exc
     found = overview.KeyDetails.of(request.app.state.celery, key)
     return show(
         request,
@@ -198,7 +198,7 @@ def wanted(request: Request, name: str) -> str:
     """What the query says under *name*; without it the request makes no sense."""
     value = request.query_params.get(name, "")
     if not value:
-        raise HTTPException(400, f"the address says no {name}")
+        raise HTTPException(400, f"the address has no {name}")
     return value
 
 
@@ -404,7 +404,7 @@ def _message(request: Request) -> actions.Message:
 
 def _holder(request: Request, key: str, owner: str) -> Held | None:
     if key.startswith(leader.KEYS):
-        raise HTTPException(403, "a beat leads by this key: use `dlock beat --step-down`")
+        raise HTTPException(403, "this is the key of a beat: use `dlock beat --step-down`")
     found = _read(request, key)
     return next((held for held in found.holders if held.owner == owner), None)
 
@@ -431,7 +431,7 @@ def _audited(request: Request, act: Callable[[], bool], what: str, *about: objec
 
     It is a warning, so that it is seen where nobody has set up logging.
     """
-    came_of_it = "nobody knows whether it was done"
+    came_of_it = "it is not known whether it was done"
     try:
         did = act()
         came_of_it = "done" if did else "there was nothing to do"

@@ -34,11 +34,11 @@ from celery_dlock.web.rendering import FOLDER, show
 ASK_AGAIN = "5"
 
 _TITLES = {
-    400: "This address makes no sense",
+    400: "This address is not valid",
     401: "Sign in",
     403: "Not allowed",
     404: "There is no such page",
-    405: "This page takes no orders",
+    405: "This page takes no actions",
     409: "Nothing was done",
 }
 
@@ -56,18 +56,19 @@ def site(
     *allowed* and *writable* take a Starlette request and return, or await, a bool. With a *token*
     visitors sign in; ``writable=True`` is for them. *show_args* shows arguments of dead messages.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` when nobody is said to be allowed, or everybody
-    to act, and for a configuration of locks that is not usable. It does not connect to the store.
+    Raises :exc:`~celery_dlock.ConfigurationError` unless exactly one of *allowed* and *token* is
+    given, if every visitor could act, and if the configuration of locks is not usable. It does not
+    connect to the store.
     """
     if (allowed is None) == (token is None) or not callable(allowed or _nobody):
         raise ConfigurationError(
-            "who may see the page? site() takes either allowed=, a function of the request, "
+            "who may see the page? Give site() either allowed=, a function of the request, "
             "or token=, a secret to sign in with"
         )
     if writable is True and token is None:
         raise ConfigurationError(
-            "writable=True would let everybody act who may see the page: it is for token=; beside "
-            "allowed= it takes a function of the request"
+            "with allowed=, writable=True would let every visitor act: give a function of the "
+            "request, or use token="
         )
     runtime(app)
     sign_in = None if token is None else SignIn(token)
@@ -142,7 +143,7 @@ def _http_error(request: Request, exc: Exception) -> Response:
 def _store_unavailable(request: Request, exc: Exception) -> Response:
     """What is shown already stays, and is old; a page that was asked for now is asked for again."""
     is_order = request.method == "POST"
-    unsure = ". Whether it was done is not known: look before you repeat it"
+    unsure = ". It is not known whether it was done: check before you repeat it"
     title, detail = "The lock store does not answer", f"{exc}{unsure if is_order else ''}"
     response = show(request, "trouble.html", 503, title=title, detail=detail)
     if not is_order:

@@ -70,7 +70,12 @@ class Children:
         try:
             self._watched.watch(pid)
         except OSError as exc:
-            logger.warning("what %d holds would be held until its lease ends: %s", pid, exc)
+            logger.warning(
+                "cannot watch the child %d: if it dies, its keys are held until their leases "
+                "expire: %s",
+                pid,
+                exc,
+            )
 
     def call(self, call: Call) -> None:
         """Have the thread call it, soon."""
@@ -99,7 +104,7 @@ def _safely(call: Call) -> None:
     try:
         call()
     except Exception:  # the others need this thread
-        logger.exception("what a child of this worker held may be held until its lease ends")
+        logger.exception("the keys of a dead child may be held until their leases expire")
 
 
 def soon(call: Call) -> None:

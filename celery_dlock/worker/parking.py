@@ -225,10 +225,10 @@ class Parking:
                 if taken < len(some):
                     break
         except BackendUnavailable as exc:
-            logger.debug("%s is asked for by children again: %s", batch.key, exc)
+            logger.debug("children ask for %s again: %s", batch.key, exc)
             waited_for = False
         except Exception:
-            logger.exception("%s is asked for by children again", batch.key)
+            logger.exception("children ask for %s again", batch.key)
             waited_for = False
         return Batch(batch.key, batch.messages, parked, waited_for)
 
@@ -393,7 +393,7 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
             if here is not None:
                 here.parked()
         except Exception:
-            logger.exception("messages that are held back may stay so until the next connection")
+            logger.exception("messages that are held back may wait until the next connection")
 
     def _told(self) -> Iterator[bytes]:
         """What has been said; nothing if the thread only wants to be seen to."""

@@ -93,7 +93,7 @@ class Sweeper(PeriodicStep):
     is unavailable, and when it is available again.
     """
 
-    failure = "nothing was swept"
+    failure = "a sweep of the lock store failed"
     pause_after_failure = LONGEST_SLEEP
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -125,7 +125,7 @@ _here: WeakValueDictionary[str, Request] = WeakValueDictionary()
 class EndRevoked(PeriodicStep):
     """It asks the store only after a revocation."""
 
-    failure = "revoked tasks that wait are not looked for"
+    failure = "the search for revoked tasks that wait failed"
     pause_after_failure = INTERVAL
 
     def __init__(self, parent: Any, **options: Any) -> None:

@@ -164,7 +164,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         nonce = self._request_dict[DELIVERY]["nonce"]
         done_ttl = here.done_ttl(queues=queueing(self._policy) is not None)
         claims = left_by(self.task, request, nonce, done_ttl)
-        logger.info("%s ended with its process: what it held is released", self)
+        logger.info("%s ended with its process: its keys are released", self)
         carried = here.manager.take_back(claims, self._outcome)
         if self._outcome in (Outcome.DONE, Outcome.OVER):
             end_unique(self.app, self._request_dict)

@@ -41,7 +41,7 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
         if prefork and Trait.MULTI_PROCESS not in here.backend.traits:
             raise ConfigurationError(
                 f"{here.settings.url} lives in one process, and a prefork worker has several: "
-                "use sqlite:///dlock.db on a single machine, or a server"
+                "use sqlite:///dlock.db on a single machine, or a store with a server"
             )
         check_leases(app, here)
         check_broker(here)
@@ -57,8 +57,8 @@ def check_decorators(app: Any) -> None:
     for name, task in app.tasks.items():
         if hasattr(task.run, "lock_definition"):
             raise ConfigurationError(
-                f"task {name}: @locked_task makes a task already, so leave out the @app.task above "
-                "it, and give @locked_task its options, with app="
+                f"task {name}: @locked_task already makes a task: remove the @app.task above it, "
+                "and give its options to @locked_task, with app="
             )
 
 
@@ -70,19 +70,21 @@ def check_leases(app: Any, here: runtime.Runtime) -> None:
     try:
         granted = here.backend.granted()
     except BackendUnavailable as exc:
-        logger.warning("whether the lock store grants the ttl of each task is not known: %s", exc)
+        logger.warning(
+            "it is not known whether the lock store grants the ttl of each task: %s", exc
+        )
         return
     name, ttl = max(ttls.items(), key=lambda item: item[1])
     if granted is not None and ttl > granted:
         raise ConfigurationError(
-            f"task {name}: ttl={ttl:g} is more than the lock store grants, where the locks of a "
-            f"process end together: {granted:g} s"
+            f"task {name}: ttl={ttl:g} is more than the lock store grants: {granted:g} s, for all "
+            "locks of a process together"
         )
 
 
 def check_broker(here: runtime.Runtime) -> None:
     """Refuse a broker whose name cannot be told: its messages could be taken for another's."""
-    logger.info("messages that wait in the lock store know this broker as %s", here.wake.broker)
+    logger.info("the name of this broker in parked messages is %s", here.wake.broker)
 
 
 def check_aborts(app: Any) -> None:
@@ -102,5 +104,5 @@ def check_countdowns(app: Any, default: Any) -> None:
         if isinstance(policy, Reschedule) and policy.backoff.cap >= visible:
             raise ConfigurationError(
                 f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "
-                f"delivers again after visibility_timeout={visible:g} s: lower the backoff's cap"
+                f"redelivers after visibility_timeout={visible:g} s: lower the backoff's cap"
             )

@@ -26,8 +26,7 @@ logger = logging.getLogger("celery_dlock")
 
 
 NONE_BESIDE = (
-    "messages for the queue %s that are woken go to its end, behind all that was published "
-    "meanwhile: %s"
+    "woken messages of the queue %s go to its end, behind all that was published meanwhile: %s"
 )
 
 

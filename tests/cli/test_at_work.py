@@ -135,7 +135,7 @@ def test_top_goes_on_while_the_store_is_away(own_redis_server: RedisServer, tmp_
         terminal.wait_for("\x1b[1;31m")  # what is wrong, in red
         away = len(terminal.said)
         own_redis_server.start()
-        terminal.wait_for("Ctrl-C ends", after=away)
+        terminal.wait_for("Ctrl-C quits", after=away)
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
 

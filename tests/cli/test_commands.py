@@ -131,7 +131,7 @@ def test_without_a_terminal_a_question_is_an_error(desk: Operator, command: list
     result = desk.run(*command)
 
     assert result.exit_code == 1
-    assert "Nobody is there to answer: say --yes" in result.output
+    assert "There is no terminal to ask at: use --yes" in result.output
     assert (desk.read("ls"), desk.read("dead")) == before
     assert desk.woken() == []
 
@@ -159,7 +159,7 @@ def test_what_becomes_of_a_body_that_still_runs_is_said_before_the_question(
 
     said = desk.run("release", "order:42").output
 
-    for consequence in ("a third of the lease", "abort", "refused", "NOT stopped", "runs again"):
+    for consequence in ("a third of its ttl", "abort", "refused", "NOT stopped", "runs again"):
         assert consequence in said
 
 

@@ -26,7 +26,7 @@ def test_it_is_listed_with_the_time_that_is_left(desk: Operator) -> None:
     _, row = desk.run("ls").stdout.splitlines()
 
     assert row.startswith(KEY)
-    assert "nobody, for 59 min 59 s more: it cools down" in row
+    assert "nobody, for another 59 min 59 s: it is cooling down" in row
     assert "no key is waited for" in desk.run("ls", "--waiting").stdout
     (told,) = desk.read("ls")["keys"]
     assert (told["holders"], told["woken"], told["waiting"]) == ([], [], 0)
@@ -40,10 +40,10 @@ def test_who_waits_for_it_is_told_until_when(desk: Operator) -> None:
 
     told, of_key = desk.run("show", "waits").stdout, desk.run("show", KEY).stdout
 
-    assert f"for '{KEY}' which cools down until " in told
+    assert f"for '{KEY}' which is cooling down until " in told
     assert "its place is 1st of 1" in told
     assert "nobody holds it\n" in of_key
-    assert "it cools down until " in of_key
+    assert "it is cooling down until " in of_key
     assert " waits " in desk.run("waiting", KEY).stdout
 
 
@@ -51,7 +51,7 @@ def test_one_of_several_slots_may(desk: Operator) -> None:
     cools(desk, limit=2)
     desk.hold(KEY, "other", limit=2)
 
-    assert "one of its slots cools down until " in desk.run("show", KEY).stdout
+    assert "one of its slots is cooling down until " in desk.run("show", KEY).stdout
 
 
 def test_of_one_that_has_cooled_down_nothing_is_said(desk: Operator) -> None:
@@ -70,7 +70,9 @@ def test_a_person_opens_it(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> N
     result = desk.run("release", KEY)
 
     assert (result.exit_code, result.stdout) == (0, f"{KEY} is open\n")
-    assert asked == [f"Nobody holds {KEY}. It cools down for 59 min 59 s more: open it now?"]
+    assert asked == [
+        f"Nobody holds {KEY}. It is cooling down for another 59 min 59 s. Open it now?"
+    ]
     assert desk.woken() == [("waits", None)]
 
 

@@ -30,7 +30,7 @@ def test_it_is_listed_with_the_time_that_is_left(desk: Operator) -> None:
     _, row = desk.run("ls").stdout.splitlines()
 
     assert row.startswith(KEY)
-    assert "nobody, for 59 min 59 s more: a call is debounced" in row
+    assert "nobody, for another 59 min 59 s: a call is debounced" in row
 
 
 def test_it_is_told_until_when(desk: Operator) -> None:
@@ -57,7 +57,7 @@ def test_the_id_of_a_call_that_replaced_another_leads_to_that_one(tmp_path: Path
         def written() -> bool:
             batching.end()
             told = desk.run("show", "second").stdout
-            return f"was debounced, at '{KEY}': first has its message" in told
+            return f"was debounced at '{KEY}': first has its message" in told
 
         until("it is in the history", written)
         assert "has waited since" in desk.run("show", "first").stdout
@@ -77,7 +77,9 @@ def test_a_person_has_it_run_now(desk: Operator, monkeypatch: pytest.MonkeyPatch
 
     assert desk.run("release", KEY).exit_code == 0
 
-    assert asked == [f"Nobody holds {KEY}. A call is debounced for 59 min 59 s more: open it now?"]
+    assert asked == [
+        f"Nobody holds {KEY}. A call is debounced for another 59 min 59 s. Open it now?"
+    ]
     assert desk.woken() == [("first", None)]
 
 

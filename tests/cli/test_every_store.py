@@ -94,7 +94,7 @@ def test_a_key_that_changed_hands_before_the_answer_is_left_alone(
     assert asked == ["Take order:42 from task shown?"]
     assert result.exit_code == 1
     assert "Nothing was released: shown" in result.output
-    assert "held by other (token" in result.output
+    assert "no longer holds order:42; other (token" in result.output
     assert desk.holders("order:42") == ["other"]
 
 

@@ -22,7 +22,7 @@ def test_nothing_to_list_is_no_error(desk: Operator) -> None:
     assert desk.run("ls", "--waiting").output == "no key is waited for\n"
     none = desk.run("ls", "--match", "invoice\n").output
     assert none == "no key with $'invoice\\n' in its name is held or waited for\n"
-    assert desk.run("dead").output == "no message is dead\n"
+    assert desk.run("dead").output == "there are no dead letters\n"
     assert desk.read("ls") == {"total": 0, "keys": [], "unique": []}
     assert desk.read("dead") == {"more": False, "dead": []}
     assert desk.run("top").exit_code == 0
@@ -110,7 +110,7 @@ def test_a_key_that_is_the_id_of_a_task_as_well_is_said_to_be(desk: Operator) ->
     both, of_task = desk.run("show", "42"), desk.run("show", "42", "--task")
 
     assert both.stdout.startswith("key 42\n")
-    assert both.stderr == "42 is the id of a task, too: --task shows that\n"
+    assert both.stderr == "42 is also a task id: --task shows that\n"
     assert of_task.stdout.startswith("task 42: waiting\n")
     assert of_task.stderr == desk.run("show", "42", "--key").stderr == ""
 

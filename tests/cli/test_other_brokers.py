@@ -59,7 +59,7 @@ def test_it_is_named_among_the_keys_when_it_is_in_the_way(desk: Operator) -> Non
         desk.backend.leave(held, Outcome.OVER)
 
     output = desk.run("ls").output
-    assert f"{KEY}: who comes next belongs to the broker {ELSEWHERE}" in output
+    assert f"{KEY}: the next task belongs to the broker {ELSEWHERE}" in output
     assert output.count("belongs to") == 1
     keys = desk.read("ls")["keys"]
     assert {each["key"]: each["broker"] for each in keys} == {"a": None, KEY: ELSEWHERE}

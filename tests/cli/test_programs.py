@@ -159,5 +159,5 @@ def test_a_program_is_not_asked_a_question(
     result = desk.run(*command.split(), "--json")
 
     assert (result.exit_code, result.stdout, asked) == (1, "", [])
-    assert result.stderr.endswith("say --yes\n")
+    assert result.stderr.endswith("use --yes\n")
     assert (desk.holders("order:42"), desk.woken()) == (["holder"], [])

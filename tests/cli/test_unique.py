@@ -76,9 +76,9 @@ def test_what_cannot_be_read_is_left_out(desk: Operator) -> None:
 @pytest.mark.parametrize(
     ("calls", "says"),
     [
-        (0, f"- is the one that lives as '{NAME}', which is unique"),
-        (1, f"- is the one that lives as '{NAME}': 1 call was answered with it, the last at"),
-        (3, f"- is the one that lives as '{NAME}': 3 calls were answered with it, the last at"),
+        (0, f"- lives as the unique task '{NAME}'"),
+        (1, f"- lives as the unique task '{NAME}': 1 call was answered with it, the last one at"),
+        (3, f"- lives as the unique task '{NAME}': 3 calls were answered with it, the last one at"),
     ],
 )
 def test_a_task_says_that_it_lives_and_how_many_calls_it_has_answered(
@@ -100,7 +100,7 @@ def test_a_key_says_it_of_the_tasks_there(desk: Operator) -> None:
 
     told = desk.run("show", "day:1", "--key").stdout
 
-    assert f"- lives is the one that lives as '{NAME}'" in told
+    assert f"- lives lives as the unique task '{NAME}'" in told
     assert "report(day=2)" not in told
 
 
@@ -114,7 +114,7 @@ def test_an_id_that_a_caller_chose_says_who_lives_instead(tmp_path: Path) -> Non
         first = report.delay(1)
         report.apply_async((1,), task_id="mine")
 
-        says = f"was not run, a duplicate of {first.id}, which lives"
+        says = f"was found to be a duplicate of {first.id}, which lives, and does not run"
         until("it is in the history", lambda: says in desk.run("show", "mine").stdout)
         told = desk.read("show", "mine")
         assert (told["state"], told["tasks"]) == ("skipped", [first.id])
@@ -130,7 +130,10 @@ def test_a_person_ends_a_claim_whose_message_is_lost(
     done = desk.run("cancel", "lives")
 
     assert asked == [f"End the claim of lives on {NAME}?"]
-    assert (done.exit_code, done.stdout) == (0, f"the next call of {NAME} is published\n")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"the claim has ended: the next call of {NAME} is published\n",
+    )
     assert (stands(desk), stands(desk, "report(day=2)")) == (False, True)
     assert desk.run("cancel", "lives", "--yes").exit_code == 1
 

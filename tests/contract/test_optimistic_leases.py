@@ -151,7 +151,7 @@ def test_a_key_that_never_stands_still_is_unavailable_for_now(
 
     running(other.enter(claim("holder")))
     store.rows.before_commit = overtake
-    with pytest.raises(BackendUnavailable, match="changed by others"):
+    with pytest.raises(BackendUnavailable, match="keep changing"):
         store.enter(claim("a", wait=WaitMode.QUEUE), b"m")
 
     store.rows.before_commit = lambda _: None

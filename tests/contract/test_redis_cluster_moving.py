@@ -93,7 +93,7 @@ def test_notes_are_read_where_they_are_and_written_when_their_slot_has_moved(
     move.begin()
     assert store.note("key", 6, {"b": b"b"})
     move.bring(*move.left())
-    with pytest.raises(BackendUnavailable, match="a slot is on its way to another master"):
+    with pytest.raises(BackendUnavailable, match="a slot is moving to another master"):
         store.note("key", 4, {})
     assert store.notes("key") == {"a": b"a", "b": b"b"}
     move.end()
@@ -114,7 +114,7 @@ def test_lists_go_on_and_name_the_keys_of_the_slot_that_is_moved(
     move.begin()
     move.bring(*move.left()[::2])
     *moving, elsewhere = look(store, keys)
-    assert all("a slot is on its way to another master" in str(state) for state in moving)
+    assert all("a slot is moving to another master" in str(state) for state in moving)
     assert isinstance(elsewhere, KeyState)
     for waiting in (False, True):
         assert {*all_keys(store, waiting=waiting)} == {*keys}

@@ -67,7 +67,7 @@ def test_a_task_outlives_a_broker_that_is_away_as_it_publishes(
         # When the broker is gone by then
         broker.kill()
         worker.resume()
-        where = "is given back" if late else "is parked"
+        where = "goes back to the broker" if late else "is parked"
         until(lambda: f"it {where}: {worker.log}", lambda: where in worker.log)
         if how == "reschedule":
             held.close()

@@ -261,7 +261,7 @@ def test_a_store_that_is_away_when_a_child_is_killed_holds_up_nothing(
         pid = child(lab)
         own_redis_server.pause()
         kill(pid)
-        until("it is told", lambda: "may be held until its lease ends" in worker.log)
+        until("it is told", lambda: "may be held until its lease expires" in worker.log)
         # Then the worker does what needs no lock, and the lease frees the key
         assert lab.app.tasks["plain"].delay("42").get(timeout=30) == 0
         own_redis_server.resume()

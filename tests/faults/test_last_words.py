@@ -43,7 +43,7 @@ def ends_while_the_store_is_away(lab: Lab, store: RedisServer, worker: Worker) -
     store.kill()
     lab.go("body")
     lab.journal.wait_for("end")
-    until("its end is waited for", lambda: "the lock store has not heard it" in worker.log)
+    until("its end is waited for", lambda: "the lock store does not know it yet" in worker.log)
 
 
 def the_store_has_heard(lab: Lab) -> None:
@@ -104,4 +104,4 @@ def test_a_worker_whose_store_stays_away_ends_all_the_same_and_says_what_was_not
 
         assert worker.process is not None
         worker.process.wait(60)
-        assert f"the lock store never heard that {result.id}:0:0 is done" in worker.log
+        assert f"gave up telling the lock store that {result.id}:0:0 is done" in worker.log

@@ -95,7 +95,7 @@ def test_applications_that_differ_in_the_prefix_of_their_queues_run_only_their_o
         # and tasks of production that wait while no worker of production is there
         waiting = two_that_wait(production, staging)
         # When their turn comes, Then staging's worker does not run them
-        until("it is told", lambda: "waits for a worker at the broker" in idle.log)
+        until("it is told", lambda: "belongs to the broker" in idle.log)
         with worker_of(production, "runs") as runs:
             all_have_ended(waiting)
             nothing_is_left(production, ["42"])

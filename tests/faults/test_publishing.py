@@ -101,7 +101,7 @@ def test_a_chain_goes_on_while_the_store_is_away(
         # When the store is away as it ends
         own_redis_server.kill()
         lab.go("a")
-        until("it goes by the broker", lambda: "goes by the broker" in worker.log)
+        until("it goes by the broker", lambda: "goes to the broker" in worker.log)
         # Then it has succeeded, And the other runs when the store is there
         until("it is done", second.parent.ready)
         assert second.parent.state == "SUCCESS"

@@ -59,7 +59,7 @@ def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on
     assert answer.state is State.UNKNOWN
     lost, hint = answer.sentences
     assert lost.endswith(f"lost {KEY!r}: the store has given it up")
-    assert "its body may run on without it" in hint
+    assert "its body may still run without the lock" in hint
 
 
 def test_who_let_the_lease_lapse_is_not_said_to_hold_it(desk: Desk) -> None:
@@ -69,6 +69,6 @@ def test_who_let_the_lease_lapse_is_not_said_to_hold_it(desk: Desk) -> None:
     answer = explain(desk.app, "gone")
 
     assert of_key.startswith("gone held it from ")
-    assert "until its lease ended at" in of_key
+    assert "until its lease expired at" in of_key
     assert answer.state is State.UNKNOWN
-    assert "did not release it: its worker is gone, or cut off" in answer.sentences[0]
+    assert "did not release it: its worker is gone or cut off" in answer.sentences[0]

@@ -91,7 +91,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         assert f"{KEY!r} is held by task {runs.id}" in gave_up.sentences[0]
         assert gave_up.tasks == (runs.id,)
         queued_up = ask(send("gives_up_queueing"), State.FAILED, "TimedOut").sentences[0]
-        assert "LockTimeout: it gave up after it had waited" in queued_up
+        assert "LockTimeout: it gave up after waiting" in queued_up
         back = ask(send("comes_back"), State.RESCHEDULED, "Rescheduled")
         assert back.sentences[0].startswith("was rescheduled ")
         assert f"[{runs.id}] on " in back.sentences[0]
@@ -109,7 +109,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         # And a copy of one that waits
         send("queues", task_id=first.id)
         copied = ask(first, State.WAITING, "Dropped")
-        assert "had a duplicate dropped, because it was waiting already" in copied.sentences[1]
+        assert "had a duplicate dropped, because it was already waiting" in copied.sentences[1]
 
         # And the key tells of all of them
         key = explain_key(lab.app, KEY)
@@ -130,7 +130,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         # And a copy of what is done is dropped
         send("queues", task_id=runs.id)
         again = ask(runs, State.DONE, "Dropped")
-        assert "had a duplicate dropped, because it was done already" in again.sentences[1]
+        assert "had a duplicate dropped, because it was already done" in again.sentences[1]
 
         # And one that loses run after run is dead
         store = runtime(lab.app).backend
@@ -140,5 +140,5 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
             store.leave(deadly, Outcome.ABANDONED)
         lab.app.tasks["queues"].apply_async(("dead",), task_id="deadly")
         dead = ask(lab.app.AsyncResult("deadly"), State.DEAD, "DeadLettered")
-        assert f"{MAX_LOST_RUNS} of its runs lost their lock" in dead.sentences[0]
-        assert dead.sentences[1] == "`dlock replay deadly` puts it back"
+        assert f"{MAX_LOST_RUNS} of its runs were lost" in dead.sentences[0]
+        assert dead.sentences[1] == "`dlock replay deadly` sends it again"

@@ -132,5 +132,5 @@ def test_files_that_nobody_can_read_are_left_out(
     text = exposition({"held_keys": 3})
 
     assert samples(text)["dlock_held_keys"] == 3
-    assert "counter_dlock-1.db is left out" in caplog.text
+    assert "counter_dlock-1.db cannot be read and is left out" in caplog.text
     assert "counter_dlock-0.db" not in caplog.text

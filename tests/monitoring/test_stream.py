@@ -179,7 +179,7 @@ def test_while_the_broker_is_away_the_newest_events_wait(
 
     until(
         "what was dropped is told",
-        lambda: "events of locks are not in the event stream" in caplog.text,
+        lambda: "events of locks are missing in the event stream" in caplog.text,
     )
     sink.at_exit()
 

@@ -136,7 +136,7 @@ def test_a_leader_that_does_not_answer_is_waited_for_so_long(three: Beats) -> No
     result = run(three, "--step-down", "--timeout", "0")
 
     assert result.exit_code == 1
-    assert "was asked to step down, and none leads instead" in result.output
+    assert "was asked to step down, and no other beat leads yet" in result.output
 
 
 def test_a_store_that_is_away_is_said(three: Beats) -> None:

@@ -159,9 +159,9 @@ def test_a_store_that_is_away_is_said_once_and_claimed_from_once(
 
         assert len(of.sent) == 1
     said = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
-    assert sum("does not answer" in line for line in said) == len(of.beats)
-    assert sum("beat: it goes on, after" in line for line in said) == 1
-    assert sum("beat: the lock store answers again, after" in line for line in said) == 2
+    assert sum("is unavailable" in line for line in said) == len(of.beats)
+    assert sum("beat: it works again, after" in line for line in said) == 1
+    assert sum("beat: the lock store is available again, after" in line for line in said) == 2
     assert len(said) == 6
 
 

@@ -19,7 +19,7 @@ def lease(*keys: str) -> Lease:
 
 
 def test_outside_a_body_there_is_none_and_the_error_says_where_it_works() -> None:
-    with pytest.raises(ConfigurationError, match="below the body of a locked task"):
+    with pytest.raises(ConfigurationError, match="in the body of a locked task"):
         current_lease()
     assert held_term("a") is None
 

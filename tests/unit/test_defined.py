@@ -176,7 +176,7 @@ def test_the_settings_policy_counts_where_the_task_names_none(app: Celery) -> No
 def test_that_the_newest_replaces_what_runs_is_no_setting_for_all_tasks(app: Celery) -> None:
     app.conf.dlock_on_contention = Replace(running=True)
 
-    with pytest.raises(ConfigurationError, match="of each task which listens"):
+    with pytest.raises(ConfigurationError, match="to each task whose body listens"):
         runtime(app)
 
 

@@ -107,7 +107,7 @@ def test_a_task_is_made_by_one_decorator(app: Celery, bare: bool) -> None:
     inner = app.task(charge)
     over: Any = locked_task
     said = error(lambda: over(inner) if bare else over("order:{order_id}", app=app)(inner))
-    assert said.startswith(f"{inner.name} is a task already: leave its other decorator out")
+    assert said.startswith(f"{inner.name} is a task already: remove its other decorator")
 
 
 def test_nor_does_a_worker_start_with_another_one_over_it(app: Celery) -> None:
@@ -117,7 +117,7 @@ def test_nor_does_a_worker_start_with_another_one_over_it(app: Celery) -> None:
     app.finalize()
 
     said = error(lambda: check_decorators(app))
-    assert said.startswith("task shop.outer: @locked_task makes a task already")
+    assert said.startswith("task shop.outer: @locked_task already makes a task")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_nor_does_a_worker_start_with_another_one_over_it(app: Celery) -> None:
     [
         (
             "order:{order_id",
-            "a field is written {order_id}, and a brace that is meant as one twice",
+            "write a field as {order_id}, and a literal brace twice",
         ),
         ("order:{order_id:05d}", 'as in key=lambda order_id: f"…{order_id:05d}"'),
     ],

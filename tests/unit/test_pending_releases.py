@@ -112,7 +112,7 @@ def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
     assert store.heard == []
     assert not store.away
     assert [record.getMessage() for record in caplog.records[1:]] == [
-        f"the lock store never heard that {task} is done" for task in "abc"
+        f"gave up telling the lock store that {task} is done" for task in "abc"
     ]
 
 
@@ -134,8 +134,8 @@ def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
     # Then all is heard, and who looks knows what was waited for
     assert store.heard == ["a done", "b done"]
     said = [record.getMessage() for record in caplog.records]
-    assert [text for text in said if "waited for" in text] == [
-        f"{task} is done, and the lock store has not heard it: it is waited for, 60 s at most"
+    assert [text for text in said if "waiting up to" in text] == [
+        f"{task} is done, and the lock store does not know it yet: waiting up to 60 s for the store"
         for task in "ab"
     ]
     until("no thread is left", lambda: not releases._pending)
@@ -151,7 +151,7 @@ def test_who_ends_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> No
 
     releases.finish(0.05)
 
-    assert caplog.records[-1].getMessage() == "the lock store never heard that a is done"
+    assert caplog.records[-1].getMessage() == "gave up telling the lock store that a is done"
     releases.close()
 
 

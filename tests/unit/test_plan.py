@@ -105,7 +105,7 @@ RESERVED_FOR_ANOTHER = LockContended(KEY, None, 0.0)
 LOOKS = Resend(
     1.0, PAST, "this task is running", "another delivery of this task is running", bounded=True
 )
-DEAD = LockLost(KEY, f"{MAX_LOST_RUNS} of its runs were; its message is a dead letter")
+DEAD = LockLost(KEY, f"so were {MAX_LOST_RUNS} of its runs; its message is a dead letter")
 DEAD_LETTERED = events.DeadLettered(SUBJECT, KEY, "runs lost")
 TIMED_OUT = events.TimedOut(SUBJECT, KEY, 7.0)
 REPLACED = Complete(
@@ -127,10 +127,10 @@ GAVE_WAY = Finish(REPLACED_WHILE_IT_RAN, events.Skipped(SUBJECT, KEY, "newer", "
 ANSWERED: dict[Refusal, Any] = {
     Drop(Reason.DEAD): fails(DEAD, DEAD_LETTERED),
     Drop(Reason.DONE): Gone(
-        "a duplicate of a task that is done already", events.Dropped(SUBJECT, KEY, "done")
+        "a duplicate of a task that is already done", events.Dropped(SUBJECT, KEY, "done")
     ),
     Drop(Reason.WAITING): Gone(
-        "a duplicate of a task that is waiting already", events.Dropped(SUBJECT, KEY, "waiting")
+        "a duplicate of a task that is already waiting", events.Dropped(SUBJECT, KEY, "waiting")
     ),
     Park(): Gone(f"waits for {KEY} in the lock store", events.Parked(SUBJECT, KEY, refused=True)),
     End(Ending.TIMED_OUT): fails(LockTimeout(KEY, waited=7.0), TIMED_OUT),

@@ -81,8 +81,8 @@ def test_its_name(pattern: str, queue: str, name: str | None) -> None:
 @pytest.mark.parametrize(
     ("home", "reason"),
     [
-        (Queue("own", ORDERS, "own", exclusive=True), "goes with its worker"),
-        (Queue("own", ORDERS, "own", auto_delete=True), "goes with its worker"),
+        (Queue("own", ORDERS, "own", exclusive=True), "deleted with its worker"),
+        (Queue("own", ORDERS, "own", auto_delete=True), "deleted with its worker"),
         (Queue("own", Exchange("all", type="fanout")), "queue of its own"),
         (Broadcast("all"), "queue of its own"),
         (Queue("own", ORDERS, "own", no_declare=True), "task_queues has no own.woken"),

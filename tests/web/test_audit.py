@@ -85,7 +85,7 @@ def test_an_order_of_which_nobody_knows_what_came_is_there_too(
 
     assert send(client, CANCEL) == 503
     (line,) = lines(caplog)
-    assert line.endswith("'pay', which waits for 'order:42': nobody knows whether it was done")
+    assert line.endswith("'pay', which waits for 'order:42': it is not known whether it was done")
 
 
 def test_nobody_else_is_named_by_a_header(app: Celery, tmp_path: Path) -> None:

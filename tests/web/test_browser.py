@@ -82,7 +82,7 @@ def test_dead_and_replayed_its_task_runs(
     visitor.shows("may be done again")
     visitor.all("button")[0].click()
     visitor.shows("The message waits for its key again.")
-    visitor.shows("No message is dead.")
+    visitor.shows("There are no dead letters.")
 
     # Then it runs, as soon as a worker is there
     request.getfixturevalue("worker")
@@ -141,7 +141,7 @@ def test_a_holder_is_released_with_the_keyboard_alone(
     tab_to(visitor, "Release the key")
     visitor.keys(Keys.ENTER)
 
-    visitor.shows("The key was taken from its holder.")
+    visitor.shows("The key was released.")
     visitor.shows("Nobody holds it.")
     assert holders(lab.app, "order:stuck") == []
 

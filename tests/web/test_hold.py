@@ -73,7 +73,7 @@ def test_what_was_shown_is_ended_and_nothing_else(app: Celery, operator: Visitor
     assert newer.because == "it takes longer"
     ended = sends(operator, f"/end_hold?key={KEY}&was={newer.name}")
 
-    assert "The key is on hold no more." in ended
+    assert "The key is no longer on hold." in ended
     assert on_hold(app) is None
 
 

@@ -79,7 +79,7 @@ def test_by_hand_and_on_a_telephone_a_key_is_put_on_hold(
     visitor.open(f"{page.at}/key?key=account%3A17")
     visitor.all("#end-hold")[0].click()
     visitor.all("button")[0].click()
-    visitor.shows("The key is on hold no more.")
+    visitor.shows("The key is no longer on hold.")
 
 
 def fits(visitor: Browser, name: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_it_goes_on_by_the_broker_and_nothing_fails(
     assert states == ["SUCCESS"] * len(before)
     expected = 2 if canvas == "chain to a group" else 1
     assert desk.size() == expected
-    assert sum("by the broker" in line for line in caplog.messages) == 1
+    assert sum("is ordered by its arrival" in line for line in caplog.messages) == 1
 
     # And the store is asked for their locks by the worker that gets them
     away.over()

@@ -84,7 +84,7 @@ def test_one_that_is_skipped_says_why(desk: Desk, clock: ManualClock, make: Make
 
     desk.deliver_all()
 
-    why = f"{KEY!r} cools down for another 60.0 s"
+    why = f"{KEY!r} is cooling down for another 60.0 s"
     assert desk.result(skipped.id).result == {
         "skipped": True,
         "key": KEY,
@@ -100,7 +100,7 @@ def test_one_that_fails_says_how_long_it_takes(desk: Desk, clock: ManualClock, m
     sync(0)
     clock.advance(15)
 
-    with pytest.raises(LockContended, match=r"cools down for another 45\.0 s") as refused:
+    with pytest.raises(LockContended, match=r"is cooling down for another 45\.0 s") as refused:
         sync(1)
 
     assert (refused.value.holder, refused.value.seconds_left) == (None, 45.0)
@@ -185,7 +185,7 @@ def test_it_closes_the_key_for_all_who_ask_for_it(
 
     with pytest.raises(LockContended):
         other(1)
-    with pytest.raises(LockTimeout, match="cools down"), lock(KEY, app=desk.app, timeout=0.01):
+    with pytest.raises(LockTimeout, match="is cooling down"), lock(KEY, app=desk.app, timeout=0.01):
         pass
 
     clock.advance(60)

@@ -402,7 +402,7 @@ def test_one_operation_a_call_and_one_message_for_all(
         (lambda: {"unique": Debounce(0, 5)}, "delay must be"),
         (lambda: {"unique": Debounce(5, 4)}, "max_delay=4 of a debounced task is shorter"),
         (lambda: {"key": None}, "all calls lock the task's name: say by="),
-        (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only where a task locks one key"),
+        (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only if the task locks one key"),
         (lambda: {"unique": Debounce(1, 2, by="{nobody}")}, "no parameter 'nobody'"),
     ],
 )

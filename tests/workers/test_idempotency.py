@@ -140,5 +140,5 @@ def test_where_no_task_runs_there_is_none(desk: Desk) -> None:
 
 @pytest.mark.parametrize("effect", ["", None, 7])
 def test_an_effect_has_a_name(effect: Any) -> None:
-    with pytest.raises(ConfigurationError, match="named by a text"):
+    with pytest.raises(ConfigurationError, match="a non-empty str"):
         idempotency_key(effect)

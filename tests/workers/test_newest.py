@@ -348,7 +348,7 @@ def test_a_run_that_is_lost_runs_again_with_its_own_message(
         (lambda: {"unique": Unique("done", "replace")}, "takes no until='done'"),
         (lambda: {"unique": Unique(on_duplicate="replace", period=5)}, "no period="),
         (lambda: {"key": None}, "all calls lock the task's name: say by="),
-        (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only where a task locks one key"),
+        (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only if the task locks one key"),
     ],
 )
 def test_what_makes_no_sense_is_refused_as_it_is_defined(

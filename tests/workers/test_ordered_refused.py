@@ -163,7 +163,7 @@ def test_sent_past_the_queue_it_takes_its_place_as_it_arrives(
         desk.deliver_all()
 
     assert ran == [0, 2, 1]
-    assert caplog.text.count("takes its place as it arrives") == 1
+    assert caplog.text.count("is ordered by its arrival") == 1
 
 
 def test_who_took_a_place_is_not_told_of(

@@ -88,7 +88,7 @@ def test_it_is_told_of_each_message_once_and_of_their_broker_once(
         (second.id, KEY),
     ]
     assert {event.broker for event in told} == {runtime(desk.app).wake.broker}
-    assert caplog.text.count("waits for a worker at the broker") == 1
+    assert caplog.text.count("belongs to the broker") == 1
     assert "dlock_broker" in caplog.text
     assert desk.size() == 0
 

@@ -166,7 +166,7 @@ def test_an_argument_that_makes_a_key_its_own_parent_is_refused(desk: Desk) -> N
     desk.deliver_all()
 
     assert isinstance(bad.result, ConfigurationError)
-    assert "'node:a' is to be a key and its own parent" in str(bad.result)
+    assert "'node:a' cannot be both a key and its own parent" in str(bad.result)
     assert good.get() == 2
     with pytest.raises(ConfigurationError, match="its own parent"):
         lock("a", parents="a", app=desk.app)

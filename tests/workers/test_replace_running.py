@@ -330,7 +330,7 @@ def test_what_runs_says_that_it_is_asked_to_stop(desk: Desk, make: Make) -> None
     make(does).delay(1)
     desk.deliver_all()
 
-    assert f"for it is to be replaced by {newer[0]}" in said[0]
+    assert f"because {newer[0]} replaces it" in said[0]
 
 
 def test_a_unique_one_may_be_called_again_once_it_is_replaced(

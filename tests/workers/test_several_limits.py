@@ -286,7 +286,7 @@ def test_each_of_several_keys_has_its_cooldown(desk: Desk, clock: ManualClock) -
 
     slow(7)
     assert (len(at(desk, "fast:7").grants), nothing_is_left(desk, "order:7")) == (1, True)
-    with pytest.raises(LockContended, match="cools down"):
+    with pytest.raises(LockContended, match="is cooling down"):
         slow(7)
 
 
@@ -295,7 +295,7 @@ def test_one_rendered_key_with_two_limits_is_an_error(desk: Desk) -> None:
     def move(source: str, target: str) -> None: ...
 
     move("a", "b")
-    with pytest.raises(ConfigurationError, match="'account:a' is asked for twice"):
+    with pytest.raises(ConfigurationError, match="'account:a' is given twice"):
         move("a", "a")
 
 

@@ -50,7 +50,7 @@ def test_or_an_error_with_its_id(desk: Desk, make: Make) -> None:
     report = make(Unique(on_duplicate="raise"))
     first = report.delay(1)
 
-    with pytest.raises(DuplicateTask, match="report is not published") as caught:
+    with pytest.raises(DuplicateTask, match="report was not published") as caught:
         report.delay(1)
 
     assert (caught.value.task, caught.value.task_id) == ("report", first.id)

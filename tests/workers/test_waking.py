@@ -150,7 +150,7 @@ def test_a_message_of_another_broker_is_left_to_its_workers(
     for _ in range(2):
         elsewhere([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 0
-    assert caplog.text.count("waits for a worker at the broker memory://localhost") == 1
+    assert caplog.text.count("belongs to the broker memory://localhost") == 1
 
     runtime(desk.app).wake([Wake(KEY, "id:0:0", message)])
     assert desk.size() == 1
@@ -310,7 +310,7 @@ def test_a_message_that_nobody_takes_is_told_of_once_and_counted(
         clock.advance(runtime(desk.app).backend.sweep().next_in or 0)
         sweeper.run_once()
 
-    (told,) = [line for line in caplog.messages if "nobody took it" in line]
+    (told,) = [line for line in caplog.messages if "no worker took it" in line]
     assert result.id in told
     assert "renamed" in told
     assert Gauges.of(desk.app).unanswered_messages == 1

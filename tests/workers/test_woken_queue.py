@@ -95,7 +95,7 @@ def test_where_it_cannot_be_declared_that_is_said_once_and_all_goes_as_before(
         nothing_is_left(lab, "hot")
         log = worker.log_path.read_text()
 
-    said = log.count(f"the queue {beside} for woken messages cannot be declared")
+    said = log.count(f"cannot declare the queue {beside} for woken messages")
     assert 2 <= said <= 3, "the worker says it, and each of its children that has woken a task"
     assert "PRECONDITION_FAILED" in log
     close(lab.app)
@@ -181,6 +181,6 @@ def test_without_one_all_goes_by_the_queue_itself(
         lab.go("hot")
         assert done(sent) == [1, 2]
         log = worker.log_path.read_text()
-    assert log.count("that are woken go to its end") == (said is not None)
+    assert log.count("go to its end, behind all") == (said is not None)
     assert (said or "") in log
     close(lab.app)

@@ -48,7 +48,7 @@ def _direct(queues: Sequence[Any], where: str) -> Iterator[Finding]:
             "rabbitmq-direct",
             "weak",
             where,
-            promise="A task that is put off, or retries, takes up one of its worker's prefetched "
+            promise="A rescheduled task, or a retry, occupies one of its worker's prefetched "
             "messages until it is due: with enough of them the worker does nothing else.",
             found=f"there are quorum queues, and the exchange of {listed(held)} is direct",
             fix='Exchange("another name", type="topic") for each queue, or '
@@ -63,8 +63,8 @@ def _passing(queues: Sequence[Any], kind: str, where: str) -> Iterator[Finding]:
             "rabbitmq-delay-queues",
             "weak",
             where,
-            promise="A message with a countdown is lost if RabbitMQ ends, or loses a node, as it "
-            "hands it from one queue to the next: that task never runs.",
+            promise="If RabbitMQ ends or loses a node while it moves a message with a countdown "
+            "from one queue to the next, the message is lost: that task never runs.",
             found=f"broker_native_delayed_delivery_queue_type is {kind}",
             fix='broker_native_delayed_delivery_queue_type = "quorum", once the queues '
             "celery_delayed_0 to celery_delayed_27 are empty and deleted",
@@ -87,8 +87,8 @@ def _delayed(queues: Sequence[Any], server: Any, where: str) -> Iterator[Finding
             "weak",
             where,
             promise="A message with a countdown is refused, or lost without confirm_publish.",
-            found=f"there is no exchange {DELAYS}: no worker with quorum queues was started yet",
-            fix="start the workers before what publishes, with these task_queues",
+            found=f"there is no exchange {DELAYS}: no worker with quorum queues has started yet",
+            fix="start the workers, with these task_queues, before the publishers",
         )
 
 
@@ -103,12 +103,13 @@ def delivered(queues: Sequence[Any], version: str, where: str) -> Iterator[Findi
             "rabbitmq-delivery-limit",
             "weak",
             where,
-            promise="A message whose workers were killed so often, or that could not be put off so "
-            "often while the broker took none, is dropped: that task never runs.",
+            promise="A message is dropped, and its task never runs, after so many deliveries: its "
+            "workers were killed, or it could not be rescheduled because the broker accepted no "
+            "messages.",
             found="; ".join(f"{name}: {limit} deliveries" for name, limit in sorted(told.items()))
             + ", and no x-dead-letter-exchange",
             fix=f"x-dead-letter-exchange in queue_arguments of a new queue or in a policy (which "
-            f"AMQP does not tell), or {_LIMIT} = -1",
+            f"AMQP does not show), or {_LIMIT} = -1",
         )
 
 
@@ -160,8 +161,8 @@ def _lasting(case: Case, queues: Sequence[Any], where: str) -> Iterator[Finding]
             where,
             promise="Messages are lost with their queue: those tasks never run.",
             found="; ".join(f"queue {name} is {why}" for name, why in sorted(passing.items())),
-            fix="leave that to Queue's defaults in task_queues, and delete the old queue once "
-            "it is empty",
+            fix="use Queue's defaults for that in task_queues, and delete the old queue once it is "
+            "empty",
         )
     transient = [queue.name for queue in queues if _mode(case, queue) not in _LASTING]
     if transient:
@@ -180,7 +181,7 @@ def _why(queue: Any) -> str:
     if not queue.durable:
         return "not durable"
     if queue.no_ack:
-        return "no_ack: a message is gone as soon as a worker is sent it"
+        return "no_ack: a message is gone as soon as it is sent to a worker"
     # One that is exclusive is so as well.
     return "auto_delete: gone with its last worker" if queue.auto_delete else ""
 
@@ -196,8 +197,8 @@ def _confirmed(case: Case, where: str) -> Iterator[Finding]:
             "rabbitmq-confirms",
             "weak",
             where,
-            promise="A message that is published as the connection breaks, or the broker ends, is "
-            "lost without an error: also one that is put off or woken.",
+            promise="A message that is published while the connection breaks or the broker ends is "
+            "lost without an error, also one that is rescheduled or woken.",
             found="confirm_publish is not set",
             fix='broker_transport_options = {"confirm_publish": True}',
         )
@@ -222,7 +223,7 @@ def patient(
     else:
         found = (
             f"{listed(long)} may run or wait for {longest:g} s, and a server allows {least:g} s "
-            "unless its consumer_timeout is set, which AMQP does not tell"
+            "unless its consumer_timeout is set, which AMQP does not show"
         )
     yield Finding(
         "rabbitmq-consumer-timeout",
@@ -277,8 +278,8 @@ def _of_another(case: Case, where: str) -> Iterator[Finding]:
             "broker-another",
             "weak",
             where,
-            promise="These wait until a worker at their own broker runs; if there is none any "
-            "more, they never run.",
+            promise="These messages wait until a worker runs at their own broker. If that broker "
+            "no longer has workers, they never run.",
             found=f"{listed(each.task_id for each in theirs)} in the lock store, for {broker}; "
             f"here it is {runtime(case.app).wake.broker}",
             fix=f"run a worker there; or, if it is this broker under another address, "
@@ -296,10 +297,10 @@ def _without_woken_queue(case: Case, where: str) -> Iterator[Finding]:
             "broker-woken-queue",
             "weak",
             where,
-            promise="A task whose turn has come waits behind all that was published meanwhile, and "
-            "its key is idle for as long.",
+            promise="A woken task waits behind all messages that were published meanwhile, and its "
+            "key is idle as long.",
             found="; ".join(f"beside {name} there is no queue: {r}" for name, r in why.items()),
-            fix="declare it in task_queues, as that queue is",
+            fix="declare it in task_queues, like that queue",
         )
 
 
@@ -333,8 +334,8 @@ def _too_long(tasks: Sequence[Locked], visible: float, where: str) -> Iterator[F
                 "broker-visibility-timeout",
                 "weak",
                 where,
-                promise="A message is delivered again while the task still has it, and again, "
-                "without end: each duplicate is looked at, put off and dropped at last.",
+                promise="A message is delivered again and again while its task still runs or "
+                "waits. Each duplicate is rescheduled, and dropped in the end.",
                 found=f"visibility_timeout = {visible:g}; {listed(found)} {what} {longest:g} s",
                 fix=f'broker_transport_options = {{"visibility_timeout": {2 * longest:g}}}',
             )
@@ -347,7 +348,8 @@ def _files(tasks: Sequence[Locked], where: str) -> Iterator[Finding]:
             "broker-filesystem",
             "weak",
             where,
-            promise="What a killed worker had taken is not delivered again: those tasks never run.",
+            promise="Messages that a killed worker had taken are not delivered again: those tasks "
+            "never run.",
             found=f"the filesystem transport; {listed(lost)} may be lost",
             fix="on_contention=Queue(keep=True), or a broker with a server",
         )
@@ -358,9 +360,9 @@ def _unread(scheme: str, where: str) -> Iterator[Finding]:
         "broker-unread",
         "unknown",
         where,
-        promise="Whether the broker keeps its messages through a restart was not seen.",
+        promise="It is not known whether the broker keeps its messages through a restart.",
         found=f"the doctor does not read a broker at {scheme}://",
-        fix="see on its server; a Redis needs appendonly yes and maxmemory-policy noeviction",
+        fix="check its server; a Redis needs appendonly yes and maxmemory-policy noeviction",
     )
 
 

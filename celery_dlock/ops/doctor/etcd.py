@@ -40,8 +40,8 @@ _WRITTEN = re.compile(r"^etcd_disk_wal_write_bytes_total (\S+)$", re.MULTILINE)
 
 #: What the clock of a member's host means for tasks.
 _WAITS = (
-    "How long a message waits goes by the clocks of the workers' hosts: one that is wrong gives "
-    "up, or wakes again, too early or too late."
+    "Waiting times are measured with the clocks of the workers' hosts. With a wrong clock a task "
+    "gives up, or is woken again, too early or too late."
 )
 
 _COMPACTED = "required revision has been compacted"
@@ -85,9 +85,9 @@ def version(text: str, where: str) -> Iterator[Finding]:
             "etcd-version",
             "broken" if refused else "weak",
             where,
-            promise="Its calls are not those that the store makes."
+            promise="Its API is not the one that the store uses."
             if refused
-            else "A leader that stood still may end leases that its successor has prolonged (etcd "
+            else "A leader that was paused may end leases that its successor has renewed (etcd "
             "issue 15247): two tasks hold one key for some seconds.",
             found=f"version {text}",
             fix="run etcd 3.4.31, 3.5.13 or later",
@@ -102,10 +102,10 @@ def _alarms(client: EtcdClient, where: str) -> Iterator[Finding]:
             "etcd-alarm",
             "broken",
             where,
-            promise="It refuses to write: no lock is taken, and those that are held end.",
+            promise="It refuses writes: no lock is taken, and held locks expire.",
             found=f"alarm {', '.join(names)}",
             fix="compact and defragment (etcdctl compaction REVISION, etcdctl defrag), then "
-            "etcdctl alarm disarm; a member with CORRUPT is to be replaced",
+            "etcdctl alarm disarm; replace a member with CORRUPT",
         )
 
 
@@ -130,9 +130,9 @@ def _piling_up(client: EtcdClient, prefix: str, where: str, most: int) -> Iterat
             "etcd-compaction",
             "weak",
             where,
-            promise="Each lock leaves two revisions, and when --quota-backend-bytes is reached the "
-            "store refuses to write.",
-            found=f"{answer.header.revision} revisions, of which none was ever compacted",
+            promise="Each lock leaves two revisions. When --quota-backend-bytes is reached the "
+            "store refuses writes.",
+            found=f"{answer.header.revision} revisions, and none was ever compacted",
             fix="start every member with --auto-compaction-retention=1h",
         )
 
@@ -155,8 +155,8 @@ def _member(address: Address, case: Case, endpoint: str, where: str) -> Iterator
             "etcd-fsync",
             "broken",
             where,
-            promise="A power cut takes back what was confirmed: two tasks hold one key, and tokens "
-            "go backwards.",
+            promise="A power cut loses confirmed writes: two tasks hold one key, and tokens go "
+            "backwards.",
             found=f"{written:.0f} bytes of its log were written with {synced:.0f} waits "
             "for the disk",
             fix="start it without --unsafe-no-fsync",

@@ -89,8 +89,8 @@ def examine_report(case: Case) -> Iterator[Finding]:
                 "password-reported",
                 "weak",
                 name,
-                promise="Whoever may use the broker reads a password with `celery inspect conf`, "
-                "and `celery report` has it, which goes into bug reports.",
+                promise="Anyone with access to the broker can read a password with `celery inspect "
+                "conf`. It is also in `celery report`, which goes into bug reports.",
                 found="a password under a name, or in a list, where Celery does not hide it",
                 fix="put it into the URL, which is hidden, or in a dict under a name with "
                 "'password' or 'secret' in it",
@@ -121,9 +121,9 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
             "settings",
             "broken",
             "settings",
-            promise="No worker starts. The rest is looked at once this is fixed.",
+            promise="No worker starts. The other checks run once this is fixed.",
             found=str(exc) if ours else f"{type(exc).__name__}: {exc}",
-            fix="do as it says",
+            fix="do what the message says",
         )
         return
     case = Case(app, here.settings, clock)
@@ -145,8 +145,8 @@ def _store(case: Case) -> Iterator[Finding]:
             "store-unread",
             "unknown",
             "store",
-            promise="Whether the store is configured well cannot be said.",
-            found=f"the doctor knows no checks for {scheme}://",
+            promise="It is not known whether the store is configured well.",
+            found=f"the doctor has no checks for {scheme}://",
             fix="see the documentation of that store",
         )
         return

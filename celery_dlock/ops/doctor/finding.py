@@ -125,7 +125,7 @@ def _unanswered(where: str, error: Exception) -> Finding:
         "no-answer",
         "unknown",
         where,
-        promise="Whether it is configured well cannot be said.",
+        promise="It is not known whether it is configured well.",
         found=f"{type(error).__name__}: {error}",
         fix=fix,
     )
@@ -162,10 +162,10 @@ def unavailable(
             f"{store}-unavailable",
             "weak" if there else "broken",
             where,
-            promise="With fewer servers the loss of one more may leave no majority: no lock is "
-            "taken, released or renewed.",
+            promise="If one more server is lost there may be no majority: then no lock is taken, "
+            "released or renewed.",
             found=f"no answer from {', '.join(missing)}",
-            fix="start them, or take them out of the cluster and of dlock_url",
+            fix="start them, or remove them from the cluster and from dlock_url",
         )
 
 
@@ -178,8 +178,8 @@ def quorum_size(
             f"{store}-single",
             "weak",
             where,
-            promise="While it is unavailable no lock is taken, released or renewed; with its disk "
-            "all is lost: locks, messages that wait, and the order of tokens.",
+            promise="While it is unavailable no lock is taken, released or renewed. If its disk is "
+            "lost all is lost: locks, parked messages, and the order of tokens.",
             found="one server",
             fix="run three on three hosts",
         )
@@ -188,7 +188,8 @@ def quorum_size(
             f"{store}-even",
             "weak",
             where,
-            promise=f"{members} servers bear the loss of no more of them than {members - 1} do.",
+            promise=f"{members} servers tolerate the loss of no more servers than {members - 1} "
+            "do.",
             found=f"{members} servers vote",
-            fix="add one, or take one out",
+            fix="add one, or remove one",
         )

@@ -64,8 +64,8 @@ def examine_memory(case: Case) -> Iterator[Finding]:
         "memory-one-process",
         "weak",
         where,
-        promise="Locks hold in one process only, and end with it: a second worker, a web process "
-        "or beat has others, and messages that wait are lost when the worker ends.",
+        promise="Locks hold in one process only, and end with it. A second worker, a web process "
+        "or beat has locks of its own, and parked messages are lost when the worker ends.",
         found="dlock_url = 'memory://'",
         fix=FIX,
     )
@@ -102,8 +102,8 @@ def examine_sqlite(case: Case) -> Iterator[Finding]:
             "sqlite-relative",
             "weak",
             where,
-            promise="A process that was started in another folder has a file, and locks, of its "
-            "own: two tasks hold one key.",
+            promise="A process that is started in another folder has its own file and its own "
+            "locks: two tasks hold one key.",
             found=f"a path relative to the working directory, which is {Path.cwd()} here",
             fix=f"dlock_url = 'sqlite:///{path.absolute()}'",
         )
@@ -121,15 +121,15 @@ def file_system_of(path: Path, where: str, kind: str | None) -> Iterator[Finding
             "unknown",
             where,
             promise="On a network share the locks of two machines do not see each other.",
-            found="this system does not tell on which file system the file lies",
-            fix=f"see with df -T {path.parent} that it is a local disk",
+            found="this system does not show which file system the file is on",
+            fix=f"check with df -T {path.parent} that it is a local disk",
         )
     elif kind in NETWORK or kind.partition(".")[2] in NETWORK:
         yield Finding(
             "sqlite-network",
             "broken",
             where,
-            promise="SQLite's file locks cannot be relied on there: two machines hold one key, and "
+            promise="SQLite's file locks are not reliable there: two machines hold one key, and "
             "the file may be destroyed.",
             found=f"it lies on {kind}, a network file system",
             fix="a file on a local disk for one machine; for several, a store with a server, as "
@@ -140,8 +140,8 @@ def file_system_of(path: Path, where: str, kind: str | None) -> Iterator[Finding
             "sqlite-volatile",
             "broken",
             where,
-            promise="A restart of the machine forgets all: messages that wait are lost, and tokens "
-            "begin anew below those that fenced tables have seen.",
+            promise="A restart of the machine loses all: parked messages are lost, and tokens "
+            "start again below those that fenced tables have seen.",
             found=f"it lies on {kind}, which is memory",
             fix="a file on a disk, as in dlock_url = 'sqlite:////var/lib/shop/dlock.db'",
         )
@@ -184,9 +184,9 @@ def _permissions(path: Path, where: str) -> Iterator[Finding]:
             "sqlite-world-writable",
             "weak",
             where,
-            promise="Whoever has an account here releases locks, and puts messages in the queue "
-            "that workers run.",
-            found=f"anybody may write {names}",
+            promise="Any account on this machine can release locks, and add messages that workers "
+            "run.",
+            found=f"anyone may write {names}",
             fix=f"chmod o-w {names}",
         )
     read = [p for p in _beside(path) if p.exists() and p.stat().st_mode & stat.S_IROTH]
@@ -196,8 +196,8 @@ def _permissions(path: Path, where: str) -> Iterator[Finding]:
             "sqlite-world-readable",
             "weak",
             where,
-            promise="Whoever has an account here reads the arguments of the tasks that wait.",
-            found=f"anybody may read {names}",
+            promise="Any account on this machine can read the arguments of waiting tasks.",
+            found=f"anyone may read {names}",
             fix=f"chmod o-r {names}",
         )
 

@@ -112,8 +112,8 @@ class Kept:
 
 LOCKS = Kept(
     "locks",
-    "a task starts beside one that still runs, messages that wait in the store are lost, and what "
-    "is finished may run again",
+    "a task starts beside one that still runs, parked messages are lost, and finished tasks may "
+    "run again",
     expires=True,
 )
 MESSAGES = Kept("messages", "tasks that were sent never run", expires=False)
@@ -151,7 +151,7 @@ def _role(server: Server, where: str, kept: Kept) -> Iterator[Finding]:
             "redis-role",
             "broken",
             where,
-            promise=f"Nothing can be written here, or the master overwrites it: no {kept.what} are "
+            promise=f"Writes are refused here, or overwritten by the master: no {kept.what} are "
             "kept.",
             found=f"a replica of {server.info.get('master_host')}:{server.info.get('master_port')}",
             fix="name the master in the URL, or the Sentinels that know it",
@@ -164,7 +164,7 @@ def _log(server: Server, where: str, kept: Kept) -> Iterator[Finding]:
             "redis-aof",
             "weak",
             where,
-            promise=f"A restart forgets {kept.what}: {kept.forgotten}.",
+            promise=f"A restart loses {kept.what}: {kept.forgotten}.",
             found="appendonly no",
             fix="CONFIG SET appendonly yes, and the same in redis.conf",
         )
@@ -179,9 +179,9 @@ def _sync(server: Server, where: str, kept: Kept) -> Iterator[Finding]:
             "redis-config",
             "unknown",
             where,
-            promise=f"How much of its {kept.what} a power cut takes cannot be said.",
+            promise=f"It is not known how many {kept.what} a power cut loses.",
             found=f"CONFIG GET appendfsync is not answered: {server.refused}",
-            fix="allow it to the user (ACL SETUSER … +config|get), or look at redis.conf",
+            fix="allow it for the user (ACL SETUSER … +config|get), or check redis.conf",
         )
     elif sync != "always":
         lost = "up to a second" if sync == "everysec" else "as much as the kernel had not written"
@@ -189,7 +189,7 @@ def _sync(server: Server, where: str, kept: Kept) -> Iterator[Finding]:
             "redis-appendfsync",
             "weak",
             where,
-            promise=f"A power cut takes back {lost} of {kept.what}: {kept.forgotten}.",
+            promise=f"A power cut loses {lost} of {kept.what}: {kept.forgotten}.",
             found=f"appendfsync {sync}",
             fix="CONFIG SET appendfsync always, and the same in redis.conf (each write then waits "
             "for the disk)",
@@ -206,11 +206,11 @@ def _eviction(server: Server, where: str, kept: Kept) -> Iterator[Finding]:
         "redis-eviction",
         "broken" if limit else "weak",
         where,
-        promise=f"{'When' if limit else 'Once a maxmemory is set and'} the memory is full it "
-        f"throws {kept.what} away: {kept.forgotten}.",
+        promise=f"{'When' if limit else 'Once a maxmemory is set and'} the memory is full, it "
+        f"evicts {kept.what}: {kept.forgotten}.",
         found=f"maxmemory-policy {policy}, maxmemory {limit}{beside}",
         fix="CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; a cache needs a "
-        "server of its own, since this counts for all its databases",
+        "server of its own, because this applies to all databases of a server",
     )
 
 
@@ -249,16 +249,17 @@ def copied(server: Server, where: str, copies: Copies | None) -> Iterator[Findin
                 "weak",
                 where,
                 promise="A replica that is promoted may not know who holds a key: a second task "
-                "starts beside the first, and messages that wait are lost.",
+                "starts beside the first, and parked messages are lost.",
                 found=f"{server.replicas} connected replicas, and dlock_wait_replicas is not set",
-                fix="dlock_wait_replicas = 1; while fewer follow no lock is taken, so have two",
+                fix="dlock_wait_replicas = 1, and two replicas: while none is connected no lock is "
+                "taken",
             )
     elif server.replicas < copies.replicas:
         yield Finding(
             "redis-too-few-replicas",
             "broken",
             where,
-            promise="No lock is taken: a hold counts when so many replicas have it.",
+            promise="No lock is taken: a lock counts only when so many replicas have it.",
             found=f"dlock_wait_replicas asks for {copies.replicas}, "
             f"{server.replicas} are connected",
             fix=f"start more replicas, or dlock_wait_replicas = {server.replicas or None}",
@@ -292,7 +293,7 @@ def _shared_database(case: Case, url: str, where: str) -> Iterator[Finding]:
             "broker-shared-database",
             "weak",
             where,
-            promise="Who empties the broker (FLUSHDB) releases every lock, and loses what waits.",
+            promise="Emptying the broker (FLUSHDB) releases every lock, and loses parked messages.",
             found="dlock_url names the same database",
             fix="give the locks a database of their own: another number at the end of dlock_url",
         )
@@ -339,11 +340,11 @@ def _watched(settings: Settings, where: str, clock: Clock) -> Iterator[Finding]:
             "redis-min-replicas",
             "weak",
             where,
-            promise="A master that is cut off goes on giving locks beside the one that replaced "
+            promise="A master that is cut off goes on granting locks beside the one that replaced "
             "it: two tasks hold one key.",
             found="min-replicas-to-write 0",
             fix="CONFIG SET min-replicas-to-write 1 on every server, and the same in redis.conf; "
-            "while none follows nothing is written, so have two",
+            "have two replicas, because without one nothing is written",
         )
 
 
@@ -357,9 +358,9 @@ def _watch(servers: Servers, name: str, driver: Mapping[str, Any], where: str) -
             "sentinel-unavailable",
             "weak" if states else "broken",
             where,
-            promise="With fewer Sentinels a failover may find no majority, and no lock is taken.",
+            promise="With fewer Sentinels a failover may find no majority: then no lock is taken.",
             found=f"no answer from {', '.join(missing)}",
-            fix="start them, or take them out of dlock_url",
+            fix="start them, or remove them from dlock_url",
         )
     for place, state in states.items():
         known, quorum = 1 + int(state["num-other-sentinels"]), int(state["quorum"])
@@ -368,8 +369,8 @@ def _watch(servers: Servers, name: str, driver: Mapping[str, Any], where: str) -
                 "sentinel-few",
                 "weak",
                 f"Sentinel {place}",
-                promise="When one of them is gone together with the master there is no majority "
-                "for a failover, and no lock is taken.",
+                promise="If one of them is lost together with the master there is no majority for "
+                "a failover, and no lock is taken.",
                 found=f"{known} Sentinels for {name}",
                 fix="run three Sentinels on three hosts",
             )
@@ -378,7 +379,7 @@ def _watch(servers: Servers, name: str, driver: Mapping[str, Any], where: str) -
                 "sentinel-quorum",
                 "broken",
                 f"Sentinel {place}",
-                promise="There will be no failover: when the master is gone no lock is taken.",
+                promise="There will be no failover: if the master is lost no lock is taken.",
                 found=f"quorum {quorum}, and {known} Sentinels",
                 fix=f"SENTINEL SET {name} quorum {known // 2 + 1} on every Sentinel",
             )
@@ -433,18 +434,18 @@ def _slots(cluster: Any, masters: list[Any], where: str) -> Iterator[Finding]:
             "cluster-slots",
             "broken",
             where,
-            promise="Keys in slots that nobody serves cannot be locked; with "
+            promise="Keys in slots without a master cannot be locked; with "
             "cluster-require-full-coverage no key can.",
             found=f"{served} of {SLOTS} slots have a master",
-            fix="start the masters that had them; only if those are gone for good, with what they "
-            "knew: redis-cli --cluster fix host:port",
+            fix="start the masters that had them. If those and their data are lost for good: "
+            "redis-cli --cluster fix host:port",
         )
     if len(masters) < FEWEST:
         yield Finding(
             "cluster-few-masters",
             "weak",
             where,
-            promise="When a master is gone there is no majority for a failover: its keys cannot be "
+            promise="If a master is lost there is no majority for a failover: its keys cannot be "
             "locked.",
             found=f"{len(masters)} masters",
             fix="run three masters or more, each with a replica (redis-cli --cluster add-node)",
@@ -465,7 +466,7 @@ def _one_master(server: Server, settings: Settings, where: str, then: str) -> It
             "redis-no-replica",
             "weak",
             where,
-            promise=f"When this master is gone nothing takes its place, {then}.",
+            promise=f"If this master is lost no replica takes its place, {then}.",
             found="no connected replica",
             fix="start a replica of it: REPLICAOF, in a cluster redis-cli --cluster add-node … "
             "--cluster-slave",

@@ -65,9 +65,9 @@ def _votes(places: list[str], servers: Mapping[str, Server]) -> Iterator[Finding
             where,
             promise="No majority answers, and no lock is taken."
             if lost
-            else "Fewer other nodes may be lost until no lock is taken.",
+            else "Fewer other nodes may be lost before no lock is taken.",
             found=f"no answer from {', '.join(missing)}",
-            fix="start these nodes; take a node out of dlock_url only in all processes at once",
+            fix="start these nodes; remove a node from dlock_url only in all processes at once",
         )
     yield from quorum_size("redlock", size, where)
 
@@ -83,9 +83,9 @@ def _same(servers: Mapping[str, Server]) -> Iterator[Finding]:
                 "redlock-same-server",
                 "broken",
                 f"nodes {', '.join(names)}",
-                promise="One server has several votes: what it forgets, a majority may forget, and "
+                promise="One server has several votes: if it forgets, a majority may forget, and "
                 "two tasks hold one key.",
-                found="they are one server: INFO tells the same run_id",
+                found="they are one server: INFO shows the same run_id",
                 fix="name each server in dlock_url once",
             )
 
@@ -99,7 +99,7 @@ def _followed(server: Server, place: str) -> Iterator[Finding]:
             promise="A replica that takes the node's place may not know its votes: two tasks hold "
             "one key.",
             found=f"{server.replicas} replicas follow it",
-            fix="let no failover happen: nodes of a Redlock are independent and have no replicas",
+            fix="remove the replicas: nodes of a Redlock are independent and must not fail over",
         )
 
 

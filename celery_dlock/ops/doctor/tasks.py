@@ -83,8 +83,8 @@ def _killed_workers(tasks: Sequence[Locked]) -> Iterator[Finding]:
             "tasks-acks-late",
             "weak",
             _named(early),
-            promise="A worker that is killed loses the tasks that it runs: their messages were "
-            "acknowledged before.",
+            promise="A killed worker loses the tasks that it runs, because their messages are "
+            "already acknowledged.",
             found="acks_late is False, which is Celery's default",
             fix="task_acks_late = True and task_reject_on_worker_lost = True, or "
             "on_contention=Queue(keep=True)",
@@ -105,8 +105,8 @@ def _killed_children(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "tasks-killed-child",
             "weak",
             _named(lost),
-            promise="A task whose process is killed, as when memory is short, has failed and is "
-            "not run again.",
+            promise="A task whose process is killed, for example out of memory, fails and does not "
+            "run again.",
             found="reject_on_worker_lost is not set",
             fix="task_reject_on_worker_lost = True, or on_contention=Queue(keep=True)",
         )
@@ -120,8 +120,8 @@ def _prefetched(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "tasks-prefetch",
             "weak",
             _named(queued),
-            promise="A task whose turn has come may lie in a worker that is busy with others, and "
-            "its key with it; and tasks arrive in another order than they were sent.",
+            promise="A woken task may wait in a worker that is busy with others, and its key is "
+            "idle meanwhile. Tasks also arrive in another order than they were sent.",
             found=f"worker_prefetch_multiplier = {most}",
             fix="worker_prefetch_multiplier = 1",
         )
@@ -140,8 +140,8 @@ def _skipped(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "tasks-skip-unseen",
             "weak",
             _named(mute),
-            promise="That a task was skipped, and because of whom, is told to nobody.",
-            found="no result is kept (ignore_result, or no result_backend), no sink is named",
+            promise="Nobody can see that a task was skipped, nor which task held the key.",
+            found="no result is kept (ignore_result, or no result_backend), and no sink is set",
             fix="result_backend and ignore_result=False, or dlock_sinks",
         )
 
@@ -154,9 +154,9 @@ def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "newest-rpc",
             "weak",
             _named(newest),
-            promise="Who called it before its newest call is given its result, and never hears "
-            "of it.",
-            found="result_backend = rpc://, which sends a result to the newest caller alone",
+            promise="A caller that is not the newest gets a result object that never becomes "
+            "ready.",
+            found="result_backend = rpc://, which sends a result to the newest caller only",
             fix="another result_backend, such as redis://",
         )
     claimed = [task for task in tasks if task.task.lock_definition.unique is not None]
@@ -166,9 +166,10 @@ def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "unique-rpc",
             "weak",
             _named([task.name for task in unique]),
-            promise="A duplicate call of a unique task is given the result of the one that lives, "
-            "and never hears of it.",
-            found="result_backend = rpc://, which sends a result to the caller that has published",
+            promise="A duplicate call of a unique task gets a result object that never becomes "
+            "ready.",
+            found="result_backend = rpc://, which sends a result only to the caller that has "
+            "published",
             fix="another result_backend, such as redis://",
         )
     if unique and case.settings.done_ttl == 0:
@@ -176,9 +177,9 @@ def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "unique-copies",
             "weak",
             _named([task.name for task in unique]),
-            promise="A unique task whose message seems to be lost is published once more under its "
-            "id, and may run twice if it was only late.",
-            found="dlock_done_ttl = 0, so that a copy of a finished task is not dropped",
+            promise="A unique task whose message seems to be lost is published again under its id. "
+            "If the first message was only late, the task may run twice.",
+            found="dlock_done_ttl = 0, so a duplicate of a finished task is not dropped",
             fix="leave dlock_done_ttl out",
         )
     short = [
@@ -192,10 +193,10 @@ def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "unique-ttl",
             "weak",
             _named(short),
-            promise="The unique claim of a task that waits for its lock may end before it waits no "
-            "longer, and a duplicate is published.",
+            promise="The unique claim of a waiting task may end while it still waits; then a "
+            "duplicate is published.",
             found="its Unique(ttl=…) is shorter than the max_wait of its policy",
-            fix="a ttl as long as max_wait, which is a day unless told",
+            fix="a ttl as long as max_wait, which is a day by default",
         )
 
 
@@ -206,10 +207,11 @@ def _fenced(tasks: Sequence[Locked], store: type[LockBackend]) -> Iterator[Findi
             "tasks-fencing",
             "weak",
             _named(fenced),
-            promise="After a failover a later holder's token may be smaller: the fence then "
+            promise="After a failover a later holder's token may be smaller: then the fence "
             "refuses it, or lets a late write pass.",
             found=f"it asks for fencing_token, and {store.__name__} is best effort",
-            fix="fencing.mint() lets the database issue the token; or take another store, and "
+            fix="use fencing.mint(), so that the database issues the token; or use another store, "
+            "with "
             'dlock_require = ["monotone-fencing"]',
         )
 

@@ -80,7 +80,7 @@ def _granted(session: Session, ttl: float, where: str) -> Iterator[Finding]:
         meaning = "a shorter pause of a worker loses all of them"
         fix = f"maxSessionTimeout={int(ttl * 1000)} in zoo.cfg of every server, or "
     else:
-        meaning = "those of a worker that dies are free later"
+        meaning = "the locks of a dead worker are free later"
         fix = ""  # minSessionTimeout is two ticks, and is to be no less
     yield Finding(
         "zookeeper-session-timeout",
@@ -99,8 +99,8 @@ def _shorter(session: Session, ttls: Mapping[str, float], where: str) -> Iterato
             "zookeeper-shared-ttl",
             "weak",
             where,
-            promise=f"All locks of a process end together, after {granted:g} s: a worker that dies "
-            "frees the keys of these tasks later than they ask for.",
+            promise=f"All locks of a process expire together, after {granted:g} s: if a worker "
+            "dies, the keys of these tasks are free later than they ask for.",
             found=f"a shorter ttl of {listed(shorter)}",
             fix="one ttl for all tasks of a worker, or a store whose leases differ",
         )

@@ -59,7 +59,7 @@ class KeyMutexes:
                 if done is not None:
                     return done
                 if time.monotonic() > give_up:
-                    raise BackendUnavailable(f"{key!r} is changed by others without a pause")
+                    raise BackendUnavailable(f"other processes keep changing {key!r}")
                 time.sleep(CHANCE.uniform(0, min(_PAUSE, 0.001 * 2**failed)))
         raise AssertionError("unreachable")
 

@@ -99,7 +99,7 @@ class LocalLeases:
                     self._changed.wait(min(soonest - now, PAUSE))
                 expired = list(self._expired)
             for row in late:  # said once; the store may have to be told again each second
-                logger.warning("%r was not renewed in time: it is given up", row.key)
+                logger.warning("%r was not renewed in time and is released", row.key)
             for row in expired:
                 if not self._let_go(row):
                     break  # each try of an outage has left one, and none would be heard
@@ -109,13 +109,13 @@ class LocalLeases:
         try:
             self._drop(row)
         except BackendUnavailable as exc:
-            logger.debug("%r is not renewed and cannot be given up: %s", row.key, exc)
+            logger.debug("%r is not renewed and cannot be released: %s", row.key, exc)
             with self._mutex:
                 if row in self._expired:
                     self._expired[row] = self._expired.pop(row)
             return False
         except Exception:  # a defect must not end the thread that frees the others
-            logger.exception("%r is not renewed and cannot be given up", row.key)
+            logger.exception("%r is not renewed and cannot be released", row.key)
         else:
             with self._mutex:
                 self._expired.pop(row, None)

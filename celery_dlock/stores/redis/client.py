@@ -100,7 +100,7 @@ class RedisSession:
             _hide(error, self._secrets)
             raise BackendUnavailable(self.said(error)) from error
         if isinstance(error, NONSENSE):
-            text = f"Redis at {self._place} gave an answer that is none: {error}"
+            text = f"Redis at {self._place} gave an invalid answer: {error}"
             raise BackendUnavailable(text) from error
 
 
@@ -313,7 +313,7 @@ def try_options(connection_class: Any, options: dict[str, Any]) -> None:
     if issubclass(connection_class, redis.SSLConnection) and not trusts_anyone(options):
         options.setdefault("ssl_check_hostname", True)
     if isinstance(options.get("retry"), str):  # from the query, where redis-py takes any text
-        raise ConfigurationError("a Redis URL takes no retry: the store asks again by itself")
+        raise ConfigurationError("a Redis URL takes no retry: the store retries by itself")
     try:
         connection_class(**options)
     except (ValueError, TypeError, AttributeError, redis.RedisError) as exc:

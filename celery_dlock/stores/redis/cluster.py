@@ -189,7 +189,7 @@ class Position:
             return cls()
         found = _CURSOR.fullmatch(cursor)
         if found is None or int(found[1]) >= 2**64:
-            raise ValueError("this cursor is of no list of keys")
+            raise ValueError("this is not a cursor of a list of keys")
         return cls(int(found[1]), int(found[2], 16), int(found[3], 16), found[4])
 
     def __str__(self) -> str:

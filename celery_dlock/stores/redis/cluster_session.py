@@ -92,7 +92,7 @@ class ClusterSession(RedisSession):
 
     def said(self, error: BaseException) -> str:
         if isinstance(error, MOVING):
-            return f"Redis at {self._place}: a slot is on its way to another master"
+            return f"Redis at {self._place}: a slot is moving to another master"
         return super().said(error)
 
     def owners(self, names: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ def position(cursor: str, *, waiting: bool) -> tuple[int, ...]:
     found = (_WAITING if waiting else _HELD).fullmatch(cursor)
     numbers = tuple(map(int, found.groups())) if found else ()
     if not numbers or max(numbers) >= 2**64 or (waiting and numbers[0] >= wire.SHARDS):
-        raise ValueError("this cursor is of no list of keys")
+        raise ValueError("this is not a cursor of a list of keys")
     return numbers
 
 

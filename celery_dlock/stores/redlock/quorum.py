@@ -275,4 +275,4 @@ class Quorum:
     def trouble(self) -> str:
         """What is wrong with the nodes that are left alone."""
         found = [f"{node.place}: {node.trouble}" for node in self._nodes if node.is_unavailable()]
-        return "; ".join(found) or "they have not been raised yet, or forgot what they knew"
+        return "; ".join(found) or "they have not been initialized yet, or have lost their data"

@@ -122,7 +122,7 @@ class RedlockBackend(NoteStore):
             if told is None:
                 where = self._pool().nodes[self._named.queue].place
                 raise BackendUnavailable(
-                    f"the queue's node {where} did not hear that {claim.task} left {claim.key}"
+                    f"the queue's node {where} did not hear that {claim.task} released {claim.key}"
                 )
             was_there = list(answers.nodes.values())
             unknown = quorum.size - len(was_there)
@@ -290,7 +290,7 @@ def _at_node(cursor: str, nodes: int) -> tuple[int, int] | None:
         return None
     found = _AT_NODE.fullmatch(cursor)
     if found is None or int(found[1]) >= nodes or int(found[2]) >= 2**64:
-        raise ValueError("this cursor is of no list of keys")
+        raise ValueError("this is not a cursor of a list of keys")
     return int(found[1]), int(found[2])
 
 

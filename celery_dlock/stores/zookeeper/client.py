@@ -134,7 +134,7 @@ class Client:
             text = f"{type(exc).__name__} {exc}".strip()
             raise BackendUnavailable(f"{self}: {text}") from exc
         except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as exc:
-            raise BackendUnavailable(f"{self} gave an answer that is none: {exc}") from exc
+            raise BackendUnavailable(f"{self} gave an invalid answer: {exc}") from exc
 
     def session(self) -> Session | None:
         """The session, if this process has started one."""
