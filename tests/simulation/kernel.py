@@ -17,6 +17,8 @@ from greenlet import getcurrent, greenlet
 
 #: Seconds since 1970 as a schedule begins.
 BEGINNING = 1_700_000_000.0
+#: Instants are sums of decimals: who sleeps until one wakes a little later.
+INSTANT = 1e-6
 
 
 class Killed(BaseException):
@@ -59,7 +61,7 @@ class Green:
         self.struck: BaseException | None = None
         self.over = False
         self.waiters: list[Green] = []
-        self.greenlet: greenlet = greenlet(self._run)
+        self.greenlet: greenlet = greenlet(self._run, parent=Kernel.here().hub)
 
     def __str__(self) -> str:
         return f"{self.process}/{self.name}"
@@ -93,7 +95,7 @@ class Kernel:
         self.broken: list[tuple[str, BaseException]] = []
         self.tell: Callable[[str], object] | None = None
         self._stays = stays
-        self._hub = getcurrent()
+        self.hub = getcurrent()
         self._ready: list[Green] = []
         self._timers: list[tuple[float, int, Green]] = []
         self._waits = 0
@@ -163,7 +165,7 @@ class Kernel:
         self.wake(green)
 
     def _switch(self, me: Green) -> None:
-        self._hub.switch()
+        self.hub.switch()
         if not me.process.alive:
             raise Killed
         if me.struck is not None:
@@ -208,7 +210,7 @@ class Kernel:
                     return green
             if not self._timers:
                 return None
-            self.now = max(self.now, self._timers[0][0])
+            self.now = max(self.now, self._timers[0][0] + INSTANT)
 
     def _wake_sleepers(self) -> None:
         while self._timers and self._timers[0][0] <= self.now:

@@ -231,7 +231,8 @@ class World:
         memory = Store.memory
         for key in memory.keys(limit=1000).keys:
             found = memory.peek(key)
-            if found.holders or found.parked or any(g.waits for g in found.grants):
+            held = [each for each in found.holders if each.frees > clock()]
+            if held or found.parked or any(each.waits for each in found.grants):
                 yield f"{key} is not free: {found}"
 
     def _state(self, task_id: str) -> tuple[str, Any]:

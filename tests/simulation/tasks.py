@@ -144,6 +144,7 @@ class Evidence:
     effects: Counter[str] = field(default_factory=Counter)
     running: dict[object, Lease] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    requeued: set[str] = field(default_factory=set)
     results: dict[Any, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -242,7 +243,8 @@ def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
             if retries < 2:
                 raise self.retry(countdown=2 * retries, max_retries=5)
         case Ending.REQUEUES:
-            if not self.request.delivery_info["redelivered"]:
+            if self.request.id not in evidence().requeued:
+                evidence().requeued.add(self.request.id)
                 raise Reject(requeue=True)
         case Ending.IS_REPLACED:
             if not self.request.replaced_task_nesting:

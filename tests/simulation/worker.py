@@ -442,7 +442,6 @@ class Worker(Consumer):  # type: ignore[misc]
         self.task_buckets: Any = defaultdict(lambda: None)
         self.strategies = _Strategies(self)
         self.timer = Timer()
-        self._entries = iter(self.timer)
         self.semaphore = LaxBoundedSemaphore(self.crew.slots)
         self.connection = Connection()
         self.steps = [
@@ -510,12 +509,12 @@ class Worker(Consumer):  # type: ignore[misc]
         queue = self.timer._queue
         while queue and queue[0][2].canceled:
             heappop(queue)
-        return max(0.0, queue[0][0] - Kernel.here().now) if queue else None
+        if not queue:
+            return None
+        return max(0.0, queue[0][0] - Kernel.here().now)
 
     def _tick(self) -> None:
-        _, entry = next(self._entries)
-        if entry is not None:
-            self.timer.apply_entry(entry)
+        heappop(self.timer._queue)[2]()
 
     # Its end.
 
