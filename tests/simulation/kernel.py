@@ -7,7 +7,7 @@ the next who sleeps. So a schedule is its seed, and nothing in it takes longer t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from random import Random
@@ -26,13 +26,16 @@ class Killed(BaseException):
 
 
 class Process:
-    """One process: what dies together, and what *swapped* attributes of modules are there."""
+    """One process: what dies together, and the *values* that some *places* have in it."""
 
-    def __init__(self, name: str, swapped: dict[tuple[Any, str], Any]) -> None:
+    def __init__(
+        self, name: str, places: Sequence[tuple[Any, str]], values: Sequence[Any]
+    ) -> None:
         self.name = name
         self.alive = True
         self.frozen_until = 0.0
-        self.swapped = swapped
+        self.places = places
+        self.values = values
         self.greens: dict[Green, None] = {}
         self.at_death: list[Callable[[], object]] = []
 
@@ -40,12 +43,11 @@ class Process:
         return self.name
 
     def enter(self) -> None:
-        for (where, name), value in self.swapped.items():
+        for (where, name), value in zip(self.places, self.values, strict=True):
             setattr(where, name, value)
 
     def leave(self) -> None:
-        for where, name in self.swapped:
-            self.swapped[where, name] = getattr(where, name)
+        self.values = [getattr(where, name) for where, name in self.places]
 
 
 class Green:

@@ -254,6 +254,7 @@ def install() -> None:
     main = threading.current_thread()
     made: dict[str, Any] = {
         "current_thread": lambda: main,
+        "_shutdown": lambda: None,  # it would wait for threads that are none
         **{"Lock": Lock, "RLock": RLock, "Condition": Condition, "Event": Event},
         **{"Thread": Thread, "local": Local, "get_ident": lambda: id(getcurrent())},
     }

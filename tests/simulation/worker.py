@@ -47,20 +47,25 @@ from tests.simulation.plan import Crew
 _OF_REVOCATIONS = "celery_dlock.worker.periodic:EndRevoked"
 
 
+#: What each process has for itself.
+_PLACES = (
+    (ToMain, "way"),
+    (runtime, "_processes"),
+    (children.Children, "here"),
+    (parking.Parking, "here"),
+    (periodic, "_here"),
+    (state.reserved_requests, "data"),
+    (state.active_requests, "data"),
+    (state.scheduled_requests, "data"),
+)
+
+
 def process(name: str, parent: Process | None = None) -> Process:
-    """One with nothing of another's, or what is forked off *parent*."""
+    """One with nothing of another's but, forked off *parent*, the way to tell that."""
     made = runtime._ProcessRuntimes()
-    way = None if parent is None else parent.swapped[ToMain, "way"]
-    return Process(
-        name,
-        {
-            (runtime, "_processes"): lambda: made,
-            (children.Children, "here"): None,
-            (parking.Parking, "here"): None,
-            (ToMain, "way"): way,
-            (periodic, "_here"): WeakValueDictionary(),
-        },
-    )
+    way = None if parent is None else ToMain.way
+    values = (way, lambda: made, None, None, WeakValueDictionary[str, Any](), set(), set(), set())
+    return Process(name, _PLACES, values)
 
 
 class Pipe:
