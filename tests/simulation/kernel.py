@@ -230,6 +230,7 @@ class Kernel:
         for green in list(process.greens):
             if green.greenlet and green is not before:
                 self.running = green
+                green.greenlet.parent = getcurrent()  # where it ends, and not at the hub
                 green.greenlet.throw(Killed)
             green.over = True
         self.running = before

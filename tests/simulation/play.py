@@ -113,7 +113,8 @@ class World:
             result = task.apply_async((call.key, list(call.steps), call.ending), **options)
         except (BackendUnavailable, OperationalError, DuplicateTask):
             return  # and whoever calls knows
-        self.published.setdefault(result.id, call)
+        if not getattr(result, "is_duplicate", False):  # whose message may never have been sent
+            self.published.setdefault(result.id, call)
 
     # What strikes.
 
@@ -219,10 +220,12 @@ class World:
         if not self._calling.over:
             yield "not all is called yet"
         dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
-        # Of a revoked retry Celery may write RETRY last: the attempt before it has yet to end.
+        # Of a revoked retry Celery may write RETRY last: the attempt before it has yet to end. And
+        # of a copy of what has failed it writes STARTED, before anybody is asked.
         for task_id in self.published.keys() - dead - self.revoked:
             call, what = self.published[task_id], self._state(task_id)
-            if what[0] not in states.READY_STATES and not self._may_have_gone(call):
+            ended = {*states.READY_STATES, *((states.STARTED,) if self._starts_again(call) else ())}
+            if what[0] not in ended and not self._may_have_gone(call):
                 yield f"{call.kind} {task_id} has not ended: {what}"
         if not self.broker.empty:
             yield "the broker has messages"
@@ -231,9 +234,13 @@ class World:
                 yield f"{worker.hostname} has not acknowledged all"
         yield from self._in_store()
 
+    def _starts_again(self, call: Call) -> bool:
+        return "track_started" in KINDS[call.kind].options and call.ending is Ending.FAILS
+
     def _may_have_gone(self, call: Call) -> bool:
         gone = {Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.DISCONNECT}
-        return KINDS[call.kind].may_vanish and any(f.kind in gone for f in self.faults.struck)
+        lost = call.ending is Ending.REQUEUES or any(f.kind in gone for f in self.faults.struck)
+        return KINDS[call.kind].may_vanish and lost
 
     def _in_store(self) -> Iterator[str]:
         memory = Store.memory

@@ -40,7 +40,7 @@ from celery_dlock.delivery.asked import ToMain
 from celery_dlock.tasks.task import CONSUMER_STEPS, WORKER_STEPS
 from celery_dlock.worker import children, parking, periodic
 from tests.simulation.broker import Broker, Channel, Connection
-from tests.simulation.kernel import Green, Kernel, Process
+from tests.simulation.kernel import INSTANT, Green, Kernel, Process
 from tests.simulation.plan import Crew
 
 #: Steps that wake up so often that they are left out where they have nothing to do.
@@ -516,7 +516,8 @@ class Worker(Consumer):  # type: ignore[misc]
             heappop(queue)
         if not queue:
             return None
-        return max(0.0, queue[0][0] - Kernel.here().now)
+        left = float(queue[0][0]) + INSTANT - Kernel.here().now
+        return left if left > INSTANT / 2 else 0.0
 
     def _tick(self) -> None:
         heappop(self.timer._queue)[2]()
