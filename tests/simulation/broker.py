@@ -5,6 +5,8 @@ acknowledged; what a channel has not acknowledged as it ends is delivered again,
 queues of a worker are served by chance.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import pickle
@@ -211,7 +213,7 @@ _OF_KOMBU = frozenset(
 )
 
 
-class Application(Celery):
+class Application(Celery):  # type: ignore[misc]
     """One whose messages go to the broker of the schedule."""
 
     producer_pool = SimpleNamespace(connections=SimpleNamespace(connection=Connection()))

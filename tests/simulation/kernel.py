@@ -28,9 +28,7 @@ class Killed(BaseException):
 class Process:
     """One process: what dies together, and the *values* that some *places* have in it."""
 
-    def __init__(
-        self, name: str, places: Sequence[tuple[Any, str]], values: Sequence[Any]
-    ) -> None:
+    def __init__(self, name: str, places: Sequence[tuple[Any, str]], values: Sequence[Any]) -> None:
         self.name = name
         self.alive = True
         self.frozen_until = 0.0

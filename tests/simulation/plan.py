@@ -65,9 +65,7 @@ class Kind(StrEnum):
     BROKER_LOSES = "a publish is not confirmed"
 
 
-OF_STORE = frozenset(
-    {Kind.STORE_REFUSES, Kind.STORE_LOSES, Kind.STORE_BEFORE, Kind.STORE_AFTER}
-)
+OF_STORE = frozenset({Kind.STORE_REFUSES, Kind.STORE_LOSES, Kind.STORE_BEFORE, Kind.STORE_AFTER})
 OF_BROKER = frozenset({Kind.BROKER_REFUSES, Kind.BROKER_LOSES})
 
 
@@ -106,8 +104,12 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
     few = random.sample(kinds, random.choice((1, 1, 2, 3)))
     keys = random.choice(("a", "a", "ab"))
     endings = random.choice(
-        ((Ending.OK,), (Ending.OK, Ending.OK, Ending.FAILS), (Ending.OK, Ending.RETRIES))
-        + (tuple(Ending),)
+        (
+            (Ending.OK,),
+            (Ending.OK, Ending.OK, Ending.FAILS),
+            (Ending.OK, Ending.RETRIES),
+            tuple(Ending),
+        )
     )
     calls = [
         Call(

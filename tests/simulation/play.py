@@ -14,7 +14,6 @@ from celery import states
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
-from celery_dlock import runtime
 from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.stores.base import BackendOptions
@@ -137,37 +136,48 @@ class World:
                     return
 
     def _strike(self, fault: Fault) -> bool:
+        """Whether there was a victim."""
         match fault.kind:
             case Kind.KILL_CHILD:
                 return self._kill(self._one(self._children(), fault))
             case Kind.KILL_WORKER | Kind.KILL_MAIN:
                 return self._die(fault)
             case Kind.STOP:
-                worker = self._one(self._alive(), fault)
-                if worker is not None:
-                    worker.stop()
-                    self._replace(worker, fault.seconds)
-                return worker is not None
+                return self._stop(self._one(self._alive(), fault), fault)
             case Kind.FREEZE:
-                process = self._one([w.process for w in self._alive()] + self._children(), fault)
-                if process is not None:
-                    process.frozen_until = self.kernel.now + fault.seconds
-                return process is not None
+                return self._freeze(fault)
             case Kind.DISCONNECT:
-                worker = self._one([w for w in self._alive() if w in self.broker.workers], fault)
-                if worker is not None:
-                    worker.lose_connection()
-                return worker is not None
+                return self._disconnect(fault)
             case Kind.COPY:
                 return self._copy(fault)
             case Kind.REVOKE:
-                task_id = self._one(list(self.published), fault)
-                if task_id is not None:
-                    self.revoked.add(task_id)
-                    state.revoked.add(task_id)
-                return task_id is not None
+                return self._revoke(self._one(list(self.published), fault))
             case _:
                 raise AssertionError(fault)
+
+    def _stop(self, worker: Worker | None, fault: Fault) -> bool:
+        if worker is not None:
+            worker.stop()
+            self._replace(worker, fault.seconds)
+        return worker is not None
+
+    def _freeze(self, fault: Fault) -> bool:
+        process = self._one([w.process for w in self._alive()] + self._children(), fault)
+        if process is not None:
+            process.frozen_until = self.kernel.now + fault.seconds
+        return process is not None
+
+    def _disconnect(self, fault: Fault) -> bool:
+        worker = self._one([w for w in self._alive() if w in self.broker.workers], fault)
+        if worker is not None:
+            worker.lose_connection()
+        return worker is not None
+
+    def _revoke(self, task_id: str | None) -> bool:
+        if task_id is not None:
+            self.revoked.add(task_id)
+            state.revoked.add(task_id)
+        return task_id is not None
 
     def _one(self, of: Sequence[Any], fault: Fault) -> Any:
         return of[fault.which % len(of)] if of else None
@@ -220,22 +230,16 @@ class World:
         if not self._calling.over:
             yield "not all is called yet"
         dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
-        # Of a revoked retry Celery may write RETRY last: the attempt before it has yet to end. And
-        # of a copy of what has failed it writes STARTED, before anybody is asked.
-        for task_id in self.published.keys() - dead - self.revoked:
-            call, what = self.published[task_id], self._state(task_id)
-            ended = {*states.READY_STATES, *((states.STARTED,) if self._starts_again(call) else ())}
-            if what[0] not in ended and not self._may_have_gone(call):
-                yield f"{call.kind} {task_id} has not ended: {what}"
+        for task_id in self.published.keys() - dead:
+            call, ended = self.published[task_id], _key(task_id) in self.seen.ended
+            if not ended and not self._may_have_gone(call):
+                yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
         if not self.broker.empty:
             yield "the broker has messages"
         for worker in self.broker.workers:
             if worker.channel.unacked:
                 yield f"{worker.hostname} has not acknowledged all"
         yield from self._in_store()
-
-    def _starts_again(self, call: Call) -> bool:
-        return "track_started" in KINDS[call.kind].options and call.ending is Ending.FAILS
 
     def _may_have_gone(self, call: Call) -> bool:
         gone = {Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.DISCONNECT}
@@ -251,7 +255,7 @@ class World:
                 yield f"{key} is not free: {found}"
 
     def _state(self, task_id: str) -> tuple[str, Any]:
-        text = self.seen.results.get(f"celery-task-meta-{task_id}".encode())
+        text = self.seen.results.get(_key(task_id))
         if text is None:
             return states.PENDING, None
         meta = json.loads(text)
@@ -297,6 +301,24 @@ class World:
             yield f"{call.kind} {task_id} was revoked by nobody"
 
 
+def _key(task_id: str) -> bytes:
+    """Under which the results keep what became of it."""
+    return f"celery-task-meta-{task_id}".encode()
+
+
 def play(seed: int, tell: Callable[[str], object] | None = None) -> Outcome:
     """The schedule of *seed*."""
     return World(draw(seed, list(KINDS)), tell).play()
+
+
+def shortest(seed: int) -> Plan:
+    """The least of the plan of *seed* with which something is wrong still."""
+    plan, at = draw(seed, list(KINDS)), 0
+    while at < len(plan.calls) + len(plan.faults):
+        faults = len(plan.faults)
+        less = plan.without(fault=at) if at < faults else plan.without(call=at - faults)
+        if World(less).play().wrong:
+            plan = less
+        else:
+            at += 1
+    return plan

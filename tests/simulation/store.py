@@ -5,12 +5,12 @@ Each call gives way before and after it. A fault loses the answer, refuses the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from functools import partialmethod
 from typing import Any, ClassVar, Self, TypeVar
 
 from celery_dlock.core.operations import Operation
-from celery_dlock.stores.base import BackendOptions, Guarantee, KeyPage, LockBackend, Reply, Trait
+from celery_dlock.stores.base import BackendOptions, Guarantee, LockBackend, Reply, Trait
 from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.kernel import BEGINNING, Kernel
 

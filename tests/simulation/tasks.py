@@ -6,6 +6,7 @@ rule is looked at as it happens.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import Reject
+from celery.states import READY_STATES
 
 from celery_dlock import (
     Debounce,
@@ -92,9 +94,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "reader": Kind({"lock_on_contention": Queue(max_wait=None), "lock_shared": True}),
     "cools": Kind({"lock_on_contention": Queue(max_wait=None), "lock_cooldown": 5.0}),
-    "several": Kind(
-        {"lock_on_contention": Queue(max_wait=None), "lock_key": ["{key}", "both"]}
-    ),
+    "several": Kind({"lock_on_contention": Queue(max_wait=None), "lock_key": ["{key}", "both"]}),
     "limits": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
@@ -145,6 +145,9 @@ class Evidence:
     running: dict[object, Lease] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     requeued: set[str] = field(default_factory=set)
+    #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
+    #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
+    ended: set[Any] = field(default_factory=set)
     results: dict[Any, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -198,6 +201,8 @@ class Results(KeyValueStoreBackend):  # type: ignore[misc]
     def set(self, key: Any, value: Any) -> None:
         Kernel.here().pause("to store a result")
         evidence().results[key] = value
+        if json.loads(value).get("status") in READY_STATES:
+            evidence().ended.add(key)
 
     def delete(self, key: Any) -> None:
         evidence().results.pop(key, None)

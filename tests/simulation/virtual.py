@@ -246,8 +246,8 @@ def install() -> None:
     """From now on in this process, for what is imported from now on."""
     import queue
 
-    time.monotonic = time.clock_gettime = monotonic  # type: ignore[assignment]
-    time.time, time.sleep = wall, sleep
+    time.monotonic = time.clock_gettime = monotonic
+    time.time, time.sleep = wall, sleep  # type: ignore[assignment]
     time.time_ns = lambda: int(wall() * 1e9)
     random.SystemRandom = Chance  # type: ignore[misc,assignment]
     uuid.uuid4 = _uuid4
@@ -255,8 +255,13 @@ def install() -> None:
     made: dict[str, Any] = {
         "current_thread": lambda: main,
         "_shutdown": lambda: None,  # it would wait for threads that are none
-        **{"Lock": Lock, "RLock": RLock, "Condition": Condition, "Event": Event},
-        **{"Thread": Thread, "local": Local, "get_ident": lambda: id(getcurrent())},
+        "Lock": Lock,
+        "RLock": RLock,
+        "Condition": Condition,
+        "Event": Event,
+        "Thread": Thread,
+        "local": Local,
+        "get_ident": lambda: id(getcurrent()),
     }
     for name, stand_in in made.items():
         setattr(threading, name, stand_in)

@@ -7,17 +7,19 @@ its children, the pool of threads, the connection and the prefetch window.
 
 Left out of Celery are: other pools, rate limits, autoscaling, remote control but for a revocation,
 which all workers hear at once, gossip and mingle, events, ``max_tasks_per_child``, a state that
-survives the worker, cancelling what runs as a connection is lost, soft shutdown, message protocol 1,
-a broker with a visibility timeout (a copy of a message stands in for it), exchanges that are not
-direct, priorities, and whatever a signal interrupts between two lines that do not give way here.
-``test_stand_in.py`` plays scenarios here and on real workers.
+survives the worker, cancelling what runs as a connection is lost, soft and cold shutdown, message
+protocol 1, a broker with a visibility timeout (a copy of a message stands in for it), exchanges
+that are not direct, priorities, kombu's own tries of a publish, and whatever a signal interrupts
+between two lines that do not give way here.
 """
+
+# mypy: allow-untyped-calls
 
 from __future__ import annotations
 
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop
 from types import SimpleNamespace
@@ -64,7 +66,16 @@ def process(name: str, parent: Process | None = None) -> Process:
     """One with nothing of another's but, forked off *parent*, the way to tell that."""
     made = runtime._ProcessRuntimes()
     way = None if parent is None else ToMain.way
-    values = (way, lambda: made, None, None, WeakValueDictionary[str, Any](), set(), set(), set())
+    values: Sequence[Any] = (
+        way,
+        lambda: made,
+        None,
+        None,
+        WeakValueDictionary[str, Any](),
+        set(),
+        set(),
+        set(),
+    )
     return Process(name, _PLACES, values)
 
 
@@ -147,11 +158,9 @@ def finalize(_: object, call: Callable[[], object], exitpriority: int) -> None:
 
 def stand_in() -> None:
     """Where the library asks the system, it asks the schedule from now on."""
-    children.processes = Watcher  # type: ignore[assignment]
-    children.Finalize = finalize  # type: ignore[misc,assignment]
-    parking.socket = SimpleNamespace(  # type: ignore[assignment]
-        AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair
-    )
+    vars(children).update(processes=Watcher, Finalize=finalize)
+    sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
+    vars(parking).update(socket=sockets)
 
 
 class Job:
@@ -369,7 +378,7 @@ class _Strategies(dict[str, Any]):
 
 
 class Worker(Consumer):  # type: ignore[misc]
-    """One worker from its start to its death; both what Celery calls the worker and its consumer."""
+    """One worker from its start to its death: what Celery calls the worker, and its consumer."""
 
     def __init__(self, app: Any, broker: Broker, name: str, crew: Crew) -> None:
         self.app = app
@@ -497,13 +506,16 @@ class Worker(Consumer):  # type: ignore[misc]
 
     def _choices(self) -> Any:
         if self._heard:
-            yield lambda: self._heard.popleft()()
+            yield self._call_next
         if self._next_timer() == 0:
             yield self._tick
         if not self.stopping and len(self.channel.unacked) < self.qos.value:
             for queue in self.task_consumer.queues:
                 if self.channel.open and self.broker.queues[queue.name]:
                     yield partial(self._take, queue.name)
+
+    def _call_next(self) -> None:
+        self._heard.popleft()()
 
     def _take(self, queue: str) -> None:
         sent = self.broker.queues[queue].popleft()
