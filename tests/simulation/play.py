@@ -232,7 +232,7 @@ class World:
         dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
         for task_id in self.published.keys() - dead:
             call, ended = self.published[task_id], _key(task_id) in self.seen.ended
-            if not ended and not self._may_have_gone(call):
+            if not ended and not self._may_have_gone(task_id, call):
                 yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
         if not self.broker.empty:
             yield "the broker has messages"
@@ -241,7 +241,10 @@ class World:
                 yield f"{worker.hostname} has not acknowledged all"
         yield from self._in_store()
 
-    def _may_have_gone(self, call: Call) -> bool:
+    def _may_have_gone(self, task_id: str, call: Call) -> bool:
+        """With a process that had acknowledged it, and not left it with the store."""
+        if KINDS[call.kind].kept and task_id in self.seen.taken:
+            return False
         gone = {Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.DISCONNECT}
         lost = call.ending is Ending.REQUEUES or any(f.kind in gone for f in self.faults.struck)
         return KINDS[call.kind].may_vanish and lost

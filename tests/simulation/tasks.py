@@ -30,7 +30,7 @@ from celery_dlock import (
     Unique,
     Wait,
 )
-from celery_dlock.core.events import Event
+from celery_dlock.core.events import Acquired, Event, Parked
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import StaleFencingToken
 from tests.simulation.broker import Application
@@ -45,6 +45,8 @@ class Kind:
     options: Mapping[str, Any]
     #: It is acknowledged before it runs, and nobody else keeps it: it may go with a process.
     may_vanish: bool = False
+    #: The store has its message as soon as it was asked.
+    kept: bool = False
     may_skip: bool = False
     may_fail: tuple[str, ...] = ()
 
@@ -56,7 +58,10 @@ KINDS: Mapping[str, Kind] = {
     "queued": Kind({"lock_on_contention": Queue(max_wait=None)}),
     "rescheduled": Kind({"lock_on_contention": PATIENT}),
     "kept": Kind(
-        {"lock_on_contention": Queue(keep=True, max_wait=None), "acks_late": False}, may_fail=LOST
+        {"lock_on_contention": Queue(keep=True, max_wait=None), "acks_late": False},
+        may_vanish=True,
+        kept=True,
+        may_fail=LOST,
     ),
     "early": Kind(
         {"lock_on_contention": Queue(max_wait=None), "acks_late": False},
@@ -143,7 +148,7 @@ class Evidence:
     bars: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     effects: Counter[str] = field(default_factory=Counter)
     running: dict[object, Lease] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
     requeued: set[str] = field(default_factory=set)
     #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
     #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
@@ -261,7 +266,8 @@ def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
 def note(event: Event) -> None:
     """The sink."""
     kernel = Kernel.here()
-    evidence().events.append(event)
+    if isinstance(event, Acquired | Parked):
+        evidence().taken.add(event.subject.task_id)
     if kernel.tell is not None:
         kernel.tell(f"  {event}")
 

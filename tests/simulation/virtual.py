@@ -6,6 +6,7 @@ take for the time, a thread or a nonce is that of the schedule that is played.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -248,6 +249,7 @@ def install() -> None:
 
     time.monotonic = time.clock_gettime = monotonic
     time.time, time.sleep = wall, sleep  # type: ignore[assignment]
+    os.getpid = lambda: 4711
     time.time_ns = lambda: int(wall() * 1e9)
     random.SystemRandom = Chance  # type: ignore[misc,assignment]
     uuid.uuid4 = _uuid4
