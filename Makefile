@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix quick checks bench chaos mutants clean
+.PHONY: help demo test matrix quick checks bench chaos simulate mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,6 +24,9 @@ bench:  ## cycles and throughput as ratios, and beats under faults; the report g
 
 chaos:  ## ten minutes of random kills, pauses, cuts and restarts, and an independent checker
 	@scripts/tox run -e chaos
+
+simulate: ## many schedules of the shipped worker, each from its seed, and a checker
+	@scripts/tox run -e simulate
 
 mutants: ## change the rules in every small way, and list the changes that no unit test finds
 	@scripts/tox run -e mutants

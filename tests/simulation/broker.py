@@ -1,0 +1,251 @@
+"""A broker that keeps what is published, and how Celery's processes see it.
+
+Like RabbitMQ with direct exchanges: a message is there from when it is published until it is
+acknowledged; what a channel has not acknowledged as it ends is delivered again, and says so. Two
+queues of a worker are served by chance.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from kombu.message import Message
+from kombu.serialization import dumps, prepare_accept_content
+
+from tests.simulation.kernel import Kernel
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Faults
+    from tests.simulation.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message at the broker; *frame* is what is written of it, as no two processes share it."""
+
+    queue: str
+    body: bytes
+    frame: bytes
+    task: str
+    redelivered: bool = False
+
+
+class Broker:
+    """All queues."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.queues: dict[str, deque[Sent]] = defaultdict(deque)
+        self.workers: list[Worker] = []
+        self.published = 0
+        self._faults = faults
+
+    def publish(self, sent: Sent) -> None:
+        """Raises :exc:`OperationalError`, whatever has become of it, where a fault is due."""
+        kernel = Kernel.here()
+        kernel.pause(f"to publish {sent.task} to {sent.queue}")
+        with self._faults.at_publish():
+            self.put(sent)
+            self.published += 1
+        kernel.pause(f"having published {sent.task}")
+
+    def put(self, sent: Sent, *, first: bool = False) -> None:
+        queue = self.queues[sent.queue]
+        (queue.appendleft if first else queue.append)(sent)
+        for worker in self.workers:
+            worker.stir()
+
+    def back(self, sent: Sent) -> None:
+        self.put(replace(sent, redelivered=True), first=True)
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.queues.values())
+
+
+class Channel:
+    """What *worker* has been delivered over one connection, and not acknowledged."""
+
+    no_ack_consumers = None
+
+    def __init__(self, broker: Broker, worker: Worker) -> None:
+        self._broker = broker
+        self._worker = worker
+        self._tags = 0
+        self.open = True
+        self.unacked: dict[int, Sent] = {}
+
+    def deliver(self, sent: Sent) -> Message:
+        self._tags += 1
+        self.unacked[self._tags] = sent
+        headers, properties, content_type, encoding, exchange = pickle.loads(sent.frame)
+        message = Message(
+            body=sent.body,
+            delivery_tag=self._tags,
+            content_type=content_type,
+            content_encoding=encoding,
+            headers=headers,
+            properties=properties,
+            delivery_info={
+                "exchange": exchange,
+                "routing_key": sent.queue,
+                "redelivered": sent.redelivered,
+            },
+            channel=self,
+        )
+        message.accept = ACCEPTED
+        return message
+
+    def basic_ack(self, tag: int, multiple: bool = False) -> None:
+        Kernel.here().pause(f"to acknowledge {self._name(tag)}")
+        self._settle(tag)
+
+    def basic_reject(self, tag: int, requeue: bool = False) -> None:
+        Kernel.here().pause(f"to {'requeue' if requeue else 'reject'} {self._name(tag)}")
+        sent = self._settle(tag)
+        if requeue:
+            self._broker.back(sent)
+
+    def _settle(self, tag: int) -> Sent:
+        if not self.open:
+            raise ConnectionResetError("the connection is gone")
+        sent = self.unacked.pop(tag)
+        self._worker.stir()
+        return sent
+
+    def _name(self, tag: int) -> str:
+        return self.unacked[tag].task if tag in self.unacked else "what is another's by now"
+
+    def end(self) -> None:
+        """The connection is lost: all of it is delivered again."""
+        self.open = False
+        left, self.unacked = list(self.unacked.values()), {}
+        for sent in reversed(left):
+            self._broker.back(sent)
+
+
+ACCEPTED = prepare_accept_content(["json"])
+
+
+class Connection:
+    """What publishers and steps of the worker ask a connection of kombu's for."""
+
+    transport = SimpleNamespace(driver_type="amqp")
+    recoverable_connection_errors = connection_errors = (OSError,)
+    channel_errors = ()
+    default_channel: Any = None
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def connect(self) -> None: ...
+
+    def collect(self) -> None: ...
+
+    def ensure(self, _: object, call: Any, **__: object) -> Any:
+        return call
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        yield Declares()
+
+    @contextmanager
+    def _reraise_as_library_errors(self) -> Iterator[None]:
+        yield
+
+
+class Declares:
+    """A channel on which queues are declared; all are there."""
+
+    connection = SimpleNamespace(client=Connection)
+
+    def prepare_queue_arguments(self, arguments: Any, **_: object) -> Any:
+        return arguments
+
+    def queue_declare(self, queue: str, **_: object) -> tuple[str, int, int]:
+        return queue, 0, 0
+
+
+class Producer:
+    """Publishes as kombu's does, and does not try again."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.connection = Connection()
+
+    def maybe_declare(self, *_: object) -> None: ...
+
+    def publish(
+        self,
+        body: Any,
+        routing_key: str | None = None,
+        exchange: Any = "",
+        headers: Mapping[str, Any] | None = None,
+        serializer: str | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        **properties: Any,
+    ) -> None:
+        if content_type is None:
+            content_type, content_encoding, body = dumps(body, serializer=serializer or "json")
+        data = body if isinstance(body, bytes) else body.encode()
+        told = {name: value for name, value in properties.items() if name not in _OF_KOMBU}
+        name = getattr(exchange, "name", exchange) or ""
+        frame = pickle.dumps((dict(headers or {}), told, content_type, content_encoding, name))
+        task = str((headers or {}).get("id"))
+        current().publish(Sent(routing_key or "", data, frame, task))
+
+
+_OF_KOMBU = frozenset(
+    {"declare", "retry", "retry_policy", "compression", "timeout", "confirm_timeout"}
+)
+
+
+class Application(Celery):  # type: ignore[misc]
+    """One whose messages go to the broker of the schedule."""
+
+    producer_pool = SimpleNamespace(connections=SimpleNamespace(connection=Connection()))
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(time.time(), UTC)
+
+    @contextmanager
+    def producer_or_acquire(self, producer: Any = None) -> Iterator[Any]:
+        yield producer or Producer()
+
+    def connection_for_write(self, *_: object, **__: object) -> Any:
+        return Connection()
+
+    connection_for_read = connection_for_write
+
+
+_brokers: list[Broker] = []
+
+
+def current() -> Broker:
+    return _brokers[-1]
+
+
+@contextmanager
+def installed(broker: Broker) -> Iterator[Broker]:
+    _brokers.append(broker)
+    try:
+        yield broker
+    finally:
+        _brokers.pop()
+
+
+def refused() -> OperationalError:
+    return OperationalError("the broker does not answer")

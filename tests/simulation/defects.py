@@ -1,0 +1,68 @@
+"""Errors near to those that were made, planted in the shipped code: each has to be found."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from textwrap import dedent
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """*old* reads *new* in *function* of *module*, for whoever calls it by whatever name."""
+
+    module: str
+    function: str
+    old: str
+    new: str
+
+    def plant(self) -> None:
+        module = import_module(f"celery_dlock.{self.module}")
+        owner_name, _, name = self.function.rpartition(".")
+        owner = getattr(module, owner_name) if owner_name else module
+        whole = getattr(owner, name)
+        text = dedent(inspect.getsource(whole))
+        assert text.count(self.old) == 1, f"{self.function} has no {self.old!r} to spoil"
+        spoilt = text.replace(self.old, self.new)
+        made: dict[str, object] = {}
+        exec(compile(spoilt, self.function, "exec"), vars(module), made)
+        whole.__code__ = made[name].__code__  # type: ignore[attr-defined]
+
+
+DEFECTS: Mapping[str, Defect] = {
+    "a copy that meets its run is dropped": Defect(
+        "delivery.plan",
+        "_looks_again",
+        'return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)',
+        "return Gone(ends)",
+    ),
+    "an answer that is lost takes nothing back": Defect(
+        "locks.manager",
+        "LockManager.take_back",
+        "for claim in claims:",
+        "for claim in ():",
+    ),
+    "a killed body counts as done": Defect(
+        "worker.request",
+        "LockedRequest._release",
+        "carried = here.manager.take_back(claims, self._outcome)",
+        "carried = here.manager.take_back(claims, Outcome.DONE)",
+    ),
+    "a wake is not repeated": Defect(
+        "worker.periodic",
+        "Sweeper.run_once",
+        "ours = here.wake(swept.wakes)",
+        "ours = len(swept.wakes)",
+    ),
+    "a lost lease ends the task": Defect(
+        "delivery.plan", "lost", "return Repeat(error, event)", "return FailWith(error, event)"
+    ),
+    "what is not published is forgotten": Defect(
+        "delivery.outgoing",
+        "Outgoing._instead",
+        "if late and not at_fault:",
+        "if late:\n        return\n    if late:",
+    ),
+}

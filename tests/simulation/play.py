@@ -1,0 +1,327 @@
+"""Plays the plan of a seed, and says what was wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+from celery import states
+from celery.worker import state
+from kombu.exceptions import OperationalError
+
+from celery_dlock.errors import BackendUnavailable, DuplicateTask
+from celery_dlock.registry import BACKENDS, Provided
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.memory import MemoryBackend
+from tests.simulation import worker as workers
+from tests.simulation.broker import Broker, installed
+from tests.simulation.faults import Faults
+from tests.simulation.kernel import Kernel, Process
+from tests.simulation.plan import Call, Ending, Fault, Kind, Plan, draw
+from tests.simulation.store import Store, clock
+from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin
+from tests.simulation.worker import CHILDREN, FINALIZERS, Worker, process
+
+#: Seconds, from the last fault on, after which whatever has not ended is stuck.
+PATIENCE = 7200.0
+
+#: So many steps, and it goes in circles.
+ENDLESS = 200_000
+
+
+@cache
+def app() -> Any:
+    BACKENDS["simulated"] = Provided("tests.simulation.store:Store", None, "")  # type: ignore[index]
+    workers.stand_in()
+    return application()
+
+
+#: What a body may be told by Celery or by its lease, and does not catch.
+ERRORS = {
+    Ending.FAILS: ("Broken",),
+    Ending.IS_REPLACED: ("OperationalError",),
+    Ending.EXTENDS: ("BackendUnavailable", "ConfigurationError"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a schedule."""
+
+    steps: int
+    seconds: float
+    struck: Sequence[Fault]
+    wrong: Sequence[str]
+
+
+class World:
+    """One schedule."""
+
+    def __init__(self, plan: Plan, tell: Callable[[str], object] | None = None) -> None:
+        self.plan = plan
+        self.kernel = Kernel(Random(plan.seed), plan.stays)
+        self.faults = Faults(plan)
+        self.broker = Broker(self.faults)
+        self.seen = begin()
+        self.workers: list[Worker] = []
+        self.published: dict[str, Call] = {}
+        self.unsure: set[str] = set()
+        self.revoked: set[str] = set()
+        if tell is not None:
+            self.kernel.tell = lambda text: tell(f"{self.kernel.now:9.3f} {text}")
+
+    def play(self) -> Outcome:
+        random.seed(self.plan.seed)
+        state.reset_state()
+        CHILDREN.clear()
+        FINALIZERS.clear()
+        state.revoked.clear()
+        Store.memory = MemoryBackend(BackendOptions(clock=clock))
+        Store.faults = self.faults
+        with self.kernel.installed(), installed(self.broker):
+            for number, _ in enumerate(self.plan.crews):
+                self._hire(number)
+            self._publisher = process("publisher")
+            self._calling = self.kernel.spawn(self._publisher, self._call_all, "main")
+            self._run()
+            self._judge()
+            return Outcome(
+                self.kernel.steps, self.kernel.now, self.faults.struck, tuple(self.seen.wrong)
+            )
+
+    def _hire(self, number: int) -> None:
+        name = f"worker-{len(self.workers)}"
+        self.workers.append(Worker(app(), self.broker, name, self.plan.crews[number]))
+
+    # What is called.
+
+    def _call_all(self) -> None:
+        for call in sorted(self.plan.calls, key=lambda call: call.at):
+            self.kernel.wait(call.at - self.kernel.now)
+            self._call(call)
+
+    def _call(self, call: Call) -> None:
+        task = app().tasks[call.kind]
+        options = {"countdown": call.countdown} if call.countdown else {}
+        try:
+            result = task.apply_async((call.key, list(call.steps), call.ending), **options)
+        except (BackendUnavailable, OperationalError, DuplicateTask):
+            return  # and whoever calls knows
+        if not getattr(result, "is_duplicate", False):  # whose message may never have been sent
+            self.published.setdefault(result.id, call)
+
+    # What strikes.
+
+    def _run(self) -> None:
+        kernel, last, look_at = self.kernel, 0.0, 5.0
+        while kernel.step():
+            for fault in self.faults.due(kernel.steps):
+                if self._strike(fault):
+                    self.faults.has_struck(fault)
+                last = kernel.now
+            if kernel.broken or self.seen.wrong or kernel.steps > ENDLESS:
+                break
+            if kernel.now >= look_at:
+                look_at = kernel.now + 5.0
+                left = [*self._left()]
+                if not left:
+                    return
+                if kernel.now > last + PATIENCE:
+                    self.seen.wrong += left
+                    return
+
+    def _strike(self, fault: Fault) -> bool:
+        """Whether there was a victim."""
+        match fault.kind:
+            case Kind.KILL_CHILD:
+                return self._kill(self._one(self._children(), fault))
+            case Kind.KILL_WORKER | Kind.KILL_MAIN:
+                return self._die(fault)
+            case Kind.STOP:
+                return self._stop(self._one(self._alive(), fault), fault)
+            case Kind.FREEZE:
+                return self._freeze(fault)
+            case Kind.DISCONNECT:
+                return self._disconnect(fault)
+            case Kind.COPY:
+                return self._copy(fault)
+            case Kind.REVOKE:
+                return self._revoke(self._one(list(self.published), fault))
+            case _:
+                raise AssertionError(fault)
+
+    def _stop(self, worker: Worker | None, fault: Fault) -> bool:
+        if worker is not None:
+            worker.stop()
+            self._replace(worker, fault.seconds)
+        return worker is not None
+
+    def _freeze(self, fault: Fault) -> bool:
+        process = self._one([w.process for w in self._alive()] + self._children(), fault)
+        if process is not None:
+            process.frozen_until = self.kernel.now + fault.seconds
+        return process is not None
+
+    def _disconnect(self, fault: Fault) -> bool:
+        worker = self._one([w for w in self._alive() if w in self.broker.workers], fault)
+        if worker is not None:
+            worker.lose_connection()
+        return worker is not None
+
+    def _revoke(self, task_id: str | None) -> bool:
+        if task_id is not None:
+            self.revoked.add(task_id)
+            state.revoked.add(task_id)
+        return task_id is not None
+
+    def _one(self, of: Sequence[Any], fault: Fault) -> Any:
+        return of[fault.which % len(of)] if of else None
+
+    def _alive(self) -> list[Worker]:
+        return [w for w in self.workers if w.process.alive and not w.stopping]
+
+    def _children(self) -> list[Process]:
+        return [c.process for c in CHILDREN.values() if c.process.alive]
+
+    def _kill(self, process: Process | None) -> bool:
+        if process is not None:
+            self.kernel.kill(process)
+        return process is not None
+
+    def _die(self, fault: Fault) -> bool:
+        worker = self._one(self._alive(), fault)
+        if worker is None:
+            return False
+        worker.die(with_children=fault.kind is Kind.KILL_WORKER)
+        self._replace(worker, fault.seconds)
+        return True
+
+    def _replace(self, worker: Worker, seconds: float) -> None:
+        number = self.plan.crews.index(worker.crew)
+        supervisor = process("supervisor")
+
+        def later() -> None:
+            self.kernel.wait(seconds)
+            self._hire(number)
+
+        self.kernel.spawn(supervisor, later, "main")
+
+    def _copy(self, fault: Fault) -> bool:
+        unacked = [
+            sent
+            for worker in self._alive()
+            if worker in self.broker.workers
+            for sent in worker.channel.unacked.values()
+        ]
+        queued = [sent for queue in self.broker.queues.values() for sent in queue]
+        sent = self._one([*unacked, *queued], fault)
+        if sent is not None:
+            self.broker.back(sent)
+        return sent is not None
+
+    # What is left, and was wrong.
+
+    def _left(self) -> Iterator[str]:
+        if not self._calling.over:
+            yield "not all is called yet"
+        dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
+        for task_id in self.published.keys() - dead:
+            call, ended = self.published[task_id], _key(task_id) in self.seen.ended
+            if not ended and not self._may_have_gone(task_id, call):
+                yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
+        if not self.broker.empty:
+            yield "the broker has messages"
+        for worker in self.broker.workers:
+            if worker.channel.unacked:
+                yield f"{worker.hostname} has not acknowledged all"
+        yield from self._in_store()
+
+    def _may_have_gone(self, task_id: str, call: Call) -> bool:
+        """With a process that had acknowledged it, and not left it with the store."""
+        if KINDS[call.kind].kept and task_id in self.seen.taken:
+            return False
+        gone = {Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.DISCONNECT}
+        lost = call.ending is Ending.REQUEUES or any(f.kind in gone for f in self.faults.struck)
+        return KINDS[call.kind].may_vanish and lost
+
+    def _in_store(self) -> Iterator[str]:
+        memory = Store.memory
+        for key in memory.keys(limit=1000).keys:
+            found = memory.peek(key)
+            held = [each for each in found.holders if each.frees > clock()]
+            if held or found.parked or any(each.waits for each in found.grants):
+                yield f"{key} is not free: {found}"
+
+    def _state(self, task_id: str) -> tuple[str, Any]:
+        text = self.seen.results.get(_key(task_id))
+        if text is None:
+            return states.PENDING, None
+        meta = json.loads(text)
+        return meta["status"], meta["result"]
+
+    def _judge(self) -> None:
+        wrong = self.seen.wrong
+        for who, error in self.kernel.broken:
+            wrong.append(f"{who} ended with {error!r}")
+        if self.kernel.steps > ENDLESS:
+            wrong.append("it goes in circles")
+        if wrong:
+            return
+        for task_id, call in self.published.items():
+            wrong += self._wrong_of(task_id, call)
+        for task_id, count in self.seen.effects.items():
+            if count > 1:
+                wrong.append(f"{task_id} has {count} effects")
+
+    def _errors_of_bodies(self, call: Call) -> Iterator[str]:
+        """Of those whose message that of *call* may have become."""
+        alike = [each for each in self.plan.calls if (each.kind, each.key) == (call.kind, call.key)]
+        for ending in {each.ending for each in alike}:
+            yield from ERRORS.get(ending, ())
+
+    @property
+    def _may_be_replaced(self) -> bool:
+        return any(call.kind in TAKES_PLACES for call in self.plan.calls)
+
+    def _wrong_of(self, task_id: str, call: Call) -> Iterator[str]:
+        kind, effects = KINDS[call.kind], self.seen.effects[task_id]
+        what, result = self._state(task_id)
+        skipped = isinstance(result, dict) and result.get("skipped")
+        if what == states.SUCCESS:
+            if skipped and not (kind.may_skip or self._may_be_replaced):
+                yield f"{call.kind} {task_id} was skipped: {result}"
+            if not skipped and effects != 1:
+                yield f"{call.kind} {task_id} has ended with {result}, and {effects} effects"
+        elif what == states.FAILURE:
+            if result["exc_type"] not in {*kind.may_fail, *self._errors_of_bodies(call)}:
+                yield f"{call.kind} {task_id} has failed: {result}"
+        elif what == states.REVOKED and task_id not in self.revoked:
+            yield f"{call.kind} {task_id} was revoked by nobody"
+
+
+def _key(task_id: str) -> bytes:
+    """Under which the results keep what became of it."""
+    return f"celery-task-meta-{task_id}".encode()
+
+
+def play(seed: int, tell: Callable[[str], object] | None = None) -> Outcome:
+    """The schedule of *seed*."""
+    return World(draw(seed, list(KINDS)), tell).play()
+
+
+def shortest(seed: int) -> Plan:
+    """The least of the plan of *seed* with which something is wrong still."""
+    plan, at = draw(seed, list(KINDS)), 0
+    while at < len(plan.calls) + len(plan.faults):
+        faults = len(plan.faults)
+        less = plan.without(fault=at) if at < faults else plan.without(call=at - faults)
+        if World(less).play().wrong:
+            plan = less
+        else:
+            at += 1
+    return plan

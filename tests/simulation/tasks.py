@@ -1,0 +1,294 @@
+"""The application whose tasks are called, what their bodies do, and what becomes of them.
+
+A body looks at its lease and writes behind a fence, as those of ``tests/chaos`` do; here every
+rule is looked at as it happens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery.backends.base import KeyValueStoreBackend
+from celery.exceptions import Reject
+from celery.states import READY_STATES
+
+from celery_dlock import (
+    Debounce,
+    FullJitter,
+    Lease,
+    Limit,
+    LockedTask,
+    Queue,
+    Replace,
+    Reschedule,
+    Shared,
+    Skip,
+    Unique,
+    Wait,
+)
+from celery_dlock.core.events import Acquired, Event, Parked
+from celery_dlock.core.state import Mode
+from celery_dlock.errors import StaleFencingToken
+from tests.simulation.broker import Application
+from tests.simulation.kernel import Kernel
+from tests.simulation.plan import Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Options of a task, and how a task of it may end beside its body's end."""
+
+    options: Mapping[str, Any]
+    #: It is acknowledged before it runs, and nobody else keeps it: it may go with a process.
+    may_vanish: bool = False
+    #: The store has its message as soon as it was asked.
+    kept: bool = False
+    may_skip: bool = False
+    may_fail: tuple[str, ...] = ()
+
+
+PATIENT = Reschedule(backoff=FullJitter(base=0.5, cap=4.0), max_wait=None)
+LOST = ("WorkerLostError",)
+
+KINDS: Mapping[str, Kind] = {
+    "queued": Kind({"lock_on_contention": Queue(max_wait=None)}),
+    "rescheduled": Kind({"lock_on_contention": PATIENT}),
+    "kept": Kind(
+        {"lock_on_contention": Queue(keep=True, max_wait=None), "acks_late": False},
+        may_vanish=True,
+        kept=True,
+        may_fail=LOST,
+    ),
+    "early": Kind(
+        {"lock_on_contention": Queue(max_wait=None), "acks_late": False},
+        may_vanish=True,
+        may_fail=LOST,
+    ),
+    "reports": Kind({"lock_on_contention": Queue(max_wait=None), "track_started": True}),
+    "skips": Kind({"lock_on_contention": Skip()}, may_skip=True),
+    "fails": Kind({"lock_on_contention": "fail"}, may_fail=("LockContended",)),
+    "waits": Kind({"lock_on_contention": Wait(timeout=2.0)}, may_fail=("LockTimeout",)),
+    "impatient": Kind({"lock_on_contention": Queue(max_wait=15.0)}, may_fail=("LockTimeout",)),
+    "gives_up": Kind(
+        {"lock_on_contention": Reschedule(backoff=FullJitter(1.0, 4.0), max_attempts=3)},
+        may_fail=("LockTimeout",),
+    ),
+    "few": Kind(
+        {"lock_on_contention": Queue(max_waiting=1, max_wait=None)}, may_fail=("LockContended",)
+    ),
+    "drops_oldest": Kind(
+        {"lock_on_contention": Queue(max_waiting=1, overflow="drop_oldest")}, may_skip=True
+    ),
+    "drops_newest": Kind(
+        {"lock_on_contention": Queue(max_waiting=1, overflow="drop_newest")}, may_skip=True
+    ),
+    "replaces": Kind({"lock_on_contention": Replace(max_wait=None)}, may_skip=True),
+    "gives_way": Kind({"lock_on_contention": Replace(running=True, max_wait=None)}, may_skip=True),
+    "ordered": Kind({"lock_on_contention": Queue(ordered="publish", max_wait=None)}),
+    "reserves": Kind({"lock_on_contention": Queue(reserve_retries=True, max_wait=None)}),
+    "slotted": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_limit": 2,
+            "lock_key": "{key}-slots",
+        }
+    ),
+    "reader": Kind({"lock_on_contention": Queue(max_wait=None), "lock_shared": True}),
+    "cools": Kind({"lock_on_contention": Queue(max_wait=None), "lock_cooldown": 5.0}),
+    "several": Kind({"lock_on_contention": Queue(max_wait=None), "lock_key": ["{key}", "both"]}),
+    "limits": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_key": [Limit("wide", 3), Limit("{key}-two", 2), Shared("both"), "{key}"],
+        }
+    ),
+    "below": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_key": "{key}/below",
+            "lock_parents": "{key}",
+        }
+    ),
+    "aborts": Kind({"lock_on_contention": Queue(max_wait=None), "lock_on_lost": "abort"}),
+    "unique": Kind(
+        {"lock_on_contention": Queue(max_wait=None), "lock_unique": Unique(by="{key}")},
+        may_skip=True,
+    ),
+    "unique_start": Kind(
+        {"lock_on_contention": PATIENT, "lock_unique": Unique("start", by="{key}")}, may_skip=True
+    ),
+    "periodic": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_unique": Unique(by="{key}", period=10.0),
+        },
+        may_skip=True,
+    ),
+    "newest": Kind({"lock_unique": Unique(on_duplicate="replace", by="{key}")}, may_skip=True),
+    "debounced": Kind({"lock_unique": Debounce(2.0, 6.0, by="{key}")}),
+    "limited": Kind(
+        {"lock_on_contention": Queue(max_wait=None), "soft_time_limit": 10, "time_limit": 30},
+        may_fail=("SoftTimeLimitExceeded", "TimeLimitExceeded"),
+    ),
+}
+
+
+#: Who takes the place of what waits for the same key, whatever that is.
+TAKES_PLACES = frozenset({"drops_oldest", "replaces", "gives_way"})
+
+
+@dataclass(eq=False, slots=True)
+class Evidence:
+    """What has happened in the schedule."""
+
+    bars: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    effects: Counter[str] = field(default_factory=Counter)
+    running: dict[object, Lease] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    requeued: set[str] = field(default_factory=set)
+    #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
+    #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
+    ended: set[Any] = field(default_factory=set)
+    results: dict[Any, Any] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def crowded(self) -> None:
+        """Note keys that more bodies trust to hold than may."""
+        there: dict[str, list[Any]] = defaultdict(list)
+        for lease in self.running.values():
+            for term in lease.terms:
+                if term.noticed is None and term.trusted_until > Kernel.here().now:
+                    there[term.key].append(term.claim)
+        for key, claims in there.items():
+            writers = [each for each in claims if each.mode is Mode.EXCLUSIVE]
+            readers = len(claims) > len(writers)
+            if writers and (readers or len(writers) > min(each.limit for each in writers)):
+                who = ", ".join(each.task for each in claims)
+                self.wrong.append(f"at once on {key}: {who}")
+
+    def write(self, task: str, lease: Lease) -> None:
+        """Behind the fence, and once a task."""
+        for term in lease.own:
+            if term.claim.mode is not Mode.EXCLUSIVE:
+                continue
+            if term.token < self.bars[term.resource]:
+                raise StaleFencingToken(term.resource, term.token, self.bars[term.resource])
+            self.bars[term.resource] = term.token
+        self.effects[task] += not self.effects[task]
+
+
+_evidence: list[Evidence] = [Evidence()]
+
+
+def evidence() -> Evidence:
+    return _evidence[-1]
+
+
+def begin() -> Evidence:
+    _evidence[:] = [Evidence()]
+    return evidence()
+
+
+class Results(KeyValueStoreBackend):  # type: ignore[misc]
+    """A backend of results that never fails."""
+
+    persistent = False
+
+    def get(self, key: Any) -> Any:
+        if Kernel.here().running is not None:
+            Kernel.here().pause("to read a result")
+        return evidence().results.get(key)
+
+    def set(self, key: Any, value: Any) -> None:
+        Kernel.here().pause("to store a result")
+        evidence().results[key] = value
+        if json.loads(value).get("status") in READY_STATES:
+            evidence().ended.add(key)
+
+    def delete(self, key: Any) -> None:
+        evidence().results.pop(key, None)
+
+    def mget(self, keys: Any) -> Any:
+        return [self.get(key) for key in keys]
+
+
+class Broken(Exception):
+    """What a body raises that fails."""
+
+
+def body(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) -> str:
+    kernel, seen, me = Kernel.here(), evidence(), object()
+    seen.running[me] = lease
+    try:
+        seen.crowded()
+        for step in steps:
+            kernel.wait(step)
+            seen.crowded()
+            if lease.lost and self.lock_definition.policy == KINDS["gives_way"].options.get(
+                "lock_on_contention"
+            ):
+                lease.check()
+        _end(self, ending, lease, steps)
+        kernel.pause("to write")
+        seen.crowded()
+        seen.write(self.request.id, lease)
+        kernel.pause("having written")
+    finally:
+        del seen.running[me]
+    return "ran"
+
+
+def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
+    retries = self.request.retries
+    match Ending(ending):
+        case Ending.OK:
+            pass
+        case Ending.FAILS:
+            raise Broken
+        case Ending.RETRIES:
+            if retries < 2:
+                raise self.retry(countdown=2 * retries, max_retries=5)
+        case Ending.REQUEUES:
+            if self.request.id not in evidence().requeued:
+                evidence().requeued.add(self.request.id)
+                raise Reject(requeue=True)
+        case Ending.IS_REPLACED:
+            if not self.request.replaced_task_nesting:
+                raise self.replace(self.s(self.request.args[0], steps, Ending.OK))
+        case Ending.EXTENDS:
+            lease.extend(60.0)
+
+
+def note(event: Event) -> None:
+    """The sink."""
+    kernel = Kernel.here()
+    if isinstance(event, Acquired | Parked):
+        evidence().taken.add(event.subject.task_id)
+    if kernel.tell is not None:
+        kernel.tell(f"  {event}")
+
+
+def application() -> Application:
+    app = Application("simulation")
+    app.conf.update(
+        broker_url="memory://",
+        result_backend="tests.simulation.tasks:Results",
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        dlock_url="simulated://",
+        dlock_broker="simulated",
+        dlock_ttl=30.0,
+        dlock_sinks=[note],
+        worker_hijack_root_logger=False,
+    )
+    for name, kind in KINDS.items():
+        options = {"lock_key": "{key}", **kind.options}
+        app.task(name=name, base=LockedTask, bind=True, **options)(body)
+    app.finalize()
+    app.set_current()
+    app.set_default()
+    return app

@@ -1,0 +1,55 @@
+"""The shipped worker keeps its promises in every schedule that is played.
+
+A few thousand; ``make simulate`` plays as many as you like. Each run is a process of its own, for
+its clocks and threads are not those of the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.defects import DEFECTS
+
+pytestmark = pytest.mark.once
+
+#: A defect is found within so many schedules.
+ENOUGH = 600
+
+
+def simulation(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
+
+
+@pytest.mark.slow
+def test_the_shipped_worker_keeps_its_promises_in_every_schedule() -> None:
+    played = simulation("--seed", "1", "--schedules", "1000", "--jobs", "2")
+
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert "1000 schedules" in played.stdout
+
+
+@pytest.mark.parametrize("seed", ["1", "18", "43"])
+def test_a_seed_is_one_schedule(seed: str) -> None:
+    told = simulation("--seed", seed).stdout
+
+    assert simulation("--seed", seed, hash_seed="7").stdout == told
+    assert told.count("\n") > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_of_the_worker_is_found(name: str) -> None:
+    options = ("--schedules", str(ENOUGH), "--until-wrong", "--defect", name)
+    played = simulation("--seed", "1", *options)
+
+    assert "--seed" in played.stderr, played.stdout + played.stderr
