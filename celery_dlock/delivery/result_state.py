@@ -20,8 +20,12 @@ from traceback import format_exception
 from typing import Any
 
 from celery.app.task import Context, Task
+from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
+from celery.states import READY_STATES
 
 from celery_dlock.delivery.execution import Execution
+from celery_dlock.errors import BackendUnavailable
 
 logger = logging.getLogger("celery_dlock")
 
@@ -84,12 +88,24 @@ def store_retry(execution: Execution, error: BaseException) -> None:
     if request.is_eager or (_ignores_result(execution) and not task.store_errors_even_if_ignored):
         return
     try:
-        trace = "".join(format_exception(error))
-        task.backend.mark_as_retry(request.id, error, trace, request=request)
+        if not (isinstance(error, BackendUnavailable) and _is_final(task, request.id)):
+            trace = "".join(format_exception(error))
+            task.backend.mark_as_retry(request.id, error, trace, request=request)
     except Exception:  # Celery will try it, too
         logger.exception("the state of %s could not be stored", request.id)
     else:
         setattr(request, _RETRY_STORED, True)
+
+
+def _is_final(task: Task, task_id: str) -> bool:
+    """Whether it may be a duplicate, of a task that has ended: only the lock store could tell.
+
+    Celery itself keeps a success, and writes over a failure. Results that are not kept, or are sent
+    to the caller as messages, cannot be asked for here.
+    """
+    if isinstance(task.backend, DisabledBackend | RPCBackend):
+        return False
+    return task.backend.get_state(task_id) in READY_STATES
 
 
 def store_revoked(execution: Execution) -> None:

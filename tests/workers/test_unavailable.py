@@ -79,6 +79,40 @@ def test_a_store_that_is_away_reschedules_the_task() -> None:
         check_it_is_rescheduled(desk)
 
 
+def test_a_duplicate_of_a_task_that_has_failed_leaves_its_failure_as_the_store_is_away() -> None:
+    with open_desk(dlock_url=f"redis://127.0.0.1:{free_port()}/0") as desk:
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: str) -> int:
+            return 1
+
+        result = charge.apply_async(("42",))
+        desk.app.backend.mark_as_failure(result.id, ValueError("no such order"))
+
+        desk.deliver()
+
+        assert (result.state, str(result.result)) == ("FAILURE", "no such order")
+        assert desk.size() == 1
+
+
+@pytest.mark.parametrize("results", ["rpc://", None])
+def test_results_that_cannot_be_asked_for_are_not(
+    results: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    with open_desk(dlock_url=url, result_backend=results) as desk:
+
+        @desk.locked("order:{order}", name="charge")
+        def charge(order: str) -> int:
+            return 1
+
+        charge.delay("42")
+        desk.deliver()
+
+        assert desk.size() == 1
+    assert "could not be stored" not in caplog.text
+
+
 @pytest.mark.parametrize("answer", NONSENSE)
 def test_a_store_that_answers_nonsense_reschedules_the_task(answer: bytes) -> None:
     with server_that_says(answer) as url, open_desk(dlock_url=url) as desk:
