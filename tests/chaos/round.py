@@ -15,7 +15,7 @@ from tests.chaos.faults import Struck, strike
 from tests.chaos.plan import Kind, Schedule, Sending, Strike
 from tests.chaos.runs import runs_of
 from tests.chaos.sender import Sender
-from tests.chaos.stage import TTL, Setting, Stage, open_stage
+from tests.chaos.stage import TTL, End, Setting, Stage, open_stage
 from tests.services.campaign import Violation
 
 #: Seconds between two looks at the store and at the workers.
@@ -97,6 +97,11 @@ class Play:
                     return True
         return False
 
+    def ends(self) -> dict[str, End]:
+        """Of the tasks those that have ended."""
+        ids = {sent.id for sent in self.sender.sent}
+        return {task: end for task in ids if (end := self._stage.end(task)) is not None}
+
     def _perform(self, act: Sending | Strike) -> None:
         if isinstance(act, Sending):
             self.sender.send(act)
@@ -115,6 +120,7 @@ class Play:
             self._under_way.remove(each)
         self._stage.supervise()
         self.sender.flush()
+        self.sender.revoke()
         self.sender.look({effect.task for effect in self._stage.resource.effects()})
         time.sleep(TICK)
 
@@ -133,15 +139,16 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
             effects=stage.resource.effects(),
             seen=stage.resource.seen(),
             struck=acts.struck,
-            locked=ending.locked(stage),
+            ends=acts.ends(),
+            locked=ending.locked(stage, schedule.locks),
             left=[*ending.left(stage), *(f"{name} did not shut down" for name in still_up)],
             ttl=TTL,
         )
     runs = runs_of(evidence.seen)
     return Figures(
         tasks=len(evidence.sent),
-        runs=len(runs),
-        live=sum(run.ended and run.live for run in runs),
+        runs=len({run.id for run in runs}),
+        live=len({run.id for run in runs if run.ended and run.live}),
         sent_again=len(acts.sender.again),
         passed=sum(each.explained for each in passings(evidence)),
         struck=Counter(each.kind for each in evidence.struck),
