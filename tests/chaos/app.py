@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from celery import Celery
 from celery_dlock import DLockError, Lease, LockedTask, lock
 from celery_dlock.core.events import Event, Rescheduled, Woken
 from tests.chaos.resource import Resource, Who
+from tests.chaos.trace import tracing
 from tests.chaos.ways import INNER, WAYS
 
 logger = logging.getLogger("tests.chaos")
@@ -80,8 +82,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     with _building:
         if "app" not in globals():
-            globals()["app"] = make_app(json.loads(Path(os.environ["LAB_CONFIG"]).read_text()))
+            config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
+            _lasting.enter_context(tracing(Path(config["folder"])))
+            globals()["app"] = make_app(config)
     return globals()["app"]
 
 
 _building = threading.Lock()
+_lasting = ExitStack()

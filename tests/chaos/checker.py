@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tests.chaos.answers import untrue
 from tests.chaos.faults import Struck
 from tests.chaos.instead import Fates, doubled
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
 from tests.chaos.stage import End
+from tests.chaos.trace import Spoken
 from tests.chaos.turns import Passing, out_of_turn, run_again
 from tests.chaos.ways import LIMITS, READ
 from tests.services.campaign import Violation
@@ -34,6 +36,7 @@ class Check(StrEnum):
     ORDER = "first come, first woken"
     COOLED = "a key cools down"
     REPEATED = "what is finished does not run again"
+    UNTRUE = "what the store answered can be so"
     LOCKED = "no key is left locked"
     LEFT = "no message is left behind"
 
@@ -47,6 +50,7 @@ class Evidence:
     seen: Sequence[Seen]
     struck: Sequence[Struck]
     ends: Mapping[str, End] = field(default_factory=dict)
+    spoken: Sequence[Spoken] = ()
     locked: Sequence[str] = ()
     left: Sequence[str] = ()
     ttl: float = 1.5
@@ -64,6 +68,7 @@ def violations(evidence: Evidence) -> list[Violation]:
         (Check.ORDER, (each.what for each in passings(evidence) if not each.explained)),
         (Check.COOLED, _warm(evidence, runs)),
         (Check.REPEATED, run_again(runs, evidence.struck, evidence.ttl)),
+        (Check.UNTRUE, untrue(evidence.spoken)),
         (Check.LOCKED, iter(evidence.locked)),
         (Check.LEFT, iter(evidence.left)),
     ]

@@ -28,6 +28,7 @@ from tests.chaos.members import MEMBERS
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Resource
 from tests.chaos.stores import RedisStore, SqliteStore, Store
+from tests.chaos.trace import tracing
 from tests.services.brokers import close, left
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -138,6 +139,7 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
     with ExitStack() as stack:
         broker = stack.enter_context(_broker(setting))
         store = _store(setting, folder, stack)
+        stack.enter_context(tracing(folder))
         stack.enter_context(_logging_to(folder / OWN_LOG))
         results = folder / "results"
         results.mkdir()
