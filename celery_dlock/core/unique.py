@@ -203,6 +203,14 @@ def begun(
     return ended(stands, task_id, now), None
 
 
+def doubted(stands: UniqueClaim | None, mine: UniqueClaim) -> UniqueClaim | None:
+    """Nobody knows whether the message of *mine* was published: what stands from now on.
+
+    The next call publishes it once more.
+    """
+    return replace(mine, heard=0.0) if stands == mine else stands
+
+
 def ended(
     stands: UniqueClaim | None, task_id: str, now: float, attempt: str = ""
 ) -> UniqueClaim | None:

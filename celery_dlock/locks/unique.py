@@ -21,7 +21,7 @@ from celery_dlock.core.debounce import DEBOUNCED, Debounce
 from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
-from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, ended, met
+from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, doubted, ended, met
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.unreadable import UnreadableKey
@@ -194,6 +194,14 @@ class UniqueClaims:
 
         _, other = self._change(name, task_id, rule, ttl, known)
         return other
+
+    def doubt(self, name: str, mine: UniqueClaim, ttl: float) -> None:
+        """Whether the message of *mine* was published is not known."""
+
+        def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+            return doubted(stands, mine), None
+
+        self._change(name, mine.task_id, rule, ttl, mine.encode())
 
     def end(
         self, name: str, task_id: str, ttl: float, known: bytes | None, attempt: str = ""

@@ -7,8 +7,8 @@ a message, which is believed for a minute of calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -102,7 +102,8 @@ class Call:
         if told.publish:  # whose message nobody has seen for too long
             terms = UniqueTerms.of(self._unique, self._name, told.claim.encode())
             headers, retries = terms.header(living, self._task.name), told.claim.retries
-            return answered(send(living, headers, retries=retries), duplicate=True)
+            with self._in_doubt(here, told.claim):
+                return answered(send(living, headers, retries=retries), duplicate=True)
         if options.on_duplicate == "raise":
             raise DuplicateTask(self._task.name, living)
         return answered(result_of_another(self._task, living, self._options), duplicate=True)
@@ -114,7 +115,8 @@ class Call:
         stands, sent = claim.encode(), True
         terms = UniqueTerms.of(self._unique, self._name, stands)
         try:
-            result = send(self._task_id, terms.header(self._task_id, self._task.name))
+            with self._in_doubt(here, claim):
+                result = send(self._task_id, terms.header(self._task_id, self._task.name))
             sent = _id_of(result) == self._task_id
         except _UNKNOWN:
             raise
@@ -127,6 +129,18 @@ class Call:
                     claims = UniqueClaims(here.backend)
                     claims.end(self._name, claim.task_id, terms.ttl, stands)
         return result
+
+    @contextmanager
+    def _in_doubt(self, here: Runtime, claim: UniqueClaim) -> Iterator[None]:
+        """Where the block ends and nobody knows whether its message was sent, the next call sends
+        it, too: who repeats a call that has failed is not answered with what may not be there.
+        """
+        try:
+            yield
+        except _UNKNOWN:
+            with suppress(BackendUnavailable):  # then it is believed for a minute of calls
+                UniqueClaims(here.backend).doubt(self._name, claim, self._unique.options.ttl)
+            raise
 
     def _claim(self) -> UniqueClaim:
         now, app, period = time.time(), self._task.app, self._unique.options.period

@@ -1,6 +1,7 @@
 """``make chaos``: rounds of random faults on real servers and workers, until time is up.
 
-Each round has a seed of its own and prints its schedule, and the command that plays it again.
+Each round has a seed of its own, from which come its features, its servers and its schedule; it
+prints them, and the command that plays it again. A round that broke a promise is made shorter.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.brokers import BROKERS
-from tests.chaos.plan import Kind, Schedule, draw
+from tests.chaos.plan import Kind, Schedule, draw, keys_of, mixture
 from tests.chaos.round import Figures, play
+from tests.chaos.shrink import Part, shrunk
 from tests.chaos.stage import STORES, TTL, Setting, kinds_of
+from tests.chaos.ways import FEATURES
 from tests.services.campaign import campaign, in_a_folder, spell_out
 
 #: Seconds of faults in a round, and for how long nothing may be done as it is worked off.
@@ -31,19 +36,86 @@ LONGEST = ROUND + PATIENCE + 60.0
 
 def main() -> int:
     options = _options()
-    chosen = itertools.product(options.broker, options.store, options.ack)
-    settings = itertools.starmap(Setting, chosen)
     deadline = time.monotonic() + options.minutes * 60
 
     def rounds(console: Console) -> Iterator[Figures]:
-        for number, setting in enumerate(itertools.cycle(settings)):
+        for seed in itertools.count(options.seed):
+            number = seed - options.seed
             if number == options.rounds or (number and time.monotonic() + LONGEST > deadline):
                 break
-            seconds = min(ROUND, options.minutes * 36)
-            schedule = draw(options.seed + number, seconds, kinds_of(setting), TTL)
-            yield _round(console, schedule, setting, options.minutes)
+            match = Match(console, seed, _setting(seed, options), min(ROUND, options.minutes * 36))
+            whole = match.whole(options.features or mixture(seed))
+            part = replace(whole, faults=tuple(options.faults or whole.faults))
+            figures = match.play(part)
+            yield figures
+            if figures.violations and options.shrink:
+                match.shrink(part, figures, options.shrink)
 
     return campaign(rounds, _summary)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The round of a seed, of which parts can be played."""
+
+    console: Console
+    seed: int
+    setting: Setting
+    seconds: float
+
+    def whole(self, features: Sequence[str]) -> Part:
+        return Part(tuple(features), tuple(range(len(self._schedule(features).strikes))))
+
+    def play(self, part: Part) -> Figures:
+        whole, schedule = self.whole(part.features), self._schedule(part.features)
+        schedule = replace(schedule, strikes=tuple(schedule.strikes[n] for n in part.faults))
+        on = f"--broker {self.setting.broker} --store {self.setting.store}"
+        on += f" --ack {self.setting.ack} --pool {self.setting.pool}"
+        self.console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults")
+        self.console.print(
+            f"  again: python -m tests.chaos --rounds 1 --seed {self.seed} {on} "
+            f"--minutes {self.seconds / 36:g}"  # a round of a short campaign is shorter
+            f" --features {' '.join(map(repr, part.features))}"
+            + (f" --faults {' '.join(map(str, part.faults))}" if part != whole else "")
+        )
+        for strike in schedule.strikes:
+            self.console.print(f"  {strike}")
+        (figures,) = in_a_folder(
+            self.console,
+            "dlock-chaos-",
+            "the workers' logs and the database",
+            lambda folder: [play(schedule, self.setting, folder, PATIENCE)],
+        )
+        spell_out(self.console, figures)
+        self.console.print(f"  {figures}")
+        return figures
+
+    def shrink(self, part: Part, figures: Figures, tries: int) -> None:
+        """Play parts of it, for as long as they break one of the promises that it broke."""
+        broken = {violation.check for violation in figures.violations}
+        left = shrunk(part, lambda less: bool(broken & self._broken(less)), tries)
+        self.console.print(f"[bold]what is left of it: {left}")
+
+    def _broken(self, part: Part) -> set[StrEnum]:
+        return {violation.check for violation in self.play(part).violations}
+
+    def _schedule(self, features: Sequence[str]) -> Schedule:
+        keys = keys_of(features)
+        return draw(self.seed, self.seconds, kinds_of(self.setting), TTL, keys=keys)
+
+
+def _setting(seed: int, options: argparse.Namespace) -> Setting:
+    """Drawn from the seed, of what the options leave."""
+    chance = random.Random(f"setting of {seed}")
+    return Setting(**{name: chance.choice(getattr(options, name)) for name in CHOICES})
+
+
+CHOICES = {
+    "broker": BROKERS,
+    "store": STORES,
+    "ack": ("late", "early"),
+    "pool": ("prefork", "threads"),
+}
 
 
 def _options() -> argparse.Namespace:
@@ -51,30 +123,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--minutes", type=float, default=10.0, help="for all rounds together")
     parser.add_argument("--rounds", type=int, help="at most so many (default: until time is up)")
-    choices = {"broker": BROKERS, "store": STORES, "ack": ("late", "early")}
-    for name, known in choices.items():
-        default = ["redis"] if name == "broker" else list(known)
-        parser.add_argument(f"--{name}", nargs="+", choices=known, default=default)
+    for name, known in CHOICES.items():
+        parser.add_argument(f"--{name}", nargs="+", choices=known, default=list(known))
+    parser.add_argument("--features", nargs="+", choices=FEATURES, help="instead of those drawn")
+    parser.add_argument("--faults", nargs="+", type=int, help="of those that are drawn only these")
+    parser.add_argument("--shrink", type=int, default=0, help="play so many parts of what fails")
     return parser.parse_args()
-
-
-def _round(console: Console, schedule: Schedule, setting: Setting, minutes: float) -> Figures:
-    on = f"--broker {setting.broker} --store {setting.store} --ack {setting.ack}"
-    on += f" --minutes {minutes:g}"  # a round of a short campaign is shorter
-    console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults[/]")
-    console.print(f"  again: python -m tests.chaos --seed {schedule.seed} {on} --rounds 1")
-    for strike in schedule.strikes:
-        console.print(f"  {strike}")
-    holds = "the workers' logs and the database"
-    (figures,) = in_a_folder(
-        console,
-        "dlock-chaos-",
-        holds,
-        lambda folder: [play(schedule, setting, folder, PATIENCE)],
-    )
-    spell_out(console, figures)
-    console.print(f"  {figures}")
-    return figures
 
 
 def _summary(console: Console, rounds: list[Figures]) -> None:
@@ -84,6 +138,7 @@ def _summary(console: Console, rounds: list[Figures]) -> None:
     table.add_row("tasks", str(sum(figures.tasks for figures in rounds)))
     table.add_row("runs", str(sum(figures.runs for figures in rounds)))
     table.add_row("runs that held their lock to the end", str(sum(f.live for f in rounds)))
+    table.add_row("answers of the store", str(sum(figures.spoken for figures in rounds)))
     table.add_row("tasks passed over after a fault", str(sum(f.passed for f in rounds)))
     table.add_row("messages that the broker lost", str(sum(f.sent_again for f in rounds)))
     for kind, count in sorted(struck.items()):

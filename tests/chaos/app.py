@@ -1,4 +1,4 @@
-"""The application that a campaign's workers run: one body, waiting in three different ways."""
+"""The application that a campaign's workers run: one body, under all kinds of locks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 
-from celery_dlock import FullJitter, Lease, LockedTask, Queue, Reschedule
+from celery_dlock import DLockError, Lease, LockedTask, lock
 from celery_dlock.core.events import Event, Rescheduled, Woken
-from tests.chaos.resource import Resource
+from tests.chaos.resource import Resource, Who
+from tests.chaos.trace import tracing
+from tests.chaos.ways import INNER, WAYS
 
 logger = logging.getLogger("tests.chaos")
 
@@ -29,13 +32,6 @@ def note(event: Event) -> None:
         logger.warning("Task %s[%s] published", subject.task_name, subject.task_id)
 
 
-WAYS: Mapping[str, dict[str, Any]] = {
-    "queued": {"lock_on_contention": Queue()},
-    "slotted": {"lock_on_contention": Queue(), "lock_limit": 2},
-    "rescheduled": {"lock_on_contention": Reschedule(backoff=FullJitter(base=0.1, cap=1.0))},
-}
-
-
 def make_app(config: Mapping[str, Any]) -> Celery:
     """*config*: ``folder``, ``celery`` (its configuration), ``task`` (options of its tasks)."""
     folder = Path(config["folder"])
@@ -45,21 +41,38 @@ def make_app(config: Mapping[str, Any]) -> Celery:
     app.conf.update(config["celery"])
     resource = Resource(folder)
 
-    def body(self: Any, key: str, steps: list[float], retries: int, *, lease: Lease) -> None:
+    def body(
+        self: Any, key: str, steps: list[float], retries: int, call: int, *, lease: Lease
+    ) -> None:
         task, attempt = self.request.id, self.request.retries
-        who = (uuid.uuid4().hex, task, attempt)
-        resource.look(*who, lease)
+        who = Who(uuid.uuid4().hex, task, attempt)
+        resource.look(who, lease)
         for step in steps:
             time.sleep(step)
-            resource.look(*who, lease)
+            resource.look(who, lease)
+            if lease.replaced:
+                lease.check()
         if attempt < retries:
             raise self.retry(countdown=0.1)
-        resource.change(task, lease)
-        resource.look(*who, lease, ending=True)
+        if self.name == "nested":
+            inside(Who(uuid.uuid4().hex, task, attempt))
+        resource.change(task, lease, call)
+        resource.look(who, lease, ending=True)
+
+    def inside(who: Who) -> None:
+        """Another lock, for a moment; it is asked for until it is there."""
+        try:
+            with lock(INNER, app=app) as lease:
+                resource.look(who, lease)
+                time.sleep(0.02)
+                resource.look(who, lease)
+        except DLockError:
+            logger.info("asks for it again", exc_info=True)
+            inside(who)
 
     for name, way in WAYS.items():
         options = {"base": LockedTask, "bind": True, "shared": False, "lock_key": "{key}"}
-        app.task(name=name, **options, **way, **config["task"])(body)
+        app.task(name=name, **{**options, **way, **config["task"]})(body)
     return app
 
 
@@ -69,8 +82,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     with _building:
         if "app" not in globals():
-            globals()["app"] = make_app(json.loads(Path(os.environ["LAB_CONFIG"]).read_text()))
+            config = json.loads(Path(os.environ["LAB_CONFIG"]).read_text())
+            _lasting.enter_context(tracing(Path(config["folder"])))
+            globals()["app"] = make_app(config)
     return globals()["app"]
 
 
 _building = threading.Lock()
+_lasting = ExitStack()

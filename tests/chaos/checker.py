@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tests.chaos.answers import untrue
 from tests.chaos.faults import Struck
-from tests.chaos.plan import KEYS
+from tests.chaos.instead import Fates, doubled
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
+from tests.chaos.stage import End
+from tests.chaos.trace import Spoken
 from tests.chaos.turns import Passing, out_of_turn, run_again
+from tests.chaos.ways import LIMITS, READ
 from tests.services.campaign import Violation
 
 
 class Check(StrEnum):
     """What is promised."""
 
-    MISSING = "every task has its effect"
+    MISSING = "every task has its effect, or another one for it"
     TWICE = "and has it once"
+    DOUBLED = "one call is enough"
     OVERLAP = "no two live holders"
     TOKENS = "tokens grow"
     ORDER = "first come, first woken"
+    COOLED = "a key cools down"
     REPEATED = "what is finished does not run again"
+    UNTRUE = "what the store answered can be so"
     LOCKED = "no key is left locked"
     LEFT = "no message is left behind"
 
@@ -42,6 +49,8 @@ class Evidence:
     effects: Sequence[Effect]
     seen: Sequence[Seen]
     struck: Sequence[Struck]
+    ends: Mapping[str, End] = field(default_factory=dict)
+    spoken: Sequence[Spoken] = ()
     locked: Sequence[str] = ()
     left: Sequence[str] = ()
     ttl: float = 1.5
@@ -51,12 +60,15 @@ def violations(evidence: Evidence) -> list[Violation]:
     """Every broken promise, in the order of the checks."""
     runs = runs_of(evidence.seen)
     found: list[tuple[Check, Iterator[str]]] = [
-        (Check.MISSING, _missing(evidence)),
+        (Check.MISSING, _missing(evidence, runs)),
         (Check.TWICE, _twice(evidence)),
+        (Check.DOUBLED, doubled(evidence.sent, runs, evidence.struck)),
         (Check.OVERLAP, _overlaps(runs)),
         (Check.TOKENS, _tokens(evidence, runs)),
         (Check.ORDER, (each.what for each in passings(evidence) if not each.explained)),
+        (Check.COOLED, _warm(evidence, runs)),
         (Check.REPEATED, run_again(runs, evidence.struck, evidence.ttl)),
+        (Check.UNTRUE, untrue(evidence.spoken)),
         (Check.LOCKED, iter(evidence.locked)),
         (Check.LEFT, iter(evidence.left)),
     ]
@@ -68,29 +80,39 @@ def passings(evidence: Evidence) -> Iterator[Passing]:
     return out_of_turn(evidence.sent, runs_of(evidence.seen), evidence.struck, evidence.ttl)
 
 
-def _missing(evidence: Evidence) -> Iterator[str]:
-    there = {effect.task for effect in evidence.effects}
-    for sent in evidence.sent:
-        if sent.id not in there:
-            yield f"{sent.id} on {sent.key.name} has none"
+def _missing(evidence: Evidence, runs: Sequence[Run]) -> Iterator[str]:
+    struck, ttl = evidence.struck, evidence.ttl
+    fates = Fates(evidence.sent, evidence.effects, evidence.ends, runs, struck, ttl)
+    return fates.wrong(evidence.sent)
 
 
 def _twice(evidence: Evidence) -> Iterator[str]:
-    sent = {task.id for task in evidence.sent}
-    for task, count in Counter(effect.task for effect in evidence.effects).items():
+    known = {sent.id for sent in evidence.sent}
+    unsure = {sent.call for sent in evidence.sent if sent.key.called and sent.tries > 1}
+    for (task, resource), count in Counter((e.task, e.resource) for e in evidence.effects).items():
         if count > 1:
-            yield f"{task} has {count}"
-        if task not in sent:
-            yield f"{task} was never sent"
+            yield f"{task} has {count} on {resource}"
+    for effect in evidence.effects:
+        if effect.task not in known and effect.call not in unsure:
+            yield f"{effect.task} was never sent"
 
 
 def _overlaps(runs: Sequence[Run]) -> Iterator[str]:
-    """A slot has one live holder at a time, a key as many as its limit."""
-    limits = {key.name: key.limit for key in KEYS}
-    for key, of_key in _grouped(runs, lambda run: run.key).items():
-        yield from _crowds(of_key, limits[key], key)
+    """A slot has one live holder at a time, a key as many as its limit, and a reader no writer.
+
+    Who has a key below another one reads that.
+    """
+    of_keys = _grouped(runs, lambda run: run.key)
+    for key, of_key in of_keys.items():
+        writers = [run for run in of_key if not run.reads]
+        yield from _crowds(writers, LIMITS.get(key, 1), key)
+        below = (runs for name, runs in of_keys.items() if name.startswith(f"{key}/"))
+        readers = {r.id: r for r in itertools.chain(*below, of_key) if r.reads or r.key != key}
+        for one, other in itertools.product(writers, readers.values()):
+            if one.trusted_from < other.trusted_to and other.trusted_from < one.trusted_to:
+                yield f"{one} writes and {other} reads {key}"
     for resource, of_slot in _grouped(runs, lambda run: run.resource).items():
-        yield from _crowds(of_slot, 1, resource)
+        yield from _crowds([run for run in of_slot if not run.reads], 1, resource)
 
 
 def _crowds(runs: Sequence[Run], limit: int, where: str) -> Iterator[str]:
@@ -102,16 +124,32 @@ def _crowds(runs: Sequence[Run], limit: int, where: str) -> Iterator[str]:
 
 
 def _tokens(evidence: Evidence, runs: Sequence[Run]) -> Iterator[str]:
+    for run in runs:
+        if run.reads and run.key not in READ:
+            yield f"{run} has none for {run.key}"
     for resource, of_slot in _grouped(runs, lambda run: run.resource).items():
         in_time = sorted(of_slot, key=lambda run: run.trusted_from)
+        in_time = [run for run in in_time if not run.reads]
         for earlier, later in itertools.pairwise(in_time):
             if later.token <= earlier.token:
                 yield f"on {resource} {later} came after {earlier}"
     last: dict[str, int] = {}
     for effect in evidence.effects:
+        if not effect.token:
+            continue
         if effect.token <= last.get(effect.resource, 0):
             yield f"{effect.task} wrote to {effect.resource} behind a newer token"
         last[effect.resource] = effect.token
+
+
+def _warm(evidence: Evidence, runs: Sequence[Run]) -> Iterator[str]:
+    """A run was granted its key after it was asked for, and before the body's first line."""
+    cooldowns = {key.name: key.cooldown for sent in evidence.sent if (key := sent.key).cooldown}
+    for name, cooldown in cooldowns.items():
+        of_key = sorted((run for run in runs if run.key == name), key=lambda run: run.token)
+        for earlier, later in itertools.pairwise(of_key):
+            if later.first < earlier.asked + cooldown:
+                yield f"on {name} {later} came too soon after {earlier}"
 
 
 def _grouped(runs: Sequence[Run], name: Callable[[Run], str]) -> dict[str, list[Run]]:

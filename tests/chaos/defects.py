@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Self
 
 from celery_dlock.core.operations import Enter
-from celery_dlock.core.state import Claim, EnterVerdict, LeaveVerdict, Outcome, Run
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    EnterVerdict,
+    LeaveVerdict,
+    Mode,
+    Outcome,
+    Run,
+    WaitMode,
+)
 from celery_dlock.registry import GROUP
 from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
 from celery_dlock.stores.sql.sqlite import SqliteBackend
@@ -100,6 +109,67 @@ class KeepsAKeyOfTheDead(Copy):
         return super().enter(replace(claim, ttl=1000 * claim.ttl), message)
 
 
+class LetsOneMoreIn(Copy):
+    """One more than the limit."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        return super().enter(replace(claim, limit=claim.limit + 1), message)
+
+
+class LetsReadersIn(Copy):
+    """Readers run whoever writes, and are not remembered."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        if claim.mode is Mode.SHARED:
+            return Reply(Run(0, 0))
+        return super().enter(claim, message)
+
+
+class NeverCools(Copy):
+    """A key is open as soon as its holder has left."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        return super().enter(replace(claim, cooldown=0), message)
+
+
+class DropsTheNewest(Copy):
+    """Where the newest is to replace who waits, it goes itself."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        return super().enter(replace(claim, drop_oldest=False), message)
+
+
+class KeepsTheOldest(Copy):
+    """The first call of those that are debounced has the arguments."""
+
+    def postpone(self, claim: Claim, message: bytes, delay: int, max_delay: int) -> Reply[str]:
+        waiting = self.peek(claim.key).waiting
+        old = self.message(claim.key, waiting[0].task) if waiting else None
+        return super().postpone(claim, old or message, delay, max_delay)
+
+
+class ForgetsWhoIsUnique(Copy):
+    """A unique claim is gone at once."""
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        return super().swap(name, was, becomes, 1)
+
+
+class RefusesTheFirst(Copy):
+    """Who does not wait is refused although nobody has the key."""
+
+    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
+        if claim.wait is WaitMode.NOT:
+            return Reply(Busy(None, 0, 0))
+        return super().enter(claim, message)
+
+
+class KeepsNothing(
+    LetsReadersIn, NeverCools, DropsTheNewest, KeepsTheOldest, ForgetsWhoIsUnique, RefusesTheFirst
+):
+    """All of that, each where the others are not."""
+
+
 def scheme(store: type[Copy]) -> str:
     """That of its URLs."""
     return store.__name__.lower()
@@ -110,6 +180,6 @@ def install(folder: Path) -> None:
     info = folder / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    stores: list[type[Copy]] = [Copy, *Copy.__subclasses__()]
+    stores: list[type[Copy]] = [Copy, *Copy.__subclasses__(), KeepsNothing]
     entries = [f"{scheme(store)} = {__name__}:{store.__name__}" for store in stores]
     (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *entries]))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from celery_dlock import BackendUnavailable, LockContended, lock
 from celery_dlock.core.state import KeyState
-from tests.chaos.plan import KEYS, Key
 from tests.chaos.sender import Sender
 from tests.chaos.stage import TTL, Stage
+from tests.chaos.ways import LIMITS
 
 #: Seconds for which nothing happens before what has no message any more is looked at.
 STILL = 3.0
@@ -21,10 +22,11 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
 
     What the broker has lost is sent again. *since* keeps when it became still.
     """
-    if stage.messages() or any(_waits(stage.backend.peek(key.name)) for key in KEYS):
+    if sender.waits or stage.messages() or any(_waiting(stage)):
         since.clear()
         return False
     missing = {sent.id for sent in sender.sent} - {e.task for e in stage.resource.effects()}
+    missing = {task for task in missing if stage.end(task) is None}
     if not missing:
         return True
     if not stage.broker.loses:
@@ -44,10 +46,13 @@ def lost_by_broker(stage: Stage, sender: Sender) -> set[str]:
     """
     received, published = stage.logged("received"), stage.logged("published")
     retried = stage.logged(r"retry: Retry in [\d.]+s$")  # of the body; ours names its reason
+    times: Counter[str] = Counter()
+    for sent in sender.sent:
+        times[sent.id] += sent.times
     return {
         sent.id
         for sent in sender.sent
-        if received[sent.id] < sent.times + published[sent.id] + retried[sent.id]
+        if received[sent.id] < times[sent.id] + published[sent.id] + retried[sent.id]
     }
 
 
@@ -56,30 +61,38 @@ def left(stage: Stage) -> Iterator[str]:
     messages = stage.messages()
     if messages:
         yield f"{messages} messages in the broker"
-    for key in KEYS:
-        state = stage.backend.peek(key.name)
-        if _waits(state):
-            turns = [grant.task for grant in state.grants if grant.parked]
-            yield f"{state.parked} wait for {key.name}, woken are {turns}"
+    for name, state in _waiting(stage):
+        turns = [grant.task for grant in state.grants if grant.parked]
+        yield f"{state.parked} wait for {name}, woken are {turns}"
+    for letter in stage.backend.dead():
+        yield f"{letter.dead.task} is dead: {letter.dead.cause}"
 
 
-def locked(stage: Stage) -> list[str]:
-    """The keys that nobody can take although every lease must have ended by now."""
+def locked(stage: Stage, names: Collection[str]) -> list[str]:
+    """Of the locks *names* those that nobody can take although every lease must have ended."""
 
-    def refusal(key: Key, tries: int = 3) -> str | None:
+    def refusal(name: str, tries: int = 3) -> str | None:
         try:
-            with lock(key.name, app=stage.app, limit=key.limit, timeout=2 * TTL):
+            with lock(name, app=stage.app, limit=LIMITS.get(name, 1), timeout=2 * TTL):
                 return None
         except BackendUnavailable:  # the connection of this very process may be lost, too
             if tries == 1:
                 raise
-            return refusal(key, tries - 1)
+            return refusal(name, tries - 1)
         except LockContended as exc:
             return str(exc)
 
-    with ThreadPoolExecutor(len(KEYS)) as together:
-        return [said for said in together.map(refusal, KEYS) if said is not None]
+    with ThreadPoolExecutor(len(names)) as together:
+        return [said for said in together.map(refusal, names) if said is not None]
 
 
-def _waits(state: KeyState) -> bool:
-    return state.parked > 0 or any(grant.parked for grant in state.grants)
+def _waiting(stage: Stage) -> Iterator[tuple[str, KeyState]]:
+    """The keys with messages that nobody has taken, those that are debounced among them."""
+    cursor: str | None = ""
+    while cursor is not None:
+        page = stage.backend.keys(cursor, waiting=True)
+        for name in page.keys:
+            state = stage.backend.peek(name)
+            if state.parked > 0 or any(grant.parked for grant in state.grants):
+                yield name, state
+        cursor = page.cursor

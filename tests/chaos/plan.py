@@ -1,5 +1,9 @@
 """What will be sent and what will go wrong, drawn from a seed before anything starts.
 
+A round has few of all features, drawn from its seed: what needs two of them and none of the others
+is met by some round, while in a round of all of them each would hide the others (Groce and others,
+"Swarm testing", 2012).
+
 Faults come in spells with a quiet stretch between them: what a fault may excuse, order above all,
 is held to the letter in the quiet ones.
 """
@@ -7,8 +11,11 @@ is held to the letter in the quiet ones.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from tests.chaos.ways import FEATURES, KEYS, Key
 
 
 class Kind(StrEnum):
@@ -30,26 +37,6 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """A hot key and how its tasks wait. ``ordered``: whether they are promised their turns."""
-
-    name: str
-    task: str
-    limit: int = 1
-    ordered: bool = False
-    weight: int = 1
-
-
-KEYS = (
-    Key("first", "queued", ordered=True, weight=4),
-    Key("second", "queued", ordered=True, weight=3),
-    Key("third", "queued", ordered=True, weight=2),
-    Key("slots", "slotted", limit=2, weight=2),
-    Key("again", "rescheduled", weight=1),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Strike:
     """One fault: when it begins and how long it lasts, in seconds; whom it hits is *target*."""
 
@@ -64,12 +51,16 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One task: when it is sent, for which key, the pauses in its body, how often it retries."""
+    """One task: when it is sent, for which key, the pauses in its body, how often it retries.
+
+    ``revoked`` is after how many seconds that is done, if it is.
+    """
 
     at: float
     key: Key
     steps: tuple[float, ...]
     retries: int
+    revoked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +71,62 @@ class Schedule:
     strikes: tuple[Strike, ...]
     sendings: tuple[Sending, ...]
 
+    @property
+    def locks(self) -> frozenset[str]:
+        """The names of all that its tasks lock."""
+        return frozenset(name for sending in self.sendings for name in sending.key.taken)
+
 
 CYCLE = 12.0
 QUIET = 5.0
 BURST = 12
-#: On average, in seconds.
+#: On average, in seconds; between the bursts of a key of weight 1.
 BETWEEN_STRIKES = 0.5
-BETWEEN_BURSTS = 0.4
+BETWEEN_BURSTS = 4.8
+#: So many features are in a round.
+FEWEST, MOST = 2, 7
+
+
+def mixture(seed: int) -> list[str]:
+    """The features of the round of *seed*."""
+    chance = random.Random(f"features of {seed}")
+    return chance.sample(list(FEATURES), chance.randint(FEWEST, MOST))
+
+
+def keys_of(features: Collection[str]) -> tuple[Key, ...]:
+    return tuple(key for name in features for key in FEATURES[name])
 
 
 def draw(
-    seed: int, seconds: float, kinds: tuple[Kind, ...], ttl: float, pace: float = 1.0
+    seed: int,
+    seconds: float,
+    kinds: tuple[Kind, ...],
+    ttl: float,
+    pace: float = 1.0,
+    keys: Sequence[Key] = KEYS,
 ) -> Schedule:
-    """The same arguments always draw the same schedule; a higher *pace* sends more tasks."""
-    chance = random.Random(seed)
-    sendings = tuple(_sendings(chance, seconds, pace))
-    return Schedule(seed, tuple(_strikes(chance, seconds, kinds, ttl)), sendings)
+    """The same arguments always draw the same schedule; a higher *pace* sends more tasks.
+
+    What is sent for a key does not depend on the others, nor do the faults.
+    """
+    sendings = [each for key in keys for each in _sendings(seed, key, seconds, pace)]
+    sendings.sort(key=lambda each: each.at)
+    strikes = _strikes(random.Random(seed), seconds, kinds, ttl)
+    return Schedule(seed, tuple(strikes), tuple(sendings))
 
 
-def _sendings(chance: random.Random, seconds: float, pace: float) -> list[Sending]:
-    weights = [key.weight for key in KEYS]
-    sendings: list[Sending] = []
-    at = 0.0
+def _sendings(seed: int, key: Key, seconds: float, pace: float) -> Iterator[Sending]:
+    chance = random.Random(f"{seed} for {key.task} on {key.name}")
+    often = pace * key.weight / BETWEEN_BURSTS
+    at = chance.expovariate(often)
     while at < seconds:
-        (key,) = chance.choices(KEYS, weights)
         for _ in range(chance.randint(1, BURST)):
             steps = tuple(chance.uniform(0.01, 0.12) for _ in range(chance.randint(1, 4)))
             retries = chance.choice((0,) * 9 + (1,))
-            sendings.append(Sending(at, key, steps, retries))
+            revoked = chance.choice((None, chance.uniform(0, 1))) if key.revoked else None
+            yield Sending(at, key, steps, retries, revoked)
             at += chance.uniform(0, 0.03)
-        at += chance.expovariate(pace / BETWEEN_BURSTS)
-    return sendings
+        at += chance.expovariate(often)
 
 
 def _strikes(

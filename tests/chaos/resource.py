@@ -19,8 +19,20 @@ from celery_dlock import Lease, fencing
 
 
 @dataclass(frozen=True, slots=True)
+class Who:
+    """A run of an attempt of a task."""
+
+    run: str
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
-    """What *run* saw at the instant *at*, on the clock that all processes of a machine share."""
+    """What *run* saw of one of its locks at *at*, on the clock that all processes share.
+
+    A reader has the token 0. The store was asked for the lock not before *asked*.
+    """
 
     run: str
     task: str
@@ -31,16 +43,18 @@ class Seen:
     at: float
     trusted: bool
     ending: bool
+    asked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An effect, in the order in which they were committed."""
+    """An effect on a resource, in the order of the commits; *call* is the one that asked for it."""
 
     task: str
     key: str
     resource: str
     token: int
+    call: int = 0
 
 
 class Resource:
@@ -54,30 +68,33 @@ class Resource:
             db.execute("PRAGMA journal_mode=WAL")  # a writer that is paused keeps no reader out
         with self._transaction() as db:
             fencing.create_table(db)
-            db.execute("CREATE TABLE effects (task, key, resource, token)")
+            db.execute("CREATE TABLE effects (task, key, resource, token, call)")
             db.execute(
-                "CREATE TABLE seen (run, task, attempt, key, resource, token, at, trusted, ending)"
+                "CREATE TABLE seen (run, task, attempt, key, resource, token, at, trusted, ending,"
+                " asked)"
             )
 
-    def look(
-        self, run: str, task: str, attempt: int, lease: Lease, *, ending: bool = False
-    ) -> None:
-        """Note what *run* sees; the instant comes first, so that trust covers it."""
+    def look(self, who: Who, lease: Lease, *, ending: bool = False) -> None:
+        """Note what a run sees; the instant comes first, so that trust covers it."""
         at = time.monotonic()
         trusted = lease.remaining() > 0
-        (term,) = lease.terms
-        row = (run, task, attempt, term.key, term.resource, term.token, at, trusted, ending)
+        run = (who.run, who.task, who.attempt)
+        rows = [
+            (*run, t.key, t.resource, t.token, at, trusted, ending, at - t.monotonic() + t.since)
+            for t in lease.terms
+        ]
         with self._transaction() as db:
-            db.execute("INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            db.executemany("INSERT INTO seen VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def change(self, task: str, lease: Lease) -> None:
+    def change(self, task: str, lease: Lease, call: int) -> None:
         """The effect, as an application would write it; raises ``StaleFencingToken`` if late."""
-        (term,) = lease.terms
+        terms = [term for term in lease.terms if term.token]
         with self._transaction() as db:
-            fencing.admit(db, lease)
+            if terms:
+                fencing.admit(db, lease)
             if fencing.once(db, task):
-                row = (task, term.key, term.resource, term.token)
-                db.execute("INSERT INTO effects VALUES (?, ?, ?, ?)", row)
+                rows = [(task, t.key, t.resource, t.token, call) for t in terms or lease.terms]
+                db.executemany("INSERT INTO effects VALUES (?, ?, ?, ?, ?)", rows)
 
     def effects(self) -> list[Effect]:
         with self.open() as db:

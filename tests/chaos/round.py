@@ -15,7 +15,8 @@ from tests.chaos.faults import Struck, strike
 from tests.chaos.plan import Kind, Schedule, Sending, Strike
 from tests.chaos.runs import runs_of
 from tests.chaos.sender import Sender
-from tests.chaos.stage import TTL, Setting, Stage, open_stage
+from tests.chaos.stage import TTL, End, Setting, Stage, open_stage
+from tests.chaos.trace import spoken
 from tests.services.campaign import Violation
 
 #: Seconds between two looks at the store and at the workers.
@@ -33,6 +34,7 @@ class Figures:
     tasks: int
     runs: int
     live: int
+    spoken: int
     sent_again: int
     passed: int
     struck: Counter[Kind]
@@ -74,6 +76,7 @@ class Play:
         acts.sort(key=lambda act: act.at)
         with self._faults:
             for act in acts:
+                self._recover()  # whoever publishes may have waited for what is struck
                 while time.monotonic() < began + act.at:
                     self._tick()
                 self._perform(act)
@@ -97,6 +100,11 @@ class Play:
                     return True
         return False
 
+    def ends(self) -> dict[str, End]:
+        """Of the tasks those that have ended."""
+        ids = {sent.id for sent in self.sender.sent}
+        return {task: end for task in ids if (end := self._stage.end(task)) is not None}
+
     def _perform(self, act: Sending | Strike) -> None:
         if isinstance(act, Sending):
             self.sender.send(act)
@@ -108,13 +116,17 @@ class Play:
         fault.enter_context(strike(self._stage, act, self.sender.copy))
         self._under_way.append(UnderWay(act.kind, begin, begin + act.length, fault))
 
-    def _tick(self) -> None:
+    def _recover(self) -> None:
         for each in [each for each in self._under_way if time.monotonic() >= each.until]:
             each.fault.close()
             self.struck.append(Struck(each.kind, each.begin, time.monotonic()))
             self._under_way.remove(each)
+
+    def _tick(self) -> None:
+        self._recover()
         self._stage.supervise()
         self.sender.flush()
+        self.sender.revoke()
         self.sender.look({effect.task for effect in self._stage.resource.effects()})
         time.sleep(TICK)
 
@@ -133,15 +145,18 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
             effects=stage.resource.effects(),
             seen=stage.resource.seen(),
             struck=acts.struck,
-            locked=ending.locked(stage),
+            ends=acts.ends(),
+            locked=ending.locked(stage, schedule.locks),
             left=[*ending.left(stage), *(f"{name} did not shut down" for name in still_up)],
+            spoken=spoken(folder),
             ttl=TTL,
         )
     runs = runs_of(evidence.seen)
     return Figures(
         tasks=len(evidence.sent),
-        runs=len(runs),
-        live=sum(run.ended and run.live for run in runs),
+        runs=len({run.id for run in runs}),
+        live=len({run.id for run in runs if run.ended and run.live}),
+        spoken=len(evidence.spoken),
         sent_again=len(acts.sender.again),
         passed=sum(each.explained for each in passings(evidence)),
         struck=Counter(each.kind for each in evidence.struck),

@@ -5,6 +5,7 @@ A worker that died, or has shut down, is started again.
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 from collections import Counter
@@ -16,15 +17,18 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from celery import Celery
+from celery.states import READY_STATES
+from kombu.exceptions import DecodeError
 
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
-from tests.chaos.app import make_app
+from tests.chaos.app import logger, make_app
 from tests.chaos.brokers import BROKERS, Broker
 from tests.chaos.members import MEMBERS
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Resource
 from tests.chaos.stores import RedisStore, SqliteStore, Store
+from tests.chaos.trace import tracing
 from tests.services.brokers import close, left
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -49,6 +53,7 @@ class Setting:
     broker: str | Broker = "redis"
     store: str = "redis"
     ack: str = "late"
+    pool: str = "prefork"
     scheme: str = "sqlite"
 
 
@@ -64,6 +69,15 @@ def kinds_of(setting: Setting) -> tuple[Kind, ...]:
         return kinds
     kills = (Kind.KILL_CHILD, Kind.KILL_MAIN, Kind.KILL_WORKER, Kind.STOP_COLD)
     return (*kills, Kind.RESTART_BROKER, *kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a task has ended, as its caller is told."""
+
+    state: str
+    skipped: bool
+    result: str
 
 
 @dataclass
@@ -102,10 +116,21 @@ class Stage:
         """How many messages lie in the broker, as far as it can be seen while workers run."""
         return left(self.app)
 
+    def end(self, task: str) -> End | None:
+        """What its caller sees of a task that has ended."""
+        try:
+            told = self.app.AsyncResult(task)._get_task_meta()
+        except DecodeError:  # whoever wrote it was killed at it
+            return None
+        result = told["result"]
+        skipped = isinstance(result, dict) and "skipped" in result
+        return End(told["status"], skipped, str(result)) if told["status"] in READY_STATES else None
+
     def logged(self, what: str) -> Counter[str]:
-        """How often the workers said of each task that it was *what*."""
-        line = re.compile(rf"Task \w+\[([0-9a-f-]{{36}})\] {what}", re.MULTILINE)
-        return Counter(found for worker in self.workers for found in line.findall(worker.log))
+        """How often it was said of each task, here or in a worker, that it was *what*."""
+        line = re.compile(rf"Task [\w ]+\[([0-9a-f-]{{36}})\] {what}", re.MULTILINE)
+        logs = [(self.folder / OWN_LOG).read_text(), *(worker.log for worker in self.workers)]
+        return Counter(found for log in logs for found in line.findall(log))
 
 
 @contextmanager
@@ -114,7 +139,16 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
     with ExitStack() as stack:
         broker = stack.enter_context(_broker(setting))
         store = _store(setting, folder, stack)
-        settings = {**CELERY, **broker.settings, **store.settings}
+        stack.enter_context(tracing(folder))
+        stack.enter_context(_logging_to(folder / OWN_LOG))
+        results = folder / "results"
+        results.mkdir()
+        settings = {
+            **CELERY,
+            **broker.settings,
+            **store.settings,
+            "result_backend": f"file://{results}",
+        }
         config = {"folder": str(folder), "celery": settings, "task": _task(setting)}
         app = make_app(config)
         stack.callback(close, app)
@@ -126,7 +160,7 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
             # Every other one lets its bodies have a moment before it stops them
             patience = SOFT if number % 2 else 0.0
             own = {**config, "celery": {**settings, "worker_soft_shutdown_timeout": patience}}
-            worker = Worker(folder, own, f"worker{number}", "prefork", PROCESSES, APP)
+            worker = Worker(folder, own, f"worker{number}", setting.pool, PROCESSES, APP)
             worker.start(ready=False)
             stage.workers.append(worker)
             stack.callback(worker.kill)
@@ -134,16 +168,28 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
         yield stage
 
 
+OWN_LOG = "sender.log"
 APP = "tests.chaos.app:app"
 #: Seconds of a soft shutdown.
 SOFT = 0.2
 CELERY = {
-    "task_ignore_result": True,
     "worker_prefetch_multiplier": 1,
     "broker_connection_retry_on_startup": True,
     "dlock_ttl": TTL,
     "dlock_sinks": ["tests.chaos.app.note"],
 }
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Who publishes wakes others, too, and says so."""
+    handler = logging.FileHandler(path)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def _ends(worker: Worker) -> bool:

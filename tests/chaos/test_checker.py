@@ -9,9 +9,11 @@ import pytest
 
 from tests.chaos.checker import Check, Evidence, violations
 from tests.chaos.faults import Struck
-from tests.chaos.plan import KEYS, Kind
+from tests.chaos.plan import Kind
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.sender import Sent
+from tests.chaos.stage import End
+from tests.chaos.ways import FEATURES, KEYS, Key
 
 QUEUED, SLOTS = KEYS[0], next(key for key in KEYS if key.limit == 2)
 
@@ -22,12 +24,8 @@ def sent(task: str, at: float, arrived: float | None = None) -> Sent:
 
 def seen(task: str, token: int, *instants: float, run: str = "", slot: str = "first") -> list[Seen]:
     """A run that could trust its lease at all of *instants*, and ended at the last."""
-    return [
-        Seen(
-            run or task, task, 0, slot.partition("#")[0], slot, token, at, True, at == instants[-1]
-        )
-        for at in instants
-    ]
+    run, key, first, last = run or task, slot.partition("#")[0], instants[0], instants[-1]
+    return [Seen(run, task, 0, key, slot, token, at, True, at == last, first) for at in instants]
 
 
 def effect(task: str, token: int) -> Effect:
@@ -144,6 +142,88 @@ def test_a_fault_as_it_left_lets_it_run_again(kind: Kind, excuses: bool) -> None
 
 def test_what_is_left_is_said() -> None:
     assert checks(locked=["first"], left=["a message"]) == [Check.LOCKED, Check.LEFT]
+
+
+def test_a_reader_and_a_writer_overlap_and_readers_do_not() -> None:
+    readers = [*seen("a", 0, 1.0, 1.4, slot="book"), *seen("b", 0, 1.1, 1.3, slot="book")]
+    assert checks(seen=readers) == []
+    assert checks(seen=[*readers, *seen("c", 1, 1.35, 1.5, slot="book")]) == [Check.OVERLAP]
+
+
+def test_who_has_a_parent_meets_nobody_below_it() -> None:
+    both = [*seen("a", 1, 1.0, 1.4, slot="tree/a"), *seen("b", 1, 1.1, 1.3, slot="tree/b")]
+    assert checks(seen=both) == []
+    assert checks(seen=[*both, *seen("c", 2, 1.35, 1.5, slot="tree")]) == [Check.OVERLAP]
+
+
+def test_a_holder_without_a_token_is_seen() -> None:
+    assert checks(seen=[*seen("a", 0, 1.0, 1.2), *CLEAN.seen[2:]]) == [Check.TOKENS]
+
+
+def test_a_key_that_cools_down_is_seen_to_do_so() -> None:
+    cooling = FEATURES["cooldown"][0]
+    calls = [Sent(task, cooling, (), 0.0) for task in "abc"]
+    for pause, found in ((0.31, []), (0.29, [Check.COOLED, Check.COOLED])):
+        at = [number * pause for number in range(3)]
+        each = zip("abc", at, strict=True)
+        runs = [s for n, (t, a) in enumerate(each) for s in seen(t, n + 1, a, a, slot="cooling")]
+        assert checks(sent=calls, seen=runs) == found
+
+
+def test_the_order_of_publishing_is_that_of_the_calls() -> None:
+    key = Key("first", "published", order=FEATURES["ordered by publishing"][0].order)
+    at = [0.5, 0.6, 0.7]
+    calls = [Sent(task, key, (), a, published=a + 0.05) for task, a in zip("abc", at, strict=True)]
+    assert checks(sent=calls) == []
+    assert checks(sent=calls, seen=OVERTAKEN, effects=reordered("bac")) == [Check.ORDER]
+
+
+SKIPPED, REVOKED = End("SUCCESS", True, ""), End("REVOKED", False, "")
+
+
+def fate(feature: str, end: End, at: float, *, duplicate: bool = False) -> list[StrEnum]:
+    """What is said of a task that ended so; another one of its key ran from 1.0 to 1.2."""
+    key = FEATURES[feature][0]
+    calls = [Sent("a", key, (), 0.0, arrived=0.1, call=1, published=0.0)]
+    name = "a" if duplicate else "b"
+    calls += [Sent(name, key, (), at, call=2, published=at, duplicate=duplicate)]
+    effects = [Effect("a", key.name, key.name, 1, 1)]
+    runs = seen("a", 1, 1.0, 1.2, slot=key.name)
+    return checks(sent=calls, effects=effects, seen=runs, ends={"b": end})
+
+
+@pytest.mark.parametrize(
+    ("feature", "end", "at", "duplicate", "right"),
+    [
+        ("queue", SKIPPED, 1.1, False, False),
+        ("skip", SKIPPED, 1.1, False, True),
+        ("skip", SKIPPED, 3.0, False, False),  # nobody had the key any more
+        ("skip", End("FAILURE", False, ""), 1.1, False, False),
+        ("replace", SKIPPED, 0.05, False, True),
+        ("replace", SKIPPED, 0.5, False, False),  # by one that had come before
+        ("replace", SKIPPED, 1.1, False, False),  # nobody ran after it
+        ("unique until done", SKIPPED, 1.1, True, True),
+        ("unique until done", SKIPPED, 3.0, True, False),
+        ("unique until start", SKIPPED, 0.5, True, True),
+        ("unique until start", SKIPPED, 1.1, True, False),
+        ("debounce", SKIPPED, 0.5, True, False),  # it ran with the older arguments
+        ("revoke", REVOKED, 0.5, False, False),  # nobody has revoked it
+    ],
+)
+def test_who_does_not_run_is_done_for(
+    feature: str, end: End, at: float, duplicate: bool, right: bool
+) -> None:
+    assert fate(feature, end, at, duplicate=duplicate) == ([] if right else [Check.MISSING])
+
+
+def test_who_was_revoked_need_not_run() -> None:
+    gone = replace(CLEAN.sent[2], revoked=True)
+    found = checks(sent=[*CLEAN.sent[:2], gone], effects=CLEAN.effects[:2], ends={"c": REVOKED})
+    assert found == []
+
+
+def test_of_two_calls_before_it_starts_one_is_published() -> None:
+    assert fate("unique until start", SKIPPED, 0.5) == [Check.MISSING, Check.DOUBLED]
 
 
 def reordered(tasks: str) -> list[Effect]:

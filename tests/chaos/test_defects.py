@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from tests.chaos import defects
 from tests.chaos.checker import Check
-from tests.chaos.plan import Kind, draw
+from tests.chaos.plan import Kind, draw, keys_of
 from tests.chaos.round import Figures, play
 from tests.chaos.stage import TTL, Setting
+from tests.chaos.ways import KEYS, Key
 from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
@@ -25,6 +27,7 @@ CAUGHT = [
     (defects.ForgetsWhatIsDone, (Kind.COPY,), 3.0, Check.REPEATED),
     (defects.HandsOutOldTokens, (), 1.0, Check.TOKENS),
     (defects.KeepsAKeyOfTheDead, (Kind.KILL_WORKER,), 3.0, Check.LOCKED),
+    (defects.LetsOneMoreIn, (), 2.0, Check.OVERLAP),
 ]
 
 #: Whom a fault hits is chance: the first round is nearly always enough.
@@ -42,6 +45,34 @@ def test_a_store_with_a_defect_is_caught(
         if check in found:
             return
     pytest.fail(f"that {check} was not seen to be broken, only {found}")
+
+
+#: Features, each with what is seen to be broken of it, and how that is told.
+BROKEN = [
+    ("readers", Check.OVERLAP, "reads book"),
+    ("readers", Check.UNTRUE, "book: "),
+    ("parents", Check.OVERLAP, "reads tree"),
+    ("cooldown", Check.COOLED, "on cooling"),
+    ("replace", Check.MISSING, "on newest"),
+    ("debounce", Check.MISSING, "on sudden"),
+    ("skip", Check.MISSING, "on skipping"),
+    ("unique until done", Check.DOUBLED, "on once"),
+]
+
+
+def test_what_a_feature_promises_is_seen_to_be_broken(tmp_path: Path) -> None:
+    left = BROKEN
+    for seed in range(ROUNDS):
+        keys = keys_of({feature: None for feature, _, _ in left})
+        found = played(tmp_path, defects.KeepsNothing, seed, (), 3.0, patience=10.0, keys=keys)
+        left = [
+            (feature, check, where)
+            for feature, check, where in left
+            if not any(each.check is check and where in each.what for each in found.violations)
+        ]
+        if not left:
+            return
+    pytest.fail(f"not seen to be broken: {left}")
 
 
 def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
@@ -63,6 +94,7 @@ def played(
     kinds: tuple[Kind, ...],
     pace: float,
     patience: float,
+    keys: Sequence[Key] = KEYS,
 ) -> Figures:
     """A short round on *store*."""
     require("redis")
@@ -70,4 +102,4 @@ def played(
     own.mkdir()
     defects.install(own)
     setting = Setting(store="sqlite", scheme=defects.scheme(store))
-    return play(draw(seed, 6.0, kinds, TTL, pace), setting, own, patience)
+    return play(draw(seed, 6.0, kinds, TTL, pace, keys), setting, own, patience)

@@ -16,6 +16,7 @@ from tests.chaos.faults import Struck
 from tests.chaos.plan import Kind
 from tests.chaos.runs import Run
 from tests.chaos.sender import Sent
+from tests.chaos.ways import Order
 
 #: Faults after which a task may have lost its turn without its key falling silent.
 TAKE_TURNS = frozenset(
@@ -47,7 +48,7 @@ def out_of_turn(
         started.setdefault(run.task, run)
         by_key[run.key].append(run)
     takers = [each for each in struck if each.kind in TAKE_TURNS]
-    for passed in (each for each in sent if each.key.ordered):
+    for passed in (each for each in sent if each.key.order is not Order.NONE):
         mine = started.get(passed.id)
         later = [
             started[other.id]
@@ -55,10 +56,10 @@ def out_of_turn(
             if other.key == passed.key and other.id in started and passed.before(other)
         ]
         first = min(later, key=lambda run: run.first, default=None)
-        if first is None or passed.arrived is None or (mine and mine.first < first.first):
+        if first is None or passed.came is None or (mine and mine.first < first.first):
             continue
-        silent = _falls_silent(by_key[passed.key.name], passed.arrived, first.first, 0.8 * ttl)
-        explained = silent or _struck(takers, first.first - 2 * ttl, first.first)
+        silent = _falls_silent(by_key[passed.key.name], passed.came, first.first, 0.8 * ttl)
+        explained = silent or was_struck(takers, first.first - 2 * ttl, first.first)
         yield Passing(f"{passed.id[:8]} came first; {first} had its turn before it", explained)
 
 
@@ -74,7 +75,7 @@ def run_again(runs: Sequence[Run], struck: Sequence[Struck], ttl: float) -> Iter
         if (
             before is not None
             and run.first > before.last
-            and not _struck(enders, before.first, before.last + ttl)
+            and not was_struck(enders, before.first, before.last + ttl)
         ):
             yield f"{run} had ended well before as {before}"
         if run.ended:
@@ -95,6 +96,6 @@ def _falls_silent(runs: Sequence[Run], begin: float, end: float, length: float) 
     return end - at >= length
 
 
-def _struck(struck: Sequence[Struck], begin: float, end: float) -> bool:
+def was_struck(struck: Sequence[Struck], begin: float, end: float) -> bool:
     """Whether a fault lasted at any time from *begin* to *end*."""
     return any(each.begin <= end and each.end >= begin for each in struck)

@@ -288,8 +288,8 @@ def test_what_was_certainly_not_published_claims_nothing(desk: Desk, make: Make)
     assert claims(desk, report) is None
 
 
-def test_what_may_have_been_published_does(
-    desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch
+def test_what_may_have_been_published_does_and_who_repeats_the_call_publishes_it(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = make()
 
@@ -298,12 +298,34 @@ def test_what_may_have_been_published_does(
 
     with monkeypatch.context() as patch:
         patch.setattr(desk.app.amqp.Producer, "publish", breaks)
-        with pytest.raises(OperationalError):
-            report.delay(1)
+        for _ in range(2):
+            with pytest.raises(OperationalError):
+                report.delay(1)
 
     claim = claims(desk, report)
     assert claim is not None
-    assert report.delay(1).id == claim.task_id
+    assert report.delay(1).id == report.delay(1).id == claim.task_id
+    assert desk.deliver_all() == 1
+    assert runs == [1]
+
+
+def test_what_was_published_although_that_failed_runs_once(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, publish = make(), desk.app.amqp.Producer.publish
+
+    def breaks_after(*args: Any, **options: Any) -> None:
+        publish(*args, **options)
+        raise OperationalError("the connection is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.app.amqp.Producer, "publish", breaks_after)
+        with pytest.raises(OperationalError):
+            report.delay(1)
+    assert report.delay(1).is_duplicate
+
+    assert desk.deliver_all() == 2
+    assert runs == [1]
 
 
 def test_a_caller_that_repeats_under_its_id_passes(desk: Desk, make: Make, runs: Runs) -> None:

@@ -1,0 +1,98 @@
+"""One task does for another: of those without an effect of their own, whether one did.
+
+Not what a result says of others counts, but what ran, and when. And of two calls for which one is
+enough, whether one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tests.chaos.faults import Struck
+from tests.chaos.resource import Effect
+from tests.chaos.runs import Run
+from tests.chaos.sender import Sent
+from tests.chaos.stage import End
+from tests.chaos.turns import SPARE_BODIES, was_struck
+from tests.chaos.ways import Instead, Key
+
+#: Seconds after the last line of a body within which its task still has its key.
+LEAVING = 1.0
+
+
+class Fates:
+    """What became of the tasks: their *effects*, their *ends*, and what of them ran."""
+
+    def __init__(
+        self,
+        sent: Sequence[Sent],
+        effects: Sequence[Effect],
+        ends: Mapping[str, End],
+        runs: Sequence[Run],
+        struck: Sequence[Struck],
+        ttl: float,
+    ) -> None:
+        self._sent = {each.id: each for each in reversed(sent)}
+        self._calls = {effect.task: effect.call for effect in effects}
+        self._ends = ends
+        self._runs = [run for run in runs if run.task in self._calls]
+        self._enders = [each for each in struck if each.kind not in SPARE_BODIES]
+        self._ttl = ttl
+
+    def wrong(self, sent: Sequence[Sent]) -> Iterator[str]:
+        """Each of these that is missing, and why that is not allowed."""
+        for each in sent:
+            why = self._why_wrong(each)
+            if why is not None:
+                yield f"{each.id} on {each.key.name} {why}"
+
+    def _why_wrong(self, sent: Sent) -> str | None:
+        if sent.id in self._calls and not sent.duplicate:
+            return None
+        end = self._ends.get(sent.id)
+        if end is not None and end.state == "REVOKED":
+            return None if sent.revoked else "was revoked by nobody"
+        skipped = sent.duplicate or (end is not None and end.skipped)
+        if not skipped or sent.key.instead is Instead.NOTHING:
+            return f"has none; its end is {end}"
+        if not any(self._does_for(run, sent) for run in self._runs):
+            return f"has none, nor has {sent.key.instead}; its end is {end}"
+        if sent.key.newest and self._calls.get(sent.id, sent.call) < sent.call:
+            return f"has one of call {self._calls[sent.id]}, and was call {sent.call}"
+        return None
+
+    def _does_for(self, run: Run, sent: Sent) -> bool:
+        """Whether *run* does what *sent*, which did not run, was to do."""
+        if run.key not in sent.key.taken or (sent.duplicate and run.task != sent.id):
+            return False
+        if sent.key.instead is Instead.AFTER:
+            return run.first > sent.at and not self._is_older(run, sent)
+        struck = was_struck(self._enders, run.first, run.last + self._ttl)
+        return run.last + LEAVING + struck * self._ttl > sent.at
+
+    def _is_older(self, run: Run, sent: Sent) -> bool:
+        """Whether the task of *run* came before *sent*, and nothing has made it come anew."""
+        other = self._sent.get(run.task)
+        if other is None or sent.duplicate or not other.before(sent):
+            return False
+        return not was_struck(self._enders, other.at, run.first)
+
+
+def doubled(sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck]) -> Iterator[str]:
+    """Each call that was published although one was to come that does for both."""
+    enders = [each for each in struck if each.kind not in SPARE_BODIES]
+    begun: dict[str, float] = {}
+    for run in runs:
+        begun.setdefault(run.task, run.first)
+    last: dict[Key, Sent] = {}
+    for each in sent:
+        if not each.key.called or each.key.newest or each.duplicate or each.published is None:
+            continue
+        before = last.get(each.key)
+        if (
+            before is not None
+            and begun.get(before.id, 0.0) > each.published
+            and not was_struck(enders, before.at, each.published)
+        ):
+            yield f"{each.id} on {each.key.name} was published, and {before.id} was to come"
+        last[each.key] = each

@@ -1,0 +1,142 @@
+"""The ways in which the tasks of a campaign take their locks, and what each promises.
+
+``WAYS`` are the options of the tasks, for the workers. ``FEATURES`` say to the checker what may
+become of a task, and in which order; it believes them and nothing of the product's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from celery_dlock import Debounce, FullJitter, Limit, Queue, Replace, Reschedule, Shared, Unique
+
+#: Seconds for which a key of that way cools down.
+COOLDOWN = 0.3
+
+WAYS: Mapping[str, dict[str, Any]] = {
+    "queued": {"lock_on_contention": Queue()},
+    "slotted": {"lock_on_contention": Queue(), "lock_limit": 2},
+    "rescheduled": {"lock_on_contention": Reschedule(backoff=FullJitter(base=0.1, cap=1.0))},
+    "skipped": {"lock_on_contention": "skip"},
+    "reading": {"lock_on_contention": Queue(), "lock_shared": True},
+    "below": {"lock_on_contention": Queue(), "lock_parents": ["tree"]},
+    "pair": {"lock_on_contention": Queue(), "lock_key": ["left", "right"]},
+    "limits": {
+        "lock_on_contention": Queue(),
+        "lock_key": [Limit("narrow", 2), Limit("wide", 3), Shared("catalog")],
+    },
+    "newest": {"lock_on_contention": Replace()},
+    "stopping": {"lock_on_contention": Replace(running=True)},
+    "published": {"lock_on_contention": Queue(ordered="publish")},
+    "kept": {"lock_on_contention": Queue(keep=True)},
+    "cooling": {"lock_on_contention": Queue(), "lock_cooldown": COOLDOWN},
+    "nested": {"lock_on_contention": Queue()},
+    "once": {"lock_on_contention": Queue(), "lock_unique": Unique(by="{key}")},
+    "again": {"lock_on_contention": Queue(), "lock_unique": Unique("start", by="{key}")},
+    "newest call": {"lock_unique": Unique(on_duplicate="replace")},
+    "debounced": {"lock_unique": Debounce(delay=0.4, max_delay=1.5)},
+}
+
+#: The lock that a body takes inside.
+INNER = "inner"
+
+
+class Instead(StrEnum):
+    """What does for a task that did not run."""
+
+    NOTHING = "nothing"
+    DURING = "a run that was under way, or came later"
+    AFTER = "a run that began after the call"
+
+
+class Order(StrEnum):
+    """Whose turn is promised to be the first."""
+
+    NONE = "none"
+    ARRIVAL = "arrival"
+    PUBLISHING = "publishing"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Tasks that are sent for one key, and what is promised to them.
+
+    They take ``locks``, or the one of that name. ``called``: whether a call may be answered with
+    the task of another one; with ``newest`` that runs with the newest arguments. With ``stored``
+    the publisher leaves the message with the store.
+    """
+
+    name: str
+    task: str
+    limit: int = 1
+    order: Order = Order.NONE
+    weight: int = 1
+    locks: tuple[str, ...] = ()
+    instead: Instead = Instead.NOTHING
+    called: bool = False
+    newest: bool = False
+    stored: bool = False
+    revoked: bool = False
+    cooldown: float = 0.0
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        return self.locks or (self.name,)
+
+    @property
+    def followed(self) -> bool:
+        """Whether it matters when a task comes to the store."""
+        return self.order is Order.ARRIVAL or (self.instead is Instead.AFTER and not self.called)
+
+
+_ARRIVAL, _DURING, _AFTER = Order.ARRIVAL, Instead.DURING, Instead.AFTER
+
+#: What was always there.
+KEYS = (
+    Key("first", "queued", order=_ARRIVAL, weight=4),
+    Key("second", "queued", order=_ARRIVAL, weight=3),
+    Key("third", "queued", order=_ARRIVAL, weight=2),
+    Key("slots", "slotted", limit=2, weight=2),
+    Key("resent", "rescheduled", weight=1),
+)
+
+#: What a mixture is drawn from; the keys of one feature come together.
+FEATURES: Mapping[str, tuple[Key, ...]] = {
+    "queue": KEYS[:1],
+    "slots": KEYS[3:4],
+    "reschedule": KEYS[4:],
+    "skip": (Key("skipping", "skipped", instead=_DURING),),
+    "readers": (Key("book", "reading", weight=2), Key("book", "queued")),
+    "parents": (Key("tree/a", "below"), Key("tree/b", "below"), Key("tree", "queued")),
+    "several keys": (Key("pair", "pair", locks=("left", "right")), Key("left", "queued")),
+    "limits": (
+        Key("limits", "limits", locks=("narrow", "wide", "catalog"), weight=2),
+        Key("catalog", "queued"),
+    ),
+    "replace": (Key("newest", "newest", instead=_AFTER),),
+    "replace running": (Key("stopping", "stopping", instead=_AFTER),),
+    "ordered by publishing": (
+        Key("published", "published", order=Order.PUBLISHING, stored=True, weight=2),
+    ),
+    "keep": (Key("kept", "kept", order=_ARRIVAL),),
+    "cooldown": (Key("cooling", "cooling", cooldown=COOLDOWN),),
+    "lock inside": (Key("nested", "nested"), Key("nested too", "nested")),
+    "revoke": (Key("revoked", "queued", revoked=True),),
+    "unique until done": (Key("once", "once", instead=_DURING, called=True, weight=2),),
+    "unique until start": (Key("again", "again", instead=_AFTER, called=True),),
+    "newest call": (
+        Key("call", "newest call", instead=_AFTER, called=True, newest=True, stored=True),
+    ),
+    "debounce": (
+        Key("sudden", "debounced", instead=_AFTER, called=True, newest=True, stored=True),
+    ),
+}
+
+#: How many may have a lock of several keys at once.
+LIMITS = {"slots": 2, "narrow": 2, "wide": 3}
+
+#: The locks that are read, too.
+READ = frozenset({"book", "catalog", "tree"})
