@@ -10,8 +10,7 @@ import pytest
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.redis import listing
-from celery_dlock.testing.contract.listing import listed_keys
-from celery_dlock.testing.contract.words import claim, park, running
+from celery_dlock.testing.contract.words import claim, listed_keys, park, running
 from tests.contract.redis_store import requests_sent, store_on
 from tests.services.redis import RedisServer
 

@@ -9,8 +9,7 @@ import pytest
 from celery_dlock.core.state import KeyState, Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.listing import listed_keys, pages_of
-from celery_dlock.testing.contract.words import claim, park, running
+from celery_dlock.testing.contract.words import claim, listed_keys, pages_of, park, running
 from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
 from tests.services.redis_nodes import RedisNodes
 from tests.services.until import until

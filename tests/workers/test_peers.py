@@ -188,7 +188,7 @@ def the_error_says_whose_end_it_is(on: Bench) -> None:
     """Nobody knows when a task ends."""
     report = on.make(Unique(on_duplicate="raise"))
     first = report.delay(1)
-    with pytest.raises(DuplicateTask, match=f"{first.id} lives"):
+    with pytest.raises(DuplicateTask, match=f"{first.id}, which lives"):
         report.delay(1)
 
 

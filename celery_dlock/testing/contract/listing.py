@@ -16,6 +16,8 @@ from celery_dlock.testing.contract.words import (
     SHARED,
     StoreUnderTest,
     claim,
+    listed_keys,
+    pages_of,
     park,
     running,
     woken,
@@ -175,21 +177,6 @@ HOSTILE_CURSORS = [
 ]
 
 SOME = 40
-
-
-def listed_keys(backend: LockBackend, limit: int = 100, *, waiting: bool = False) -> list[str]:
-    """All keys, in the order of their names."""
-    return sorted(set(pages_of(backend, limit, waiting=waiting)))
-
-
-def pages_of(backend: LockBackend, limit: int, *, waiting: bool = False) -> list[str]:
-    found: list[str] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = backend.keys(cursor, limit, waiting=waiting)
-        found += page.keys
-        cursor = page.cursor
-    return found
 
 
 class Listing(StoreUnderTest):

@@ -114,3 +114,18 @@ def at_once(threads: int, work: Callable[[int], T]) -> list[T]:
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(start, range(threads), timeout=DEADLINE))
+
+
+def listed_keys(backend: LockBackend, limit: int = 100, *, waiting: bool = False) -> list[str]:
+    """All keys, in the order of their names."""
+    return sorted(set(pages_of(backend, limit, waiting=waiting)))
+
+
+def pages_of(backend: LockBackend, limit: int, *, waiting: bool = False) -> list[str]:
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = backend.keys(cursor, limit, waiting=waiting)
+        found += page.keys
+        cursor = page.cursor
+    return found
