@@ -57,7 +57,7 @@ def hold(
     instead_of: OnHold | None = None,
     app: Any = None,
 ) -> bool:
-    """Keep *key* closed for so many *seconds*, up to a week, *because* of a reason.
+    """Keep *key* closed for *seconds*, up to a week, *because* of a reason.
 
     *by* names the person, by default the user and host of this program. No new task gets the key;
     a holder goes on. ``False`` if the key is already on hold, unless by *instead_of*, which is
