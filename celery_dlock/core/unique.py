@@ -35,7 +35,7 @@ GRACE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """What *unique* means for a task: while one call of it lives, no other one is published.
+    """What *unique* means for a task: while one call of it lives, no duplicate call is published.
 
     A task lives *until* it is ``"done"``, or until its ``"start"``, before the first line of its
     body. It also lives for *period* seconds after it was published. It lives no longer than *ttl*

@@ -110,7 +110,7 @@ class Block:
         process it is not released, and expires. It is not the current lease: pass it on, as in
         ``admit(connection, lease)``. The key is not re-entrant under it.
 
-        Raises what :func:`lock` does, and :exc:`RuntimeError` for one that is acquired already.
+        Raises what :func:`lock` does, and :exc:`RuntimeError` if it is already acquired.
         """
         lease = self._enter(locked_block(self._begin, current=False))
         _UNRELEASED.add(self)
@@ -119,7 +119,7 @@ class Block:
     def release(self) -> None:
         """Release the lock that :meth:`acquire` has taken, and never that of a later owner.
 
-        Raises :exc:`RuntimeError` for one that is not acquired, or is released already.
+        Raises :exc:`RuntimeError` if it is not acquired, or is already released.
         """
         _UNRELEASED.discard(self)
         self._leave(None, None, None)

@@ -56,8 +56,7 @@ _RAN = {"SUCCESS": "succeeded", "FAILURE": "failed", "RETRY": "retried"}
 def held_by_another(key: str | Sequence[str], *, app: Any = None) -> Iterator[Lease]:
     """Hold *key* as another task does, for the time of the block.
 
-    Keys are complete, as for :func:`celery_dlock.lock`. It raises what that raises, without
-    waiting.
+    Keys are complete, as for :func:`celery_dlock.lock`. It raises the same errors, without waiting.
     """
     block = lock(key, app=app, timeout=0)
     lease = Context().run(block.acquire)  # not under what the test itself holds
