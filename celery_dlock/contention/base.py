@@ -22,9 +22,9 @@ class Contention:
 
     ``attempt`` counts the earlier refusals, and ``waited`` the seconds since the first one, without
     times in which no worker ran or, before this delivery, the key was on hold. ``holder`` is
-    ``None`` if the key is only reserved, cooling down or on hold. In the last two cases ``opens_in``
-    says for how many seconds, and ``hold`` names who keeps the key closed, and why. ``waiting`` counts parked
-    messages, and ``full`` says that no more of them may wait.
+    ``None`` if the key is only reserved, cooling down or on hold. In the last two cases
+    ``opens_in`` says for how many seconds, and ``hold`` names who keeps the key closed, and why.
+    ``waiting`` counts parked messages, and ``full`` says that no more of them may wait.
     """
 
     key: str
