@@ -1,6 +1,6 @@
 """The shipped worker keeps its promises in every schedule that is played.
 
-A few thousand; ``make simulate`` plays as many as you like. Each run is a process of its own, for
+A thousand; ``make simulate`` plays as many as you like. Each run is a process of its own, for
 its clocks and threads are not those of the tests.
 """
 
