@@ -35,7 +35,8 @@ from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops import actions
 from celery_dlock.ops.actions import DeadLetterEntry, DeadLetterList
 from celery_dlock.ops.event_text import Clock, describe, lasting
-from celery_dlock.ops.explain import Answer, KeyAnswer, State, explain, explain_key
+from celery_dlock.ops.explain import Answer, State, explain
+from celery_dlock.ops.explain_key import KeyAnswer, explain_key
 from celery_dlock.ops.overview import (
     Held,
     KeyDetails,

@@ -1,4 +1,4 @@
-"""Why did my task not run? And what has become of a key?
+"""Why did my task not run?
 
 The lock store is believed first: what it says is so now, that a task runs, waits or is dead. A
 final result comes next, then the last event, then whatever else Celery has written down. Who does
@@ -8,7 +8,6 @@ not answer is named in the answer, which is one word, the reasons, and the names
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,26 +15,19 @@ from typing import Any
 
 from celery import states
 
-from celery_dlock.core.debounce import named
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Cause, task_id_of
-from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockTimeout
-from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
+from celery_dlock.core.state import Cause
+from celery_dlock.errors import LockContended, LockTimeout
+from celery_dlock.monitoring.history_reader import HistoryEntry
 from celery_dlock.ops.event_text import Clock, count, describe, listed, ordinal, seconds, short
 from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
 from celery_dlock.ops.holds import sentence
 from celery_dlock.ops.overview import (
     Held,
-    KeyDetails,
-    Line,
-    QueueEntry,
-    brokers_in_queue,
     instant,
     is_debounced,
     opens,
 )
-from celery_dlock.ops.unique import living
-from celery_dlock.runtime import runtime
 
 _NOTHING = StoreFacts(datetime.min.replace(tzinfo=UTC))
 
@@ -116,8 +108,7 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
         why = f"was rescheduled: {short(error)}"
         return Verdict(State.RESCHEDULED, (why,), keys, tasks)
     if result.state == states.STARTED:
-        why = "was started by a worker and holds no lock: it may be asking for it, or its worker "
-        "is gone"
+        why = "was started by a worker and holds no lock: it may ask for it, or its worker is gone"
         return Verdict(State.RUNNING, (why,))
     why = f"the result backend says {short(result.state)}, and the lock store knows nothing of it"
     return Verdict(State.UNKNOWN, (why,))
@@ -403,10 +394,10 @@ def _behind(place: QueuePosition, facts: Facts, clock: Clock) -> str:
 
 
 def _holder(held: Held, facts: Facts) -> str:
-    return _called(held.task_id, held.name or facts.names.get(held.task_id, ""), held.where)
+    return called(held.task_id, held.name or facts.names.get(held.task_id, ""), held.where)
 
 
-def _called(task_id: str, name: str, where: str = "") -> str:
+def called(task_id: str, name: str, where: str = "") -> str:
     """A task by its id, and in brackets what else is known of it."""
     about = " on ".join(filter(None, (name, where)))
     return f"{task_id} ({about})" if about else task_id
@@ -431,8 +422,6 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
         State.DEAD, (why, f"`dlock replay {facts.task_id}` sends it again"), (letter.key,)
     )
 
-
-__all__ = ["Answer", "KeyAnswer", "State", "explain", "explain_key"]
 
 #: By the certainty of what they know.
 _WITNESSES = (
@@ -468,23 +457,6 @@ class Answer:
     entries: tuple[HistoryEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyAnswer:
-    """How a key stands, who waits for it in order, and what has happened to it, in order.
-
-    ``line`` is ``None`` if the store did not answer, and ``unavailable`` says why. ``queue`` are
-    the first who wait. *now* is the store's, if it did.
-    """
-
-    key: str
-    line: Line | None
-    queue: tuple[QueueEntry, ...]
-    sentences: tuple[str, ...]
-    entries: tuple[HistoryEntry, ...]
-    now: datetime
-    unavailable: str = ""
-
-
 def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
     """What the store, the result backend and the history say of a task.
 
@@ -515,36 +487,6 @@ def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
     )
 
 
-def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAnswer:
-    """How *key* stands, the first *limit* who wait for it, and its last *events*.
-
-    Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be a key.
-    """
-    key = named(key)
-    clock = Clock.of(app)
-    sentences: list[str] = []
-    stands: Line | None = None
-    waiting: tuple[QueueEntry, ...] = ()
-    unavailable = ""
-    try:
-        near = KeyDetails.of(app, key, limit)
-        stands, clock = near.line, Clock.of(app, near.now)
-        if stands.woken or stands.reserved or stands.waiting:
-            waiting = near.queue
-        sentences += _of_line(stands, waiting, clock)
-        sentences += [
-            f"{task_id_of(task)} belongs to another broker, {broker}"
-            for task, broker in brokers_in_queue(app, key, waiting).items()
-        ]
-        unique = living(runtime(app).existing_store(), key=key)
-        sentences += [f"{each.task_id} {each.sentence(clock)}" for each in unique[:limit]]
-    except BackendUnavailable as exc:
-        unavailable = str(exc)
-        sentences.append(f"the lock store did not answer: {unavailable}")
-    entries, gap = _events(app, key, events)
-    return KeyAnswer(key, stands, waiting, (*sentences, *gap), entries, clock.now, unavailable)
-
-
 def _unique(known: Facts, clock: Clock) -> list[str]:
     return [each.sentence(clock) for each in _in_store(known).living]
 
@@ -562,45 +504,3 @@ def _verdict(known: Facts, clock: Clock) -> Verdict:
     else:
         why = f"is not known: it may wait {where}, it may have ended long ago, or it never existed"
     return Verdict(State.UNKNOWN, (why,))
-
-
-def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:
-    if stands.unreadable:
-        return [f"the lock store answers but cannot read this key: {stands.unreadable}"]
-    found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
-    if (hold := stands.on_hold(clock.now)) is not None:
-        found.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
-    if (at := stands.opens(clock.now)) is not None:
-        what = "one of its slots" if stands.holders else "it"
-        then = f"{what} is cooling down until {clock.tell(at)} and cannot be taken before"
-        if is_debounced(stands.key):
-            then = f"a call is debounced until {clock.tell(at)}, unless a newer one takes its place"
-        found.append(then)
-    if stands.woken:
-        found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
-    if stands.reserved:
-        found.append(f"a turn is reserved for {listed(stands.reserved)}, to come back by itself")
-    if stands.waiting:
-        since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
-        found.append(f"{count(stands.waiting, 'task waits', 'tasks wait')}{since}")
-    places = [entry.task_id for entry in waiting if not (entry.parked or entry.woken)]
-    if places:
-        found.append(f"a place is kept for {listed(places)}, to come back by itself")
-    return found
-
-
-def _of_holder(held: Held, clock: Clock) -> str:
-    token = f" with token {held.token}" if held.token else ""
-    since, expires = clock.tell(held.since), clock.tell(held.expires)
-    who = _called(held.task_id, held.name, held.where)
-    if held.expires > clock.now:
-        return f"{who} has held it since {since}{token}; its lease lasts until {expires}"
-    return f"{who} held it from {since} on{token}, until its lease expired at {expires}"
-
-
-def _events(app: Any, key: str, limit: int) -> tuple[tuple[HistoryEntry, ...], tuple[str, ...]]:
-    try:
-        with closing(HistoryReader.from_app(app)) as reader:
-            return tuple(reversed(reader.of_key(key, limit))), ()
-    except (BackendUnavailable, ConfigurationError) as exc:
-        return (), (str(exc),)

@@ -24,7 +24,8 @@ from celery_dlock.core.state import WINDOW, Claim, Mode
 from celery_dlock.monitoring import batching
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.ops import actions, overview
-from celery_dlock.ops.explain import Answer, State, explain, explain_key
+from celery_dlock.ops.explain import Answer, State, explain
+from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.runtime import forget, runtime
 from tests.services.desk import Desk, open_desk
 from tests.services.redis import RedisServer
@@ -251,6 +252,18 @@ def test_without_a_history_celery_knows_that_it_was_rescheduled(open_one: Open) 
 
     assert answer.state is State.RESCHEDULED
     assert f"{KEY!r} is held by task" in answer.sentences[0]
+
+
+def test_one_that_a_worker_has_started_and_that_holds_no_lock_may_be_gone(open_one: Open) -> None:
+    desk = open_one()
+    desk.app.backend.mark_as_started("one")
+
+    answer = ask(desk, "one")
+
+    assert answer.state is State.RUNNING
+    assert answer.sentences == (
+        "was started by a worker and holds no lock: it may ask for it, or its worker is gone",
+    )
 
 
 def test_a_copy_that_was_dropped_is_told_of_though_no_results_are_kept(open_one: Open) -> None:

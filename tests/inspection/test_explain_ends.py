@@ -12,7 +12,8 @@ from celery_dlock.core.events import Lost, Subject
 from celery_dlock.core.state import Claim
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.ops import facts
-from celery_dlock.ops.explain import State, explain, explain_key
+from celery_dlock.ops.explain import State, explain
+from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.ops.facts import StoreFacts, store_facts
 from celery_dlock.runtime import forget, runtime
 from tests.services.desk import Desk, open_desk

@@ -11,7 +11,8 @@ import pytest
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.ops import actions
-from celery_dlock.ops.explain import Answer, State, explain, explain_key
+from celery_dlock.ops.explain import Answer, State, explain
+from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.runtime import forget, runtime
 from tests.services.lab import Lab
 from tests.services.until import until

@@ -10,7 +10,7 @@ from celery_dlock import Lease, lock
 from celery_dlock.monitoring import batching
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.ops.event_text import Clock, describe
-from celery_dlock.ops.explain import explain_key
+from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.runtime import forget
 from tests.services.desk import open_desk
 

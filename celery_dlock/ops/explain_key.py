@@ -1,0 +1,115 @@
+"""What has become of a key: how it stands, who waits for it, and what has happened to it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from celery_dlock.core.debounce import named
+from celery_dlock.core.state import task_id_of
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
+from celery_dlock.ops.event_text import Clock, count, listed
+from celery_dlock.ops.explain import called
+from celery_dlock.ops.holds import sentence
+from celery_dlock.ops.overview import (
+    Held,
+    KeyDetails,
+    Line,
+    QueueEntry,
+    brokers_in_queue,
+    is_debounced,
+)
+from celery_dlock.ops.unique import living
+from celery_dlock.runtime import runtime
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """How a key stands, who waits for it in order, and what has happened to it, in order.
+
+    ``line`` is ``None`` if the store did not answer, and ``unavailable`` says why. ``queue`` are
+    the first who wait. *now* is the store's, if it did.
+    """
+
+    key: str
+    line: Line | None
+    queue: tuple[QueueEntry, ...]
+    sentences: tuple[str, ...]
+    entries: tuple[HistoryEntry, ...]
+    now: datetime
+    unavailable: str = ""
+
+
+def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAnswer:
+    """How *key* stands, the first *limit* who wait for it, and its last *events*.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be a key.
+    """
+    key = named(key)
+    clock = Clock.of(app)
+    sentences: list[str] = []
+    stands: Line | None = None
+    waiting: tuple[QueueEntry, ...] = ()
+    unavailable = ""
+    try:
+        near = KeyDetails.of(app, key, limit)
+        stands, clock = near.line, Clock.of(app, near.now)
+        if stands.woken or stands.reserved or stands.waiting:
+            waiting = near.queue
+        sentences += _of_line(stands, waiting, clock)
+        sentences += [
+            f"{task_id_of(task)} belongs to another broker, {broker}"
+            for task, broker in brokers_in_queue(app, key, waiting).items()
+        ]
+        unique = living(runtime(app).existing_store(), key=key)
+        sentences += [f"{each.task_id} {each.sentence(clock)}" for each in unique[:limit]]
+    except BackendUnavailable as exc:
+        unavailable = str(exc)
+        sentences.append(f"the lock store did not answer: {unavailable}")
+    entries, gap = _events(app, key, events)
+    return KeyAnswer(key, stands, waiting, (*sentences, *gap), entries, clock.now, unavailable)
+
+
+def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:
+    if stands.unreadable:
+        return [f"the lock store answers but cannot read this key: {stands.unreadable}"]
+    found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
+    if (hold := stands.on_hold(clock.now)) is not None:
+        found.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
+    if (at := stands.opens(clock.now)) is not None:
+        what = "one of its slots" if stands.holders else "it"
+        then = f"{what} is cooling down until {clock.tell(at)} and cannot be taken before"
+        if is_debounced(stands.key):
+            then = f"a call is debounced until {clock.tell(at)}, unless a newer one takes its place"
+        found.append(then)
+    if stands.woken:
+        found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
+    if stands.reserved:
+        found.append(f"a turn is reserved for {listed(stands.reserved)}, to come back by itself")
+    if stands.waiting:
+        since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
+        found.append(f"{count(stands.waiting, 'task waits', 'tasks wait')}{since}")
+    places = [entry.task_id for entry in waiting if not (entry.parked or entry.woken)]
+    if places:
+        found.append(f"a place is kept for {listed(places)}, to come back by itself")
+    return found
+
+
+def _of_holder(held: Held, clock: Clock) -> str:
+    token = f" with token {held.token}" if held.token else ""
+    since, expires = clock.tell(held.since), clock.tell(held.expires)
+    who = called(held.task_id, held.name, held.where)
+    if held.expires > clock.now:
+        return f"{who} has held it since {since}{token}; its lease lasts until {expires}"
+    return f"{who} held it from {since} on{token}, until its lease expired at {expires}"
+
+
+def _events(app: Any, key: str, limit: int) -> tuple[tuple[HistoryEntry, ...], tuple[str, ...]]:
+    try:
+        with closing(HistoryReader.from_app(app)) as reader:
+            return tuple(reversed(reader.of_key(key, limit))), ()
+    except (BackendUnavailable, ConfigurationError) as exc:
+        return (), (str(exc),)
