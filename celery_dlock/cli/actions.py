@@ -31,6 +31,7 @@ from celery_dlock.cli.command import (
 )
 from celery_dlock.cli.output import (
     as_json,
+    closed_for,
     name,
     one_line,
     plain_hold,
@@ -108,8 +109,8 @@ def release(
 
 def _end(app: Any, found: KeyDetails, hold: OnHold, *, yes: bool, for_programs: bool) -> int:
     """Whoever has it goes on, and the next one gets it; the exit code."""
-    key, left = shown(found.line.key), lasting((hold.until - found.now).total_seconds())
-    question = f"{key} is on hold for {left} more, by {one_line(hold.who)}. End that now?"
+    key = shown(found.line.key)
+    question = f"{key} is {closed_for(hold, found.now)}. End that now?"
     agreed(question, yes=yes, for_programs=for_programs)
     ended = _said(
         holds.end_hold(app, found.line.key, hold.name),

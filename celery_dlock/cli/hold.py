@@ -8,7 +8,7 @@ import click
 
 from celery_dlock.cli.actions import agreed, yes_option
 from celery_dlock.cli.command import Command, app_of, for_programs, keys, readable
-from celery_dlock.cli.output import as_json, one_line, plain_hold, shown
+from celery_dlock.cli.output import as_json, closed_for, one_line, plain_hold, shown
 from celery_dlock.ops import holds
 from celery_dlock.ops.event_text import count, lasting
 from celery_dlock.ops.overview import KeyDetails, OnHold, as_stored
@@ -75,9 +75,8 @@ def hold(
 def _question(found: KeyDetails, before: OnHold | None, lasts: float) -> str:
     key, line = shown(found.line.key), found.line
     if before is not None:
-        left = lasting((before.until - found.now).total_seconds())
-        stands = f"{key} is on hold for {left} more, by {one_line(before.who)}."
-        return f"{stands} Keep it closed for {lasting(lasts)} from now on instead?"
+        stands = f"{key} is {closed_for(before, found.now)}"
+        return f"{stands}. Keep it closed for {lasting(lasts)} from now on instead?"
     goes_on = f"{count(len(line.holders), 'holder goes', 'holders go')} on" if line.holders else ""
     waits = f"{count(line.waiting, 'task waits', 'tasks wait')}" if line.waiting else ""
     so_far = "; ".join(filter(None, (goes_on, waits)))

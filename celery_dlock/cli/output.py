@@ -159,6 +159,12 @@ def plain_line(found: Line, now: datetime) -> dict[str, Any]:
     }
 
 
+def closed_for(hold: OnHold, now: datetime) -> str:
+    """For how long a person keeps a key closed, who that is, and why."""
+    left = lasting((hold.until - now).total_seconds())
+    return f"on hold for {left} more, by {one_line(hold.who)}"
+
+
 def plain_hold(hold: OnHold | None) -> dict[str, Any] | None:
     """What a person has put a key on."""
     return None if hold is None else asdict(hold)

@@ -119,18 +119,21 @@ class Doubts:
         self.told.append((term.key, uncertain))
 
     def in_the_end(self) -> list[tuple[str, bool]]:
-        for thread in threading.enumerate():
-            if thread.name == "celery-dlock-doubt":
-                thread.join()
+        ended("celery-dlock-doubt")
         return self.told
 
 
 def told_in_the_end(losses: Losses) -> list[tuple[str, str]]:
-    """All that was told of losses, when no thread is left that could still tell one."""
-    for thread in threading.enumerate():
-        if thread.name == "celery-dlock-lost":
-            thread.join()
+    """All that was told of losses."""
+    ended("celery-dlock-lost")
     return losses.told
+
+
+def ended(threads: str) -> None:
+    """None of that name is left that could still tell something."""
+    for thread in threading.enumerate():
+        if thread.name == threads:
+            thread.join()
 
 
 def test_a_lease_is_renewed_every_third_of_its_ttl(
