@@ -63,7 +63,7 @@ def test_a_task_outlives_a_broker_that_is_away_as_it_publishes(
             held = stack.enter_context(ExitStack())
             held.enter_context(lock("order:42", app=lab.app, timeout=0, ttl=60))
         result = lab.app.tasks["apply"].delay("42", 7, again=0 if how == "retry" else None)
-        until("it is about to publish", lambda: faults.struck(lab.folder))
+        until("it is about to publish, and stands", worker.has_stopped)
         # When the broker is gone by then
         broker.kill()
         worker.resume()

@@ -21,7 +21,11 @@ def kill(when: str, where: str) -> dict[str, Any]:
 
 
 def stop(when: str, where: str) -> dict[str, Any]:
-    """SIGSTOP to the worker's whole group; the test sends SIGCONT."""
+    """SIGSTOP to the worker's whole group; the test sends SIGCONT.
+
+    It waits for ``worker.has_stopped``: a SIGCONT that is sent as soon as the fault has
+    :func:`struck` may overtake the signal.
+    """
     return {"when": when, "where": where, "signal": int(signal.SIGSTOP)}
 
 

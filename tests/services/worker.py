@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+import psutil
+
 from tests.services import fork_server
 from tests.services.until import until
 
@@ -92,6 +94,12 @@ class Worker:
 
     def resume(self) -> None:
         self.send(signal.SIGCONT, whole_group=True)
+
+    def has_stopped(self) -> bool:
+        """Whether it and each of its children stand still."""
+        main = psutil.Process(self.pid)
+        every = [main, *main.children(recursive=True)]
+        return all(process.status() == psutil.STATUS_STOPPED for process in every)
 
     def kill(self) -> None:
         """SIGKILL to all of it; nothing is left afterwards."""
