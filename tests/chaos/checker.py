@@ -20,7 +20,7 @@ from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
 from tests.chaos.stage import End
 from tests.chaos.trace import Spoken
-from tests.chaos.turns import Passing, out_of_turn, run_again
+from tests.chaos.turns import Passing, came_between, out_of_turn, run_again
 from tests.chaos.ways import LIMITS, READ
 from tests.services.campaign import Violation
 
@@ -34,6 +34,7 @@ class Check(StrEnum):
     OVERLAP = "no two live holders"
     TOKENS = "tokens grow"
     ORDER = "first come, first woken"
+    RESERVED = "a key is kept for a retry"
     COOLED = "a key cools down"
     REPEATED = "what is finished does not run again"
     UNTRUE = "what the store answered can be so"
@@ -66,6 +67,7 @@ def violations(evidence: Evidence) -> list[Violation]:
         (Check.OVERLAP, _overlaps(runs)),
         (Check.TOKENS, _tokens(evidence, runs)),
         (Check.ORDER, (each.what for each in passings(evidence) if not each.explained)),
+        (Check.RESERVED, came_between(evidence.sent, runs, evidence.struck)),
         (Check.COOLED, _warm(evidence, runs)),
         (Check.REPEATED, run_again(runs, evidence.struck, evidence.ttl)),
         (Check.UNTRUE, untrue(evidence.spoken)),

@@ -125,6 +125,15 @@ class LetsReadersIn(Copy):
         return super().enter(claim, message)
 
 
+class ReservesNothing(Copy):
+    """A key is free between a task and its retry."""
+
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        return super().leave(replace(claim, successor=""), outcome, message)
+
+
 class NeverCools(Copy):
     """A key is open as soon as its holder has left."""
 
@@ -165,7 +174,13 @@ class RefusesTheFirst(Copy):
 
 
 class KeepsNothing(
-    LetsReadersIn, NeverCools, DropsTheNewest, KeepsTheOldest, ForgetsWhoIsUnique, RefusesTheFirst
+    LetsReadersIn,
+    ReservesNothing,
+    NeverCools,
+    DropsTheNewest,
+    KeepsTheOldest,
+    ForgetsWhoIsUnique,
+    RefusesTheFirst,
 ):
     """All of that, each where the others are not."""
 

@@ -228,3 +228,25 @@ def test_of_two_calls_before_it_starts_one_is_published() -> None:
 
 def reordered(tasks: str) -> list[Effect]:
     return [effect(task, number) for number, task in enumerate(tasks, start=2)]
+
+
+@pytest.mark.parametrize(("struck", "found"), [([], [Check.RESERVED]), ([Kind.KILL_CHILD], [])])
+def test_who_comes_before_a_retry_that_has_its_key_is_seen(
+    struck: list[Kind], found: list[Check]
+) -> None:
+    (key,) = FEATURES["reserved retries"]
+    runs = [*seen("a", 1, 1.0, 1.2), *seen("b", 2, 1.3, 1.5), *seen("a", 3, 1.6, 1.7, run="again")]
+    assert (
+        checks(
+            sent=[Sent("a", key, (), 0.0, 0.1), Sent("b", key, (), 0.2, 0.3)],
+            effects=[
+                replace(effect(task, token), key=key.name) for task, token in [("b", 2), ("a", 3)]
+            ],
+            seen=[
+                replace(each, key=key.name, attempt=int(each.run == "again"), ending=each.token > 1)
+                for each in runs
+            ],
+            struck=[Struck(kind, 1.25, 1.26) for kind in struck],
+        )
+        == found
+    )

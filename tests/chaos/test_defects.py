@@ -52,6 +52,7 @@ BROKEN = [
     ("readers", Check.OVERLAP, "reads book"),
     ("readers", Check.UNTRUE, "book: "),
     ("parents", Check.OVERLAP, "reads tree"),
+    ("reserved retries", Check.RESERVED, "its retry"),
     ("cooldown", Check.COOLED, "on cooling"),
     ("replace", Check.MISSING, "on newest"),
     ("debounce", Check.MISSING, "on sudden"),

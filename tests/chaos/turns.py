@@ -1,4 +1,4 @@
-"""Who was passed over, and who ran again; and which of it a fault explains.
+"""Who was passed over, who came between, and who ran again; and which of it a fault explains.
 
 A task whose run is lost before the first line of its body leaves no trace here. Its key then
 stays silent for as long as its lease lasts, unless the fault was of a kind that frees it at once
@@ -80,6 +80,24 @@ def run_again(runs: Sequence[Run], struck: Sequence[Struck], ttl: float) -> Iter
             yield f"{run} had ended well before as {before}"
         if run.ended:
             ended[run.task, run.attempt] = run
+
+
+def came_between(
+    sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck]
+) -> Iterator[str]:
+    """Each run on a key that a task keeps for its retry, before that has begun."""
+    enders = [each for each in struck if each.kind not in SPARE_BODIES]
+    for name in {each.key.name for each in sent if each.key.reserves}:
+        retried: dict[tuple[str, int], Run] = {}
+        of_key = [run for run in runs if run.key == name and run.live]
+        for run in of_key:
+            before = retried.get((run.task, run.attempt - 1))
+            retried[run.task, run.attempt] = run
+            if before is None or was_struck(enders, before.first, run.first):
+                continue
+            for other in of_key:
+                if other.task != run.task and before.last < other.first < run.first:
+                    yield f"{other} came between {before} and its retry"
 
 
 def _falls_silent(runs: Sequence[Run], begin: float, end: float, length: float) -> bool:

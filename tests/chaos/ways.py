@@ -32,6 +32,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "stopping": {"lock_on_contention": Replace(running=True)},
     "published": {"lock_on_contention": Queue(ordered="publish")},
     "kept": {"lock_on_contention": Queue(keep=True)},
+    "reserving": {"lock_on_contention": Queue(reserve_retries=True)},
     "cooling": {"lock_on_contention": Queue(), "lock_cooldown": COOLDOWN},
     "nested": {"lock_on_contention": Queue()},
     "once": {"lock_on_contention": Queue(), "lock_unique": Unique(by="{key}")},
@@ -66,7 +67,7 @@ class Key:
 
     They take ``locks``, or the one of that name. ``called``: whether a call may be answered with
     the task of another one; with ``newest`` that runs with the newest arguments. With ``stored``
-    the publisher leaves the message with the store.
+    the publisher leaves the message with the store. With ``reserves`` a retry keeps the key.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Key:
     newest: bool = False
     stored: bool = False
     revoked: bool = False
+    reserves: bool = False
     cooldown: float = 0.0
 
     @property
@@ -122,6 +124,7 @@ FEATURES: Mapping[str, tuple[Key, ...]] = {
         Key("published", "published", order=Order.PUBLISHING, stored=True, weight=2),
     ),
     "keep": (Key("kept", "kept", order=_ARRIVAL),),
+    "reserved retries": (Key("reserved", "reserving", order=_ARRIVAL, weight=2, reserves=True),),
     "cooldown": (Key("cooling", "cooling", cooldown=COOLDOWN),),
     "lock inside": (Key("nested", "nested"), Key("nested too", "nested")),
     "revoke": (Key("revoked", "queued", revoked=True),),
