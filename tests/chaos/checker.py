@@ -20,7 +20,7 @@ from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
 from tests.chaos.stage import End
 from tests.chaos.trace import Spoken
-from tests.chaos.turns import Passing, came_between, out_of_turn, run_again
+from tests.chaos.turns import Passing, came_between, came_early, out_of_turn, run_again
 from tests.chaos.ways import LIMITS, READ
 from tests.services.campaign import Violation
 
@@ -35,6 +35,7 @@ class Check(StrEnum):
     TOKENS = "tokens grow"
     ORDER = "first come, first woken"
     RESERVED = "a key is kept for a retry"
+    EARLY = "what follows comes after"
     COOLED = "a key cools down"
     REPEATED = "what is finished does not run again"
     UNTRUE = "what the store answered can be so"
@@ -68,6 +69,7 @@ def violations(evidence: Evidence) -> list[Violation]:
         (Check.TOKENS, _tokens(evidence, runs)),
         (Check.ORDER, (each.what for each in passings(evidence) if not each.explained)),
         (Check.RESERVED, came_between(evidence.sent, runs, evidence.struck)),
+        (Check.EARLY, came_early(evidence.sent, runs)),
         (Check.COOLED, _warm(evidence, runs)),
         (Check.REPEATED, run_again(runs, evidence.struck, evidence.ttl)),
         (Check.UNTRUE, untrue(evidence.spoken)),

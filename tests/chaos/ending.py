@@ -25,7 +25,8 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
     if sender.waits or stage.messages() or any(_waiting(stage)):
         since.clear()
         return False
-    missing = {sent.id for sent in sender.sent} - {e.task for e in stage.resource.effects()}
+    done = {effect.task for effect in stage.resource.effects()}
+    missing = {sent.id for sent in sender.sent} - done
     missing = {task for task in missing if stage.end(task) is None}
     if not missing:
         return True
@@ -33,22 +34,23 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
         return False  # a worker has it, unseen: until its countdown is over, say
     if time.monotonic() - since.setdefault("still", time.monotonic()) < STILL:
         return False
-    lost = lost_by_broker(stage, sender) & missing
+    lost = lost_by_broker(stage, sender, done) & missing
     sender.send_lost(lost)
     since.clear()
     return not lost
 
 
-def lost_by_broker(stage: Stage, sender: Sender) -> set[str]:
+def lost_by_broker(stage: Stage, sender: Sender, done: set[str]) -> set[str]:
     """The tasks of which more messages were published than workers have ever received.
 
-    The sender publishes, and so do the library, which notes it, and a body that retries.
+    The sender publishes, and so do the library, which notes it, a body that retries, and a worker
+    the task that follows one that is *done*.
     """
     received, published = stage.logged("received"), stage.logged("published")
     retried = stage.logged(r"retry: Retry in [\d.]+s$")  # of the body; ours names its reason
     times: Counter[str] = Counter()
     for sent in sender.sent:
-        times[sent.id] += sent.times
+        times[sent.id] += sent.times + (sent.follows is not None and sent.follows.id in done)
     return {
         sent.id
         for sent in sender.sent

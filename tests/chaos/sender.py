@@ -28,7 +28,8 @@ class Sent:
 
     *times* is how many messages the broker has taken, *lost* how often it has lost one, *tries* how
     often it was called. The *id* of a call that another one may answer is known when it is
-    *published*; a *duplicate* has that of the other.
+    *published*; a *duplicate* has that of the other. What *follows* another task is published by
+    the worker that has run that one.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Sent:
     published: float | None = None
     duplicate: bool = False
     revoked: bool = False
+    follows: Sent | None = None
 
     @property
     def came(self) -> float | None:
@@ -74,6 +76,9 @@ class Sender:
         sent = Sent("" if sending.key.called else uuid(), sending.key, args, at, call=call)
         self.sent.append(sent)
         self._unsent.append(sent)
+        if sending.key.chained:
+            args = (*args[:3], call + 1)
+            self.sent.append(Sent(uuid(), sending.key, args, at, call=call + 1, follows=sent))
         if sending.revoked is not None:
             self._to_revoke.append((at + sending.revoked, sent))
         self.flush()
@@ -88,7 +93,7 @@ class Sender:
 
         A call for which another one may stand has a message only if it is the first.
         """
-        sent = [each for each in self.sent if not each.key.called]
+        sent = [each for each in self.sent if not (each.key.called or each.follows)]
         if sent:
             self._unsent.append(sent[number % len(sent)])
             self.flush()
@@ -117,13 +122,16 @@ class Sender:
     def _publish(self, sent: Sent) -> None:
         sent.tries += 1
         attempt = min(max(sent.lost - 1, 0), sent.args[2])
-        result = self._stage.app.tasks[sent.key.task].apply_async(
-            sent.args, task_id=sent.id or None, retries=attempt, retry=False
-        )
+        task = self._stage.app.tasks[sent.key.task]
+        work = task.si(*sent.args).set(task_id=sent.id or None, retries=attempt)
+        for each in self.sent:
+            if each.follows is sent:
+                work |= task.si(*each.args).set(task_id=each.id)
+        result = work.apply_async(retry=False)
         if sent.published is None:
             sent.published = time.monotonic()
             sent.duplicate = sent.key.called and result.is_duplicate
-            sent.id = result.id
+            sent.id = sent.id or result.id
             sent.times += not (sent.duplicate or sent.key.stored)
         else:
             sent.times += 1

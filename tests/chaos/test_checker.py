@@ -250,3 +250,9 @@ def test_who_comes_before_a_retry_that_has_its_key_is_seen(
         )
         == found
     )
+
+
+def test_what_follows_comes_after() -> None:
+    first, other, last = CLEAN.sent
+    assert checks(sent=[first, other, replace(last, follows=other)]) == []
+    assert checks(sent=[replace(first, follows=last), other, last]) == [Check.EARLY]

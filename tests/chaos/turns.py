@@ -100,6 +100,19 @@ def came_between(
                     yield f"{other} came between {before} and its retry"
 
 
+def came_early(sent: Sequence[Sent], runs: Sequence[Run]) -> Iterator[str]:
+    """Each run of a task that follows one of which no run had come to its end."""
+    ended: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: run.last, reverse=True):
+        if run.ended:
+            ended[run.task] = run
+    follows = {each.id: each.follows.id for each in sent if each.follows}
+    for run in runs:
+        before = ended.get(follows.get(run.task, ""))
+        if run.task in follows and (before is None or run.first < before.last):
+            yield f"{run} began before {follows[run.task][:8]}, which it follows, had ended"
+
+
 def _falls_silent(runs: Sequence[Run], begin: float, end: float, length: float) -> bool:
     """Whether no live run is seen on a key for *length* seconds between *begin* and *end*."""
     at = begin

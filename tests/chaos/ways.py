@@ -35,6 +35,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "reserving": {"lock_on_contention": Queue(reserve_retries=True)},
     "cooling": {"lock_on_contention": Queue(), "lock_cooldown": COOLDOWN},
     "nested": {"lock_on_contention": Queue()},
+    "chained": {"lock_on_contention": Queue()},
     "once": {"lock_on_contention": Queue(), "lock_unique": Unique(by="{key}")},
     "again": {"lock_on_contention": Queue(), "lock_unique": Unique("start", by="{key}")},
     "newest call": {"lock_unique": Unique(on_duplicate="replace")},
@@ -67,7 +68,8 @@ class Key:
 
     They take ``locks``, or the one of that name. ``called``: whether a call may be answered with
     the task of another one; with ``newest`` that runs with the newest arguments. With ``stored``
-    the publisher leaves the message with the store. With ``reserves`` a retry keeps the key.
+    the publisher leaves the message with the store. With ``reserves`` a retry keeps the key. With
+    ``chained`` each is the first of a chain of two.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Key:
     stored: bool = False
     revoked: bool = False
     reserves: bool = False
+    chained: bool = False
     cooldown: float = 0.0
 
     @property
@@ -127,6 +130,7 @@ FEATURES: Mapping[str, tuple[Key, ...]] = {
     "reserved retries": (Key("reserved", "reserving", order=_ARRIVAL, weight=2, reserves=True),),
     "cooldown": (Key("cooling", "cooling", cooldown=COOLDOWN),),
     "lock inside": (Key("nested", "nested"), Key("nested too", "nested")),
+    "chain": (Key("chained", "chained", chained=True),),
     "revoke": (Key("revoked", "queued", revoked=True),),
     "unique until done": (Key("once", "once", instead=_DURING, called=True, weight=2),),
     "unique until start": (Key("again", "again", instead=_AFTER, called=True),),
