@@ -113,7 +113,7 @@ def test_one_that_waits_in_its_slot_does_so_no_longer_than_ever(
     caplog.set_level(logging.INFO, "celery_dlock")
     put_on_hold(desk)
     clock.advance(600)
-    sent = charge(desk, Wait(timeout=0.05)).delay(42)
+    sent = charge(desk, Wait(timeout=1.0)).delay(42)
 
     desk.deliver_all()
 
