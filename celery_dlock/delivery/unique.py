@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from celery.app.task import Context
@@ -21,7 +22,7 @@ from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.headers import identity, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
-from celery_dlock.runtime import runtime, this_process
+from celery_dlock.runtime import Runtime, runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
 
@@ -36,7 +37,7 @@ class UniqueRun:
     ``concern`` of the delivery once it has ended, or is another's.
     """
 
-    claims: UniqueClaims
+    here: Runtime
     terms: UniqueTerms
     task: str
     name: str
@@ -45,11 +46,13 @@ class UniqueRun:
     begun: bool
     retried: bool
     period_ends: float = 0.0
+    claims: UniqueClaims = field(init=False)
     concern: bool = field(init=False)
     known: bytes | None = field(init=False)
     _at: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.claims = UniqueClaims(self.here.backend)
         self.known = self.terms.stands
         self.concern = not (self.retried and self.terms.until == "start")
 
@@ -75,11 +78,11 @@ class UniqueRun:
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
             period = unique.options.period
             period_ends = time.time() + period if period else 0.0
-        claims, where = UniqueClaims(runtime(task.app).backend), this_process(request.hostname)
+        here, where = runtime(task.app), this_process(request.hostname)
         retried = bool(request.retries)
         begun = retried or received_before
         who = identity(request)
-        return cls(claims, terms, who, task.name, where, asked, begun, retried, period_ends)
+        return cls(here, terms, who, task.name, where, asked, begun, retried, period_ends)
 
     def arrives(self) -> str | None:
         """The id of another that lives, if nobody has asked when this one was published."""
@@ -132,6 +135,8 @@ class UniqueRun:
             other = self.claims.begin(name, task_id, self.terms.ttl, self.known)
         except BackendUnavailable as exc:
             _not_told(self.terms, exc)
+            end = partial(self.claims.end, name, task_id, self.terms.ttl, self.known)
+            self.here.manager.tell_later(f"the unique claim {name} has ended", end)
             return None
         return None if self.begun else other
 
@@ -151,7 +156,7 @@ class UniqueRun:
         """Its task has ended, or that *attempt*, which the claim may be of."""
         if self.concern:
             self.concern = False
-            _end(self.claims, self.terms, task_id_of(self.task), self.known, attempt)
+            _end(self.here, self.terms, task_id_of(self.task), self.known, attempt)
 
     def revoked(self) -> None:
         """Its task was revoked while it waited."""
@@ -159,7 +164,7 @@ class UniqueRun:
             self.ends()
         elif self.concern:
             self.concern = False
-            _forget(self.claims, self.terms, task_id_of(self.task))
+            _forget(self.here, self.terms, task_id_of(self.task))
 
 
 def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> None:
@@ -170,27 +175,31 @@ def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> N
     terms = UniqueTerms.read(headers)
     if terms is None:
         return
-    claims, task_id = UniqueClaims(runtime(app).backend), storable(headers["id"])
+    here, task_id = runtime(app), storable(headers["id"])
     if began:
-        _end(claims, terms, task_id, terms.stands)
+        _end(here, terms, task_id, terms.stands)
     else:
-        _forget(claims, terms, task_id)
+        _forget(here, terms, task_id)
 
 
 def _end(
-    claims: UniqueClaims, terms: UniqueTerms, task_id: str, known: bytes | None, attempt: str = ""
+    here: Runtime, terms: UniqueTerms, task_id: str, known: bytes | None, attempt: str = ""
 ) -> None:
-    try:
-        claims.end(terms.name, task_id, terms.ttl, known, attempt)
-    except BackendUnavailable as exc:
-        _not_told(terms, exc)
+    end = partial(UniqueClaims(here.backend).end, terms.name, task_id, terms.ttl, known, attempt)
+    _tell(here, terms, end)
 
 
-def _forget(claims: UniqueClaims, terms: UniqueTerms, task_id: str) -> None:
+def _forget(here: Runtime, terms: UniqueTerms, task_id: str) -> None:
+    _tell(here, terms, partial(UniqueClaims(here.backend).forget, terms.name, task_id))
+
+
+def _tell(here: Runtime, terms: UniqueTerms, change: Callable[[], object]) -> None:
+    """Make the *change*, later if need be: a claim that nobody ends swallows calls for a minute."""
     try:
-        claims.forget(terms.name, task_id)
+        change()
     except BackendUnavailable as exc:
         _not_told(terms, exc)
+        here.manager.tell_later(f"the unique claim {terms.name} has ended", change)
 
 
 def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:

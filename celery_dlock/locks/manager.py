@@ -86,7 +86,7 @@ class LockManager:
         self._epoch = epoch << EPOCH_SHIFT
         self._monotonic = monotonic
         self._keeper = Keeper(backend.renew, monotonic)
-        self._pending_releases = PendingReleases(self._release_again)
+        self._pending_releases = PendingReleases()
         self._is_parents = False
         forking.tell(self)
 
@@ -247,7 +247,7 @@ class LockManager:
             except BackendUnavailable as exc:
                 failed = exc
                 ends = outcome in (Outcome.DONE, Outcome.OVER)
-                self._pending_releases.retry(claim, outcome if ends else Outcome.UNUSED)
+                self._release_later(claim, outcome if ends else Outcome.UNUSED)
                 continue
             if term is first or not claim.has_message:
                 carried = carried and verdict.carried
@@ -281,7 +281,7 @@ class LockManager:
             except BackendUnavailable as exc:
                 logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
                 if outcome is Outcome.DONE:
-                    self._pending_releases.retry(claim, outcome)
+                    self._release_later(claim, outcome)
         return carried
 
     def _extend(self, terms: Sequence[Term], seconds: float) -> None:
@@ -306,8 +306,15 @@ class LockManager:
             self._wake(reply.wakes)
         return reply.verdict
 
-    def _release_again(self, claim: Claim, outcome: Outcome) -> None:
-        self._told(self._backend.leave(replace(claim, again=True), outcome))
+    def _release_later(self, claim: Claim, outcome: Outcome) -> None:
+        def release() -> None:
+            self._told(self._backend.leave(replace(claim, again=True), outcome))
+
+        self.tell_later(f"{claim.task} is {outcome}", release)
+
+    def tell_later(self, what: str, tell: Callable[[], object]) -> None:
+        """Call *tell* in the background, again until the store has heard *what* has ended."""
+        self._pending_releases.retry(what, tell)
 
     def finish(self, within: float) -> None:
         """Wait until the store has heard what it did not hear, for so many seconds at most."""

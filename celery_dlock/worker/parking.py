@@ -39,7 +39,6 @@ from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.envelope import ParkedMessage, as_it_came
 from celery_dlock.messages.headers import HISTORY, History, identity_in
@@ -285,10 +284,8 @@ def _unique(app: Any, headers: Any, who: str, name: str) -> UniqueRun | None:
     terms = UniqueTerms.read(headers)
     if terms is None:
         return None
-    claims = UniqueClaims(runtime(app).backend)
-    return UniqueRun(
-        claims, terms, who, name, this_process(), asked=True, begun=False, retried=False
-    )
+    here, where = runtime(app), this_process()
+    return UniqueRun(here, terms, who, name, where, asked=True, begun=False, retried=False)
 
 
 def followed(request: Any) -> dict[str, Any]:

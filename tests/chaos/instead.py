@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.chaos.faults import Struck
+from tests.chaos.plan import Kind
 from tests.chaos.resource import Effect
 from tests.chaos.runs import Run
 from tests.chaos.sender import Sent
@@ -18,6 +19,15 @@ from tests.chaos.ways import Instead, Key
 
 #: Seconds after the last line of a body within which its task still has its key.
 LEAVING = 1.0
+
+#: Seconds for which calls are answered with a unique task of whose end the store has not heard.
+BELIEVED = 60.0
+
+KILLS = {Kind.KILL_CHILD, Kind.KILL_MAIN, Kind.KILL_WORKER, Kind.STOP_COLD}
+STORE = {
+    *(Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY),
+    *(Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
+}
 
 
 class Fates:
@@ -65,10 +75,19 @@ class Fates:
         """Whether *run* does what *sent*, which did not run, was to do."""
         if run.key not in sent.key.taken or (sent.duplicate and run.task != sent.id):
             return False
+        believed = sent.duplicate and sent.at < self._sent[run.task].at + BELIEVED
+        if believed and self._may_be_unheard(run):
+            return True
         if sent.key.instead is Instead.AFTER:
             return run.first > sent.at and not self._is_older(run, sent)
         struck = was_struck(self._enders, run.first, run.last + self._ttl)
         return run.last + LEAVING + struck * self._ttl > sent.at
+
+    def _may_be_unheard(self, run: Run) -> bool:
+        """Whether the store was away as *run* ended, and its process died before it was back."""
+        end = run.last, run.last + 2 * self._ttl
+        struck = [each for each in self._enders if was_struck([each], *end)]
+        return any(s.kind in STORE for s in struck) and any(s.kind in KILLS for s in struck)
 
     def _is_older(self, run: Run, sent: Sent) -> bool:
         """Whether the task of *run* came before *sent*, and nothing has made it come anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -181,7 +182,9 @@ def test_the_order_of_publishing_is_that_of_the_calls() -> None:
 SKIPPED, REVOKED = End("SUCCESS", True, ""), End("REVOKED", False, "")
 
 
-def fate(feature: str, end: End, at: float, *, duplicate: bool = False) -> list[StrEnum]:
+def fate(
+    feature: str, end: End, at: float, *, duplicate: bool = False, struck: Sequence[Kind] = ()
+) -> list[StrEnum]:
     """What is said of a task that ended so; another one of its key ran from 1.0 to 1.2."""
     key = FEATURES[feature][0]
     calls = [Sent("a", key, (), 0.0, arrived=0.1, call=1, published=0.0)]
@@ -189,7 +192,8 @@ def fate(feature: str, end: End, at: float, *, duplicate: bool = False) -> list[
     calls += [Sent(name, key, (), at, call=2, published=at, duplicate=duplicate)]
     effects = [Effect("a", key.name, key.name, 1, 1)]
     runs = seen("a", 1, 1.0, 1.2, slot=key.name)
-    return checks(sent=calls, effects=effects, seen=runs, ends={"b": end})
+    faults = [Struck(kind, 1.3, 1.4) for kind in struck]
+    return checks(sent=calls, effects=effects, seen=runs, ends={"b": end}, struck=faults)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +218,22 @@ def test_who_does_not_run_is_done_for(
     feature: str, end: End, at: float, duplicate: bool, right: bool
 ) -> None:
     assert fate(feature, end, at, duplicate=duplicate) == ([] if right else [Check.MISSING])
+
+
+@pytest.mark.parametrize(
+    ("struck", "at", "right"),
+    [
+        ([Kind.STORE_AWAY, Kind.KILL_WORKER], 50.0, True),
+        ([Kind.STORE_AWAY, Kind.KILL_WORKER], 70.0, False),
+        ([Kind.STORE_AWAY], 50.0, False),  # it is told later
+        ([Kind.KILL_WORKER], 50.0, False),  # its lease ends, and its message comes again
+    ],
+)
+def test_who_dies_before_the_store_has_heard_is_believed_for_a_minute(
+    struck: list[Kind], at: float, right: bool
+) -> None:
+    found = fate("unique until done", SKIPPED, at, duplicate=True, struck=struck)
+    assert found == ([] if right else [Check.MISSING])
 
 
 def test_who_was_revoked_need_not_run() -> None:

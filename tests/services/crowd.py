@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,9 +77,9 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.manager = LockManager(self, self._wake, monotonic=Monotonic())  # type: ignore[arg-type]
-        self.unheard: list[tuple[Claim, Outcome]] = []
+        self.unheard: list[Callable[[], object]] = []
         pending: Any = self.manager._pending_releases
-        pending.retry = lambda *release: self.unheard.append(release)
+        pending.retry = lambda what, release: self.unheard.append(release)
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
 
     def __getattr__(self, name: str) -> Any:
@@ -220,7 +220,7 @@ class Crowd:
             self.broker.append(Delivery(task))
         while worker.unheard and not worker.dead:
             with suppress(BackendUnavailable):
-                manager._release_again(*worker.unheard[0])
+                worker.unheard[0]()
                 worker.unheard.pop(0)
 
     def _body(self, worker: Worker, task: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
-from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.pending_releases import FIRST_PAUSE, GIVE_UP_AFTER, PendingReleases
 from tests.services.until import until
@@ -21,11 +21,15 @@ class Store:
         self.pauses: list[float] = []
         self.now = 0.0
 
-    def release(self, claim: Claim, outcome: Outcome) -> None:
+    def release(self, what: str) -> None:
         if self.away:
             self.away -= 1
             raise BackendUnavailable("no store")
-        self.heard.append(f"{claim.task} {outcome}")
+        self.heard.append(what)
+
+    def retry(self, releases: PendingReleases, *what: str) -> None:
+        for each in what:
+            releases.retry(each, partial(self.release, each))
 
     def wait(self, stirred: threading.Event, pause: float) -> bool:
         self.pauses.append(pause)
@@ -33,22 +37,17 @@ class Store:
         return stirred.is_set()
 
     def releases(self) -> PendingReleases:
-        return PendingReleases(self.release, monotonic=lambda: self.now, wait=self.wait)
-
-
-def claim(task: str) -> Claim:
-    return Claim("key", task, "1", ttl=1)
+        return PendingReleases(monotonic=lambda: self.now, wait=self.wait)
 
 
 def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
     store = Store(away=7)
     releases = store.releases()
 
-    releases.retry(claim("a"), Outcome.DONE)
-    releases.retry(claim("b"), Outcome.OVER)
+    store.retry(releases, "a is done", "b is over")
 
     until("both are heard", lambda: len(store.heard) == 2)
-    assert store.heard == ["a done", "b over"]
+    assert store.heard == ["a is done", "b is over"]
     assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
@@ -59,12 +58,12 @@ def test_a_store_that_stays_away_is_said_once_and_when_it_is_back(
     releases = store.releases()
     others = set(threading.enumerate())
 
-    releases.retry(claim("a"), Outcome.OVER)
+    store.retry(releases, "a is over")
 
     until("no thread is left", lambda: "celery-dlock-releases" not in _threads_but(others))
     assert [record.getMessage() for record in caplog.records] == [
-        "a lock could not be released, trying again: no store",
-        "locks can be released again, after 7 s",
+        "the lock store has not heard what has ended, trying again: no store",
+        "the lock store has heard what has ended, after 7 s",
     ]
 
 
@@ -73,27 +72,26 @@ def test_after_a_while_it_is_given_up_and_the_thread_ends() -> None:
     releases = store.releases()
     others = set(threading.enumerate())
 
-    releases.retry(claim("a"), Outcome.DONE)
+    store.retry(releases, "a is done")
 
     until("it ends", lambda: not releases._pending)
     assert GIVE_UP_AFTER <= sum(store.pauses) <= GIVE_UP_AFTER + 30
     store.away = 0
-    releases.retry(claim("b"), Outcome.DONE)
-    until("the next is heard", lambda: store.heard == ["b done"])
+    store.retry(releases, "b is done")
+    until("the next is heard", lambda: store.heard == ["b is done"])
     until("no thread is left", lambda: "celery-dlock-releases" not in _threads_but(others))
 
 
 def test_when_it_is_closed_all_is_tried_once_more_and_the_thread_ends() -> None:
     store = Store(away=1)
-    releases = PendingReleases(store.release)
+    releases = PendingReleases()
     others = set(threading.enumerate())
-    for task in "abc":
-        releases.retry(claim(task), Outcome.DONE)
+    store.retry(releases, "a is done", "b is done", "c is done")
     until("it was tried in vain", lambda: not store.away)
 
     releases.close()
 
-    assert store.heard == ["a done", "b done", "c done"]
+    assert store.heard == ["a is done", "b is done", "c is done"]
     assert "celery-dlock-releases" not in _threads_but(others)
 
 
@@ -101,13 +99,12 @@ def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = Store(away=2)
-    releases = PendingReleases(store.release)
-    for task in "ab":
-        releases.retry(claim(task), Outcome.DONE)
+    releases = PendingReleases()
+    store.retry(releases, "a is done", "b is done")
     until("it was tried in vain", lambda: store.away == 1)
 
     releases.close()
-    releases.retry(claim("c"), Outcome.DONE)
+    store.retry(releases, "c is done")
 
     assert store.heard == []
     assert not store.away
@@ -125,14 +122,13 @@ def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
     def wait(stirred: threading.Event, pause: float) -> bool:
         return stirred.wait(0 if pause <= FIRST_PAUSE else 600)
 
-    releases = PendingReleases(store.release, wait=wait)
-    for task in "ab":
-        releases.retry(claim(task), Outcome.DONE)
+    releases = PendingReleases(wait=wait)
+    store.retry(releases, "a is done", "b is done")
     until("it was tried in vain", lambda: store.away == 1)
     # When the process ends, and the store comes back
     releases.finish(60)
     # Then all is heard, and who looks knows what was waited for
-    assert store.heard == ["a done", "b done"]
+    assert store.heard == ["a is done", "b is done"]
     said = [record.getMessage() for record in caplog.records]
     assert [text for text in said if "waiting up to" in text] == [
         f"{task} is done, and the lock store does not know it yet: waiting up to 60 s for the store"
@@ -146,8 +142,8 @@ def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
 
 def test_who_ends_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     store = Store(away=10**9)
-    releases = PendingReleases(store.release)
-    releases.retry(claim("a"), Outcome.DONE)
+    releases = PendingReleases()
+    store.retry(releases, "a is done")
 
     releases.finish(0.05)
 

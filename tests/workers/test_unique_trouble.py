@@ -10,11 +10,13 @@ from kombu.exceptions import OperationalError
 from celery_dlock import BackendUnavailable, ConfigurationError, Unique
 from celery_dlock.core.events import Dropped, Unavailable
 from celery_dlock.core.unique import UniqueClaim
+from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard
+from tests.services.until import until as wait_until
 
 pytestmark = pytest.mark.every_store
 
@@ -146,14 +148,33 @@ def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatc
 def test_a_worker_that_hears_nothing_of_the_claim_goes_on_under_its_lock(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
+    monkeypatch.setattr("celery_dlock.locks.pending_releases.FIRST_PAUSE", 0.01)
     report = make(until, key="day:{day}")
     report.delay(1)
     with monkeypatch.context() as patch:
         Away(desk, patch)
         desk.deliver()
-    assert (runs, desk.holders("day:1"), desk.size()) == ([1], [], 0)
+        assert (runs, desk.holders("day:1"), desk.size()) == ([1], [], 0)
 
-    # Nobody has ended the claim: what it answers is published again in a minute, and ends it
+    # The store is told when it is back, and the next call is another one
+    wait_until("the claim has ended", lambda: claims(desk, report) is None)
+    assert not report.delay(1).is_duplicate
+
+
+@UNTIL
+def test_a_claim_whose_process_died_before_the_store_heard_of_its_end_is_believed_for_a_minute(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    monkeypatch.setattr(LockManager, "tell_later", lambda *_: None)
+    report = make(until, key="day:{day}")
+    report.delay(1)
+    with monkeypatch.context() as patch:
+        Away(desk, patch)
+        desk.deliver()
+    assert report.delay(1).is_duplicate
+    assert desk.size() == 0
+
+    # What it answers is published again then, and ends it
     unheard(monkeypatch)
     assert report.delay(1).is_duplicate
     assert desk.deliver_all() == 1
