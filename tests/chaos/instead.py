@@ -102,7 +102,7 @@ def doubled(sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck])
     enders = [each for each in struck if each.kind not in SPARE_BODIES]
     begun: dict[str, float] = {}
     for run in runs:
-        begun.setdefault(run.task, run.first)
+        begun.setdefault(run.task, run.asked)  # the claim may end before its body's first line
     last: dict[Key, Sent] = {}
     for each in sent:
         if not each.key.called or each.key.newest or each.duplicate or each.published is None:
