@@ -187,6 +187,8 @@ class Producer:
 
     def maybe_declare(self, *_: object) -> None: ...
 
+    def revive(self, _: object) -> None: ...
+
     def publish(
         self,
         body: Any,

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from random import randrange
@@ -20,6 +21,7 @@ from tests.simulation.play import play, shortest
 def main() -> int:
     options = _options()
     logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore", RuntimeWarning)  # by which Celery logs, too
     if options.defect is not None:
         DEFECTS[options.defect].plant()
     if options.schedules is None:

@@ -19,6 +19,10 @@ class Crew:
     prefetch: int
     prefork: bool
     hears_revocations: bool
+    #: As a connection is lost, what it runs is cancelled.
+    cancels: bool
+    #: A kind of task that it does not know, as one of another release.
+    misses: str
 
 
 class Ending(StrEnum):
@@ -30,6 +34,11 @@ class Ending(StrEnum):
     REQUEUES = "requeues"
     IS_REPLACED = "is replaced"
     EXTENDS = "extends its lease"
+    NESTS = "takes another key, and its own again"
+
+
+#: A call of this kind is no task, but code that holds a key by ``lock()``.
+PLAIN = "lock()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,9 @@ class Call:
     steps: tuple[float, ...]
     ending: Ending = Ending.OK
     countdown: float = 0.0
+    expires: float | None = None
+    #: Another one follows in a chain.
+    chained: bool = False
 
 
 class Kind(StrEnum):
@@ -51,10 +63,14 @@ class Kind(StrEnum):
     KILL_WORKER = "a worker is killed with its children"
     KILL_MAIN = "a main process is killed"
     STOP = "a worker is told to stop"
+    STOP_COLD = "a worker is told to stop at once"
     FREEZE = "a process stands still"
     DISCONNECT = "a worker loses the broker"
     COPY = "a message is copied"
     REVOKE = "a task is revoked"
+    TERMINATE = "a task is revoked, and its body ended"
+    SOFT_LIMIT = "a soft time limit is over"
+    HOLD = "a key is put on hold"
     STORE_AWAY = "the store is away"
     BROKER_AWAY = "the broker is away"
     STORE_REFUSES = "a call of the store is refused"
@@ -83,6 +99,10 @@ class Fault:
 class Plan:
     seed: int
     stays: float
+    #: Messages are acknowledged when they have run, but for those of some tasks.
+    late: bool
+    #: Bytes of the longest message that the store keeps.
+    longest: int
     crews: Sequence[Crew]
     calls: Sequence[Call]
     faults: Sequence[Fault]
@@ -96,47 +116,65 @@ class Plan:
 
 #: Seconds between two looks of a body at its lease; the longest outlasts one that is not renewed.
 STEPS = (0.0, 0.1, 1.0, 12.0, 40.0)
+LONG_STEPS = (12.0, 40.0)
+#: Bytes of a message that may be longer than any, than some, or than none.
+LONGEST = (10_000, 10_000, 10_000, 10_000, 10_000, 1_100, 10)
 
 
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
     """The plan of *seed*, of tasks of some of *kinds*."""
     random = Random(seed)
     few = random.sample(kinds, random.choice((1, 1, 2, 3)))
+    few += [PLAIN] * random.choice((0, 0, 0, 1))
     keys = random.choice(("a", "a", "ab"))
+    expiries = random.choice(((None,), (None,), (None, 1.0, 30.0)))
+    chains = random.choice(((False,), (False,), (False, True)))
     endings = random.choice(
         (
             (Ending.OK,),
             (Ending.OK, Ending.OK, Ending.FAILS),
             (Ending.OK, Ending.RETRIES),
+            (Ending.OK, Ending.NESTS),
             tuple(Ending),
         )
     )
+    steps = random.choice((STEPS, STEPS, LONG_STEPS))
     calls = [
         Call(
             at=random.choice((0.0, 0.0, 0.5, 3.0, 20.0)),
             kind=random.choice(few),
             key=random.choice(keys),
-            steps=tuple(random.choice(STEPS) for _ in range(random.randint(0, 2))),
+            steps=tuple(random.choice(steps) for _ in range(random.randint(0, 2))),
             ending=random.choice(endings),
             countdown=random.choice((0.0, 0.0, 0.0, 2.0)),
+            expires=random.choice(expiries),
+            chained=random.choice(chains),
         )
         for _ in range(random.randint(2, 6))
     ]
     strikes = random.sample(list(Kind), random.choice((0, 1, 2, 4)))
-    steps = 60 * len(calls)
+    last_step = 60 * len(calls)
     faults = [
         Fault(
             kind,
-            at=random.randrange(6 * len(calls) if kind in OF_STORE | OF_BROKER else steps),
+            at=random.randrange(6 * len(calls) if kind in OF_STORE | OF_BROKER else last_step),
             seconds=random.choice((0.5, 5.0, 35.0)),
             which=random.randrange(100),
         )
         for kind in strikes
         for _ in range(random.choice((1, 1, 2)))
     ]
-    hears = Kind.REVOKE in strikes
+    hears = any(expiries) or not {Kind.REVOKE, Kind.TERMINATE}.isdisjoint(strikes)
     crews = [
-        Crew(random.choice((1, 1, 2)), random.choice((1, 4)), random.random() < 0.8, hears)
+        Crew(
+            slots=random.choice((1, 1, 2)),
+            prefetch=random.choice((1, 4)),
+            prefork=random.random() < 0.8,
+            hears_revocations=hears,
+            cancels=random.random() < 0.3,
+            misses=random.choice((*few, *[""] * 30)),
+        )
         for _ in range(random.choice((1, 2, 2)))
     ]
-    return Plan(seed, random.choice((0.0, 0.5, 0.9)), crews, calls, faults)
+    stays, longest = random.choice((0.0, 0.5, 0.9)), random.choice(LONGEST)
+    return Plan(seed, stays, random.random() < 0.8, longest, crews, calls, faults)

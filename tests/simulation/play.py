@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from celery import states
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
+from celery_dlock import operate
 from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.stores.base import BackendOptions
@@ -21,11 +23,11 @@ from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation import worker as workers
 from tests.simulation.broker import Broker, installed
 from tests.simulation.faults import Faults
-from tests.simulation.kernel import Kernel, Process
-from tests.simulation.plan import Call, Ending, Fault, Kind, Plan, draw
+from tests.simulation.kernel import Green, Kernel, Process
+from tests.simulation.plan import LONGEST, PLAIN, Call, Ending, Fault, Kind, Plan, draw
 from tests.simulation.store import Store, clock
-from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin
-from tests.simulation.worker import CHILDREN, FINALIZERS, Worker, process
+from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
+from tests.simulation.worker import CHILDREN, FINALIZERS, Child, Worker, process
 
 #: Seconds, from the last fault on, after which whatever has not ended is stuck.
 PATIENCE = 7200.0
@@ -46,6 +48,7 @@ ERRORS = {
     Ending.FAILS: ("Broken",),
     Ending.IS_REPLACED: ("OperationalError",),
     Ending.EXTENDS: ("BackendUnavailable", "ConfigurationError"),
+    Ending.NESTS: ("BackendUnavailable", "LockContended", "LockTimeout"),
 }
 
 
@@ -70,8 +73,10 @@ class World:
         self.seen = begin()
         self.workers: list[Worker] = []
         self.published: dict[str, Call] = {}
-        self.unsure: set[str] = set()
         self.revoked: set[str] = set()
+        self.scripts: list[Green] = []
+        #: What is the first of the chain whose second a task is.
+        self.first_of: dict[str, str] = {}
         if tell is not None:
             self.kernel.tell = lambda text: tell(f"{self.kernel.now:9.3f} {text}")
 
@@ -83,6 +88,9 @@ class World:
         state.revoked.clear()
         Store.memory = MemoryBackend(BackendOptions(clock=clock))
         Store.faults = self.faults
+        Store.largest_message = self.plan.longest
+        for name, kind in KINDS.items():
+            app().tasks[name].acks_late = kind.options.get("acks_late", self.plan.late)
         with self.kernel.installed(), installed(self.broker):
             for number, _ in enumerate(self.plan.crews):
                 self._hire(number)
@@ -106,14 +114,32 @@ class World:
             self._call(call)
 
     def _call(self, call: Call) -> None:
-        task = app().tasks[call.kind]
-        options = {"countdown": call.countdown} if call.countdown else {}
+        if call.kind == PLAIN:
+            name = f"script-{len(self.scripts)}"
+            run = partial(plain, name, call.key, call.steps, call.ending)
+            self.scripts.append(self.kernel.spawn(process(name), run, "main"))
+            return
         try:
-            result = task.apply_async((call.key, list(call.steps), call.ending), **options)
+            result = self._publish(call)
         except (BackendUnavailable, OperationalError, DuplicateTask):
             return  # and whoever calls knows
         if not getattr(result, "is_duplicate", False):  # whose message may never have been sent
             self.published.setdefault(result.id, call)
+
+    def _publish(self, call: Call) -> Any:
+        """The result of the task, which is perhaps the first of a chain."""
+        task = app().tasks[call.kind]
+        options = {"countdown": call.countdown} if call.countdown else {}
+        if call.expires is not None:
+            options["expires"] = call.expires
+        args = (call.key, list(call.steps), call.ending)
+        if not call.chained:
+            return task.apply_async(args, **options)
+        second = replace(call, steps=(), ending=Ending.OK, expires=None)
+        last = (task.si(*args) | task.si(call.key, [], Ending.OK)).apply_async(**options)
+        self.published[last.id] = second
+        self.first_of[last.id] = last.parent.id
+        return last.parent
 
     # What strikes.
 
@@ -143,21 +169,37 @@ class World:
             case Kind.KILL_WORKER | Kind.KILL_MAIN:
                 return self._die(fault)
             case Kind.STOP:
-                return self._stop(self._one(self._alive(), fault), fault)
+                return self._leaves(self._one(self._alive(), fault), Worker.stop, fault)
+            case Kind.STOP_COLD:
+                return self._leaves(self._one(self._preforking(), fault), Worker.stop_cold, fault)
             case Kind.FREEZE:
                 return self._freeze(fault)
             case Kind.DISCONNECT:
                 return self._disconnect(fault)
+            case _:
+                return self._act(fault)
+
+    def _act(self, fault: Fault) -> bool:
+        """Of somebody who asks no process."""
+        match fault.kind:
             case Kind.COPY:
                 return self._copy(fault)
             case Kind.REVOKE:
                 return self._revoke(self._one(list(self.published), fault))
+            case Kind.TERMINATE:
+                return self._terminate(self._one(list(self.published), fault))
+            case Kind.SOFT_LIMIT:
+                return self._interrupt(self._one(self._at_a_job(), fault))
+            case Kind.HOLD:
+                return self._hold(self._one([call.key for call in self.plan.calls], fault), fault)
             case _:
                 raise AssertionError(fault)
 
-    def _stop(self, worker: Worker | None, fault: Fault) -> bool:
+    def _leaves(
+        self, worker: Worker | None, stop: Callable[[Worker], object], fault: Fault
+    ) -> bool:
         if worker is not None:
-            worker.stop()
+            stop(worker)
             self._replace(worker, fault.seconds)
         return worker is not None
 
@@ -179,14 +221,40 @@ class World:
             state.revoked.add(task_id)
         return task_id is not None
 
+    def _terminate(self, task_id: str | None) -> bool:
+        for worker in self._preforking() if task_id else ():
+            worker.hear(partial(worker.terminate, task_id))
+        return self._revoke(task_id)
+
+    def _interrupt(self, child: Child | None) -> bool:
+        if child is not None:
+            child.interrupt()
+        return child is not None
+
+    def _hold(self, key: str, fault: Fault) -> bool:
+        def hold() -> None:
+            with suppress(BackendUnavailable):
+                operate.hold(key, fault.seconds, because="an incident", by="somebody", app=app())
+
+        self.kernel.spawn(process("operator"), hold, "main")
+        return True
+
     def _one(self, of: Sequence[Any], fault: Fault) -> Any:
         return of[fault.which % len(of)] if of else None
 
     def _alive(self) -> list[Worker]:
         return [w for w in self.workers if w.process.alive and not w.stopping]
 
+    def _preforking(self) -> list[Worker]:
+        return [w for w in self._alive() if w in self.broker.workers and w.crew.prefork]
+
+    def _at_a_job(self) -> list[Child]:
+        return [c for c in CHILDREN.values() if c.process.alive and c.is_at_its_job]
+
     def _children(self) -> list[Process]:
-        return [c.process for c in CHILDREN.values() if c.process.alive]
+        """And scripts."""
+        processes = [c.process for c in CHILDREN.values()] + [s.process for s in self.scripts]
+        return [process for process in processes if process.alive]
 
     def _kill(self, process: Process | None) -> bool:
         if process is not None:
@@ -229,6 +297,7 @@ class World:
     def _left(self) -> Iterator[str]:
         if not self._calling.over:
             yield "not all is called yet"
+        yield from (f"{green} has not ended" for green in self.scripts if not green.over)
         dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
         for task_id in self.published.keys() - dead:
             call, ended = self.published[task_id], _key(task_id) in self.seen.ended
@@ -243,11 +312,18 @@ class World:
 
     def _may_have_gone(self, task_id: str, call: Call) -> bool:
         """With a process that had acknowledged it, and not left it with the store."""
-        if KINDS[call.kind].kept and task_id in self.seen.taken:
+        first = self.first_of.get(task_id)
+        if first is not None and self._state(first)[0] != states.SUCCESS:
+            return True
+        always_fits = self.plan.longest == max(LONGEST)
+        if KINDS[call.kind].kept and task_id in self.seen.taken and always_fits:
             return False
-        gone = {Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN, Kind.DISCONNECT}
+        gone = {
+            *(Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN),
+            *(Kind.DISCONNECT, Kind.STOP_COLD, Kind.TERMINATE),
+        }
         lost = call.ending is Ending.REQUEUES or any(f.kind in gone for f in self.faults.struck)
-        return KINDS[call.kind].may_vanish and lost
+        return lost and not app().tasks[call.kind].acks_late
 
     def _in_store(self) -> Iterator[str]:
         memory = Store.memory
@@ -278,11 +354,23 @@ class World:
             if count > 1:
                 wrong.append(f"{task_id} has {count} effects")
 
-    def _errors_of_bodies(self, call: Call) -> Iterator[str]:
-        """Of those whose message that of *call* may have become."""
-        alike = [each for each in self.plan.calls if (each.kind, each.key) == (call.kind, call.key)]
-        for ending in {each.ending for each in alike}:
-            yield from ERRORS.get(ending, ())
+    def _alike(self, call: Call) -> list[Call]:
+        """Those whose message that of *call* may have become."""
+        return [each for each in self.plan.calls if (each.kind, each.key) == (call.kind, call.key)]
+
+    def _may_fail(self, call: Call) -> Iterator[str]:
+        """By which errors."""
+        yield from KINDS[call.kind].may_fail
+        if not app().tasks[call.kind].acks_late:
+            yield "WorkerLostError"
+        for each in self._alike(call):
+            yield from ERRORS.get(each.ending, ())
+            if each.chained:
+                yield "OperationalError"  # as the next one is published
+        if any(fault.kind is Kind.SOFT_LIMIT for fault in self.faults.struck):
+            yield "SoftTimeLimitExceeded"
+        if any(crew.misses == call.kind for crew in self.plan.crews):
+            yield "NotRegistered"
 
     @property
     def _may_be_replaced(self) -> bool:
@@ -298,9 +386,11 @@ class World:
             if not skipped and effects != 1:
                 yield f"{call.kind} {task_id} has ended with {result}, and {effects} effects"
         elif what == states.FAILURE:
-            if result["exc_type"] not in {*kind.may_fail, *self._errors_of_bodies(call)}:
+            if result["exc_type"] not in self._may_fail(call):
                 yield f"{call.kind} {task_id} has failed: {result}"
-        elif what == states.REVOKED and task_id not in self.revoked:
+        elif what == states.REVOKED and not (
+            task_id in self.revoked or any(each.expires for each in self._alike(call))
+        ):
             yield f"{call.kind} {task_id} was revoked by nobody"
 
 

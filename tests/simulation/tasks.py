@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +30,18 @@ from celery_dlock import (
     Skip,
     Unique,
     Wait,
+    lock,
 )
 from celery_dlock.core.events import Acquired, Event, Parked
 from celery_dlock.core.state import Mode
-from celery_dlock.errors import StaleFencingToken
-from tests.simulation.broker import Application
+from celery_dlock.errors import (
+    BackendUnavailable,
+    LockContended,
+    LockLost,
+    LockTimeout,
+    StaleFencingToken,
+)
+from tests.simulation.broker import Application, Producer
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import Ending
 
@@ -43,8 +51,6 @@ class Kind:
     """Options of a task, and how a task of it may end beside its body's end."""
 
     options: Mapping[str, Any]
-    #: It is acknowledged before it runs, and nobody else keeps it: it may go with a process.
-    may_vanish: bool = False
     #: The store has its message as soon as it was asked.
     kept: bool = False
     may_skip: bool = False
@@ -52,24 +58,16 @@ class Kind:
 
 
 PATIENT = Reschedule(backoff=FullJitter(base=0.5, cap=4.0), max_wait=None)
-LOST = ("WorkerLostError",)
 
 KINDS: Mapping[str, Kind] = {
     "queued": Kind({"lock_on_contention": Queue(max_wait=None)}),
     "rescheduled": Kind({"lock_on_contention": PATIENT}),
     "kept": Kind(
-        {"lock_on_contention": Queue(keep=True, max_wait=None), "acks_late": False},
-        may_vanish=True,
-        kept=True,
-        may_fail=LOST,
-    ),
-    "early": Kind(
-        {"lock_on_contention": Queue(max_wait=None), "acks_late": False},
-        may_vanish=True,
-        may_fail=LOST,
+        {"lock_on_contention": Queue(keep=True, max_wait=None), "acks_late": False}, kept=True
     ),
     "reports": Kind({"lock_on_contention": Queue(max_wait=None), "track_started": True}),
     "skips": Kind({"lock_on_contention": Skip()}, may_skip=True),
+    "skips_one": Kind({"lock_on_contention": Skip(then="continue")}, may_skip=True),
     "fails": Kind({"lock_on_contention": "fail"}, may_fail=("LockContended",)),
     "waits": Kind({"lock_on_contention": Wait(timeout=2.0)}, may_fail=("LockTimeout",)),
     "impatient": Kind({"lock_on_contention": Queue(max_wait=15.0)}, may_fail=("LockTimeout",)),
@@ -118,6 +116,13 @@ KINDS: Mapping[str, Kind] = {
         {"lock_on_contention": Queue(max_wait=None), "lock_unique": Unique(by="{key}")},
         may_skip=True,
     ),
+    "unique_loud": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=None),
+            "lock_unique": Unique(on_duplicate="raise", on_unavailable="raise"),
+        },
+        may_skip=True,
+    ),
     "unique_start": Kind(
         {"lock_on_contention": PATIENT, "lock_unique": Unique("start", by="{key}")}, may_skip=True
     ),
@@ -159,11 +164,11 @@ class Evidence:
 
     def crowded(self) -> None:
         """Note keys that more bodies trust to hold than may."""
-        there: dict[str, list[Any]] = defaultdict(list)
+        there: dict[str, dict[Any, None]] = defaultdict(dict)  # a body may have one by two leases
         for lease in self.running.values():
             for term in lease.terms:
                 if term.noticed is None and term.trusted_until > Kernel.here().now:
-                    there[term.key].append(term.claim)
+                    there[term.key][term.claim] = None
         for key, claims in there.items():
             writers = [each for each in claims if each.mode is Mode.EXCLUSIVE]
             readers = len(claims) > len(writers)
@@ -180,6 +185,17 @@ class Evidence:
                 raise StaleFencingToken(term.resource, term.token, self.bars[term.resource])
             self.bars[term.resource] = term.token
         self.effects[task] += not self.effects[task]
+
+    @contextmanager
+    def at_work(self, lease: Lease) -> Iterator[None]:
+        """Under *lease*."""
+        me = object()
+        self.running[me] = lease
+        try:
+            self.crowded()
+            yield
+        finally:
+            del self.running[me]
 
 
 _evidence: list[Evidence] = [Evidence()]
@@ -222,31 +238,36 @@ class Broken(Exception):
 
 
 def body(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) -> str:
-    kernel, seen, me = Kernel.here(), evidence(), object()
-    seen.running[me] = lease
-    try:
-        seen.crowded()
+    gives_way = self.lock_definition.policy == KINDS["gives_way"].options["lock_on_contention"]
+    with evidence().at_work(lease):
         for step in steps:
-            kernel.wait(step)
-            seen.crowded()
-            if lease.lost and self.lock_definition.policy == KINDS["gives_way"].options.get(
-                "lock_on_contention"
-            ):
+            _work(step)
+            if lease.lost and gives_way:
                 lease.check()
+        if ending == Ending.NESTS:
+            _nest(key, lease)
         _end(self, ending, lease, steps)
-        kernel.pause("to write")
-        seen.crowded()
-        seen.write(self.request.id, lease)
-        kernel.pause("having written")
-    finally:
-        del seen.running[me]
+        _write(self.request.id, lease)
     return "ran"
+
+
+def _work(step: float) -> None:
+    Kernel.here().wait(step)
+    evidence().crowded()
+
+
+def _write(task: str, lease: Lease) -> None:
+    kernel, seen = Kernel.here(), evidence()
+    kernel.pause("to write")
+    seen.crowded()
+    seen.write(task, lease)
+    kernel.pause("having written")
 
 
 def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
     retries = self.request.retries
     match Ending(ending):
-        case Ending.OK:
+        case Ending.OK | Ending.NESTS:
             pass
         case Ending.FAILS:
             raise Broken
@@ -262,6 +283,44 @@ def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
                 raise self.replace(self.s(self.request.args[0], steps, Ending.OK))
         case Ending.EXTENDS:
             lease.extend(60.0)
+
+
+def _nest(key: str, lease: Lease) -> None:
+    """Two bodies may meet in here, each with what the other one wants; nobody waits for itself."""
+    try:
+        with lock([key, "inner"], timeout=3.0) as inner, evidence().at_work(inner):
+            _work(1.0)
+    except LockTimeout as late:
+        if late.key in lease.keys:
+            evidence().wrong.append(f"{lease.owner} has waited for itself, at {late.key}")
+        raise
+
+
+#: What code is told that holds a key by ``lock()``, and does not get it or loses it.
+TOLD = (LockContended, LockLost, BackendUnavailable, StaleFencingToken)
+
+
+def plain(name: str, key: str, steps: Sequence[float], ending: Ending) -> None:
+    """Code beside the tasks, in a process of its own, that needs *key*."""
+    several = ending is Ending.NESTS
+    block = lock([key, "inner"] if several else key, timeout=0.0 if ending is Ending.FAILS else 9.0)
+    with suppress(*TOLD):
+        if ending is Ending.OK or several:
+            with block as lease:
+                _hold(name, lease, steps)
+            return
+        lease = block.acquire()
+        try:
+            _hold(name, lease, steps)
+        finally:
+            block.release()
+
+
+def _hold(name: str, lease: Lease, steps: Sequence[float]) -> None:
+    with evidence().at_work(lease):
+        for step in steps:
+            _work(step)
+        _write(name, lease)
 
 
 def note(event: Event) -> None:
@@ -284,11 +343,13 @@ def application() -> Application:
         dlock_broker="simulated",
         dlock_ttl=30.0,
         dlock_sinks=[note],
+        dlock_check_lock_order=True,
         worker_hijack_root_logger=False,
     )
     for name, kind in KINDS.items():
         options = {"lock_key": "{key}", **kind.options}
         app.task(name=name, base=LockedTask, bind=True, **options)(body)
+    app.amqp.Producer = Producer
     app.finalize()
     app.set_current()
     app.set_default()

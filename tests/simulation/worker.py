@@ -7,10 +7,9 @@ its children, the pool of threads, the connection and the prefetch window.
 
 Left out of Celery are: other pools, rate limits, autoscaling, remote control but for a revocation,
 which all workers hear at once, gossip and mingle, events, ``max_tasks_per_child``, a state that
-survives the worker, cancelling what runs as a connection is lost, soft and cold shutdown, message
-protocol 1, a broker with a visibility timeout (a copy of a message stands in for it), exchanges
-that are not direct, priorities, kombu's own tries of a publish, and whatever a signal interrupts
-between two lines that do not give way here.
+survives the worker, soft shutdown, message protocol 1, a broker with a visibility timeout (a copy
+of a message stands in for it), exchanges that are not direct, priorities, kombu's own tries of a
+publish, and whatever a signal interrupts between two lines that do not give way here.
 """
 
 # mypy: allow-untyped-calls
@@ -18,8 +17,10 @@ between two lines that do not give way here.
 from __future__ import annotations
 
 import pickle
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from datetime import datetime, tzinfo
 from functools import partial
 from heapq import heappop
 from types import SimpleNamespace
@@ -27,10 +28,15 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from billiard.einfo import ExceptionInfo
-from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
+from billiard.exceptions import (
+    SoftTimeLimitExceeded,
+    Terminated,
+    TimeLimitExceeded,
+    WorkerLostError,
+)
 from celery.concurrency import base
 from celery.exceptions import TaskRevokedError
-from celery.worker import state
+from celery.worker import request, state
 from celery.worker.consumer.consumer import Consumer
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from kombu.asynchronous.timer import Timer
@@ -38,7 +44,9 @@ from kombu.common import QoS
 from kombu.utils.imports import symbol_by_name
 
 from celery_dlock import runtime
+from celery_dlock.delivery import abort
 from celery_dlock.delivery.asked import ToMain
+from celery_dlock.errors import LockLost
 from celery_dlock.tasks.task import CONSUMER_STEPS, WORKER_STEPS
 from celery_dlock.worker import children, parking, periodic
 from tests.simulation.broker import Broker, Channel, Connection
@@ -72,11 +80,23 @@ def process(name: str, parent: Process | None = None) -> Process:
         None,
         None,
         WeakValueDictionary[str, Any](),
-        set(),
-        set(),
-        set(),
+        InOrder(),
+        InOrder(),
+        InOrder(),
     )
     return Process(name, _PLACES, values)
+
+
+class InOrder(dict[Any, None]):
+    """A set that is the same in each run, wherever its members lie."""
+
+    def add(self, each: Any) -> None:
+        self[each] = None
+
+    def discard(self, each: Any) -> None:
+        self.pop(each, None)
+
+    remove = discard
 
 
 class Pipe:
@@ -161,6 +181,32 @@ def stand_in() -> None:
     vars(children).update(processes=Watcher, Finalize=finalize)
     sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
     vars(parking).update(socket=sockets)
+    vars(request).update(datetime=Datetime)
+    vars(abort).update(OtherThread=Abortable)
+
+
+class Datetime(datetime):
+    """By which a request expires."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Datetime:
+        return cls.fromtimestamp(time.time(), tz)
+
+
+class Abortable(abort.Thread):
+    """A thread that is struck where it gives way, and not by a signal between any two lines."""
+
+    __slots__ = ("_green",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._green = Kernel.here().me()
+
+    def send(self) -> None:
+        call, frame = self.due(), self._green.greenlet.gr_frame
+        if call is not None and abort._is_open(abort._stack(frame), call.frame):
+            call.struck = True
+            Kernel.here().strike(self._green, LockLost(*call.lost))
 
 
 class Job:
@@ -171,7 +217,7 @@ class Job:
         self.args = pickle.dumps(args)
         self.calls = SimpleNamespace(**calls)
         self.accepted_by: Child | None = None
-        self.over = False
+        self.returned = self.over = False
 
     def terminate(self, signal: int) -> None:
         """Its child is told by the pool."""
@@ -184,7 +230,7 @@ class Child:
         self.pool = pool
         self.pid = number
         self.job: Job | None = None
-        self.retires = False
+        self.retires = self.terminated = False
         self.process = process(f"child-{number}", pool.worker.process)
         self.process.at_death.append(partial(pool.died, self))
         self.green = Kernel.here().spawn(self.process, self._serve, "main")
@@ -203,6 +249,7 @@ class Child:
                 ok, result = True, job.target(*pickle.loads(job.args))
             except Exception:
                 ok, result = False, ExceptionInfo()
+            job.returned = True
             hear(partial(self.pool.ready, job, ok, result))
             kernel.pause("having ended")
             self.job = None
@@ -211,6 +258,18 @@ class Child:
         self.process.alive = False
         for call in self.process.at_death:
             call()
+
+    @property
+    def is_at_its_job(self) -> bool:
+        job = self.job
+        return job is not None and job.accepted_by is self and not (job.returned or job.over)
+
+    def interrupt(self) -> None:
+        """Its job's soft time limit is over."""
+        job = self.job
+        assert job is not None
+        job.calls.timeout_callback(soft=True, timeout=job.calls.soft_timeout)
+        Kernel.here().strike(self.green, SoftTimeLimitExceeded(job.calls.soft_timeout))
 
 
 class Prefork:
@@ -241,6 +300,7 @@ class Prefork:
                 Kernel.here().wake(child.green)
 
     def terminate_job(self, pid: int, signal: int) -> None:
+        CHILDREN[pid].terminated = True
         Kernel.here().kill(CHILDREN[pid].process)
 
     # What the main loop hears.
@@ -264,9 +324,8 @@ class Prefork:
         (job.calls.callback if ok else job.calls.error_callback)(result)
 
     def _soft(self, job: Job, child: Child) -> None:
-        if not job.over and child.process.alive and child.job is job:
-            job.calls.timeout_callback(soft=True, timeout=job.calls.soft_timeout)
-            Kernel.here().strike(child.green, SoftTimeLimitExceeded(job.calls.soft_timeout))
+        if child.process.alive and child.job is job and child.is_at_its_job:
+            child.interrupt()
 
     def _hard(self, job: Job, child: Child) -> None:
         if not job.over:
@@ -284,7 +343,8 @@ class Prefork:
         job = child.job
         if job is not None and not job.over:
             if job.accepted_by is child:
-                self._ends_with(job, WorkerLostError(f"Worker exited prematurely: {child.pid}"))
+                lost = WorkerLostError(f"Worker exited prematurely: {child.pid}")
+                self._ends_with(job, Terminated(0) if child.terminated else lost)
             else:
                 self.todo.appendleft(job)
         self.children[self.children.index(child)] = self._fork()
@@ -373,6 +433,8 @@ class _Strategies(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         app = self._worker.app
+        if name == self._worker.crew.misses:
+            raise KeyError(name)
         made = self[name] = app.tasks[name].start_strategy(app, self._worker)
         return made
 
@@ -496,6 +558,8 @@ class Worker(Consumer):  # type: ignore[misc]
         def again() -> None:
             if self.stopping:
                 return
+            if self.crew.cancels and self.crew.prefork:
+                self._cancel()
             self._disconnect()
             self.on_close()
             self.restart_count = 1
@@ -540,6 +604,25 @@ class Worker(Consumer):  # type: ignore[misc]
         """A warm shutdown: what is in the slots is seen through."""
         self.stopping = True
         self.stir()
+
+    def stop_cold(self) -> None:
+        """What runs is cancelled, and what waits for a child goes back to the broker."""
+        assert isinstance(self.pool, Prefork)
+        self.pool.todo.clear()
+        self.hear(self.cancel_active_requests)
+        self.stop()
+
+    def terminate(self, task_id: str) -> None:
+        """What runs of it ends: somebody has revoked it with ``terminate=True``."""
+        running = state.requests.get(task_id)
+        if running in state.reserved_requests:
+            running.terminate(self.pool)
+
+    def _cancel(self) -> None:
+        """What runs, as a connection is lost that has its messages."""
+        for running in tuple(state.active_requests):
+            if running.task.acks_late and not running.acknowledged:
+                running.cancel(self.pool)
 
     def _is_through(self) -> bool:
         return not (self._heard or self.pool.busy)
