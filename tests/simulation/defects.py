@@ -59,6 +59,18 @@ DEFECTS: Mapping[str, Defect] = {
     "a lost lease ends the task": Defect(
         "delivery.plan", "lost", "return Repeat(error, event)", "return FailWith(error, event)"
     ),
+    "what is too long for the store is parked": Defect(
+        "worker.parking",
+        "Parking._enter",
+        "taken, waited_for = 0, True",
+        "taken, waited_for = len(entries) - len(fits), True",
+    ),
+    "a chain behind a task that is skipped does not end": Defect(
+        "delivery.result_state", "skip_rest_of_chain", "while rest:", "while False:"
+    ),
+    "a body waits for a key of its own": Defect(
+        "locks.current", "held_term", "and of is store", "and of is key"
+    ),
     "what is not published is forgotten": Defect(
         "delivery.outgoing",
         "Outgoing._instead",

@@ -16,6 +16,7 @@ from celery.worker import state
 from kombu.exceptions import OperationalError
 
 from celery_dlock import operate
+from celery_dlock.core.turns import expire
 from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.stores.base import BackendOptions
@@ -81,11 +82,11 @@ class World:
             self.kernel.tell = lambda text: tell(f"{self.kernel.now:9.3f} {text}")
 
     def play(self) -> Outcome:
+        assert app().oid  # of this node, which is drawn with the first
         random.seed(self.plan.seed)
         state.reset_state()
         CHILDREN.clear()
         FINALIZERS.clear()
-        state.revoked.clear()
         Store.memory = MemoryBackend(BackendOptions(clock=clock))
         Store.faults = self.faults
         Store.largest_message = self.plan.longest
@@ -185,9 +186,9 @@ class World:
             case Kind.COPY:
                 return self._copy(fault)
             case Kind.REVOKE:
-                return self._revoke(self._one(list(self.published), fault))
+                return self._revoke(self._one(list(self.published), fault), terminate=False)
             case Kind.TERMINATE:
-                return self._terminate(self._one(list(self.published), fault))
+                return self._revoke(self._one(list(self.published), fault), terminate=True)
             case Kind.SOFT_LIMIT:
                 return self._interrupt(self._one(self._at_a_job(), fault))
             case Kind.HOLD:
@@ -215,16 +216,13 @@ class World:
             worker.lose_connection()
         return worker is not None
 
-    def _revoke(self, task_id: str | None) -> bool:
-        if task_id is not None:
-            self.revoked.add(task_id)
-            state.revoked.add(task_id)
-        return task_id is not None
-
-    def _terminate(self, task_id: str | None) -> bool:
-        for worker in self._preforking() if task_id else ():
-            worker.hear(partial(worker.terminate, task_id))
-        return self._revoke(task_id)
+    def _revoke(self, task_id: str | None, *, terminate: bool) -> bool:
+        if task_id is None:
+            return False
+        self.revoked.add(task_id)
+        for worker in self._alive():
+            worker.hear(partial(worker.revoke, task_id, terminate=terminate))
+        return True
 
     def _interrupt(self, child: Child | None) -> bool:
         if child is not None:
@@ -249,7 +247,7 @@ class World:
         return [w for w in self._alive() if w in self.broker.workers and w.crew.prefork]
 
     def _at_a_job(self) -> list[Child]:
-        return [c for c in CHILDREN.values() if c.process.alive and c.is_at_its_job]
+        return [c for c in CHILDREN.values() if c.process.alive and c.may_be_interrupted]
 
     def _children(self) -> list[Process]:
         """And scripts."""
@@ -328,9 +326,8 @@ class World:
     def _in_store(self) -> Iterator[str]:
         memory = Store.memory
         for key in memory.keys(limit=1000).keys:
-            found = memory.peek(key)
-            held = [each for each in found.holders if each.frees > clock()]
-            if held or found.parked or any(each.waits for each in found.grants):
+            found = expire(memory.peek(key), clock())
+            if found.holders or found.parked or any(each.waits for each in found.grants):
                 yield f"{key} is not free: {found}"
 
     def _state(self, task_id: str) -> tuple[str, Any]:

@@ -85,7 +85,13 @@ KINDS: Mapping[str, Kind] = {
         {"lock_on_contention": Queue(max_waiting=1, overflow="drop_newest")}, may_skip=True
     ),
     "replaces": Kind({"lock_on_contention": Replace(max_wait=None)}, may_skip=True),
-    "gives_way": Kind({"lock_on_contention": Replace(running=True, max_wait=None)}, may_skip=True),
+    "gives_way": Kind(
+        {
+            "lock_on_contention": Replace(running=True, max_wait=None),
+            "lock_on_lost": "abort",
+        },
+        may_skip=True,
+    ),
     "ordered": Kind({"lock_on_contention": Queue(ordered="publish", max_wait=None)}),
     "reserves": Kind({"lock_on_contention": Queue(reserve_retries=True, max_wait=None)}),
     "slotted": Kind(
@@ -101,7 +107,7 @@ KINDS: Mapping[str, Kind] = {
     "limits": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
-            "lock_key": [Limit("wide", 3), Limit("{key}-two", 2), Shared("both"), "{key}"],
+            "lock_key": [Limit("wide", 2), Limit("{key}-two", 2), Shared("both"), "{key}"],
         }
     ),
     "below": Kind(
@@ -238,12 +244,9 @@ class Broken(Exception):
 
 
 def body(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) -> str:
-    gives_way = self.lock_definition.policy == KINDS["gives_way"].options["lock_on_contention"]
     with evidence().at_work(lease):
         for step in steps:
             _work(step)
-            if lease.lost and gives_way:
-                lease.check()
         if ending == Ending.NESTS:
             _nest(key, lease)
         _end(self, ending, lease, steps)
