@@ -309,19 +309,20 @@ class World:
         yield from self._in_store()
 
     def _may_have_gone(self, task_id: str, call: Call) -> bool:
-        """With a process that had acknowledged it, and not left it with the store."""
+        """With a process that had acknowledged or rejected it, and not left it with the store."""
         first = self.first_of.get(task_id)
         if first is not None and self._state(first)[0] != states.SUCCESS:
             return True
-        always_fits = self.plan.longest == max(LONGEST)
-        if KINDS[call.kind].kept and task_id in self.seen.taken and always_fits:
+        fits = self.plan.longest == max(LONGEST)
+        kept = KINDS[call.kind].kept and task_id in self.seen.taken and fits
+        if (kept or app().tasks[call.kind].acks_late) and not self._is_unknown(call):
             return False
         gone = {
             *(Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN),
             *(Kind.DISCONNECT, Kind.STOP_COLD, Kind.TERMINATE),
         }
-        lost = call.ending is Ending.REQUEUES or any(f.kind in gone for f in self.faults.struck)
-        return lost and not app().tasks[call.kind].acks_late
+        requeued = any(each.ending is Ending.REQUEUES for each in self._alike(call))
+        return requeued or any(fault.kind in gone for fault in self.faults.struck)
 
     def _in_store(self) -> Iterator[str]:
         memory = Store.memory
@@ -355,6 +356,10 @@ class World:
         """Those whose message that of *call* may have become."""
         return [each for each in self.plan.calls if (each.kind, each.key) == (call.kind, call.key)]
 
+    def _is_unknown(self, call: Call) -> bool:
+        """To some worker."""
+        return any(crew.misses == call.kind for crew in self.plan.crews)
+
     def _may_fail(self, call: Call) -> Iterator[str]:
         """By which errors."""
         yield from KINDS[call.kind].may_fail
@@ -366,7 +371,7 @@ class World:
                 yield "OperationalError"  # as the next one is published
         if any(fault.kind is Kind.SOFT_LIMIT for fault in self.faults.struck):
             yield "SoftTimeLimitExceeded"
-        if any(crew.misses == call.kind for crew in self.plan.crews):
+        if self._is_unknown(call):
             yield "NotRegistered"
 
     @property
