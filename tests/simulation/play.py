@@ -21,14 +21,14 @@ from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
-from tests.simulation import worker as workers
 from tests.simulation.broker import Broker, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
 from tests.simulation.plan import LONGEST, PLAIN, Call, Ending, Fault, Kind, Plan, draw
 from tests.simulation.store import Store, clock
+from tests.simulation.system import CHILDREN, FINALIZERS, process, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
-from tests.simulation.worker import CHILDREN, FINALIZERS, Child, Worker, process
+from tests.simulation.worker import Child, Worker
 
 #: Seconds, from the last fault on, after which whatever has not ended is stuck.
 PATIENCE = 7200.0
@@ -40,7 +40,7 @@ ENDLESS = 200_000
 @cache
 def app() -> Any:
     BACKENDS["simulated"] = Provided("tests.simulation.store:Store", None, "")  # type: ignore[index]
-    workers.stand_in()
+    stand_in()
     return application()
 
 
