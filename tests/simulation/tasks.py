@@ -107,7 +107,7 @@ KINDS: Mapping[str, Kind] = {
     "limits": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
-            "lock_key": [Limit("wide", 2), Limit("{key}-two", 2), Shared("both"), "{key}"],
+            "lock_key": [Limit("wide", 2), Limit("{key}-slots", 2), Shared("both")],
         }
     ),
     "below": Kind(

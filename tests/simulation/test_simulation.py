@@ -6,6 +6,7 @@ its clocks and threads are not those of the tests.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def test_a_seed_is_one_schedule(seed: str) -> None:
 
     assert simulation("--seed", seed, hash_seed="7").stdout == told
     assert told.count("\n") > 100
+
+
+def test_a_seed_is_one_schedule_whatever_was_played_before_it() -> None:
+    def steps(first: int, count: int) -> int:
+        told = simulation("--seed", str(first), "--schedules", str(count), "--figures").stdout
+        return int(json.loads(told)["steps"])
+
+    assert steps(14, 2) == steps(14, 1) + steps(15, 1)
 
 
 @pytest.mark.slow
