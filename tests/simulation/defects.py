@@ -71,6 +71,9 @@ DEFECTS: Mapping[str, Defect] = {
     "a body waits for a key of its own": Defect(
         "locks.current", "held_term", "and of is store", "and of is key"
     ),
+    "an order that is promised is that of arrival": Defect(
+        "publishing.ordered", "Ordered._left", "return self._leave(body, options)", "return False"
+    ),
     "what is not published is forgotten": Defect(
         "delivery.outgoing",
         "Outgoing._instead",

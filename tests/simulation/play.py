@@ -24,7 +24,7 @@ from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.broker import Broker, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
-from tests.simulation.plan import LONGEST, PLAIN, Call, Ending, Fault, Kind, Plan, draw
+from tests.simulation.plan import LONGEST, OF_BROKER, PLAIN, Call, Ending, Fault, Kind, Plan, draw
 from tests.simulation.store import Store, clock
 from tests.simulation.system import CHILDREN, FINALIZERS, process, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
@@ -51,6 +51,10 @@ ERRORS = {
     Ending.EXTENDS: ("BackendUnavailable", "ConfigurationError"),
     Ending.NESTS: ("BackendUnavailable", "LockContended", "LockTimeout"),
 }
+
+
+#: With which the order that is promised is kept.
+KEEP_ORDER = OF_BROKER | {Kind.BROKER_AWAY, Kind.COPY, Kind.HOLD, Kind.REVOKE, Kind.STOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +355,19 @@ class World:
         for task_id, count in self.seen.effects.items():
             if count > 1:
                 wrong.append(f"{task_id} has {count} effects")
+        wrong += self._out_of_order()
+
+    def _out_of_order(self) -> Iterator[str]:
+        """Of tasks whose order is that of their calls, as long as nobody has lost a place."""
+        struck = {fault.kind for fault in self.faults.struck}
+        if self.plan.longest < max(LONGEST) or not struck <= KEEP_ORDER:
+            return
+        calls = {i: c for i, c in self.published.items() if c.kind == "ordered" and not c.countdown}
+        for key in {call.key for call in calls.values()}:
+            called = [i for i, call in calls.items() if call.key == key and i not in self.first_of]
+            began = [task_id for task_id in self.seen.began if task_id in called]
+            if began != sorted(began, key=called.index):
+                yield f"ordered at {key}: called were {called}, and began {began}"
 
     def _alike(self, call: Call) -> list[Call]:
         """Those whose message that of *call* may have become."""

@@ -161,6 +161,8 @@ class Evidence:
     effects: Counter[str] = field(default_factory=Counter)
     running: dict[object, Lease] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    #: Tasks in the order in which their bodies have begun.
+    began: dict[str, None] = field(default_factory=dict)
     requeued: set[str] = field(default_factory=set)
     #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
     #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
@@ -244,6 +246,7 @@ class Broken(Exception):
 
 
 def body(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) -> str:
+    evidence().began.setdefault(self.request.id)
     with evidence().at_work(lease):
         for step in steps:
             _work(step)
