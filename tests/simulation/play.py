@@ -317,16 +317,19 @@ class World:
         first = self.first_of.get(task_id)
         if first is not None and self._state(first)[0] != states.SUCCESS:
             return True
-        fits = self.plan.longest == max(LONGEST)
-        kept = KINDS[call.kind].kept and task_id in self.seen.taken and fits
-        if (kept or app().tasks[call.kind].acks_late) and not self._is_unknown(call):
-            return False
         gone = {
             *(Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN),
             *(Kind.DISCONNECT, Kind.STOP_COLD, Kind.TERMINATE),
         }
+        struck = {fault.kind for fault in self.faults.struck}
+        if Kind.SOFT_LIMIT in struck and not gone.isdisjoint(struck) and self.seen.effects[task_id]:
+            return True  # it has run; Celery's success was broken off, and so was its failure
+        fits = self.plan.longest == max(LONGEST)
+        kept = KINDS[call.kind].kept and task_id in self.seen.taken and fits
+        if (kept or app().tasks[call.kind].acks_late) and not self._is_unknown(call):
+            return False
         requeued = any(each.ending is Ending.REQUEUES for each in self._alike(call))
-        return requeued or any(fault.kind in gone for fault in self.faults.struck)
+        return requeued or not gone.isdisjoint(struck)
 
     def _in_store(self) -> Iterator[str]:
         memory = Store.memory
