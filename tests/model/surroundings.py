@@ -11,7 +11,7 @@ from tests.model.config import LATE, LEASE, OVERDUE, SWEEPER
 from tests.model.key import IN_VAIN, LONG_AGO, NOW
 from tests.model.moves import Next, published, spent
 from tests.model.order import called
-from tests.model.world import HOLDING, Model, World
+from tests.model.world import HOLDING, Model, World, remove
 
 
 def other_steps(model: Model, world: World) -> Iterator[Next]:
@@ -158,18 +158,17 @@ def _with_turn(state: KeyState, at: int, turn: Grant) -> KeyState:
 
 
 def _sweep(model: Model, world: World) -> Iterator[Next]:
-    if world.sweeper:
-        task = world.sweeper[0]
-        after = published(world, task)._replace(sweeper=world.sweeper[1:])
-        yield f"sweeper publishes t{task}", 0, after
+    for task in sorted(set(world.sweeper)):
+        rest = remove(world.sweeper, task)
+        yield f"sweeper publishes t{task}", 0, published(world, task)._replace(sweeper=rest)
         if model.config.tasks[task].foreign:
             op = model.keys.hand_back(world.key, f"t{task}")
-            wakes = (*world.sweeper[1:], *model.numbers(op.wakes))
+            wakes = tuple(sorted((*rest, *model.numbers(op.wakes))))
             after = called(model, world, op)._replace(key=op.key, sweeper=wakes)
             yield f"sweeper hands t{task} back", 0, model.settle(after)
-        if model.can(world, SWEEPER):
-            yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
-    elif model.keys.facts[world.key].due:
+    if world.sweeper and model.can(world, SWEEPER):
+        yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
+    if not world.sweeper and model.keys.facts[world.key].due:
         op = model.keys.reap(world.key)
         after = called(model, world, op)
         after = after._replace(key=op.key, sweeper=model.numbers(op.wakes))

@@ -86,17 +86,18 @@ def worker_steps(model: Model, world: World) -> Iterator[Next]:
             yield from _deliver(model, world, at)
             continue
         if me.wakes:
-            yield f"publish t{me.wakes[0]}", 0, wake_published(world, at, me)
+            for task in sorted(set(me.wakes)):
+                yield f"publish t{task}", 0, wake_published(world, at, me, task)
         else:
             yield from STEPS[me.phase](model, world, at, me)
         if world.left:
             yield from _faults(model, world, at, me)
 
 
-def wake_published(world: World, at: int, me: Worker) -> World:
-    """*world* after the worker at *at* has published the first of its wakes."""
-    after = me._replace(wakes=me.wakes[1:])
-    return published(world, me.wakes[0])._replace(workers=seat(world, at, after))
+def wake_published(world: World, at: int, me: Worker, task: int) -> World:
+    """*world* after the worker at *at* has published *task*, one of its wakes."""
+    after = me._replace(wakes=remove(me.wakes, task))
+    return published(world, task)._replace(workers=seat(world, at, after))
 
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:

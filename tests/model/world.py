@@ -244,9 +244,10 @@ def add(broker: tuple[int, ...], task: int, tag: int = 0) -> tuple[int, ...]:
     return tuple(sorted((*broker, task + TAG * tag)))
 
 
-def remove(broker: tuple[int, ...], message: int) -> tuple[int, ...]:
-    at = broker.index(message)
-    return broker[:at] + broker[at + 1 :]
+def remove(messages: tuple[int, ...], message: int) -> tuple[int, ...]:
+    """*messages* without one that is *message*."""
+    at = messages.index(message)
+    return messages[:at] + messages[at + 1 :]
 
 
 def task_of(message: int) -> int:
