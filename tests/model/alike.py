@@ -78,6 +78,7 @@ class Alike:
             tuple(sorted([names[task] for task in world.waking])),
             frozenset([names[task] for task in world.revoked]),
             frozenset([names[task] for task in world.dead]),
+            self._key(world.replica, names),
             world.called,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core.state import Mode, WaitMode
 from tests.model import configs_of_keeping as keeping
-from tests.model.config import FAULTS, HOLD, Config, Task
+from tests.model.config import FAILOVER, FAULTS, HOLD, Config, Task
 
 QUEUE, PLACE, NOT = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
 READ, READ_PLACE = Task(mode=Mode.SHARED), Task(WaitMode.PLACE, Mode.SHARED)
@@ -99,6 +99,10 @@ QUICK = (
         for name, tasks in (TRIPLES | SLOTS).items()
         if name not in LARGE and not any(map(_is_too_much_on_hold, tasks))
     ),
+    *(
+        Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
+        for name, tasks in (PAIRS | keeping.PAIRS).items()
+    ),
     *keeping.QUICK,
 )
 SLOW = (
@@ -125,6 +129,15 @@ SLOW = (
     *(
         Config(f"{name}; on hold, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {HOLD})
         for name in ("queue", "queue and reschedule", "reader and writer")
+    ),
+    *(
+        Config(f"{name}; fails over, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {FAILOVER})
+        for name in ("queue", "queue and reschedule", "reader and writer", "two slots")
+    ),
+    *(
+        Config(f"{name}; fails over, 3 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
+        for name, tasks in (TRIPLES | SLOTS).items()
+        if name not in LARGE
     ),
     *keeping.SLOW,
 )

@@ -27,6 +27,7 @@ from tests.model.alike import Alike, Names
 from tests.model.at_once import at_once
 from tests.model.checks import Violation, require
 from tests.model.config import Config
+from tests.model.failover import failover_steps
 from tests.model.moves import Next
 from tests.model.people import people_steps
 from tests.model.surroundings import other_steps
@@ -118,6 +119,7 @@ def _steps(model: Model, world: World) -> Iterator[Next]:
     yield from worker_steps(model, world)
     yield from other_steps(model, world)
     yield from people_steps(model, world)
+    yield from failover_steps(model, world)
 
 
 def _stuck(model: Model, met: _Met) -> int:

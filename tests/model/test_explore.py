@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from unittest import mock
 
@@ -15,12 +16,15 @@ from tests.model.config import CRASH, FAULTS, Config, Task
 from tests.model.configs import QUICK, SLOW
 from tests.model.defects import TWO, Defect, Disorder
 from tests.model.defects_of_endings import ENDINGS
+from tests.model.defects_of_failover import FORGETS
 from tests.model.defects_of_keeping import KEEPING
 from tests.model.defects_of_rules import RULES
 from tests.model.defects_of_upkeep import UPKEEP
 from tests.model.defects_of_world import AROUND
 from tests.model.explore import explore
 from tests.model.world import World
+
+DEFECTS = (*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND, *FORGETS)
 
 #: Small worlds of every sort, which are explored with and without what is done at once.
 WHOLE = (
@@ -38,7 +42,7 @@ ALIKE = (
     Config("a fault", (Task(),) * 2, faults=1),
     Config("a retry", (Task(retries_as=3, reserves=True), Task(), Task(), Task())),
     Config("readers", (Task(WaitMode.PLACE, Mode.SHARED),) * 2, faults=1),
-    Config("the newest", (Task(max_waiting=1, replaces=True, newest=True),) * 3),
+    Config("the newest", (Task(max_waiting=1, replaces=True, newest=True),) * 2, faults=1),
     Config("dead", (Task(unknown=True, revocable=True),) * 2, most_calls=2),
     Config("handed back", (Task(foreign=True, ordered=True),) * 2),
 )
@@ -55,9 +59,7 @@ def test_no_rule_breaks_in_a_larger_world(config: Config) -> None:
     explore(config)
 
 
-@pytest.mark.parametrize(
-    "defect", [*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND], ids=lambda defect: defect.name
-)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_a_defect_is_found(defect: Defect | Disorder) -> None:
     with defect.planted(), pytest.raises(Violation) as found:
         explore(defect.config)
@@ -66,8 +68,14 @@ def test_a_defect_is_found(defect: Defect | Disorder) -> None:
     assert found.value.trace, "the shortest way to it is told"
 
 
+@pytest.mark.parametrize("defect", FORGETS, ids=lambda defect: defect.name)
+def test_some_defects_are_only_found_where_the_store_fails_over(defect: Defect) -> None:
+    with defect.planted():
+        explore(replace(defect.config, kinds=FAULTS))
+
+
 def test_no_defect_stays_behind() -> None:
-    for defect in (*RULES, *ENDINGS, *KEEPING, *UPKEEP, *AROUND):
+    for defect in DEFECTS:
         with defect.planted():
             pass
 

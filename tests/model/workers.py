@@ -102,9 +102,10 @@ def wake_published(world: World, at: int, me: Worker, task: int) -> World:
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
     facts = model.keys.facts[world.key]
+    known = facts.nonces | model.keys.facts[world.replica].nonces
     for message in sorted(set(world.broker)):
         task = task_of(message)
-        used = {int(n) for t, n in facts.nonces if t == f"t{task}"}
+        used = {int(n) for t, n in known if t == f"t{task}"}
         used |= {w.nonce for w in world.workers if w.task == task}
         nonce = next(n for n in range(1, len(used) + 2) if n not in used)
         taken = world._replace(broker=remove(world.broker, message))
