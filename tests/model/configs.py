@@ -18,15 +18,17 @@ BY_MAIN = Task(by_main=True)
 NEWEST = Task(max_waiting=1, replaces=True, newest=True)
 REPLACES_ONLY = Task(max_waiting=1, replaces=True)
 
-PAIRS = {
+WAYS = {
     "queue": (QUEUE, QUEUE),
     "reschedule": (PLACE, PLACE),
     "skip": (NOT, NOT),
     "queue and reschedule": (QUEUE, PLACE),
+    "reader and writer": (READ, QUEUE),
+}
+PAIRS = WAYS | {
     "queue and skip": (QUEUE, NOT),
     "reschedule and skip": (PLACE, NOT),
     "readers": (READ, READ),
-    "reader and writer": (READ, QUEUE),
     "reader and rescheduled writer": (READ, PLACE),
     "rescheduled reader and writer": (READ_PLACE, PLACE),
     "two slots": (QUEUE_2, QUEUE_2),
@@ -101,7 +103,7 @@ QUICK = (
     ),
     *(
         Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
-        for name, tasks in (PAIRS | keeping.PAIRS).items()
+        for name, tasks in (WAYS | keeping.PAIRS).items()
     ),
     *keeping.QUICK,
 )
@@ -138,6 +140,11 @@ SLOW = (
         Config(f"{name}; fails over, 3 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
         for name, tasks in (TRIPLES | SLOTS).items()
         if name not in LARGE
+    ),
+    *(
+        Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
+        for name, tasks in PAIRS.items()
+        if name not in WAYS
     ),
     *keeping.SLOW,
 )

@@ -40,9 +40,9 @@ WHOLE = (
 ALIKE = (
     Config("three", (Task(),) * 3),
     Config("a fault", (Task(),) * 2, faults=1),
-    Config("a retry", (Task(retries_as=3, reserves=True), Task(), Task(), Task())),
+    Config("a retry", (Task(retries_as=1), Task(), Task(), Task())),
     Config("readers", (Task(WaitMode.PLACE, Mode.SHARED),) * 2, faults=1),
-    Config("the newest", (Task(max_waiting=1, replaces=True, newest=True),) * 2, faults=1),
+    Config("the newest", (Task(max_waiting=1, replaces=True, newest=True),) * 2),
     Config("dead", (Task(unknown=True, revocable=True),) * 2, most_calls=2),
     Config("handed back", (Task(foreign=True, ordered=True),) * 2),
 )
