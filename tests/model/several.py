@@ -23,7 +23,7 @@ from tests.model.key import AHEAD, NOW, Keys
 
 T = TypeVar("T")
 
-#: What a delivery comes to.
+#: What a delivery does without the store: it runs its body, or ends.
 BODY, DONE, GONE, AGAIN = "body", "done", "gone", "again"
 #: What it hears where the store's answer is lost.
 NOTHING = object()
@@ -43,7 +43,8 @@ class Wants:
 class Crowd:
     """Some *tasks* that take some keys each, in the order that is written.
 
-    A key that is kept for a task that waits for another one is only free again ``for_hours``.
+    A key that is kept for a task that waits for another one is free again after an hour, which
+    nobody has to wait for, unless the tasks may last ``for_hours``.
     """
 
     name: str
