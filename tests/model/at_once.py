@@ -61,7 +61,7 @@ def _worker(model: Model, world: World, *, wakes: bool) -> World | None:
     for at, me in enumerate(world.workers):
         if me.wakes:
             if wakes:
-                return wake_published(world, at, me)
+                return wake_published(world, at, me, me.wakes[0])
         elif me.phase in UNSEEN and me.tag <= 0:
             ((_, _, after),) = STEPS[me.phase](model, world, at, me)
             return after

@@ -20,6 +20,8 @@ REDELIVER = "redeliver"  # the broker delivers a message that is still being wor
 FAULTS = frozenset(
     {CRASH, CHILD, LEASE, DISTRUST, OVERDUE, LATE, SWEEPER, PUBLISHER, REPLY, REDELIVER}
 )
+#: In worlds that name it: the store goes on as its replica, which lags.
+FAILOVER = "failover"
 #: No fault, but as rare, in worlds that name it: a person keeps the key closed for a while.
 HOLD = "hold"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core.state import Mode, WaitMode
 from tests.model import configs_of_keeping as keeping
-from tests.model.config import FAULTS, HOLD, Config, Task
+from tests.model.config import FAILOVER, FAULTS, HOLD, Config, Task
 
 QUEUE, PLACE, NOT = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
 READ, READ_PLACE = Task(mode=Mode.SHARED), Task(WaitMode.PLACE, Mode.SHARED)
@@ -18,15 +18,17 @@ BY_MAIN = Task(by_main=True)
 NEWEST = Task(max_waiting=1, replaces=True, newest=True)
 REPLACES_ONLY = Task(max_waiting=1, replaces=True)
 
-PAIRS = {
+WAYS = {
     "queue": (QUEUE, QUEUE),
     "reschedule": (PLACE, PLACE),
     "skip": (NOT, NOT),
     "queue and reschedule": (QUEUE, PLACE),
+    "reader and writer": (READ, QUEUE),
+}
+PAIRS = WAYS | {
     "queue and skip": (QUEUE, NOT),
     "reschedule and skip": (PLACE, NOT),
     "readers": (READ, READ),
-    "reader and writer": (READ, QUEUE),
     "reader and rescheduled writer": (READ, PLACE),
     "rescheduled reader and writer": (READ_PLACE, PLACE),
     "two slots": (QUEUE_2, QUEUE_2),
@@ -99,6 +101,10 @@ QUICK = (
         for name, tasks in (TRIPLES | SLOTS).items()
         if name not in LARGE and not any(map(_is_too_much_on_hold, tasks))
     ),
+    *(
+        Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
+        for name, tasks in (WAYS | keeping.PAIRS).items()
+    ),
     *keeping.QUICK,
 )
 SLOW = (
@@ -125,6 +131,20 @@ SLOW = (
     *(
         Config(f"{name}; on hold, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {HOLD})
         for name in ("queue", "queue and reschedule", "reader and writer")
+    ),
+    *(
+        Config(f"{name}; fails over, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {FAILOVER})
+        for name in ("queue", "queue and reschedule", "reader and writer", "two slots")
+    ),
+    *(
+        Config(f"{name}; fails over, 3 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
+        for name, tasks in (TRIPLES | SLOTS).items()
+        if name not in LARGE
+    ),
+    *(
+        Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
+        for name, tasks in PAIRS.items()
+        if name not in WAYS
     ),
     *keeping.SLOW,
 )

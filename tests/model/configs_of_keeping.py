@@ -30,6 +30,12 @@ IN_VAIN, IN_VAIN_LATE = Task(unanswered=True), Task(unanswered=True, gives_up=Tr
 IN_VAIN_ORDERED = Task(unanswered=True, ordered=True, gives_up=True)
 EVERYTHING = Task(ordered=True, keep=True, retries_as=2, reserves=True)
 
+PAIRS = {
+    "kept": (KEEP, KEEP),
+    "ordered": (ORDERED, ORDERED),
+    "reserved for a retry": (RESERVES_AT_ONCE, QUEUE),
+}
+
 QUICK = (
     Config("kept; early, 1 fault", (KEEP, KEEP), faults=1, early_ack=True),
     Config("kept; late, 1 fault", (KEEP, KEEP), faults=1),

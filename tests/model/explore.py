@@ -1,28 +1,33 @@
 """Every world that can be reached is met once, breadth first, and checked.
 
-Breadth first, so the way to a broken rule is the shortest. At the end the worlds are walked
-backwards from those where all is done: what is not met on the way is stuck, and a defect. How
-often a task is called is counted then, too: no step depends on it, so worlds in which nothing else
-differs are one, and are walked again, for each task, with the count of its calls. What can be
-left out after the last fault, and why, says :mod:`tests.model.at_once`.
+Breadth first, so the way to a broken rule is the shortest. Of the worlds that differ only in which
+of several tasks that are alike is which, one stands for all (:mod:`tests.model.alike`). At the end
+the worlds are walked backwards from those where all is done: what is not met on the way is stuck,
+and a defect. How often a task is called is counted then, too: no step depends on it, so worlds in
+which nothing else differs are one, and are walked again, for each task, with the count of its
+calls. What can be left out after the last fault, and why, says :mod:`tests.model.at_once`.
 Run ``python -m tests.model.explore --full`` for the large worlds.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, pairwise
 from typing import TypeVar
 from unittest import mock
 
 from celery_dlock.core import machine, upkeep
+from tests.model.alike import Alike, Names
 from tests.model.at_once import at_once
 from tests.model.checks import Violation, require
 from tests.model.config import Config
+from tests.model.failover import failover_steps
 from tests.model.moves import Next
 from tests.model.people import people_steps
 from tests.model.surroundings import other_steps
@@ -63,6 +68,7 @@ class _Met:
 
     ``first`` is where the steps from a world begin, ``free`` whether a step is no fault, ``called``
     what it says in the world after it. That is no part of a world, for no step asks for it.
+    ``order`` is in which of the orders of those that are alike that world was met.
     """
 
     worlds: list[World]
@@ -71,10 +77,12 @@ class _Met:
     targets: array[int] = field(default_factory=lambda: array("l"))
     free: bytearray = field(default_factory=bytearray)
     called: array[int] = field(default_factory=lambda: array("b"))
+    order: array[int] = field(default_factory=lambda: array("b"))
 
 
 def _explore(config: Config) -> Report:
     model = Model(config)
+    alike = Alike(model)
     met = _Met([model.start()])
     worlds, numbers = met.worlds, {met.worlds[0]: 0}
     at = 0
@@ -86,6 +94,7 @@ def _explore(config: Config) -> Report:
                 called = after.called
                 if called:
                     after = after._replace(called=0)
+                after, order = alike.merged(after)
                 number = numbers.get(after)
                 if number is None:
                     number = numbers[after] = len(worlds)
@@ -94,12 +103,13 @@ def _explore(config: Config) -> Report:
                 met.targets.append(number)
                 met.free.append(not cost)
                 met.called.append(called)
+                met.order.append(order)
             met.first.append(len(met.targets))
-        most = max(_most_calls(model, met, task) for task in range(len(config.tasks)))
+        most = max(_most_calls(alike, met, task) for task in alike.different)
         at = _stuck(model, met)
         require(at < 0, "L from here nothing can finish it all", worlds[at])
     except Violation as broken:
-        broken.trace = broken.trace or _trace(model, _way(met.parents, at, worlds))
+        broken.trace = broken.trace or _trace(alike, _way(met.parents, at, worlds))
         raise
     keys = model.keys
     return Report(len(worlds), len(met.targets), len(keys.states), keys.operations, most)
@@ -109,6 +119,7 @@ def _steps(model: Model, world: World) -> Iterator[Next]:
     yield from worker_steps(model, world)
     yield from other_steps(model, world)
     yield from people_steps(model, world)
+    yield from failover_steps(model, world)
 
 
 def _stuck(model: Model, met: _Met) -> int:
@@ -138,33 +149,36 @@ def _stuck(model: Model, met: _Met) -> int:
     return fine.find(0)
 
 
-def _most_calls(model: Model, met: _Met, task: int) -> int:
+def _most_calls(alike: Alike, met: _Met, task: int) -> int:
     """How often *task* is called at most, on any way: the worlds are walked once more, with it.
 
     Raises :exc:`~tests.model.checks.Violation` where that is too often.
     """
-    mine, size = task + 1, len(met.worlds)
-    pairs, parents = [0], array("l", [-1])  # so many calls times all worlds, and a world
-    seen = {0}
+    model, size, tasks = alike.model, len(met.worlds), len(alike.orders[0])
+    # So many calls times all tasks, and what the task is called, times all worlds, and a world.
+    pairs, parents = [task * size], array("l", [-1])
+    seen = {*pairs}
     bounds = [most_calls(model, task, left) for left in range(model.config.faults + 1)]
     calls = 0
     for at, pair in enumerate(pairs):  # grows while it is walked
-        calls, number = divmod(pair, size)
+        calls, name = divmod(pair // size, tasks)
+        mine, number = name + 1, pair % size
         if calls > bounds[met.worlds[number].left]:
             too_often = Violation("S5 one wake a task, and one a fault", met.worlds[number])
             too_often.trace = _trace(
-                model, [met.worlds[p % size] for p in _way(parents, at, pairs)]
+                alike, [met.worlds[p % size] for p in _way(parents, at, pairs)]
             )
             raise too_often
         steps = slice(met.first[number], met.first[number + 1])
-        for called, target in zip(met.called[steps], met.targets[steps], strict=True):
+        found = zip(met.called[steps], met.order[steps], met.targets[steps], strict=True)
+        for called, order, target in found:
             after = calls + 1 if called == mine else 0 if called == -mine else calls
-            then = after * size + target
+            then = (after * tasks + alike.orders[order][name]) * size + target
             if then not in seen:
                 seen.add(then)
                 pairs.append(then)
                 parents.append(at)
-    return max(pairs) // size
+    return max(pairs) // size // tasks
 
 
 def _way(parents: array[int], at: int, things: list[T]) -> list[T]:
@@ -176,14 +190,23 @@ def _way(parents: array[int], at: int, things: list[T]) -> list[T]:
     return way[::-1]
 
 
-def _trace(model: Model, way: list[World]) -> list[str]:
-    """The labels of the steps on *way*."""
+def _trace(alike: Alike, way: list[World]) -> list[str]:
+    """The labels of the steps on *way*, with the names that the tasks have at its end."""
     labels = ["start"]
-    for before, then in pairwise(way):
-        steps = _steps(model, before)
-        ends = ((label, at_once(model, after)) for label, _, after in steps)
-        labels.append(next(label for label, after in ends if after._replace(called=0) == then))
+    names = alike.orders[0]
+    for before, then in reversed([*pairwise(way)]):
+        for label, _, step in _steps(alike.model, before):
+            after = at_once(alike.model, step)._replace(called=0)
+            merged, order = alike.merged(after)
+            if merged == then:
+                names = tuple(names[new] for new in alike.orders[order])
+                labels.insert(1, re.sub(r"t(\d)", partial(_called, names), label))
+                break
     return labels
+
+
+def _called(names: Names, task: re.Match[str]) -> str:
+    return f"t{names[int(task[1])]}"
 
 
 def main(arguments: list[str]) -> None:

@@ -260,7 +260,7 @@ class Keys:
             checks.check_cooling(before, after)
             checks.check_hold(before, after)
             checks.check_gave_way(before, after)
-        wakes = tuple(turn.task for turn in step.wakes)
+        wakes = tuple(sorted(turn.task for turn in step.wakes))
         turns, ended = _turns(before, step.state)
         dead = tuple(int(d.task[1:]) for d in step.state.dead)
         return Op(self.number(after), step.verdict, wakes, turns, ended, dead)

@@ -6,6 +6,7 @@ from tests.model.world import (
     ACKED,
     ENTER,
     LOOK,
+    NO_REPLICA,
     NOBODY,
     Model,
     Worker,
@@ -26,7 +27,8 @@ def moved(model: Model, world: World, at: int, worker: Worker) -> World:
 
 def spent(world: World) -> World:
     """*world* after a fault. From then on nobody asks who came first."""
-    return world._replace(left=world.left - 1, arrived=(), turns=())
+    replica = world.replica if world.left > 1 else NO_REPLICA
+    return world._replace(left=world.left - 1, arrived=(), turns=(), replica=replica)
 
 
 def published(world: World, task: int) -> World:
@@ -48,9 +50,13 @@ def died(model: Model, world: World, at: int, me: Worker) -> World:
 def _lost_unheard(model: Model, world: World, me: Worker) -> World:
     """Nobody owes a task of which the store has never heard."""
     unheard = me.phase in (LOOK, ENTER) and not model.config.tasks[me.task].ordered
-    if not unheard or me.task in on_the_way(world):
+    if not unheard or f"t{me.task}" in model.keys.facts[world.key].carried:
         return world
-    if f"t{me.task}" in model.keys.facts[world.key].carried:
-        return world
-    retry = model.config.tasks[me.task].retries_as
-    return world._replace(told=world.told | {me.task} | ({retry} if retry is not None else set()))
+    return given_up(model, world, {me.task}, world)
+
+
+def given_up(model: Model, world: World, lost: set[int], others: World) -> World:
+    """*world* after the messages of *lost* are gone. Those that *others* have not are not owed."""
+    lost = lost - on_the_way(others) - world.told
+    retries = (model.config.tasks[task].retries_as for task in lost)
+    return world._replace(told=world.told.union(lost, (r for r in retries if r is not None)))

@@ -14,15 +14,13 @@ from tests.model.config import HOLD, PUBLISHER, REPLY
 from tests.model.key import Op
 from tests.model.moves import Next, published, spent
 from tests.model.order import arrived, called
-from tests.model.world import Model, Worker, World
+from tests.model.world import Model, Worker, World, remove
 
 
 def people_steps(model: Model, world: World) -> Iterator[Next]:
     """Every step that people take."""
     for task in sorted(set(world.waking)):
-        left = list(world.waking)
-        left.remove(task)
-        after = world._replace(waking=tuple(left))
+        after = world._replace(waking=remove(world.waking, task))
         yield f"t{task} is published", 0, published(after, task)
         if model.can(world, PUBLISHER):
             yield f"WHO publishes t{task} dies", 1, spent(after)

@@ -11,7 +11,7 @@ from tests.model.config import LATE, LEASE, OVERDUE, SWEEPER
 from tests.model.key import IN_VAIN, LONG_AGO, NOW
 from tests.model.moves import Next, published, spent
 from tests.model.order import called
-from tests.model.world import HOLDING, Model, World
+from tests.model.world import HOLDING, Model, World, remove, seat
 
 
 def other_steps(model: Model, world: World) -> Iterator[Next]:
@@ -26,49 +26,46 @@ def other_steps(model: Model, world: World) -> Iterator[Next]:
 
 
 def _leases(model: Model, world: World, state: KeyState) -> Iterator[Next]:
-    for at, holder in enumerate(state.holders):
+    for holder in state.holders:
+        mine = (holder.task, holder.nonce)
         if holder.expires > NOW:
-            key = model.keys.altered(world.key, ("lease", at), partial(_ended, model, at))
-            mine = (model.names[holder.task], int(holder.nonce))
+            end = {"expires": NOW} if model.config.lock_delay else {"expires": NOW, "frees": NOW}
+            passed = _of_holder(model, world, mine, end)
             owner = next(
                 (
                     n
                     for n, w in enumerate(world.workers)
-                    if (w.task, w.nonce) == mine and w.phase in HOLDING and not w.ended
+                    if (f"t{w.task}", str(w.nonce)) == mine and w.phase in HOLDING and not w.ended
                 ),
                 None,
             )
             if owner is None:
-                yield f"lease of {holder.task} ends", 0, world._replace(key=key)
+                yield f"lease of {holder.task} ends", 0, passed
             elif model.can(world, LEASE):
-                workers = list(world.workers)
-                workers[owner] = workers[owner]._replace(ended=True)
-                after = world._replace(key=key, workers=tuple(sorted(workers)))
+                late = passed.workers[owner]._replace(ended=True)
+                after = passed._replace(workers=seat(passed, owner, late))
                 yield f"LEASE of {holder.task} ends early", 1, spent(after)
         elif holder.frees > NOW:
-            key = model.keys.altered(world.key, ("frees", at), partial(_freed, at))
-            yield f"lock delay of {holder.task} ends", 0, world._replace(key=key)
+            passed = _of_holder(model, world, mine, {"frees": NOW})
+            yield f"lock delay of {holder.task} ends", 0, passed
         if holder.cools > NOW:
-            key = model.keys.altered(world.key, ("cools", at), partial(_cooled, at))
-            yield f"the slot of {holder.task} has cooled down", 0, world._replace(key=key)
+            passed = _of_holder(model, world, mine, {"cools": NOW})
+            yield f"the slot of {holder.task} has cooled down", 0, passed
 
 
-def _ended(model: Model, at: int, state: KeyState) -> KeyState:
-    holder = state.holders[at]
-    frees = holder.frees if model.config.lock_delay else NOW
-    return _with_holder(state, at, replace(holder, expires=NOW, frees=frees))
+def _of_holder(model: Model, world: World, owner: tuple[str, str], passed: dict[str, int]) -> World:
+    """*world* after some instants of a holder have passed, for the replica as well."""
+    name, alter = ("holder", *owner, *passed), partial(_passed, owner, passed)
+    key, replica = (model.keys.altered(n, name, alter) for n in (world.key, world.replica))
+    return world._replace(key=key, replica=replica)
 
 
-def _freed(at: int, state: KeyState) -> KeyState:
-    return _with_holder(state, at, replace(state.holders[at], frees=NOW))
+def _passed(owner: tuple[str, str], passed: dict[str, int], state: KeyState) -> KeyState:
+    def of(holder: Holder) -> Holder:
+        mine = (holder.task, holder.nonce) == owner
+        return replace(holder, **passed) if mine else holder  # type: ignore[arg-type]
 
-
-def _cooled(at: int, state: KeyState) -> KeyState:
-    return _with_holder(state, at, replace(state.holders[at], cools=NOW))
-
-
-def _with_holder(state: KeyState, at: int, holder: Holder) -> KeyState:
-    return replace(state, holders=(*state.holders[:at], holder, *state.holders[at + 1 :]))
+    return replace(state, holders=tuple(map(of, state.holders)))
 
 
 def _calls(model: Model, world: World, state: KeyState) -> Iterator[Next]:
@@ -158,18 +155,17 @@ def _with_turn(state: KeyState, at: int, turn: Grant) -> KeyState:
 
 
 def _sweep(model: Model, world: World) -> Iterator[Next]:
-    if world.sweeper:
-        task = world.sweeper[0]
-        after = published(world, task)._replace(sweeper=world.sweeper[1:])
-        yield f"sweeper publishes t{task}", 0, after
+    for task in sorted(set(world.sweeper)):
+        rest = remove(world.sweeper, task)
+        yield f"sweeper publishes t{task}", 0, published(world, task)._replace(sweeper=rest)
         if model.config.tasks[task].foreign:
             op = model.keys.hand_back(world.key, f"t{task}")
-            wakes = (*world.sweeper[1:], *model.numbers(op.wakes))
+            wakes = tuple(sorted((*rest, *model.numbers(op.wakes))))
             after = called(model, world, op)._replace(key=op.key, sweeper=wakes)
             yield f"sweeper hands t{task} back", 0, model.settle(after)
-        if model.can(world, SWEEPER):
-            yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
-    elif model.keys.facts[world.key].due:
+    if world.sweeper and model.can(world, SWEEPER):
+        yield "SWEEPER dies", 1, spent(world._replace(sweeper=()))
+    if not world.sweeper and model.keys.facts[world.key].due:
         op = model.keys.reap(world.key)
         after = called(model, world, op)
         after = after._replace(key=op.key, sweeper=model.numbers(op.wakes))

@@ -86,24 +86,26 @@ def worker_steps(model: Model, world: World) -> Iterator[Next]:
             yield from _deliver(model, world, at)
             continue
         if me.wakes:
-            yield f"publish t{me.wakes[0]}", 0, wake_published(world, at, me)
+            for task in sorted(set(me.wakes)):
+                yield f"publish t{task}", 0, wake_published(world, at, me, task)
         else:
             yield from STEPS[me.phase](model, world, at, me)
         if world.left:
             yield from _faults(model, world, at, me)
 
 
-def wake_published(world: World, at: int, me: Worker) -> World:
-    """*world* after the worker at *at* has published the first of its wakes."""
-    after = me._replace(wakes=me.wakes[1:])
-    return published(world, me.wakes[0])._replace(workers=seat(world, at, after))
+def wake_published(world: World, at: int, me: Worker, task: int) -> World:
+    """*world* after the worker at *at* has published *task*, one of its wakes."""
+    after = me._replace(wakes=remove(me.wakes, task))
+    return published(world, task)._replace(workers=seat(world, at, after))
 
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
     facts = model.keys.facts[world.key]
+    known = facts.nonces | model.keys.facts[world.replica].nonces
     for message in sorted(set(world.broker)):
         task = task_of(message)
-        used = {int(n) for t, n in facts.nonces if t == f"t{task}"}
+        used = {int(n) for t, n in known if t == f"t{task}"}
         used |= {w.nonce for w in world.workers if w.task == task}
         nonce = next(n for n in range(1, len(used) + 2) if n not in used)
         taken = world._replace(broker=remove(world.broker, message))

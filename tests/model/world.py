@@ -72,14 +72,17 @@ class Worker(NamedTuple):
 
 
 NOBODY = Worker()
+#: The number of a key of which nothing is known: the first one that a model meets.
+NO_REPLICA = 0
 
 
 class World(NamedTuple):
     """Everything there is. ``effects`` count by task.
 
     ``told``, ``revoked`` (with the store's word that they end), ``dead`` and ``unpublished`` are
-    tasks; ``waking`` are the wakes that are left to people to publish. ``called`` is no part of the
-    world, but of the step to it: 1 for task 0 if that was called, -1 if its calls are forgotten.
+    tasks; ``waking`` are the wakes that are left to people to publish; ``replica`` is the key as
+    the store's replica has it. ``called`` is no part of the world, but of the step to it: 1 for
+    task 0 if that was called, -1 if its calls are forgotten.
     """
 
     key: int
@@ -96,11 +99,12 @@ class World(NamedTuple):
     waking: tuple[int, ...] = ()
     revoked: frozenset[int] = frozenset()
     dead: frozenset[int] = frozenset()
+    replica: int = NO_REPLICA
     called: int = 0
 
 
-#: Where tokens are: the key, the fence and the workers.
-Tokens = tuple[int, tuple[int, ...], tuple[Worker, ...]]
+#: Where tokens are: the key, its replica, the fence and the workers.
+Tokens = tuple[int, int, tuple[int, ...], tuple[Worker, ...]]
 
 
 @dataclass(slots=True)
@@ -181,10 +185,10 @@ class Model:
         return tuple(self.names[task] for task in tasks)
 
     def next_token(self, world: World) -> int:
-        return len(self._tokens(world)) + 1
+        return max(self._tokens(world), default=0) + 1
 
     def _tokens(self, world: World) -> set[int]:
-        found = set(self.keys.facts[world.key].tokens)
+        found = set(self.keys.facts[world.key].tokens | self.keys.facts[world.replica].tokens)
         found.update(world.fence)
         found.update(w.token for w in world.workers)
         found.discard(0)
@@ -192,25 +196,27 @@ class Model:
 
     def settle(self, world: World) -> World:
         """Number the tokens that are still known anywhere 1, 2, 3, in their order."""
-        known = (world.key, world.fence, world.workers)
+        known = (world.key, world.replica, world.fence, world.workers)
         found = self.settled.get(known)
         if found is None:
             found = self.settled[known] = self._settled(world)
-        key, fence, workers = found
-        if (key, fence, workers) == known:
+        if found == known:
             return world
-        return world._replace(key=key, fence=fence, workers=workers)
+        key, replica, fence, workers = found
+        return world._replace(key=key, replica=replica, fence=fence, workers=workers)
 
     def _settled(self, world: World) -> Tokens:
         tokens = self._tokens(world)
         if not tokens or max(tokens) == len(tokens):
-            return world.key, world.fence, world.workers
+            return world.key, world.replica, world.fence, world.workers
         new = {old: n for n, old in enumerate(sorted(tokens), 1)} | {0: 0}
-        key = self.keys.altered(
-            world.key, ("tokens", *sorted(tokens)), lambda state: _renumbered(state, new)
+        key, replica = (
+            self.keys.altered(n, ("tokens", *sorted(tokens)), lambda state: _renumbered(state, new))
+            for n in (world.key, world.replica)
         )
         fence = tuple(new[t] for t in world.fence)
-        return key, fence, tuple(sorted(w._replace(token=new[w.token]) for w in world.workers))
+        workers = tuple(sorted(w._replace(token=new[w.token]) for w in world.workers))
+        return key, replica, fence, workers
 
     def concluding(self, world: World, grant: Grant) -> bool:
         """Whether a worker is bringing the ending about that *grant* calls for."""
@@ -244,9 +250,10 @@ def add(broker: tuple[int, ...], task: int, tag: int = 0) -> tuple[int, ...]:
     return tuple(sorted((*broker, task + TAG * tag)))
 
 
-def remove(broker: tuple[int, ...], message: int) -> tuple[int, ...]:
-    at = broker.index(message)
-    return broker[:at] + broker[at + 1 :]
+def remove(messages: tuple[int, ...], message: int) -> tuple[int, ...]:
+    """*messages* without one that is *message*."""
+    at = messages.index(message)
+    return messages[:at] + messages[at + 1 :]
 
 
 def task_of(message: int) -> int:
