@@ -1,8 +1,8 @@
 """A broker that keeps what is published, and how Celery's processes see it.
 
 Like RabbitMQ with direct exchanges: a message is there from when it is published until it is
-acknowledged; what a channel has not acknowledged as it ends is delivered again, and says so. Two
-queues of a worker are served by chance.
+acknowledged; what a channel has not acknowledged as it ends goes back to its place, is delivered
+again, and says so. Two queues of a worker are served by chance.
 """
 
 # mypy: allow-untyped-calls
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ class Sent:
     body: bytes
     frame: bytes
     task: str
+    place: int = 0
     redelivered: bool = False
 
 
@@ -56,18 +58,18 @@ class Broker:
         kernel = Kernel.here()
         kernel.pause(f"to publish {sent.task} to {sent.queue}")
         with self._faults.at_publish():
-            self.put(sent)
             self.published += 1
+            self._put(replace(sent, place=self.published))
         kernel.pause(f"having published {sent.task}")
 
-    def put(self, sent: Sent, *, first: bool = False) -> None:
+    def back(self, sent: Sent) -> None:
+        self._put(replace(sent, redelivered=True))
+
+    def _put(self, sent: Sent) -> None:
         queue = self.queues[sent.queue]
-        (queue.appendleft if first else queue.append)(sent)
+        queue.insert(bisect_left(queue, sent.place, key=lambda each: each.place), sent)
         for worker in self.workers:
             worker.stir()
-
-    def back(self, sent: Sent) -> None:
-        self.put(replace(sent, redelivered=True), first=True)
 
     @property
     def empty(self) -> bool:
@@ -131,7 +133,7 @@ class Channel:
         """The connection is lost: all of it is delivered again."""
         self.open = False
         left, self.unacked = list(self.unacked.values()), {}
-        for sent in reversed(left):
+        for sent in left:
             self._broker.back(sent)
 
 
@@ -153,7 +155,9 @@ class Connection:
 
     def connect(self) -> None: ...
 
-    def collect(self) -> None: ...
+    def collect(self, socket_timeout: float | None = None) -> None: ...
+
+    def close(self) -> None: ...
 
     def ensure(self, _: object, call: Any, **__: object) -> Any:
         return call

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.simulation.defects import DEFECTS
 from tests.simulation.play import play, shortest
+from tests.simulation.simulated import seen
 
 
 def main() -> int:
@@ -24,6 +25,9 @@ def main() -> int:
     warnings.simplefilter("ignore", RuntimeWarning)  # by which Celery logs, too
     if options.defect is not None:
         DEFECTS[options.defect].plant()
+    if options.scenarios:
+        _say(json.dumps(seen(options.scenarios)))
+        return 0
     if options.schedules is None:
         return _tell(options.seed)
     figures = Counter[str]()
@@ -46,6 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--figures", action="store_true", help="all that is counted, as JSON")
     parser.add_argument("--until-wrong", action="store_true", help="stop at the first")
     parser.add_argument("--defect", choices=DEFECTS, help="with something planted that is wrong")
+    parser.add_argument("--scenarios", type=int, help="with so many seeds each: what is seen")
     return parser.parse_args()
 
 

@@ -3,13 +3,17 @@
 Real are the strategy, the request, the tracer, the message and its acknowledgement, the consumer's
 handlers of what arrives, the timer, the semaphore of the slots, what a publish writes and the
 results; and all boot steps of the library. Stood in for are the main loop, the prefork pool with
-its children, the pool of threads, the connection and the prefetch window.
+its children, the pool of threads, the connection and the prefetch window. ``test_stand_in.py``
+holds them to real workers.
 
 Left out of Celery are: other pools, rate limits, autoscaling, remote control but for a revocation,
 which all workers hear at once, gossip and mingle, events, ``max_tasks_per_child``, a state that
-survives the worker, soft shutdown, message protocol 1, a broker with a visibility timeout (a copy
-of a message stands in for it), exchanges that are not direct, priorities, kombu's own tries of a
-publish, and whatever a signal interrupts between two lines that do not give way here.
+survives the worker, soft shutdown, message protocol 1, a loop that does not wake up for what a
+thread acknowledges, and threads that take away its answers as they put back the prefetch count, a
+broker with a visibility timeout (a copy of a message stands in for it), exchanges that are not
+direct, priorities, kombu's own tries of a publish, and whatever a signal interrupts between two
+lines that do not give way here. Children that outlive their main process are there for other
+systems than Linux, where the kernel kills them.
 """
 
 # mypy: allow-untyped-calls
@@ -126,8 +130,6 @@ class Prefork:
         self.todo: deque[Job] = deque()
         self.children = [self._fork() for _ in range(size)]
 
-    flush = None
-
     def _fork(self) -> Child:
         return Child(self, len(CHILDREN) + 1)
 
@@ -147,6 +149,15 @@ class Prefork:
     def terminate_job(self, pid: int, signal: int) -> None:
         CHILDREN[pid].terminated = True
         Kernel.here().kill(CHILDREN[pid].process)
+
+    def flush(self) -> None:
+        """What no child was heard to begin is forgotten, though it may: it is delivered again."""
+        for job in (*self.todo, *(child.job for child in self.children if child.job)):
+            job.over = job.over or job.accepted_by is None
+        self.todo.clear()
+
+    def close(self) -> None:
+        """What children were given they see through."""
 
     # What the main loop hears.
 
@@ -207,24 +218,28 @@ class Prefork:
 
 
 class Threads:
-    """The pool whose bodies run in the worker's process."""
+    """The pool whose bodies run in the worker's process; it is given all, and no slot is asked."""
 
     def __init__(self, worker: Worker, size: int) -> None:
         self.worker = worker
         self.num_processes = size
+        self.todo: deque[Job] = deque()
         self.running = 0
 
     flush = None
 
     def apply_async(self, target: Any, args: Any, **calls: Any) -> Job:
         job = Job(target, args, **calls)
-        kernel = Kernel.here()
-        kernel.spawn(self.worker.process, partial(self._run, job), f"pool-{kernel.steps}")
-        self.running += 1
+        self.todo.append(job)
+        if self.running < self.num_processes:
+            self.running += 1
+            kernel = Kernel.here()
+            kernel.spawn(self.worker.process, self._serve, f"pool-{kernel.steps}")
         return job
 
-    def _run(self, job: Job) -> None:
-        try:
+    def _serve(self) -> None:
+        while self.todo:
+            job = self.todo.popleft()
             base.apply_target(
                 job.target,
                 pickle.loads(job.args),
@@ -232,10 +247,11 @@ class Threads:
                 accept_callback=job.calls.accept_callback,
                 monotonic=lambda: Kernel.here().now,
             )
-        finally:
-            self.running -= 1
-            if self.worker.process.alive:
-                self.worker.hear(self.worker.semaphore.release)
+        self.running -= 1
+        self.worker.stir()
+
+    def close(self) -> None:
+        self.todo.clear()
 
     def terminate_job(self, pid: int, signal: int) -> None:
         """Threads cannot be ended."""
@@ -291,10 +307,12 @@ class Worker(Consumer):  # type: ignore[misc]
         self.app = app
         self.broker = broker
         self.crew = crew
+        self.prefetch_multiplier = crew.prefetch
+        self.initial_prefetch_count = crew.slots * crew.prefetch
         self.hostname = name
         self.process = process(name)
         self.green = Kernel.here().spawn(self.process, self._work, "main")
-        self.stopping = self.stopped = False
+        self.stopping = self.closed = self.stopped = False
         self._heard: deque[Callable[[], object]] = deque()
         self._idle = False
 
@@ -305,10 +323,11 @@ class Worker(Consumer):  # type: ignore[misc]
     disable_rate_limits = True
     connection_errors = (OSError,)
     restart_count = 0
+    qos_global = True
     _maximum_prefetch_restored = True
     controller = property(lambda self: self)
     pool_cls = property(lambda self: _POOLS[self.crew.prefork])
-    hub: Any = property(lambda self: self if self.crew.prefork else None)
+    hub: Any = property(lambda self: self)
 
     def call_soon(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         self.hear(partial(call, *args, **kwargs))
@@ -321,13 +340,17 @@ class Worker(Consumer):  # type: ignore[misc]
         return self.timer.call_repeatedly(seconds, call)
 
     def on_task_request(self, request: Any) -> None:
-        self.semaphore.acquire(self._process_task, request)
+        if self.semaphore is None:
+            self._process_task(request)
+        else:
+            self.semaphore.acquire(self._process_task, request)
 
     def _process_task(self, request: Any) -> None:
         try:
             request.execute_using_pool(self.pool)
         except TaskRevokedError:
-            self.semaphore.release()
+            if self.semaphore is not None:
+                self.semaphore.release()
 
     # The loop.
 
@@ -363,8 +386,7 @@ class Worker(Consumer):  # type: ignore[misc]
         self.task_buckets: Any = defaultdict(lambda: None)
         self.strategies = _Strategies(self)
         self.timer = Timer()
-        self.semaphore = LaxBoundedSemaphore(self.crew.slots)
-        self.connection = Connection()
+        self.semaphore: Any = LaxBoundedSemaphore(self.crew.slots) if self.crew.prefork else None
         self.steps = [
             symbol_by_name(name)
             for name in (*sorted(WORKER_STEPS), *CONSUMER_STEPS)
@@ -379,7 +401,8 @@ class Worker(Consumer):  # type: ignore[misc]
 
     def _connect(self) -> None:
         self.channel = Channel(self.broker, self)
-        self.qos = QoS(lambda **_: None, self.crew.slots * self.crew.prefetch)
+        self.connection = Connection()
+        self.qos = QoS(lambda **_: None, self.initial_prefetch_count)
         self.task_consumer = TaskConsumer([self.app.amqp.queues["celery"]])
         for step in self.steps:
             if hasattr(step, "start") and not (self.restart_count and _is_of_worker(step)):
@@ -405,9 +428,10 @@ class Worker(Consumer):  # type: ignore[misc]
                 return
             if self.crew.cancels and self.crew.prefork:
                 self._cancel()
-            self._disconnect()
+            self.on_connection_error_after_connected(ConnectionResetError("it was cut"))
             self.on_close()
-            self.restart_count = 1
+            self._disconnect()
+            self.restart_count += 1
             self._connect()
 
         self.channel.end()
@@ -418,6 +442,8 @@ class Worker(Consumer):  # type: ignore[misc]
             yield self._call_next
         if self._next_timer() == 0:
             yield self._tick
+        if self.stopping and not self.closed:
+            yield self._close
         if not self.stopping and len(self.channel.unacked) < self.qos.value:
             for queue in self.task_consumer.queues:
                 if self.channel.open and self.broker.queues[queue.name]:
@@ -470,8 +496,13 @@ class Worker(Consumer):  # type: ignore[misc]
             if running.task.acks_late and not running.acknowledged:
                 running.cancel(self.pool)
 
+    def _close(self) -> None:
+        self.on_close()
+        self.pool.close()
+        self.closed = True
+
     def _is_through(self) -> bool:
-        return not (self._heard or self.pool.busy)
+        return self.closed and not (self._heard or self.pool.busy)
 
     def _end(self) -> None:
         kernel = Kernel.here()
