@@ -30,6 +30,7 @@ class Scenario:
     def act(self, stage: Stage) -> Mapping[str, Any]:
         """Play it to its end; what was seen."""
         self.play(stage)
+        stage.settles()
         stage.stop()
         stage.gone()
         return stage.what_was_seen()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import count
@@ -181,6 +181,19 @@ class Stage(ABC):
         """Return when these have results."""
         for name in names:
             self.wait(f"{name} ends", partial(self._has_ended, name))
+
+    def settles(self) -> None:
+        """Return when each message is acknowledged or rejected whose body has ended.
+
+        Celery may shut down before it has read what a child says of its end.
+        """
+        self.wait("all is settled", self._is_settled)
+
+    def _is_settled(self) -> bool:
+        told: dict[str, set[str]] = defaultdict(set)
+        for each in self.notes():
+            told[each["delivery"]].add(each["what"].split()[0])
+        return all(whats & {"ack", "reject"} for whats in told.values() if "ended" in whats)
 
     def _has_ended(self, name: str) -> bool:
         return self._meta(name)["status"] in READY_STATES
