@@ -134,9 +134,8 @@ class UniqueRun:
         try:
             other = self.claims.begin(name, task_id, self.terms.ttl, self.known)
         except BackendUnavailable as exc:
-            _not_told(self.terms, exc)
             end = partial(self.claims.end, name, task_id, self.terms.ttl, self.known)
-            self.here.manager.tell_later(f"the unique claim {name} has ended", end)
+            _tell_later(self.here, self.terms, exc, end)
             return None
         return None if self.begun else other
 
@@ -156,7 +155,9 @@ class UniqueRun:
         """Its task has ended, or that *attempt*, which the claim may be of."""
         if self.concern:
             self.concern = False
-            _end(self.here, self.terms, task_id_of(self.task), self.known, attempt)
+            name, task_id = self.terms.name, task_id_of(self.task)
+            end = partial(self.claims.end, name, task_id, self.terms.ttl, self.known, attempt)
+            _tell(self.here, self.terms, end)
 
     def revoked(self) -> None:
         """Its task was revoked while it waited."""
@@ -164,7 +165,8 @@ class UniqueRun:
             self.ends()
         elif self.concern:
             self.concern = False
-            _forget(self.here, self.terms, task_id_of(self.task))
+            forget = partial(self.claims.forget, self.terms.name, task_id_of(self.task))
+            _tell(self.here, self.terms, forget)
 
 
 def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> None:
@@ -176,30 +178,26 @@ def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> N
     if terms is None:
         return
     here, task_id = runtime(app), storable(headers["id"])
+    claims = UniqueClaims(here.backend)
     if began:
-        _end(here, terms, task_id, terms.stands)
+        _tell(here, terms, partial(claims.end, terms.name, task_id, terms.ttl, terms.stands))
     else:
-        _forget(here, terms, task_id)
+        _tell(here, terms, partial(claims.forget, terms.name, task_id))
 
 
-def _end(
-    here: Runtime, terms: UniqueTerms, task_id: str, known: bytes | None, attempt: str = ""
-) -> None:
-    end = partial(UniqueClaims(here.backend).end, terms.name, task_id, terms.ttl, known, attempt)
-    _tell(here, terms, end)
-
-
-def _forget(here: Runtime, terms: UniqueTerms, task_id: str) -> None:
-    _tell(here, terms, partial(UniqueClaims(here.backend).forget, terms.name, task_id))
-
-
-def _tell(here: Runtime, terms: UniqueTerms, change: Callable[[], object]) -> None:
-    """Make the *change*, later if need be: a claim that nobody ends swallows calls for a minute."""
+def _tell(here: Runtime, terms: UniqueTerms, ends: Callable[[], object]) -> None:
     try:
-        change()
+        ends()
     except BackendUnavailable as exc:
-        _not_told(terms, exc)
-        here.manager.tell_later(f"the unique claim {terms.name} has ended", change)
+        _tell_later(here, terms, exc, ends)
+
+
+def _tell_later(
+    here: Runtime, terms: UniqueTerms, exc: BackendUnavailable, ends: Callable[[], object]
+) -> None:
+    """A claim that nobody ends swallows calls for a minute."""
+    _not_told(terms, exc)
+    here.manager.tell_later(f"the unique claim {terms.name} has ended", ends)
 
 
 def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:

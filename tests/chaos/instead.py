@@ -14,7 +14,7 @@ from tests.chaos.resource import Effect
 from tests.chaos.runs import Run
 from tests.chaos.sender import Sent
 from tests.chaos.stage import End
-from tests.chaos.turns import SPARE_BODIES, was_struck
+from tests.chaos.turns import OF_STORE, SPARE_BODIES, was_struck
 from tests.chaos.ways import Instead, Key
 
 #: Seconds after the last line of a body within which its task still has its key.
@@ -23,11 +23,8 @@ LEAVING = 1.0
 #: Seconds for which calls are answered with a unique task of whose end the store has not heard.
 BELIEVED = 60.0
 
-KILLS = {Kind.KILL_CHILD, Kind.KILL_MAIN, Kind.KILL_WORKER, Kind.STOP_COLD}
-STORE = {
-    *(Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY),
-    *(Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
-}
+#: Faults by which a process may die before the store has heard of a task's end.
+KILLS = frozenset({Kind.KILL_CHILD, Kind.KILL_MAIN, Kind.KILL_WORKER, Kind.STOP_COLD})
 
 
 class Fates:
@@ -85,9 +82,12 @@ class Fates:
 
     def _may_be_unheard(self, run: Run) -> bool:
         """Whether the store was away as *run* ended, and its process died before it was back."""
-        end = run.last, run.last + 2 * self._ttl
-        struck = [each for each in self._enders if was_struck([each], *end)]
-        return any(s.kind in STORE for s in struck) and any(s.kind in KILLS for s in struck)
+        return all(
+            was_struck(
+                [s for s in self._enders if s.kind in of], run.last, run.last + 2 * self._ttl
+            )
+            for of in (OF_STORE, KILLS)
+        )
 
     def _is_older(self, run: Run, sent: Sent) -> bool:
         """Whether the task of *run* came before *sent*, and nothing has made it come anew."""

@@ -18,13 +18,16 @@ from tests.chaos.runs import Run
 from tests.chaos.sender import Sent
 from tests.chaos.ways import Order
 
-#: Faults after which a task may have lost its turn without its key falling silent.
-TAKE_TURNS = frozenset(
+#: Faults for which the store may not hear, or its answer may not be heard.
+OF_STORE = frozenset(
     {
-        *(Kind.KILL_CHILD, Kind.STOP_COLD, Kind.CUT_STORE, Kind.LOSE_REPLIES),
-        *(Kind.STORE_AWAY, Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
+        *(Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY),
+        *(Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
     }
 )
+
+#: Faults after which a task may have lost its turn without its key falling silent.
+TAKE_TURNS = OF_STORE | {Kind.KILL_CHILD, Kind.STOP_COLD}
 
 #: Faults that no body and no leave notices.
 SPARE_BODIES = frozenset({Kind.COPY, Kind.RESTART_BROKER})

@@ -197,26 +197,26 @@ def the_connection_is_lost(on: Stage) -> None:
     on.until("ended", "a", times=2)
 
 
-@scenario(slots=2, prefetch=2)
-def who_loses_it_with_its_hands_full_takes_fewer(on: Stage) -> None:
+def _lose_it_with_full_hands(on: Stage) -> None:
+    """Two run, two more are taken, and two are left at the broker."""
     on.call("late", "a", "b", holds=True)
     on.until("began", "a", "b")
     on.call("late", "c", "d", "e", "f", holds=True)
     on.until("received", "c", "d")
     on.disconnect()
     on.until("received", "a", "b", times=2)
+
+
+@scenario(slots=2, prefetch=2)
+def who_loses_it_with_its_hands_full_takes_fewer(on: Stage) -> None:
+    _lose_it_with_full_hands(on)
     on.kill()
 
 
 @scenario(slots=2, prefetch=2)
 @scenario(slots=2, prefetch=2, prefork=False)
 def and_goes_on_as_before(on: Stage) -> None:
-    on.call("late", "a", "b", holds=True)
-    on.until("began", "a", "b")
-    on.call("late", "c", "d", "e", "f", holds=True)
-    on.until("received", "c", "d")
-    on.disconnect()
-    on.until("received", "a", "b", times=2)
+    _lose_it_with_full_hands(on)
     on.go("a", "c", "d")
     on.until("received", "c", "d", times=2)
     on.until("received", "e")
