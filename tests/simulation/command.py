@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import subprocess
@@ -71,6 +72,8 @@ def _tell(seed: int) -> int:
 
 def _played(first: int, count: int, *, until_wrong: bool) -> Counter[str]:
     figures, began = Counter[str](), time.process_time()
+    gc.freeze()  # what is imported stays, and is not looked at again and again
+    gc.set_threshold(50_000)
     for seed in range(first, first + count):
         outcome = play(seed)
         figures.update({"schedules": 1, "steps": outcome.steps, "faults": len(outcome.struck)})

@@ -40,8 +40,9 @@ ENDLESS = 200_000
 @cache
 def app() -> Any:
     BACKENDS["simulated"] = Provided("tests.simulation.store:Store", None, "")  # type: ignore[index]
-    stand_in()
-    return application()
+    made = application()
+    stand_in(made)
+    return made
 
 
 #: What a body may be told by Celery or by its lease, and does not catch.

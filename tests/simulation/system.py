@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
+from billiard.einfo import Traceback
 from celery.worker import request, state
 from kombu.asynchronous.timer import Entry
 
@@ -23,6 +24,7 @@ from celery_dlock import runtime
 from celery_dlock.delivery import abort
 from celery_dlock.delivery.asked import ToMain
 from celery_dlock.errors import LockLost
+from celery_dlock.settings import Settings
 from celery_dlock.worker import children, parking, periodic
 from tests.simulation.kernel import Green, Kernel, Process
 
@@ -149,7 +151,7 @@ def finalize(_: object, call: Callable[[], object], exitpriority: int) -> None:
     FINALIZERS[Kernel.here().me().process].append((exitpriority, call))
 
 
-def stand_in() -> None:
+def stand_in(app: Any) -> None:
     """Where the library asks the system, it asks the schedule from now on."""
     vars(children).update(processes=Watcher, Finalize=finalize)
     sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
@@ -158,6 +160,10 @@ def stand_in() -> None:
     vars(abort).update(OtherThread=Abortable)
     # Of two for one instant the first one is not that which lies at the lower address.
     Entry.__lt__ = lambda *_: False  # type: ignore[method-assign]
+    # What is the same in every process, and what nobody looks at, is not worked out again.
+    settings = Settings.from_conf(app.conf)
+    vars(runtime).update(Settings=SimpleNamespace(from_conf=lambda _: settings))
+    Traceback.__init__.__defaults__ = (0, 0)
 
 
 class Datetime(datetime):
