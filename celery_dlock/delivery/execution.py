@@ -30,6 +30,7 @@ from celery_dlock.locks.hold import Hold
 from celery_dlock.messages.claims import claims_of, queued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, delivery_of, identity
+from celery_dlock.messages.unique import debounced_at
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
@@ -121,6 +122,15 @@ class Execution:
         """Whether the broker says so, or has had it in a queue for dead letters."""
         info = self.request.delivery_info or {}
         return bool(info.get("redelivered")) or "x-death" in self.delivery.get("headers", {})
+
+    @property
+    def newer_at(self) -> str | None:
+        """Where the store may have a newer message of its task, if this one is not from there."""
+        if self.history.key is not None or self.request.retries:
+            return None
+        if self.unique is not None and self.unique.terms.replaces:
+            return self.keys.own[0]
+        return debounced_at(vars(self.request))
 
     @property
     def is_first(self) -> bool:

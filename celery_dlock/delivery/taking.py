@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from celery.exceptions import TaskPredicate
@@ -16,7 +16,7 @@ from celery_dlock.contention import Contention, Decision, GiveUp
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Reason, Same
+from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Reason, Run, Same, WaitMode
 from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
@@ -124,7 +124,7 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             execution.tell_asked(waits=False)
             return answer
         execution.tell_asked(waits=isinstance(answer.verdict, Park))
-        hold.owe(owed(answer, hold.claims, eager=eager))
+        hold.owe(owed(answer, hold.claims or (answer.claim,), eager=eager))
         if time.monotonic() >= stay_until:
             if waited_before is None:
                 waited_before = _waited_before(execution, answer, arrived)
@@ -179,6 +179,9 @@ def _ask(execution: Execution) -> Lease | Refused | Another:
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
+    behind = _ask_for_newer(execution)
+    if behind is not None:
+        return behind
     woken = execution.history.key
     if woken is None or woken in execution.keys.all:
         return _ask_at_keys(execution, woken)
@@ -193,6 +196,26 @@ def _ask_store(execution: Execution) -> Lease | Refused:
     answer = _ask_at_keys(execution, None)
     here.manager.take_back([turn])
     return answer
+
+
+def _ask_for_newer(execution: Execution) -> Refused | None:
+    """A call of which the newest wins went by the broker, and later ones may have taken its place
+    in the store, under its id: then theirs is the message of the task, and this one is dropped.
+    """
+    where, here = execution.newer_at, execution.runtime
+    if where is None:
+        return None
+    message = execution.message()
+    (claim, *_) = execution.claim()
+    if where == claim.key and message is not None:
+        claim = replace(claim, wait=WaitMode.ENQUEUE)
+        reply = here.backend.enter(claim, message)
+        here.wake(reply.wakes)
+        assert not isinstance(reply.verdict, Run)
+        return Refused(claim, reply.verdict)
+    (there,) = here.backend.look([where])
+    kept = {entry.task for entry in there.waiting} | {turn.task for turn in there.grants}
+    return Refused(claim, Drop(Reason.WAITING)) if claim.task in kept else None
 
 
 def _ask_at_keys(execution: Execution, woken: str | None) -> Lease | Refused:

@@ -1,4 +1,5 @@
-"""What the message of a unique task carries: where its claim stands, or whose duplicate it is.
+"""What the message of a unique task carries: where its claim stands, whose duplicate it is, or at
+which key a newer one of its task may wait.
 
 The claim that is named here is the one that is ended, whatever the task says in the version of the
 worker that runs it. What is said names the task that it is said of: a body may pass its own headers
@@ -69,6 +70,22 @@ def duplicate_of(headers: Mapping[str, Any]) -> str | None:
     match _told(headers):
         case {"duplicate_of": str(other)} if other:
             return other
+        case _:
+            return None
+
+
+def debounced(task_id: str, task: str, key: str) -> dict[str, Any]:
+    """The header of a debounced call that goes by the broker, for the store did not answer. It may
+    wait at that *key* nevertheless.
+    """
+    return {UNIQUE: {"id": task_id, "task": task, "debounced_at": key}}
+
+
+def debounced_at(headers: Mapping[str, Any]) -> str | None:
+    """Where a newer call may have taken the place of the message with *headers*."""
+    match _told(headers):
+        case {"debounced_at": str(key)} if key:
+            return key
         case _:
             return None
 

@@ -19,6 +19,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import Debouncing
 from celery_dlock.messages.headers import identity_in
+from celery_dlock.messages.unique import debounced
 from celery_dlock.publishing.answer import Send, answered, is_its_own, result_under
 from celery_dlock.publishing.outbox import NotKept, Outbox
 from celery_dlock.runtime import runtime
@@ -61,14 +62,15 @@ class DebouncedCall:
         except _Merged as merged:
             result = result_under(self._task, merged.living, self._options)
             return answered(result, duplicate=True)
-        except NotKept:
-            pass  # of which has been told
+        except NotKept:  # of which has been told
+            headers = {}
         except BackendUnavailable as exc:
             subject = Subject(task_id, self._task.name, self._task.lock_definition.label)
             here.sinks.emit(Unavailable(subject, str(exc)))
+            headers = debounced(task_id, self._task.name, self._key)
         else:
             return answered(result, duplicate=False)
-        instead = send(task_id, {}, countdown=self._debounce.options.delay)
+        instead = send(task_id, headers, countdown=self._debounce.options.delay)
         return answered(instead, duplicate=False)
 
 

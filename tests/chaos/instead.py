@@ -7,6 +7,7 @@ enough, whether one was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tests.chaos.faults import Struck
 from tests.chaos.plan import Kind
@@ -22,6 +23,12 @@ LEAVING = 1.0
 
 #: Seconds for which calls are answered with a unique task of whose end the store has not heard.
 BELIEVED = 60.0
+
+#: Faults of one member of the store.
+OF_MEMBERS = frozenset({Kind.KILL_MEMBER, Kind.PAUSE_MEMBER})
+
+#: Seconds after such a fault in which the others may still choose who leads them.
+ELECTION = 5.0
 
 #: Faults by which a process may die before the store has heard of a task's end.
 KILLS = frozenset({Kind.KILL_CHILD, Kind.KILL_MAIN, Kind.KILL_WORKER, Kind.STOP_COLD})
@@ -44,6 +51,7 @@ class Fates:
         self._ends = ends
         self._runs = [run for run in runs if run.task in self._calls]
         self._enders = [each for each in struck if each.kind not in SPARE_BODIES]
+        self._broker_was_away = any(each.kind is Kind.RESTART_BROKER for each in struck)
         self._ttl = ttl
 
     def wrong(self, sent: Sequence[Sent]) -> Iterator[str]:
@@ -59,6 +67,10 @@ class Fates:
         end = self._ends.get(sent.id)
         if end is not None and end.state == "REVOKED":
             return None if sent.revoked else "was revoked by nobody"
+        if end is None and sent.revoked and sent.args[2]:
+            return None  # Celery stores RETRY after it has published, and over REVOKED
+        if end is not None and end.state == "FAILURE" and self._was_not_followed(sent.follows):
+            return None
         skipped = sent.duplicate or (end is not None and end.skipped)
         if not skipped or sent.key.instead is Instead.NOTHING:
             return f"has none; its end is {end}"
@@ -68,9 +80,17 @@ class Fates:
             return f"has one of call {self._calls[sent.id]}, and was call {sent.call}"
         return None
 
+    def _was_not_followed(self, sent: Sent | None) -> bool:
+        """Whether *sent* has run and has failed: what follows could not be published."""
+        end = None if sent is None else self._ends.get(sent.id)
+        failed = end is not None and end.state == "FAILURE"
+        return failed and self._broker_was_away and sent is not None and sent.id in self._calls
+
     def _does_for(self, run: Run, sent: Sent) -> bool:
         """Whether *run* does what *sent*, which did not run, was to do."""
-        if run.key not in sent.key.taken or (sent.duplicate and run.task != sent.id):
+        if run.key not in sent.key.taken:
+            return False
+        if sent.duplicate and run.task != sent.id and not self._was_skipped(sent.id):
             return False
         believed = sent.duplicate and sent.at < self._sent[run.task].at + BELIEVED
         if believed and self._may_be_unheard(run):
@@ -79,6 +99,11 @@ class Fates:
             return run.first > sent.at and not self._is_older(run, sent)
         struck = was_struck(self._enders, run.first, run.last + self._ttl)
         return run.last + LEAVING + struck * self._ttl > sent.at
+
+    def _was_skipped(self, task: str) -> bool:
+        """Whether the task that answered for others was itself found to be a duplicate."""
+        end = self._ends.get(task)
+        return end is not None and end.skipped
 
     def _may_be_unheard(self, run: Run) -> bool:
         """Whether the store was away as *run* ended, and its process died before it was back."""
@@ -100,6 +125,7 @@ class Fates:
 def doubled(sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck]) -> Iterator[str]:
     """Each call that was published although one was to come that does for both."""
     enders = [each for each in struck if each.kind not in SPARE_BODIES]
+    enders += [replace(each, end=each.end + ELECTION) for each in struck if each.kind in OF_MEMBERS]
     begun: dict[str, float] = {}
     for run in runs:
         begun.setdefault(run.task, run.asked)  # the claim may end before its body's first line

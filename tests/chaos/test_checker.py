@@ -246,6 +246,52 @@ def test_of_two_calls_before_it_starts_one_is_published() -> None:
     assert fate("unique until start", SKIPPED, 0.5) == [Check.MISSING, Check.DOUBLED]
 
 
+@pytest.mark.parametrize(("until", "right"), [(-1.0, True), (-6.0, False)])
+def test_a_call_may_go_without_its_claim_while_members_choose_who_leads(
+    until: float, right: bool
+) -> None:
+    (key,) = FEATURES["unique until start"]
+    calls = [Sent(t, key, (), at, 0.1, published=at) for t, at in [("a", 0.0), ("b", 0.1)]]
+    found = checks(
+        sent=calls,
+        effects=[replace(effect(task, n), key="again") for n, task in enumerate("ab", start=1)],
+        seen=[*seen("a", 1, 1.0, 1.2, slot="again"), *seen("b", 2, 1.3, 1.5, slot="again")],
+        struck=[Struck(Kind.PAUSE_MEMBER, until - 0.1, until)],
+    )
+    assert found == ([] if right else [Check.DOUBLED])
+
+
+def test_who_is_answered_with_a_duplicate_is_done_for_by_the_task_of_which_that_is_one() -> None:
+    (key,) = FEATURES["unique until done"]
+    for at, found in ((1.1, []), (3.0, [Check.MISSING])):
+        calls = [Sent(task, key, (), 0.0) for task in "ab"]
+        calls.append(Sent("b", key, (), at, duplicate=True))
+        runs, ends = seen("a", 1, 1.0, 1.2, slot="once"), {"b": SKIPPED}
+        only = [replace(effect("a", 1), key="once")]
+        assert checks(sent=calls, effects=only, seen=runs, ends=ends) == found
+
+
+@pytest.mark.parametrize("struck", [[], [Kind.RESTART_BROKER]])
+def test_what_was_to_follow_fails_visibly_where_the_broker_was_away(struck: list[Kind]) -> None:
+    first, other, last = CLEAN.sent
+    failed = End("FAILURE", False, "")
+    found = checks(
+        sent=[first, other, replace(last, follows=other)],
+        effects=CLEAN.effects[:2],
+        struck=[Struck(kind, 1.5, 1.6) for kind in struck],
+        ends={"b": failed, "c": failed},
+    )
+    assert found == ([] if struck else [Check.MISSING])
+
+
+@pytest.mark.parametrize(("retries", "found"), [(1, []), (0, [Check.MISSING])])
+def test_the_end_of_one_that_was_revoked_may_be_under_its_retry(
+    retries: int, found: list[Check]
+) -> None:
+    gone = replace(CLEAN.sent[2], revoked=True, args=("first", (), retries))
+    assert checks(sent=[*CLEAN.sent[:2], gone], effects=CLEAN.effects[:2]) == found
+
+
 def reordered(tasks: str) -> list[Effect]:
     return [effect(task, number) for number, task in enumerate(tasks, start=2)]
 

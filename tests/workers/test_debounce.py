@@ -274,6 +274,40 @@ def test_without_an_answer_of_the_store_it_is_published_with_its_delay(
     assert (len(asked), len(desk.happened(Unavailable)), result.is_duplicate) == (1, 1, False)
 
 
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_went_by_the_broker_does_not_run_in_place_of_a_newer_call(
+    desk: Desk,
+    clock: ManualClock,
+    make: Make,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    landed: bool,
+) -> None:
+    """Of the older one nobody knows whether the store has it."""
+    backend = runtime(desk.app).backend
+    postpone = backend.postpone
+
+    def no_answer(*given: Any) -> None:
+        if landed:
+            postpone(*given)
+        raise BackendUnavailable("no answer")
+
+    save = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "postpone", no_answer)
+        older = save.delay("a")
+    by_broker = desk.take()
+    assert by_broker is not None
+    newer = save.delay("b")
+    desk.run(by_broker)
+    passes(desk, clock, 10)
+
+    desk.deliver_all()
+    assert runs == [("a", older.id)] * (not landed) + [("b", newer.id)]
+    assert (newer.id == older.id) is landed
+    assert keys(desk) == ()
+
+
 def test_so_is_one_that_is_too_large_for_the_store(
     desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

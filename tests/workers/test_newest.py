@@ -230,6 +230,92 @@ def test_without_an_answer_of_the_store_it_is_published_by_the_broker(
     assert claim(desk, save) is None
 
 
+@pytest.mark.parametrize("arrives", ["before", "after"])
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_went_by_the_broker_does_not_run_in_place_of_a_newer_call(
+    desk: Desk,
+    make: Make,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    landed: bool,
+    arrives: str,
+) -> None:
+    """Of the older one nobody knows whether the store has it; both have one id."""
+    backend = runtime(desk.app).backend
+    enter = backend.enter
+
+    def no_answer(*given: Any) -> None:
+        if landed:
+            enter(*given)
+        raise BackendUnavailable("no answer")
+
+    save = make()
+    with lock(KEY, app=desk.app, timeout=0):
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "enter", no_answer)
+            save.delay("a")
+        older = desk.take()
+        assert older is not None
+        newer = save.delay("b")
+    if arrives == "after":
+        desk.deliver_all()
+    desk.run(older)
+
+    desk.deliver_all()
+    assert runs == [("b", newer.id)]
+    assert claim(desk, save) is None
+
+
+@pytest.mark.parametrize("largest", [100, 1_000_000])
+def test_nor_where_the_newer_one_was_woken_already(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
+    save, backend = make(), runtime(desk.app).backend
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "largest_message", largest)
+        if largest > 100:
+            patch.setattr(backend, "enter", unanswered)
+        older = save.delay("a")
+        patch.undo()
+        newer = save.delay("b")
+        assert (newer.id, desk.size()) == (older.id, 2)
+        patch.setattr(backend, "largest_message", largest)
+        first, second = desk.take(), desk.take()
+        assert first is not None
+        assert second is not None
+        for message in (first, second):
+            desk.run(message)
+
+    desk.deliver_all()
+    assert runs == [("b", newer.id)]
+
+
+def unanswered(*_: Any) -> None:
+    raise BackendUnavailable("no answer")
+
+
+def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, backend = make(), runtime(desk.app).backend
+    look, largest = backend.look, backend.largest_message
+
+    def overtaken(names: Any) -> Any:
+        seen = look(names)
+        monkeypatch.setattr(backend, "look", look)
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "largest_message", largest)
+            save.delay("b")
+        return seen
+
+    monkeypatch.setattr(backend, "largest_message", 100)
+    older = save.delay("a")
+    monkeypatch.setattr(backend, "look", overtaken)
+
+    desk.deliver_all()
+    assert runs == [("a", older.id)]
+
+
 def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: Any) -> None:
         raise BackendUnavailable("no answer")
