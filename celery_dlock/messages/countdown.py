@@ -52,6 +52,11 @@ def rabbitmq_waits(app: Any) -> bool:
     return bool(detect_quorum_queues(app, kind)[0])
 
 
+def countdown_from(app: Any, seconds: float) -> float:
+    """*seconds*, or the least more that Celery can publish a message with."""
+    return max(1.0, seconds) if rabbitmq_waits(app) else seconds
+
+
 def lead_back(app: Any, options: dict[str, Any]) -> None:
     """Change *options*, with which Celery would publish a message again, so that it finds back."""
     wait = seconds_until(app, options.get("eta") or options.get("countdown") or 0.0)

@@ -18,6 +18,7 @@ from celery_dlock.core.state import Claim, task_id_of
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import Debouncing
+from celery_dlock.messages.countdown import countdown_from
 from celery_dlock.messages.headers import identity_in
 from celery_dlock.messages.unique import debounced
 from celery_dlock.publishing.answer import Send, answered, is_its_own, result_under
@@ -70,7 +71,8 @@ class DebouncedCall:
             headers = debounced(task_id, self._task.name, self._key)
         else:
             return answered(result, duplicate=False)
-        instead = send(task_id, headers, countdown=self._debounce.options.delay)
+        countdown = countdown_from(self._task.app, self._debounce.options.delay)
+        instead = send(task_id, headers, countdown=countdown)
         return answered(instead, duplicate=False)
 
 

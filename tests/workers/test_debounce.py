@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import chain, group
+from celery.signals import before_task_publish
 
 from celery_dlock import (
     BackendUnavailable,
@@ -272,6 +273,28 @@ def test_without_an_answer_of_the_store_it_is_published_with_its_delay(
     assert message.headers["id"] == result.id
     assert message.headers["eta"] is not None
     assert (len(asked), len(desk.happened(Unavailable)), result.is_duplicate) == (1, 1, False)
+
+
+@pytest.mark.parametrize(("delay", "waits"), [(0.4, 1), (3.7, 3)])
+def test_rabbitmq_waits_for_a_second_at_least(
+    desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch, delay: float, waits: int
+) -> None:
+    """With quorum queues; for less Celery raises an error."""
+    keys: list[str] = []
+
+    def note(routing_key: str, **_: Any) -> None:
+        keys.append(routing_key)
+
+    desk.app.conf.task_default_exchange_type = "topic"
+    save = make(unique=Debounce(delay, delay))
+    for module in ("celery.app.base", "celery_dlock.messages.countdown"):
+        monkeypatch.setattr(f"{module}.detect_quorum_queues", lambda *_: (True, "celery"))
+    monkeypatch.setattr(runtime(desk.app).backend, "largest_message", 1)
+    before_task_publish.connect(note)
+    save.delay("a")
+    before_task_publish.disconnect(note)
+
+    assert keys == [".".join(f"{waits:028b}") + ".celery"]
 
 
 @pytest.mark.parametrize("landed", [True, False])
