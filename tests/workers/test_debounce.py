@@ -294,7 +294,7 @@ def test_rabbitmq_waits_for_a_second_at_least(
     save.delay("a")
     before_task_publish.disconnect(note)
 
-    assert keys == [".".join(f"{waits:028b}") + ".celery"]
+    assert keys[-1] == ".".join(f"{waits:028b}") + ".celery"
 
 
 @pytest.mark.parametrize("landed", [True, False])
