@@ -1,10 +1,16 @@
 """A soft time limit strikes anywhere; the lock is freed wherever it does."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
-from celery.exceptions import SoftTimeLimitExceeded
+from typing import Any
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded, WorkerTerminate
 
 from celery_dlock.runtime import runtime
+from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
@@ -64,3 +70,36 @@ def test_while_it_waits_in_its_slot(make_lab: MakeLab) -> None:
         assert holder.token == first["token"]
         lab.go("first")
         assert apply.delay("42", 3).get(timeout=30) == 3
+
+
+@pytest.mark.filterwarnings("ignore:Exception raised outside body")
+def test_one_whose_success_and_whose_failure_were_both_not_stored_does_not_run_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its effects stand, so they do not come twice; its caller waits for a result in vain."""
+    ran = []
+
+    @desk.locked("order", name="charge", acks_late=True)
+    def charge() -> None:
+        ran.append(1)
+
+    strikes = [SoftTimeLimitExceeded(1), WorkerTerminate()]
+    stored = []
+
+    def broken_off(_: Any, task_id: str, result: Any, state: str, **more: Any) -> None:
+        stored.append(state)
+        raise strikes.pop(0)
+
+    result = charge.delay()
+    message = desk.take()
+    assert message is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(charge.backend), "store_result", broken_off)
+        with pytest.raises(WorkerTerminate):
+            desk.run(message)
+    assert stored == ["SUCCESS", "FAILURE"]
+
+    message.requeue()
+    assert desk.deliver_all() == 1
+    assert (ran, result.state) == ([1], "PENDING")
+    assert desk.holders("order") == []
