@@ -9,18 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 from celery_dlock import BackendUnavailable, LockContended, lock
 from celery_dlock.core.state import KeyState
+from tests.chaos.brokers import VISIBILITY
 from tests.chaos.sender import Sender
 from tests.chaos.stage import TTL, Stage
 from tests.chaos.ways import LIMITS
 
-#: Seconds for which nothing happens before what has no message any more is looked at.
-STILL = 3.0
+#: Seconds for which nothing happens before what has no message any more is looked at: by then the
+#: broker has delivered again whatever it had delivered to a process that has died.
+STILL = VISIBILITY + 3.0
 
 
 def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
     """Whether there is nothing left to wait for: all is done, or nobody has it any more.
 
-    What the broker has lost is sent again. *since* keeps when it became still.
+    What the broker has lost is sent again; so it has, too, what a process received that died before
+    it said more, and what was not delivered again. *since* keeps when it became still.
     """
     if sender.waits or stage.messages() or any(_waiting(stage)):
         since.clear()
@@ -35,6 +38,7 @@ def drained(stage: Stage, sender: Sender, since: dict[str, float]) -> bool:
     if time.monotonic() - since.setdefault("still", time.monotonic()) < STILL:
         return False
     lost = lost_by_broker(stage, sender, done) & missing
+    lost |= {task for task in missing if stage.last_word(task).endswith(" received")}
     sender.send_lost(lost)
     since.clear()
     return not lost

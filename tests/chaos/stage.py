@@ -126,6 +126,11 @@ class Stage:
         skipped = isinstance(result, dict) and "skipped" in result
         return End(told["status"], skipped, str(result)) if told["status"] in READY_STATES else None
 
+    def last_word(self, task: str) -> str:
+        """The newest line of a worker about that task; each begins with its time."""
+        lines = (line for worker in self.workers for line in worker.log.splitlines())
+        return max((line for line in lines if f"[{task}]" in line), default="")
+
     def logged(self, what: str) -> Counter[str]:
         """How often it was said of each task, here or in a worker, that it was *what*."""
         line = re.compile(rf"Task [\w ]+\[([0-9a-f-]{{36}})\] {what}", re.MULTILINE)
