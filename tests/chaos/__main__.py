@@ -27,11 +27,11 @@ from tests.chaos.stage import STORES, TTL, Setting, kinds_of
 from tests.chaos.ways import FEATURES
 from tests.services.campaign import campaign, in_a_folder, spell_out
 
-#: Seconds of faults in a round, and for how long nothing may be done as it is worked off.
-ROUND = 30.0
+#: Seconds for which nothing may be done as a round is worked off.
 PATIENCE = 90.0
-#: What a round takes at most, when all waiting in it is in vain and the machine is not slow.
-LONGEST = ROUND + PATIENCE + 60.0
+#: What a round takes at most beside its faults, when all waiting in it is in vain and the machine is
+#: not slow.
+LONGEST = PATIENCE + 60.0
 
 
 def main() -> int:
@@ -41,9 +41,10 @@ def main() -> int:
     def rounds(console: Console) -> Iterator[Figures]:
         for seed in itertools.count(options.seed):
             number = seed - options.seed
-            if number == options.rounds or (number and time.monotonic() + LONGEST > deadline):
+            ends = time.monotonic() + options.seconds + LONGEST
+            if number == options.rounds or (number and ends > deadline):
                 break
-            match = Match(console, seed, _setting(seed, options), min(ROUND, options.minutes * 36))
+            match = Match(console, seed, _setting(seed, options), options.seconds)
             whole = match.whole(options.features or mixture(seed))
             part = replace(whole, faults=tuple(options.faults or whole.faults))
             figures = match.play(part)
@@ -73,7 +74,7 @@ class Match:
         on += f" --ack {self.setting.ack} --pool {self.setting.pool}"
         self.console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults")
         self.console.print(
-            f"  again: python -m tests.chaos --rounds 1 --seed {self.seed} {on} "
+            f"  again: python -m tests.chaos --rounds 1 --seed {self.seed} {on}"
             f"--minutes {self.seconds / 36:g}"  # a round of a short campaign is shorter
             f" --features {' '.join(map(repr, part.features))}"
             + (f" --faults {' '.join(map(str, part.faults))}" if part != whole else "")
@@ -122,6 +123,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--minutes", type=float, default=10.0, help="for all rounds together")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of faults in a round")
     parser.add_argument("--rounds", type=int, help="at most so many (default: until time is up)")
     for name, known in CHOICES.items():
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=list(known))
