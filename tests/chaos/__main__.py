@@ -75,7 +75,7 @@ class Match:
         self.console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults")
         self.console.print(
             f"  again: python -m tests.chaos --rounds 1 --seed {self.seed} {on}"
-            f"--minutes {self.seconds / 36:g}"  # a round of a short campaign is shorter
+            f" --seconds {self.seconds:g}"
             f" --features {' '.join(map(repr, part.features))}"
             + (f" --faults {' '.join(map(str, part.faults))}" if part != whole else "")
         )
