@@ -29,8 +29,8 @@ from tests.services.campaign import campaign, in_a_folder, spell_out
 
 #: Seconds for which nothing may be done as a round is worked off.
 PATIENCE = 90.0
-#: What a round takes at most beside its faults, when all waiting in it is in vain and the machine is
-#: not slow.
+#: What a round takes at most beside its faults, when all waiting in it is in vain, and the machine
+#: is not slow.
 LONGEST = PATIENCE + 60.0
 
 
