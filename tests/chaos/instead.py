@@ -136,6 +136,7 @@ def doubled(sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck])
         before = last.get(each.key)
         if (
             before is not None
+            and each.published - each.at < ANSWERED
             and begun.get(before.id, 0.0) > each.published
             and not was_struck(enders, before.at, each.published)
         ):

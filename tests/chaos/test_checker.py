@@ -261,6 +261,15 @@ def test_a_call_may_go_without_its_claim_while_members_choose_who_leads(
     assert found == ([] if right else [Check.DOUBLED])
 
 
+@pytest.mark.parametrize(("took", "found"), [(0.1, [Check.DOUBLED]), (2.0, [])])
+def test_so_may_one_that_the_store_does_not_answer(took: float, found: list[Check]) -> None:
+    (key,) = FEATURES["unique until start"]
+    calls = [Sent(t, key, (), 0.0, 0.1, published=at) for t, at in [("a", 0.0), ("b", took)]]
+    effects = [replace(effect(task, n), key="again") for n, task in enumerate("ab", start=1)]
+    runs = [*seen("a", 1, 3.0, 3.2, slot="again"), *seen("b", 2, 3.3, 3.5, slot="again")]
+    assert checks(sent=calls, effects=effects, seen=runs) == found
+
+
 def test_who_is_answered_with_a_duplicate_is_done_for_by_the_task_of_which_that_is_one() -> None:
     (key,) = FEATURES["unique until done"]
     for at, found in ((1.1, []), (3.0, [Check.MISSING])):
