@@ -24,6 +24,9 @@ LEAVING = 1.0
 #: Seconds for which calls are answered with a unique task of whose end the store has not heard.
 BELIEVED = 60.0
 
+#: Seconds in which a call is published if the store answers.
+ANSWERED = 1.0
+
 #: Faults of one member of the store.
 OF_MEMBERS = frozenset({Kind.KILL_MEMBER, Kind.PAUSE_MEMBER})
 
