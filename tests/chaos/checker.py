@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from celery_dlock.core.operations import Leave
 from tests.chaos.answers import untrue
 from tests.chaos.faults import Struck
 from tests.chaos.instead import Fates, doubled
+from tests.chaos.plan import Kind
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
@@ -71,7 +73,7 @@ def violations(evidence: Evidence) -> list[Violation]:
         (Check.RESERVED, came_between(evidence.sent, runs, evidence.struck)),
         (Check.EARLY, came_early(evidence.sent, runs)),
         (Check.COOLED, _warm(evidence, runs)),
-        (Check.REPEATED, run_again(runs, evidence.struck, evidence.ttl)),
+        (Check.REPEATED, run_again(runs, [*evidence.struck, *_unheard(evidence)], evidence.ttl)),
         (Check.UNTRUE, untrue(evidence.spoken)),
         (Check.LOCKED, iter(evidence.locked)),
         (Check.LEFT, iter(evidence.left)),
@@ -82,6 +84,13 @@ def violations(evidence: Evidence) -> list[Violation]:
 def passings(evidence: Evidence) -> Iterator[Passing]:
     """Who was passed over, explained or not."""
     return out_of_turn(evidence.sent, runs_of(evidence.seen), evidence.struck, evidence.ttl)
+
+
+def _unheard(evidence: Evidence) -> Iterator[Struck]:
+    """Each release that the store did not answer, for its machine was busy, say: as a fault."""
+    for each in evidence.spoken:
+        if isinstance(each.operation, Leave) and each.answered is None:
+            yield Struck(Kind.LOSE_REPLIES, each.called, each.called)
 
 
 def _missing(evidence: Evidence, runs: Sequence[Run]) -> Iterator[str]:

@@ -6,6 +6,8 @@ enough, whether one was.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -126,22 +128,26 @@ class Fates:
 
 
 def doubled(sent: Sequence[Sent], runs: Sequence[Run], struck: Sequence[Struck]) -> Iterator[str]:
-    """Each call that was published although one was to come that does for both."""
+    """Each call that was published although one was to come that does for both.
+
+    One that went without its claim takes that of another as it runs. So of all that were there as
+    the one was called, none may have been struck since its own call.
+    """
     enders = [each for each in struck if each.kind not in SPARE_BODIES]
     enders += [replace(each, end=each.end + ELECTION) for each in struck if each.kind in OF_MEMBERS]
     begun: dict[str, float] = {}
+    over: dict[str, float] = {}
     for run in runs:
         begun.setdefault(run.task, run.asked)  # the claim may end before its body's first line
-    last: dict[Key, Sent] = {}
+        over[run.task] = run.last
+    of_keys: dict[Key, list[Sent]] = defaultdict(list)
     for each in sent:
         if not each.key.called or each.key.newest or each.duplicate or each.published is None:
             continue
-        before = last.get(each.key)
-        if (
-            before is not None
-            and each.published - each.at < ANSWERED
-            and begun.get(before.id, 0.0) > each.published
-            and not was_struck(enders, before.at, each.published)
-        ):
-            yield f"{each.id} on {each.key.name} was published, and {before.id} was to come"
-        last[each.key] = each
+        earlier = of_keys[each.key]
+        last = earlier[-1] if earlier else each
+        if begun.get(last.id, 0.0) > each.published and each.published - each.at < ANSWERED:
+            there = [one.at for one in earlier if over.get(one.id, math.inf) >= last.at]
+            if earlier and not was_struck(enders, min(there), each.published):
+                yield f"{each.id} on {each.key.name} was published, and {last.id} was to come"
+        earlier.append(each)

@@ -8,12 +8,16 @@ from enum import StrEnum
 
 import pytest
 
+from celery_dlock.core.operations import Leave
+from celery_dlock.core.state import Claim, Left, Outcome
+from celery_dlock.stores.base import Reply
 from tests.chaos.checker import Check, Evidence, violations
 from tests.chaos.faults import Struck
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.sender import Sent
 from tests.chaos.stage import End
+from tests.chaos.trace import Spoken
 from tests.chaos.ways import FEATURES, KEYS, Key
 
 QUEUED, SLOTS = KEYS[0], next(key for key in KEYS if key.limit == 2)
@@ -270,6 +274,26 @@ def test_so_may_one_that_the_store_does_not_answer(took: float, found: list[Chec
     assert checks(sent=calls, effects=effects, seen=runs) == found
 
 
+@pytest.mark.parametrize(("over", "found"), [(1.2, []), (-1.0, [Check.DOUBLED])])
+def test_so_may_one_after_a_task_that_was_struck_and_takes_the_claim_as_it_runs(
+    over: float, found: list[Check]
+) -> None:
+    (key,) = FEATURES["unique until start"]
+    at = {"a": -3.0, "b": 0.0, "c": 0.1}
+    effects = [replace(effect(task, n), key="again") for n, task in enumerate("abc", start=1)]
+    runs = [*seen("a", 1, over - 0.1, over, slot="again")]
+    runs += [*seen("b", 2, 3.0, 3.2, slot="again"), *seen("c", 3, 3.3, 3.5, slot="again")]
+    assert (
+        checks(
+            sent=[Sent(task, key, (), when, published=when) for task, when in at.items()],
+            effects=effects,
+            seen=runs,
+            struck=[Struck(Kind.CUT_STORE, -3.1, -2.9)],
+        )
+        == found
+    )
+
+
 def test_who_is_answered_with_a_duplicate_is_done_for_by_the_task_of_which_that_is_one() -> None:
     (key,) = FEATURES["unique until done"]
     for at, found in ((1.1, []), (3.0, [Check.MISSING])):
@@ -325,6 +349,16 @@ def test_who_comes_before_a_retry_that_has_its_key_is_seen(
         )
         == found
     )
+
+
+@pytest.mark.parametrize(("answered", "found"), [(1.3, [Check.REPEATED]), (None, [])])
+def test_a_release_that_the_store_did_not_answer_may_be_one_of_which_it_never_heard(
+    answered: float | None, found: list[Check]
+) -> None:
+    leave = Leave(Claim("first", "a:0:0", "nonce", ttl=1), Outcome.DONE)
+    again = [*CLEAN.seen, *seen("a", 4, 5.0, 5.1, run="again")]
+    spoken = [Spoken(leave, 1.25, answered, Reply(Left(carried=True)))]
+    assert checks(seen=again, spoken=spoken) == found
 
 
 def test_what_follows_comes_after() -> None:
