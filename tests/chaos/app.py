@@ -18,8 +18,8 @@ from celery import Celery
 
 from celery_dlock import DLockError, Lease, LockedTask, lock
 from celery_dlock.core.events import Event, Rescheduled, Woken
+from tests.chaos.ledger import tracing
 from tests.chaos.resource import Resource, Who
-from tests.chaos.trace import tracing
 from tests.chaos.ways import INNER, WAYS
 
 logger = logging.getLogger("tests.chaos")

@@ -17,6 +17,7 @@ from tests.chaos.answers import untrue
 from tests.chaos.faults import Struck
 from tests.chaos.instead import Fates, doubled
 from tests.chaos.plan import Kind
+from tests.chaos.replay import Replayed
 from tests.chaos.resource import Effect, Seen
 from tests.chaos.runs import Run, runs_of
 from tests.chaos.sender import Sent
@@ -41,6 +42,7 @@ class Check(StrEnum):
     COOLED = "a key cools down"
     REPEATED = "what is finished does not run again"
     UNTRUE = "what the store answered can be so"
+    REPLAYED = "what the store did is what the rules say"
     LOCKED = "no key is left locked"
     LEFT = "no message is left behind"
 
@@ -55,6 +57,7 @@ class Evidence:
     struck: Sequence[Struck]
     ends: Mapping[str, End] = field(default_factory=dict)
     spoken: Sequence[Spoken] = ()
+    replayed: Replayed = field(default_factory=Replayed)
     locked: Sequence[str] = ()
     left: Sequence[str] = ()
     ttl: float = 1.5
@@ -75,6 +78,7 @@ def violations(evidence: Evidence) -> list[Violation]:
         (Check.COOLED, _warm(evidence, runs)),
         (Check.REPEATED, run_again(runs, [*evidence.struck, *_unheard(evidence)], evidence.ttl)),
         (Check.UNTRUE, untrue(evidence.spoken)),
+        (Check.REPLAYED, iter(evidence.replayed.wrong)),
         (Check.LOCKED, iter(evidence.locked)),
         (Check.LEFT, iter(evidence.left)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.base import LockBackend
 from tests.chaos import ending
 from tests.chaos.checker import Evidence, passings, violations
 from tests.chaos.faults import Struck, strike
+from tests.chaos.ledger import Entry, ledger
 from tests.chaos.plan import Kind, Schedule, Sending, Strike
+from tests.chaos.replay import Replayed, replay
 from tests.chaos.runs import runs_of
 from tests.chaos.sender import Sender
 from tests.chaos.stage import TTL, End, Setting, Stage, open_stage
@@ -35,6 +39,7 @@ class Figures:
     runs: int
     live: int
     spoken: int
+    replayed: Replayed
     sent_again: int
     passed: int
     struck: Counter[Kind]
@@ -131,6 +136,16 @@ class Play:
         time.sleep(TICK)
 
 
+def _ledger(store: LockBackend, folder: Path) -> list[Entry] | None:
+    """It is in *folder* afterwards: the store will be gone."""
+    try:
+        entries = ledger(store)
+    except BackendUnavailable:  # of the replies to lose some may be left
+        entries = ledger(store)
+    (folder / "ledger").write_bytes(pickle.dumps(entries))
+    return entries
+
+
 def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 90.0) -> Figures:
     """Play *schedule* below *folder*; the workers' logs are there afterwards."""
     began = time.monotonic()
@@ -140,6 +155,7 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
         still_up = stage.shut_down() if acts.work_off(patience) else []
         for worker in stage.workers:
             worker.kill()
+        said, entries = spoken(folder), _ledger(stage.backend, folder)
         evidence = Evidence(
             sent=acts.sender.sent,
             effects=stage.resource.effects(),
@@ -148,7 +164,8 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
             ends=acts.ends(),
             locked=ending.locked(stage, schedule.locks),
             left=[*ending.left(stage), *(f"{name} did not shut down" for name in still_up)],
-            spoken=spoken(folder),
+            spoken=said,
+            replayed=replay(entries, said),
             ttl=TTL,
         )
     runs = runs_of(evidence.seen)
@@ -157,6 +174,7 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
         runs=len({run.id for run in runs}),
         live=len({run.id for run in runs if run.ended and run.live}),
         spoken=len(evidence.spoken),
+        replayed=evidence.replayed,
         sent_again=len(acts.sender.again),
         passed=sum(each.explained for each in passings(evidence)),
         struck=Counter(each.kind for each in evidence.struck),

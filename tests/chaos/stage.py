@@ -24,11 +24,11 @@ from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 from tests.chaos.app import logger, make_app
 from tests.chaos.brokers import BROKERS, Broker
+from tests.chaos.ledger import tracing
 from tests.chaos.members import MEMBERS
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Resource
 from tests.chaos.stores import RedisStore, SqliteStore, Store
-from tests.chaos.trace import tracing
 from tests.services.brokers import close, left
 from tests.services.until import until
 from tests.services.worker import Worker

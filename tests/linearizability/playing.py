@@ -257,13 +257,14 @@ def _said(
 def _spoken(number: int, client: LockBackend, what: Ask | Look, now: int | None) -> Spoken:
     called = time.monotonic_ns()
     try:
-        answer = _answer(client, what)
+        answer = answer_of(client, what)
     except Exception as exc:  # what is none of a store's to raise is a violation
         answer = exc
     return Spoken(number, what, now, called, time.monotonic_ns(), answer)
 
 
-def _answer(client: LockBackend, what: Ask | Look) -> Any:
+def answer_of(client: LockBackend, what: Ask | Look) -> Any:
+    """What *client* says to that."""
     match what:
         case Look(key):
             return client.peek(key), client.dead()
