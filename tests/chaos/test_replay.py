@@ -214,7 +214,7 @@ def test_the_answer_to_another_call_is_found(told: tuple[list[Entry], list[Spoke
 def test_what_a_sweep_has_not_heard_itself_is_not_held_against_it(tmp_path: Path) -> None:
     options = BackendOptions(prefix=uuid.uuid4().hex)
     store: Any = Followed(tmp_path, RowsBackend).from_url("rows://", options)
-    store.enter(replace(A, ttl=1))
+    store.enter(replace(A, ttl=2_000_000))
     store.enter(replace(B, wait=WaitMode.QUEUE), b"b")
 
     row = Name(Kind.HOLDER, "key", A.owner)
@@ -224,7 +224,6 @@ def test_what_a_sweep_has_not_heard_itself_is_not_held_against_it(tmp_path: Path
         raise BackendUnavailable("the answer was lost")
 
     store.rows.after_commit = goes_unheard
-    assert store.sweep().wakes == ()
-    assert store.peek("key").grants
+    until("b is woken", lambda: store.sweep().wakes == () and store.peek("key").grants)
     store.rows.after_commit = lambda commit: None
     assert not replay(ledger(store), spoken(tmp_path)).wrong
