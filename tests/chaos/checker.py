@@ -93,7 +93,7 @@ def passings(evidence: Evidence) -> Iterator[Passing]:
 def _unheard(evidence: Evidence) -> Iterator[Struck]:
     """Each release that the store did not answer, for its machine was busy, say: as a fault."""
     for each in evidence.spoken:
-        if isinstance(each.operation, Leave) and each.answered is None:
+        if isinstance(each.what, Leave) and each.answered is None:
             yield Struck(Kind.LOSE_REPLIES, each.called, each.called)
 
 
