@@ -31,6 +31,7 @@ from typing import IO, Any
 IMPORTED = (
     "celery.apps.beat",
     "celery.apps.worker",
+    "celery.backends.database",
     "celery.backends.redis",
     "celery.bin.celery",
     "celery.concurrency.prefork",
