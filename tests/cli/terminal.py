@@ -1,4 +1,4 @@
-"""Commands as people start them: real processes of ``celery``, with a terminal or without one."""
+"""Commands as people start them: processes of ``celery``, with a terminal or without one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from tests.services import fork_server
 
 #: Seconds that a process may take, on a busy machine.
 PATIENCE = 120.0
@@ -37,17 +40,17 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def dlock(
     folder: Path, *arguments: str, app: str = "shop", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``celery -A APP dlock …``, without a terminal."""
-    return subprocess.run(
-        [*COMMAND, "-A", app, "dlock", *arguments],
-        cwd=folder,
-        env=environment(folder, **(env or {})),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    """``celery -A APP dlock …``, without a terminal; forked, for to import Celery is most of it."""
+    command = [*COMMAND, "-A", app, "dlock", *arguments]
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        with chdir(folder):
+            process = fork_server.fork(command, output, environment(folder, **(env or {})), errors)
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        said = [os.pread(file.fileno(), 1 << 20, 0).decode() for file in (output, errors)]
+    return subprocess.CompletedProcess(command, code, *said)
 
 
 class Terminal:

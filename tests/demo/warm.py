@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import IO, Any
 
 from tests.services import fork_server
@@ -36,8 +35,6 @@ def forking(server: socket.socket) -> Callable[..., fork_server.Forked]:
 
 def main() -> None:
     module, *sys.argv[1:] = sys.argv[1:]
-    if ".compare" in module:
-        import_module("sqlalchemy.orm")  # or each of the shop's workers does
     exec(os.environ.pop("DEFECT", ""), {})
     here, there = socket.socketpair(type=socket.SOCK_SEQPACKET)
     if os.fork() == 0:

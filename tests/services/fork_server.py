@@ -102,26 +102,37 @@ def start(
     return fork(command, output, env)
 
 
-def fork(command: Sequence[str], output: IO[bytes], env: Mapping[str, str]) -> Forked:
+def fork(
+    command: Sequence[str],
+    output: IO[bytes],
+    env: Mapping[str, str],
+    errors: IO[bytes] | None = None,
+) -> Forked:
     """As :func:`start`, whatever the module is."""
-    return ask(_server(os.getpid()), command, output.fileno(), env)
+    apart = None if errors is None else errors.fileno()
+    return ask(_server(os.getpid()), command, output.fileno(), env, apart)
 
 
 def ask(
-    server: socket.socket, command: Sequence[str], output: int, env: Mapping[str, str]
+    server: socket.socket,
+    command: Sequence[str],
+    output: int,
+    env: Mapping[str, str],
+    errors: int | None = None,
 ) -> Forked:
     """Have the process at the other end of *server* fork one for us."""
     here, there = socket.socketpair()
     with there:
         request = json.dumps({"argv": command[2:], "env": {**env}, "cwd": str(Path.cwd())})
-        socket.send_fds(server, [request.encode()], [there.fileno(), output])
+        outputs = (output, output if errors is None else errors)
+        socket.send_fds(server, [request.encode()], [there.fileno(), *outputs])
     return Forked(here)
 
 
 @cache
 def _server(pid: int) -> socket.socket:
     """Where the fork server of this process is asked, which *pid* is."""
-    return begun("-m", __name__)
+    return begun("-m", __name__, stdin=subprocess.DEVNULL)
 
 
 def begun(*module: str, **surroundings: Any) -> socket.socket:
@@ -151,7 +162,7 @@ def serve(asked: socket.socket, imported: Sequence[str] = IMPORTED) -> dict[str,
     gc.freeze()  # or each child copies what its garbage collector looks at
     keepers: set[int] = set()
     while True:
-        data, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 2)
+        data, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 3)
         keepers -= {keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG)[0]}
         if not data:
             return None
@@ -159,7 +170,7 @@ def serve(asked: socket.socket, imported: Sequence[str] = IMPORTED) -> dict[str,
         if keeper == 0:
             asked.close()
             with socket.socket(fileno=descriptors[0]) as teller:
-                if keep(teller, descriptors[1]):
+                if keep(teller, *descriptors[1:]):
                     return dict(json.loads(data))
             os._exit(0)
         keepers.add(keeper)
@@ -167,18 +178,20 @@ def serve(asked: socket.socket, imported: Sequence[str] = IMPORTED) -> dict[str,
             os.close(descriptor)
 
 
-def keep(teller: socket.socket, output: int) -> bool:
+def keep(teller: socket.socket, output: int, errors: int) -> bool:
     """In the child, true. In its keeper, false when it is gone and *teller* knows how it ended."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        for descriptor in (1, 2):
-            os.dup2(output, descriptor)
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
         os.close(output)
+        os.close(errors)
         with contextlib.suppress(OSError):  # nobody may want to know
             teller.sendall(b"%d\n" % os.getpid())  # who hears it may signal the group
         return True
     os.close(output)
+    os.close(errors)
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert ended is not None
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -194,6 +207,8 @@ def become(request: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    folders = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     for name in ("stdout", "stderr"):
         getattr(sys, name).reconfigure(write_through=True)
     module, *sys.argv[1:] = request["argv"]

@@ -7,8 +7,6 @@ Leases are those of the whole process, as not every store has one for each task.
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -20,7 +18,8 @@ from celery.exceptions import TaskRevokedError
 
 from celery_dlock.core.state import KeyState
 from celery_dlock.runtime import runtime
-from tests.services import faults, fork_server
+from tests.cli.terminal import dlock
+from tests.services import faults
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.lab import Lab
 from tests.services.stores import SHARED, Store
@@ -203,13 +202,10 @@ def test_what_a_command_has_put_on_hold_stays_closed_after_it_until_another_one_
     (lab.folder / "lab.json").write_text(json.dumps(lab.config))
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "celery", "-A", "tests.services.lab:app", "dlock"]
-        env = {**os.environ, "LAB_CONFIG": str(lab.folder / "lab.json")}
-        said = lab.folder / "said"
-        with said.open("wb") as output:
-            process = fork_server.fork([*command, *arguments], output, env)
-        assert process.wait(60) == 0, said.read_text()
-        return said.read_text()
+        config = {"LAB_CONFIG": str(lab.folder / "lab.json")}
+        said = dlock(lab.folder, *arguments, app="tests.services.lab:app", env=config)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
 
     with lab.worker("threads", concurrency=2):
         runs = lab.app.tasks["apply"].delay("42", 0, hold="first")
