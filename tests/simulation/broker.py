@@ -40,6 +40,7 @@ class Sent:
     body: bytes
     frame: bytes
     task: str
+    name: str
     place: int = 0
     redelivered: bool = False
 
@@ -70,10 +71,6 @@ class Broker:
         queue.insert(bisect_left(queue, sent.place, key=lambda each: each.place), sent)
         for worker in self.workers:
             worker.stir()
-
-    @property
-    def empty(self) -> bool:
-        return not any(self.queues.values())
 
 
 class Channel:
@@ -210,8 +207,8 @@ class Producer:
         told = {name: value for name, value in properties.items() if name not in _OF_KOMBU}
         name = getattr(exchange, "name", exchange) or ""
         frame = pickle.dumps((dict(headers or {}), told, content_type, content_encoding, name))
-        task = str((headers or {}).get("id"))
-        current().publish(Sent(routing_key or "", data, frame, task))
+        task, kind = str((headers or {}).get("id")), str((headers or {}).get("task"))
+        current().publish(Sent(routing_key or "", data, frame, task, kind))
 
 
 _OF_KOMBU = frozenset(

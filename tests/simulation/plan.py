@@ -35,6 +35,17 @@ class Ending(StrEnum):
     IS_REPLACED = "is replaced"
     EXTENDS = "extends its lease"
     NESTS = "takes another key, and its own again"
+    AWAITS = "awaits another key, and its own again"
+
+
+class Canvas(StrEnum):
+    """What a task is called with; what comes behind it is called with the same key."""
+
+    ALONE = "alone"
+    CHAIN = "another one in a chain"
+    GROUP = "another one beside it"
+    CHORD = "another one beside it, and one behind both"
+    CHAIN_OF_CHORD = "a chord behind it"
 
 
 #: A call of this kind is no task, but code that holds a key by ``lock()``.
@@ -52,8 +63,7 @@ class Call:
     ending: Ending = Ending.OK
     countdown: float = 0.0
     expires: float | None = None
-    #: Another one follows in a chain.
-    chained: bool = False
+    canvas: Canvas = Canvas.ALONE
 
 
 class Kind(StrEnum):
@@ -103,6 +113,8 @@ class Plan:
     late: bool
     #: Bytes of the longest message that the store keeps.
     longest: int
+    #: Seconds for which a worker that is told to stop at once lets bodies go on.
+    softly: float
     crews: Sequence[Crew]
     calls: Sequence[Call]
     faults: Sequence[Fault]
@@ -128,13 +140,13 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
     few += [PLAIN] * random.choice((0, 0, 0, 1))
     keys = random.choice(("a", "a", "ab"))
     expiries = random.choice(((None,), (None,), (None, 1.0, 30.0)))
-    chains = random.choice(((False,), (False,), (False, True)))
+    canvases = random.choice((*[(Canvas.ALONE,)] * 3, tuple(Canvas)))
     endings = random.choice(
         (
             (Ending.OK,),
             (Ending.OK, Ending.OK, Ending.FAILS),
             (Ending.OK, Ending.RETRIES),
-            (Ending.OK, Ending.NESTS),
+            (Ending.OK, Ending.NESTS, Ending.AWAITS),
             tuple(Ending),
         )
     )
@@ -148,7 +160,7 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
             ending=random.choice(endings),
             countdown=random.choice((0.0, 0.0, 0.0, 2.0)),
             expires=random.choice(expiries),
-            chained=random.choice(chains),
+            canvas=random.choice(canvases),
         )
         for _ in range(random.randint(2, 6))
     ]
@@ -177,4 +189,5 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         for _ in range(random.choice((1, 2, 2)))
     ]
     stays, longest = random.choice((0.0, 0.5, 0.9)), random.choice(LONGEST)
-    return Plan(seed, stays, random.random() < 0.8, longest, crews, calls, faults)
+    late, softly = random.random() < 0.8, random.choice((0.0, 5.0))
+    return Plan(seed, stays, late, longest, softly, crews, calls, faults)

@@ -25,7 +25,9 @@ from celery_dlock.delivery import abort
 from celery_dlock.delivery.asked import ToMain
 from celery_dlock.errors import LockLost
 from celery_dlock.settings import Settings
+from celery_dlock.tasks import event_loop
 from celery_dlock.worker import children, parking, periodic
+from tests.simulation.coroutines import Threads
 from tests.simulation.kernel import Green, Kernel, Process
 
 #: What each process has for itself.
@@ -158,6 +160,7 @@ def stand_in(app: Any) -> None:
     vars(parking).update(socket=sockets)
     vars(request).update(datetime=Datetime)
     vars(abort).update(OtherThread=Abortable)
+    vars(event_loop).update(_threads=Threads)
     # Of two for one instant the first one is not that which lies at the lower address.
     Entry.__lt__ = lambda *_: False  # type: ignore[method-assign]
     # What is the same in every process, and what nobody looks at, is not worked out again.

@@ -8,7 +8,7 @@ holds them to real workers.
 
 Left out of Celery are: other pools, rate limits, autoscaling, remote control but for a revocation,
 which all workers hear at once, gossip and mingle, events, ``max_tasks_per_child``, a state that
-survives the worker, soft shutdown, message protocol 1, a loop that does not wake up for what a
+survives the worker, message protocol 1, a loop that does not wake up for what a
 thread acknowledges, and threads that take away its answers as they put back the prefetch count, a
 broker with a visibility timeout (a copy of a message stands in for it), exchanges that are not
 direct, priorities, kombu's own tries of a publish, and whatever a signal interrupts between two
@@ -39,6 +39,7 @@ from celery.concurrency import base
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.consumer.consumer import Consumer
+from celery.worker.worker import WorkController
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from kombu.asynchronous.timer import Timer
 from kombu.common import QoS
@@ -196,15 +197,19 @@ class Prefork:
             self.worker.hear_later(seconds, partial(self._replace, child))
 
     def _replace(self, child: Child) -> None:
+        self.lost(child)
+        self.children[self.children.index(child)] = self._fork()
+        self.hand_out()
+
+    def lost(self, child: Child) -> None:
+        """With what it was at; of what it was through with it has told."""
         job = child.job
-        if job is not None and not job.over:
+        if job is not None and not (job.over or job.returned):
             if job.accepted_by is child:
                 lost = WorkerLostError(f"Worker exited prematurely: {child.pid}")
                 self._ends_with(job, Terminated(0) if child.terminated else lost)
             else:
                 self.todo.appendleft(job)
-        self.children[self.children.index(child)] = self._fork()
-        self.hand_out()
 
     def _ends_with(self, job: Job, error: Exception) -> None:
         try:
@@ -312,7 +317,7 @@ class Worker(Consumer):  # type: ignore[misc]
         self.hostname = name
         self.process = process(name)
         self.green = Kernel.here().spawn(self.process, self._work, "main")
-        self.stopping = self.closed = self.stopped = False
+        self.stopping = self.cold = self.closed = self.stopped = False
         self._heard: deque[Callable[[], object]] = deque()
         self._idle = False
 
@@ -477,11 +482,14 @@ class Worker(Consumer):  # type: ignore[misc]
         self.stir()
 
     def stop_cold(self) -> None:
-        """What runs is cancelled, and what waits for a child goes back to the broker."""
-        assert isinstance(self.pool, Prefork)
-        self.pool.todo.clear()
-        self.hear(self.cancel_active_requests)
-        self.stop()
+        """What runs is cancelled, after the time that a soft shutdown leaves it."""
+        self.hear(self._stop_cold)
+
+    def _stop_cold(self) -> None:
+        """As in a handler of a signal: meanwhile the main loop stands still."""
+        WorkController.wait_for_soft_shutdown(self)
+        self.cancel_active_requests()
+        self.cold = self.stopping = True
 
     def revoke(self, task_id: str, *, terminate: bool) -> None:
         """All workers are told that, and forget it as they end."""
@@ -502,10 +510,12 @@ class Worker(Consumer):  # type: ignore[misc]
         self.closed = True
 
     def _is_through(self) -> bool:
-        return self.closed and not (self._heard or self.pool.busy)
+        return self.closed and (self.cold or not (self._heard or self.pool.busy))
 
     def _end(self) -> None:
         kernel = Kernel.here()
+        if self.cold:
+            self._end_children()
         self._disconnect()
         for child in getattr(self.pool, "children", ()):
             child.retires = True
@@ -519,6 +529,16 @@ class Worker(Consumer):  # type: ignore[misc]
         for _, call in sorted(FINALIZERS.pop(self.process, ()), key=lambda each: -each[0]):
             call()
         self.stopped = True
+
+    def _end_children(self) -> None:
+        """With whatever they are at; what they have said before is heard, and who was cancelled."""
+        for child in self.pool.children:
+            Kernel.here().kill(child.process)
+        while self._heard:
+            self._call_next()
+        for child in self.pool.children:
+            if child.terminated:
+                self.pool.lost(child)
 
     def die(self, *, with_children: bool) -> None:
         """Killed, with its children or without."""
