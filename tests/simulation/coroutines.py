@@ -73,6 +73,8 @@ class Threads:
         kernel, asked = Kernel.here(), Future[T]()
 
         def answer() -> None:
+            if not asked.set_running_or_notify_cancel():
+                return
             try:
                 answer = call()
             except (Exception, asyncio.CancelledError) as exc:

@@ -19,8 +19,6 @@ class Crew:
     prefetch: int
     prefork: bool
     hears_revocations: bool
-    #: As a connection is lost, what it runs is cancelled.
-    cancels: bool
     #: A kind of task that it does not know, as one of another release.
     misses: str
 
@@ -89,10 +87,19 @@ class Kind(StrEnum):
     STORE_AFTER = "an answer of the store comes late"
     BROKER_REFUSES = "a publish is refused"
     BROKER_LOSES = "a publish is not confirmed"
+    BROKER_MISSES = "a publish finds no exchange"
 
 
 OF_STORE = frozenset({Kind.STORE_REFUSES, Kind.STORE_LOSES, Kind.STORE_BEFORE, Kind.STORE_AFTER})
-OF_BROKER = frozenset({Kind.BROKER_REFUSES, Kind.BROKER_LOSES})
+OF_BROKER = frozenset({Kind.BROKER_REFUSES, Kind.BROKER_LOSES, Kind.BROKER_MISSES})
+
+
+class Beside(StrEnum):
+    """Whether there is a queue for woken messages."""
+
+    THERE = "it is there"
+    OFF = "nobody wants it"
+    REFUSED = "the broker does not let it be declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,13 @@ class Plan:
     longest: int
     #: Seconds for which a worker that is told to stop at once lets bodies go on.
     softly: float
+    #: As a worker loses its connection, what it runs is cancelled.
+    cancels: bool
+    #: How processes call the broker, if they do not agree on a name; each takes one of them.
+    urls: Sequence[str]
+    beside: Beside
+    #: Queues are quorum queues, over which RabbitMQ waits for countdowns.
+    quorum: bool
     crews: Sequence[Crew]
     calls: Sequence[Call]
     faults: Sequence[Fault]
@@ -131,6 +145,16 @@ STEPS = (0.0, 0.1, 1.0, 12.0, 40.0)
 LONG_STEPS = (12.0, 40.0)
 #: Bytes of a message that may be longer than any, than some, or than none.
 LONGEST = (10_000, 10_000, 10_000, 10_000, 10_000, 1_100, 10)
+#: Of one broker each: ways to spell its address.
+URLS: Sequence[Sequence[str]] = (
+    *[()] * 8,
+    ("amqp://guest@localhost//", "pyamqp://me:secret@127.0.0.1:5672//", "amqp://[::1]/%2F"),
+    ("amqp://one/shop;amqp://two/shop", "amqp://me:secret@TWO:5672/shop;amqp://one/shop"),
+    ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
+    ("sentinel://one:26379/2;sentinel://two", "sentinel://two:26379/2;sentinel://:secret@one:26379"),
+    ("redis+socket:///run/redis.sock", "redis+socket://me:secret@/run/redis.sock?virtual_host=0"),
+    ("sqla+postgresql://me@host/shop", "sqla+postgresql://you:secret@HOST:5432/shop"),
+)
 
 
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
@@ -183,11 +207,22 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
             prefetch=random.choice((1, 4)),
             prefork=random.random() < 0.8,
             hears_revocations=hears,
-            cancels=random.random() < 0.3,
             misses=random.choice((*few, *[""] * 30)),
         )
         for _ in range(random.choice((1, 2, 2)))
     ]
     stays, longest = random.choice((0.0, 0.5, 0.9)), random.choice(LONGEST)
-    late, softly = random.random() < 0.8, random.choice((0.0, 5.0))
-    return Plan(seed, stays, late, longest, softly, crews, calls, faults)
+    return Plan(
+        seed,
+        stays,
+        late=random.random() < 0.8,
+        longest=longest,
+        softly=random.choice((0.0, 5.0)),
+        cancels=random.random() < 0.3,
+        urls=random.choice(URLS),
+        beside=random.choice((*[Beside.THERE] * 8, *Beside)),
+        quorum=random.random() < 0.15,
+        crews=crews,
+        calls=calls,
+        faults=faults,
+    )

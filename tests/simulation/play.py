@@ -11,6 +11,7 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
+from amqp.exceptions import NotFound
 from celery import chain, chord, group, states
 from celery.worker import state
 from kombu.exceptions import OperationalError
@@ -24,7 +25,7 @@ from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.broker import Broker, Sent, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
-from tests.simulation.plan import LONGEST, OF_BROKER, PLAIN, Call, Canvas, Ending, Fault, Kind, Plan, draw
+from tests.simulation.plan import LONGEST, OF_BROKER, PLAIN, Beside, Call, Canvas, Ending, Fault, Kind, Plan, draw
 from tests.simulation.store import Store, clock
 from tests.simulation.system import CHILDREN, FINALIZERS, process, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
@@ -45,10 +46,13 @@ def app() -> Any:
     return made
 
 
+#: What Celery raises where the broker does not take a message.
+UNPUBLISHED = ("OperationalError", "NotFound")
+
 #: What a body may be told by Celery or by its lease, and does not catch.
 ERRORS = {
     Ending.FAILS: ("Broken",),
-    Ending.IS_REPLACED: ("OperationalError",),
+    Ending.IS_REPLACED: UNPUBLISHED,
     Ending.EXTENDS: ("BackendUnavailable", "ConfigurationError"),
     Ending.NESTS: ("BackendUnavailable", "LockContended", "LockTimeout"),
     Ending.AWAITS: ("BackendUnavailable", "LockContended", "LockTimeout"),
@@ -103,7 +107,17 @@ class World:
         Store.memory = MemoryBackend(BackendOptions(clock=clock))
         Store.faults = self.faults
         Store.largest_message = self.plan.longest
-        app().conf.worker_soft_shutdown_timeout = self.plan.softly
+        app().conf.update(
+            worker_soft_shutdown_timeout=self.plan.softly,
+            worker_cancel_long_running_tasks_on_connection_loss=self.plan.cancels,
+            dlock_broker=None if self.plan.urls else "simulated",
+            dlock_woken_queue="{queue}.woken" if self.plan.beside is not Beside.OFF else False,
+        )
+        home = app().amqp.queues["celery"]
+        home.exchange.type = "topic" if self.plan.quorum else "direct"
+        home.queue_arguments = {"x-queue-type": "quorum"} if self.plan.quorum else None
+        self.broker.urls = self.plan.urls
+        self.broker.lets_declare = self.plan.beside is not Beside.REFUSED
         for name, kind in KINDS.items():
             app().tasks[name].acks_late = kind.options.get("acks_late", self.plan.late)
         with self.kernel.installed(), installed(self.broker):
@@ -136,7 +150,7 @@ class World:
             return
         try:
             result = self._publish(call)
-        except (BackendUnavailable, OperationalError, DuplicateTask):
+        except (BackendUnavailable, OperationalError, NotFound, DuplicateTask):
             self.in_vain.append(call)  # and whoever calls knows
             return
         if getattr(result, "is_duplicate", False):  # whose message may never have been sent
@@ -327,11 +341,14 @@ class World:
             if not (self._has_ended(task_id) or self._may_have_gone(task_id, call)):
                 yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
         places: list[tuple[Iterable[Sent], str]] = []
-        places += [(queue, "the broker has") for queue in self.broker.queues.values()]
+        queues = [*self.broker.queues.values(), self.broker.waiting]
+        places += [(queue, "the broker has") for queue in queues]
         for worker in self.broker.workers:
             places.append((worker.channel.unacked.values(), f"{worker.hostname} has not settled"))
+        of_chords = {task for task, before in self.before.items() if before}
+        of_chords.update(*self.before.values())
         looks_for_ever = any(call.canvas is Canvas.CHORD for call in self.in_vain) or any(
-            before and not self._has_ended(task_id) for task_id, before in self.before.items()
+            not self._has_ended(task) for task in of_chords
         )
         for sent, who in ((sent, who) for place, who in places for sent in place):
             if not (sent.name == "celery.chord_unlock" and looks_for_ever):
@@ -343,7 +360,7 @@ class World:
 
     def _may_have_gone(self, task_id: str, call: Call) -> bool:
         """With a process that had acknowledged or rejected it, and not left it with the store."""
-        if not self._all_before_have_run(task_id):
+        if any(self._state(each)[0] != states.SUCCESS for each in self.before[task_id]):
             return True
         gone = {
             *(Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN),
@@ -360,9 +377,6 @@ class World:
             return False
         requeued = any(each.ending is Ending.REQUEUES for each in self._alike(call))
         return requeued or not gone.isdisjoint(struck)
-
-    def _all_before_have_run(self, task_id: str) -> bool:
-        return all(self._state(each)[0] == states.SUCCESS for each in self.before[task_id])
 
     def _in_store(self) -> Iterator[str]:
         memory = Store.memory
@@ -417,14 +431,15 @@ class World:
         """By which errors."""
         struck = {fault.kind for fault in self.faults.struck}
         yield from KINDS[call.kind].may_fail
-        if not (self._all_before_have_run(task_id) and struck.isdisjoint(BREAKS_CHORDS)):
+        failed = any(_key(each) in self.seen.failed for each in self.before[task_id])
+        if failed or not struck.isdisjoint(BREAKS_CHORDS):
             yield "ChordError"
         if not app().tasks[call.kind].acks_late:
             yield "WorkerLostError"
         for each in self._alike(call):
             yield from ERRORS.get(each.ending, ())
             if each.canvas in GOES_ON:
-                yield "OperationalError"  # as the next one is published
+                yield from UNPUBLISHED  # as the next one is
         if Kind.SOFT_LIMIT in struck:
             yield "SoftTimeLimitExceeded"
         if self._is_unknown(call):

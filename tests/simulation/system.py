@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from billiard.einfo import Traceback
-from celery.worker import request, state
+from celery.worker import control, request, state
 from kombu.asynchronous.timer import Entry
 
 from celery_dlock import runtime
@@ -159,6 +159,7 @@ def stand_in(app: Any) -> None:
     sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
     vars(parking).update(socket=sockets)
     vars(request).update(datetime=Datetime)
+    vars(control).update(_find_requests_by_id=_reserved)
     vars(abort).update(OtherThread=Abortable)
     vars(event_loop).update(_threads=Threads)
     # Of two for one instant the first one is not that which lies at the lower address.
@@ -167,6 +168,11 @@ def stand_in(app: Any) -> None:
     settings = Settings.from_conf(app.conf)
     vars(runtime).update(Settings=SimpleNamespace(from_conf=lambda _: settings))
     Traceback.__init__.__defaults__ = (0, 0)
+
+
+def _reserved(task_ids: Iterable[str]) -> Iterator[Any]:
+    """Celery looks into a dictionary that all processes share here."""
+    return (each for each in state.reserved_requests if each.id in task_ids)
 
 
 class Datetime(datetime):

@@ -17,7 +17,7 @@ from typing import Any
 from celery import Task
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import Reject
-from celery.states import READY_STATES
+from celery.states import PROPAGATE_STATES, READY_STATES
 
 from celery_dlock import (
     Debounce,
@@ -32,6 +32,7 @@ from celery_dlock import (
     Skip,
     Unique,
     Wait,
+    current_lease,
     lock,
 )
 from celery_dlock.core.events import Acquired, Event, Parked
@@ -149,6 +150,7 @@ KINDS: Mapping[str, Kind] = {
         # A pool of threads has no time limits: there its lock is lost, run after run.
         may_fail=("SoftTimeLimitExceeded", "TimeLimitExceeded", "LockLost"),
     ),
+    "unsettled": Kind({"lock_on_contention": Queue(max_wait=None), "acks_on_failure": False}),
     "awaited": Kind({"lock_on_contention": Queue(max_wait=None)}),
 }
 
@@ -171,6 +173,8 @@ class Evidence:
     #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
     #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
     ended: set[Any] = field(default_factory=set)
+    #: Of what such a state was not SUCCESS.
+    failed: set[Any] = field(default_factory=set)
     results: dict[Any, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -235,8 +239,11 @@ class Results(KeyValueStoreBackend):  # type: ignore[misc]
     def set(self, key: Any, value: Any) -> None:
         Kernel.here().pause("to store a result")
         evidence().results[key] = value
-        if json.loads(value).get("status") in READY_STATES:
+        status = json.loads(value).get("status")
+        if status in READY_STATES:
             evidence().ended.add(key)
+        if status in PROPAGATE_STATES:
+            evidence().failed.add(key)
 
     def delete(self, key: Any) -> None:
         evidence().results.pop(key, None)
@@ -263,8 +270,13 @@ def body(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) 
     return "ran"
 
 
-async def coroutine(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) -> str:
-    """The same, as one."""
+async def coroutine(
+    self: Any, key: str, steps: list[float], ending: str, *, fencing_token: int
+) -> str:
+    """The same, as one, which is handed its token."""
+    lease = current_lease()
+    if fencing_token != lease.fencing_token:
+        evidence().wrong.append(f"{lease.owner} was handed {fencing_token}")
     evidence().began.setdefault(self.request.id)
     with evidence().at_work(lease):
         for step in steps:
@@ -364,6 +376,10 @@ def plain(name: str, key: str, steps: Sequence[float], ending: Ending) -> None:
     several = ending is Ending.NESTS
     block = lock([key, "inner"] if several else key, timeout=0.0 if ending is Ending.FAILS else 9.0)
     with suppress(*TOLD):
+        if ending is Ending.RETRIES:  # in an order that is that of no task
+            with lock("inner", timeout=3.0), lock(key, timeout=3.0) as lease:
+                _hold(name, lease, steps)
+            return
         if ending is Ending.OK or several:
             with block as lease:
                 _hold(name, lease, steps)

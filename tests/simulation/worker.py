@@ -23,6 +23,7 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from heapq import heappop
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ from billiard.exceptions import (
 )
 from celery.concurrency import base
 from celery.exceptions import TaskRevokedError
-from celery.worker import state
+from celery.worker import control, state
 from celery.worker.consumer.consumer import Consumer
 from celery.worker.worker import WorkController
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
@@ -259,7 +260,7 @@ class Threads:
         self.todo.clear()
 
     def terminate_job(self, pid: int, signal: int) -> None:
-        """Threads cannot be ended."""
+        raise NotImplementedError
 
     @property
     def busy(self) -> bool:
@@ -431,8 +432,6 @@ class Worker(Consumer):  # type: ignore[misc]
         def again() -> None:
             if self.stopping:
                 return
-            if self.crew.cancels and self.crew.prefork:
-                self._cancel()
             self.on_connection_error_after_connected(ConnectionResetError("it was cut"))
             self.on_close()
             self._disconnect()
@@ -493,16 +492,9 @@ class Worker(Consumer):  # type: ignore[misc]
 
     def revoke(self, task_id: str, *, terminate: bool) -> None:
         """All workers are told that, and forget it as they end."""
-        state.revoked.add(task_id)
-        running = state.requests.get(task_id)
-        if terminate and self.crew.prefork and running in state.reserved_requests:
-            running.terminate(self.pool)
-
-    def _cancel(self) -> None:
-        """What runs, as a connection is lost that has its messages."""
-        for running in tuple(state.active_requests):
-            if running.task.acks_late and not running.acknowledged:
-                running.cancel(self.pool)
+        told = SimpleNamespace(app=self.app, consumer=self)
+        with suppress(NotImplementedError):  # threads cannot be ended
+            control.revoke(told, task_id, terminate=terminate)
 
     def _close(self) -> None:
         self.on_close()
