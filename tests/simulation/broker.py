@@ -22,7 +22,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import kombu
+import kombu.connection
 from amqp.exceptions import AccessRefused, NotFound
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -203,7 +203,7 @@ class Named(Connection):
 
     def __init__(self, url: str) -> None:
         options = {"master_name": "mine"} if url.startswith("sentinel") else {}
-        self._read = kombu.Connection(url, transport_options=options)
+        self._read = kombu.connection.Connection(url, transport_options=options)
 
     def __getattribute__(self, name: str) -> Any:
         told = ("transport", "transport_options", "hostname", "port", "virtual_host", "alt")

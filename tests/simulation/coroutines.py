@@ -10,7 +10,7 @@ import asyncio
 from asyncio import events
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from greenlet import getcurrent
 
@@ -61,7 +61,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run()``."""
     loop = Loop()
     try:
-        return loop.run_until_complete(loop.create_task(coroutine))
+        return cast("T", loop.run_until_complete(loop.create_task(coroutine)))
     finally:
         loop.end()
 

@@ -116,22 +116,22 @@ class Fault:
 class Plan:
     seed: int
     stays: float
-    #: Messages are acknowledged when they have run, but for those of some tasks.
-    late: bool
-    #: Bytes of the longest message that the store keeps.
-    longest: int
-    #: Seconds for which a worker that is told to stop at once lets bodies go on.
-    softly: float
-    #: As a worker loses its connection, what it runs is cancelled.
-    cancels: bool
-    #: How processes call the broker, if they do not agree on a name; each takes one of them.
-    urls: Sequence[str]
-    beside: Beside
-    #: Queues are quorum queues, over which RabbitMQ waits for countdowns.
-    quorum: bool
     crews: Sequence[Crew]
-    calls: Sequence[Call]
-    faults: Sequence[Fault]
+    calls: Sequence[Call] = ()
+    faults: Sequence[Fault] = ()
+    #: Messages are acknowledged when they have run, but for those of some tasks.
+    late: bool = True
+    #: Bytes of the longest message that the store keeps.
+    longest: int = 10_000
+    #: Seconds for which a worker that is told to stop at once lets bodies go on.
+    softly: float = 0.0
+    #: As a worker loses its connection, what it runs is cancelled.
+    cancels: bool = False
+    #: How processes call the broker, if they do not agree on a name; each takes one of them.
+    urls: Sequence[str] = ()
+    beside: Beside = Beside.THERE
+    #: Queues are quorum queues, over which RabbitMQ waits for countdowns.
+    quorum: bool = False
 
     def without(self, *, call: int | None = None, fault: int | None = None) -> Plan:
         calls = [each for n, each in enumerate(self.calls) if n != call]
@@ -151,7 +151,10 @@ URLS: Sequence[Sequence[str]] = (
     ("amqp://guest@localhost//", "pyamqp://me:secret@127.0.0.1:5672//", "amqp://[::1]/%2F"),
     ("amqp://one/shop;amqp://two/shop", "amqp://me:secret@TWO:5672/shop;amqp://one/shop"),
     ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
-    ("sentinel://one:26379/2;sentinel://two", "sentinel://two:26379/2;sentinel://:secret@one:26379"),
+    (
+        "sentinel://one:26379/2;sentinel://two",
+        "sentinel://two:26379/2;sentinel://:secret@one:26379",
+    ),
     ("redis+socket:///run/redis.sock", "redis+socket://me:secret@/run/redis.sock?virtual_host=0"),
     ("sqla+postgresql://me@host/shop", "sqla+postgresql://you:secret@HOST:5432/shop"),
 )
@@ -215,6 +218,9 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
     return Plan(
         seed,
         stays,
+        crews,
+        calls,
+        faults,
         late=random.random() < 0.8,
         longest=longest,
         softly=random.choice((0.0, 5.0)),
@@ -222,7 +228,4 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         urls=random.choice(URLS),
         beside=random.choice((*[Beside.THERE] * 8, *Beside)),
         quorum=random.random() < 0.15,
-        crews=crews,
-        calls=calls,
-        faults=faults,
     )

@@ -25,7 +25,19 @@ from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.broker import Broker, Sent, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
-from tests.simulation.plan import LONGEST, OF_BROKER, PLAIN, Beside, Call, Canvas, Ending, Fault, Kind, Plan, draw
+from tests.simulation.plan import (
+    LONGEST,
+    OF_BROKER,
+    PLAIN,
+    Beside,
+    Call,
+    Canvas,
+    Ending,
+    Fault,
+    Kind,
+    Plan,
+    draw,
+)
 from tests.simulation.store import Store, clock
 from tests.simulation.system import CHILDREN, FINALIZERS, process, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain

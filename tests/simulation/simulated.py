@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation import play, stage
 from tests.simulation.kernel import Kernel
-from tests.simulation.plan import Beside, Crew, Plan
+from tests.simulation.plan import Crew, Plan
 from tests.simulation.scenarios import SCENARIOS, Scenario
 from tests.simulation.system import CHILDREN
 
@@ -31,10 +31,8 @@ class Simulated(play.World, stage.Stage):
             misses="",
         )
         stays = (0.0, 0.5, 0.9)[seed % 3]
-        softly, cancels = scenario.softly, scenario.cancels
-        super().__init__(
-            Plan(seed, stays, True, 10_000, softly, cancels, (), Beside.THERE, False, [crew], (), ())
-        )
+        plan = Plan(seed, stays, [crew], softly=scenario.softly, cancels=scenario.cancels)
+        super().__init__(plan)
         self.app = _app()
         self.app.conf.update(scenario.conf)
         self.scenario = scenario

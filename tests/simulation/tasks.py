@@ -297,7 +297,7 @@ class Awaits(Task):  # type: ignore[misc]
         return run(self.run(*args, **kwargs))
 
 
-class LockedAwaits(LockedTask, Awaits):  # type: ignore[type-arg]
+class LockedAwaits(LockedTask, Awaits):
     abstract = True
 
 
@@ -342,9 +342,9 @@ def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
 
 def _nest(key: str, lease: Lease) -> None:
     """Two bodies may meet in here, each with what the other one wants."""
-    with _not_for_itself(lease), lock([key, "inner"], timeout=3.0) as inner:
-        with evidence().at_work(inner):
-            _work(1.0)
+    block = lock([key, "inner"], timeout=3.0)
+    with _not_for_itself(lease), block as inner, evidence().at_work(inner):
+        _work(1.0)
 
 
 async def _await(key: str, lease: Lease) -> None:

@@ -524,13 +524,15 @@ class Worker(Consumer):  # type: ignore[misc]
 
     def _end_children(self) -> None:
         """With whatever they are at; what they have said before is heard, and who was cancelled."""
-        for child in self.pool.children:
+        pool = self.pool
+        assert isinstance(pool, Prefork)
+        for child in pool.children:
             Kernel.here().kill(child.process)
         while self._heard:
             self._call_next()
-        for child in self.pool.children:
+        for child in pool.children:
             if child.terminated:
-                self.pool.lost(child)
+                pool.lost(child)
 
     def die(self, *, with_children: bool) -> None:
         """Killed, with its children or without."""
