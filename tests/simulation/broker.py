@@ -268,10 +268,11 @@ class Producer:
 
 def _way(exchange: str, routing_key: str) -> tuple[int, str]:
     """After how many seconds a message comes to which queue."""
-    if exchange != level_name(MAX_LEVEL):
+    waits = exchange == level_name(MAX_LEVEL)
+    if not waits and exchange != CELERY_DELAYED_DELIVERY_EXCHANGE:
         return 0, routing_key
     *bits, queue = routing_key.split(".", MAX_NUMBER_OF_BITS_TO_USE)
-    return int("".join(bits), 2), queue
+    return int("".join(bits), 2) if waits else 0, queue
 
 
 _OF_KOMBU = frozenset(

@@ -22,13 +22,14 @@ from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
-from tests.simulation.broker import Broker, Sent, installed
+from tests.simulation.broker import Broker, Named, Sent, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
 from tests.simulation.plan import (
     LONGEST,
     OF_BROKER,
     PLAIN,
+    URLS,
     Beside,
     Call,
     Canvas,
@@ -39,7 +40,7 @@ from tests.simulation.plan import (
     draw,
 )
 from tests.simulation.store import Store, clock
-from tests.simulation.system import CHILDREN, FINALIZERS, process, stand_in
+from tests.simulation.system import CHILDREN, FINALIZERS, process, read_settings, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
 from tests.simulation.worker import Child, Worker
 
@@ -53,8 +54,10 @@ ENDLESS = 200_000
 @cache
 def app() -> Any:
     BACKENDS["simulated"] = Provided("tests.simulation.store:Store", None, "")  # type: ignore[index]
+    for url in (url for urls in URLS for url in urls):
+        assert Named(url).transport  # which may draw as it is first used
     made = application()
-    stand_in(made)
+    stand_in()
     return made
 
 
@@ -125,6 +128,7 @@ class World:
             dlock_broker=None if self.plan.urls else "simulated",
             dlock_woken_queue="{queue}.woken" if self.plan.beside is not Beside.OFF else False,
         )
+        read_settings(app())
         home = app().amqp.queues["celery"]
         home.exchange.type = "topic" if self.plan.quorum else "direct"
         home.queue_arguments = {"x-queue-type": "quorum"} if self.plan.quorum else None

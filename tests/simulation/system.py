@@ -24,6 +24,7 @@ from celery_dlock import runtime
 from celery_dlock.delivery import abort
 from celery_dlock.delivery.asked import ToMain
 from celery_dlock.errors import LockLost
+from celery_dlock.messages import countdown
 from celery_dlock.settings import Settings
 from celery_dlock.tasks import event_loop
 from celery_dlock.worker import children, parking, periodic
@@ -153,21 +154,25 @@ def finalize(_: object, call: Callable[[], object], exitpriority: int) -> None:
     FINALIZERS[Kernel.here().me().process].append((exitpriority, call))
 
 
-def stand_in(app: Any) -> None:
+def stand_in() -> None:
     """Where the library asks the system, it asks the schedule from now on."""
     vars(children).update(processes=Watcher, Finalize=finalize)
     sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
     vars(parking).update(socket=sockets)
-    vars(request).update(datetime=Datetime)
+    for module in (request, countdown):
+        vars(module).update(datetime=Datetime)
     vars(control).update(_find_requests_by_id=_reserved)
     vars(abort).update(OtherThread=Abortable)
     vars(event_loop).update(_threads=Threads)
     # Of two for one instant the first one is not that which lies at the lower address.
     Entry.__lt__ = lambda *_: False  # type: ignore[method-assign]
-    # What is the same in every process, and what nobody looks at, is not worked out again.
+    Traceback.__init__.__defaults__ = (0, 0)  # nobody looks at them
+
+
+def read_settings(app: Any) -> None:
+    """They are the same in every process of a schedule, and worked out once."""
     settings = Settings.from_conf(app.conf)
     vars(runtime).update(Settings=SimpleNamespace(from_conf=lambda _: settings))
-    Traceback.__init__.__defaults__ = (0, 0)
 
 
 def _reserved(task_ids: Iterable[str]) -> Iterator[Any]:
@@ -176,7 +181,7 @@ def _reserved(task_ids: Iterable[str]) -> Iterator[Any]:
 
 
 class Datetime(datetime):
-    """By which a request expires."""
+    """By which a request expires, and a message is due."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Datetime:

@@ -8,12 +8,13 @@ holds them to real workers.
 
 Left out of Celery are: other pools, rate limits, autoscaling, remote control but for a revocation,
 which all workers hear at once, gossip and mingle, events, ``max_tasks_per_child``, a state that
-survives the worker, message protocol 1, a loop that does not wake up for what a
-thread acknowledges, and threads that take away its answers as they put back the prefetch count, a
-broker with a visibility timeout (a copy of a message stands in for it), exchanges that are not
-direct, priorities, kombu's own tries of a publish, and whatever a signal interrupts between two
-lines that do not give way here. Children that outlive their main process are there for other
-systems than Linux, where the kernel kills them.
+survives the worker, message protocol 1, a loop that does not wake up for what a thread
+acknowledges, and threads that take away its answers as they put back the prefetch count, a body
+in a thread that is to be terminated before it begins, which Celery loses, a broker with a
+visibility timeout (a copy of a message stands in for it), queues that are bound by other names,
+priorities, kombu's own tries of a publish, and whatever a signal interrupts between two lines that
+do not give way here. Children that outlive their main process are there for other systems than
+Linux, where the kernel kills them.
 """
 
 # mypy: allow-untyped-calls
@@ -23,7 +24,6 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from heapq import heappop
 from types import SimpleNamespace
@@ -260,7 +260,7 @@ class Threads:
         self.todo.clear()
 
     def terminate_job(self, pid: int, signal: int) -> None:
-        raise NotImplementedError
+        """Threads cannot be ended."""
 
     @property
     def busy(self) -> bool:
@@ -493,8 +493,7 @@ class Worker(Consumer):  # type: ignore[misc]
     def revoke(self, task_id: str, *, terminate: bool) -> None:
         """All workers are told that, and forget it as they end."""
         told = SimpleNamespace(app=self.app, consumer=self)
-        with suppress(NotImplementedError):  # threads cannot be ended
-            control.revoke(told, task_id, terminate=terminate)
+        control.revoke(told, task_id, terminate=terminate and self.crew.prefork)
 
     def _close(self) -> None:
         self.on_close()
