@@ -71,12 +71,6 @@ DEFECTS: Mapping[str, Defect] = {
     "a chord behind a task that is skipped does not end": Defect(
         "delivery.result_state", "skip_rest_of_chain", "rest.extend(_within(signature))", "pass"
     ),
-    "what is cancelled counts as done": Defect(
-        "worker.request",
-        "LockedRequest.on_failure",
-        "if self._already_cancelled:",
-        "if False:",
-    ),
     "a coroutine that is cancelled keeps its lock": Defect(
         "tasks.block", "_locked_async_block", "calls.end(release)\n        raise", "raise"
     ),
