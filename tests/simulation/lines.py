@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -91,18 +92,18 @@ def compared(files: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """What is to be said of them, and whether that is wrong."""
     apart = {name: set(_elsewhere(name, each)) for name, each in files.items()}
     for name, each in files.items():
-        if run := apart[name] & set(each["executed_lines"]):
-            yield f"{name} is listed, and runs: {sorted(run)}", True
+        if runs := apart[name] & set(each["executed_lines"]):
+            yield f"{name} is listed, and runs: {sorted(runs)}", True
     for package in PACKAGES:
-        run = missed = left_out = 0
+        count = Counter[str]()
         for name, each in files.items():
             if name.startswith(f"{package}/"):
-                run += len(each["executed_lines"])
-                missed += len(each["missing_lines"])
-                left_out += len(apart[name])
-        part, of_all = 100 * run / (run + missed - left_out), 100 * run / (run + missed)
-        text = f"{package}: {part:.1f} %, of all lines {of_all:.1f} %"
-        yield text, part < ENOUGH
+                count["run"] += len(each["executed_lines"])
+                count["all"] += len(each["executed_lines"]) + len(each["missing_lines"])
+                count["apart"] += len(apart[name])
+        part = 100 * count["run"] / (count["all"] - count["apart"])
+        of_all = 100 * count["run"] / count["all"]
+        yield f"{package}: {part:.1f} %, of all lines {of_all:.1f} %", part < ENOUGH
 
 
 def _elsewhere(name: str, told: Mapping[str, Any]) -> Iterator[int]:

@@ -399,10 +399,11 @@ def _hold(name: str, lease: Lease, steps: Sequence[float]) -> None:
 
 
 async def _serve(name: str, key: str, steps: Sequence[float]) -> None:
-    """Requests that need *key*; whoever sent the second one does not wait for its answer."""
+    """Requests that need *key*; only whoever sent the first one waits for its answer."""
     requests = [asyncio.create_task(_request(f"{name}/{n}", key, steps)) for n in range(3)]
     await asyncio.sleep(2.0)
-    requests[1].cancel()
+    for given_up in requests[1:]:
+        given_up.cancel()
     for ended in await asyncio.gather(*requests, return_exceptions=True):
         if isinstance(ended, Exception):
             raise ended
