@@ -213,9 +213,9 @@ def _ask_for_newer(execution: Execution) -> Refused | None:
         here.wake(reply.wakes)
         assert not isinstance(reply.verdict, Run)
         return Refused(claim, reply.verdict)
-    (there,) = here.backend.look([where])
-    kept = {entry.task for entry in there.waiting} | {turn.task for turn in there.grants}
-    return Refused(claim, Drop(Reason.WAITING)) if claim.task in kept else None
+    # By its message: one too large for the store has only a place there, which is its own.
+    newer = here.backend.message(where, claim.task)
+    return None if newer is None else Refused(claim, Drop(Reason.WAITING))
 
 
 def _ask_at_keys(execution: Execution, woken: str | None) -> Lease | Refused:

@@ -1,8 +1,9 @@
 """A broker that keeps what is published, and how Celery's processes see it.
 
-Like RabbitMQ with direct exchanges: a message is there from when it is published until it is
-acknowledged; what a channel has not acknowledged as it ends goes back to its place, is delivered
-again, and says so. Two queues of a worker are served by chance.
+Like RabbitMQ where each queue is bound by its name: a message is there from when it is published
+until it is acknowledged; what a channel has not acknowledged as it ends goes back to its place, is
+delivered again, and says so. Two queues of a worker are served by chance. A message that has to
+wait by Celery's native delayed delivery comes to its queue as it is due.
 """
 
 # mypy: allow-untyped-calls
@@ -13,19 +14,29 @@ import pickle
 import time
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import kombu.connection
+from amqp.exceptions import AccessRefused, NotFound
 from celery import Celery
 from kombu.exceptions import OperationalError
 from kombu.message import Message
 from kombu.serialization import dumps, prepare_accept_content
+from kombu.transport.native_delayed_delivery import (
+    CELERY_DELAYED_DELIVERY_EXCHANGE,
+    MAX_LEVEL,
+    MAX_NUMBER_OF_BITS_TO_USE,
+    level_name,
+)
 
 from tests.simulation.kernel import Kernel
+from tests.simulation.system import process
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
@@ -40,6 +51,8 @@ class Sent:
     body: bytes
     frame: bytes
     task: str
+    name: str
+    delay: int = 0
     place: int = 0
     redelivered: bool = False
 
@@ -51,6 +64,9 @@ class Broker:
         self.queues: dict[str, deque[Sent]] = defaultdict(deque)
         self.workers: list[Worker] = []
         self.published = 0
+        self.waiting: list[Sent] = []
+        self.urls: Sequence[str] = ()
+        self.lets_declare = True
         self._faults = faults
 
     def publish(self, sent: Sent) -> None:
@@ -59,8 +75,18 @@ class Broker:
         kernel.pause(f"to publish {sent.task} to {sent.queue}")
         with self._faults.at_publish():
             self.published += 1
-            self._put(replace(sent, place=self.published))
+            kept = replace(sent, place=self.published)
+            if sent.delay:
+                kernel.spawn(process("broker"), partial(self._wait, kept), "delays")
+            else:
+                self._put(kept)
         kernel.pause(f"having published {sent.task}")
+
+    def _wait(self, sent: Sent) -> None:
+        self.waiting.append(sent)
+        Kernel.here().wait(sent.delay)
+        self.waiting.remove(sent)
+        self._put(sent)
 
     def back(self, sent: Sent) -> None:
         self._put(replace(sent, redelivered=True))
@@ -70,10 +96,6 @@ class Broker:
         queue.insert(bisect_left(queue, sent.place, key=lambda each: each.place), sent)
         for worker in self.workers:
             worker.stir()
-
-    @property
-    def empty(self) -> bool:
-        return not any(self.queues.values())
 
 
 class Channel:
@@ -91,7 +113,9 @@ class Channel:
     def deliver(self, sent: Sent) -> Message:
         self._tags += 1
         self.unacked[self._tags] = sent
-        headers, properties, content_type, encoding, exchange = pickle.loads(sent.frame)
+        headers, properties, content_type, encoding, exchange, key = pickle.loads(sent.frame)
+        if sent.delay:
+            exchange, headers["x-death"] = CELERY_DELAYED_DELIVERY_EXCHANGE, []
         message = Message(
             body=sent.body,
             delivery_tag=self._tags,
@@ -101,7 +125,7 @@ class Channel:
             properties=properties,
             delivery_info={
                 "exchange": exchange,
-                "routing_key": sent.queue,
+                "routing_key": key,
                 "redelivered": sent.redelivered,
             },
             channel=self,
@@ -146,7 +170,10 @@ class Connection:
     transport = SimpleNamespace(driver_type="amqp")
     recoverable_connection_errors = connection_errors = (OSError,)
     channel_errors = ()
-    default_channel: Any = None
+
+    @property
+    def default_channel(self) -> Declares:
+        return Declares()
 
     def __enter__(self) -> Connection:
         return self
@@ -171,8 +198,29 @@ class Connection:
         yield
 
 
+class Named(Connection):
+    """By a URL, which kombu has read."""
+
+    def __init__(self, url: str) -> None:
+        options = {"master_name": "mine"} if url.startswith("sentinel") else {}
+        self._read = kombu.connection.Connection(url, transport_options=options)
+
+    def __getattribute__(self, name: str) -> Any:
+        told = ("transport", "transport_options", "hostname", "port", "virtual_host", "alt")
+        whose = self._read if name in (*told, "switch") else super()
+        return whose.__getattribute__(name)
+
+
+def connection() -> Connection:
+    """One of the process that runs."""
+    urls, kernel = current().urls, Kernel.here()
+    if not urls or kernel.running is None:
+        return Connection()
+    return Named(urls[sum(map(ord, kernel.running.process.name)) % len(urls)])
+
+
 class Declares:
-    """A channel on which queues are declared; all are there."""
+    """A channel on which queues are declared; all are there, or none may be added."""
 
     connection = SimpleNamespace(client=Connection)
 
@@ -180,6 +228,8 @@ class Declares:
         return arguments
 
     def queue_declare(self, queue: str, **_: object) -> tuple[str, int, int]:
+        if not current().lets_declare:
+            raise AccessRefused(f"no queue {queue}")
         return queue, 0, 0
 
 
@@ -187,7 +237,7 @@ class Producer:
     """Publishes as kombu's does, and does not try again."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.connection = Connection()
+        self.connection = connection()
 
     def maybe_declare(self, *_: object) -> None: ...
 
@@ -209,9 +259,20 @@ class Producer:
         data = body if isinstance(body, bytes) else body.encode()
         told = {name: value for name, value in properties.items() if name not in _OF_KOMBU}
         name = getattr(exchange, "name", exchange) or ""
-        frame = pickle.dumps((dict(headers or {}), told, content_type, content_encoding, name))
-        task = str((headers or {}).get("id"))
-        current().publish(Sent(routing_key or "", data, frame, task))
+        delay, queue = _way(name, routing_key or "")
+        how = (dict(headers or {}), told, content_type, content_encoding, name, routing_key)
+        frame = pickle.dumps(how)
+        task, kind = str((headers or {}).get("id")), str((headers or {}).get("task"))
+        current().publish(Sent(queue, data, frame, task, kind, delay))
+
+
+def _way(exchange: str, routing_key: str) -> tuple[int, str]:
+    """After how many seconds a message comes to which queue."""
+    waits = exchange == level_name(MAX_LEVEL)
+    if not waits and exchange != CELERY_DELAYED_DELIVERY_EXCHANGE:
+        return 0, routing_key
+    *bits, queue = routing_key.split(".", MAX_NUMBER_OF_BITS_TO_USE)
+    return int("".join(bits), 2) if waits else 0, queue
 
 
 _OF_KOMBU = frozenset(
@@ -232,7 +293,7 @@ class Application(Celery):  # type: ignore[misc]
         yield producer or Producer()
 
     def connection_for_write(self, *_: object, **__: object) -> Any:
-        return Connection()
+        return connection()
 
     connection_for_read = connection_for_write
 
@@ -255,3 +316,7 @@ def installed(broker: Broker) -> Iterator[Broker]:
 
 def refused() -> OperationalError:
     return OperationalError("the broker does not answer")
+
+
+def missed() -> NotFound:
+    return NotFound("no such exchange")

@@ -22,13 +22,13 @@ class Defect:
         module = import_module(f"celery_dlock.{self.module}")
         owner_name, _, name = self.function.rpartition(".")
         owner = getattr(module, owner_name) if owner_name else module
-        whole = getattr(owner, name)
+        whole = inspect.unwrap(getattr(owner, name))
         text = dedent(inspect.getsource(whole))
         assert text.count(self.old) == 1, f"{self.function} has no {self.old!r} to spoil"
         spoilt = text.replace(self.old, self.new)
         made: dict[str, object] = {}
         exec(compile(spoilt, self.function, "exec"), vars(module), made)
-        whole.__code__ = made[name].__code__  # type: ignore[attr-defined]
+        whole.__code__ = inspect.unwrap(made[name]).__code__  # type: ignore[arg-type]
 
 
 DEFECTS: Mapping[str, Defect] = {
@@ -67,6 +67,18 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "a chain behind a task that is skipped does not end": Defect(
         "delivery.result_state", "skip_rest_of_chain", "while rest:", "while False:"
+    ),
+    "a chord behind a task that is skipped does not end": Defect(
+        "delivery.result_state", "skip_rest_of_chain", "rest.extend(_within(signature))", "pass"
+    ),
+    "a coroutine that is cancelled keeps its lock": Defect(
+        "tasks.block",
+        "_locked_async_block",
+        "finally:\n        await calls.end(release)",
+        "except Exception:\n        raise\n    else:\n        await calls.end(release)",
+    ),
+    "a broker goes by another name for each way to write it": Defect(
+        "messages.broker_name", "_host", "host = host.lower()", "return host"
     ),
     "a body waits for a key of its own": Defect(
         "locks.current", "held_term", "and of is store", "and of is key"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from celery_dlock.errors import BackendUnavailable
-from tests.simulation.broker import refused
+from tests.simulation.broker import missed, refused
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import OF_BROKER, OF_STORE, Fault, Kind, Plan
 
@@ -71,6 +71,8 @@ class Faults:
         self._strikes(fault)
         if fault.kind in (Kind.STORE_REFUSES, Kind.BROKER_REFUSES):
             raise error()
+        if fault.kind is Kind.BROKER_MISSES:
+            raise missed()
         if fault.kind is Kind.STORE_BEFORE:
             kernel.wait(fault.seconds)
         yield

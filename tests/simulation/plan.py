@@ -19,8 +19,6 @@ class Crew:
     prefetch: int
     prefork: bool
     hears_revocations: bool
-    #: As a connection is lost, what it runs is cancelled.
-    cancels: bool
     #: A kind of task that it does not know, as one of another release.
     misses: str
 
@@ -35,6 +33,17 @@ class Ending(StrEnum):
     IS_REPLACED = "is replaced"
     EXTENDS = "extends its lease"
     NESTS = "takes another key, and its own again"
+    AWAITS = "awaits another key, and its own again"
+
+
+class Canvas(StrEnum):
+    """What a task is called with; what comes behind it is called with the same key."""
+
+    ALONE = "alone"
+    CHAIN = "another one in a chain"
+    GROUP = "another one beside it"
+    CHORD = "another one beside it, and one behind both"
+    CHAIN_OF_CHORD = "a chord behind it"
 
 
 #: A call of this kind is no task, but code that holds a key by ``lock()``.
@@ -52,8 +61,7 @@ class Call:
     ending: Ending = Ending.OK
     countdown: float = 0.0
     expires: float | None = None
-    #: Another one follows in a chain.
-    chained: bool = False
+    canvas: Canvas = Canvas.ALONE
 
 
 class Kind(StrEnum):
@@ -79,10 +87,19 @@ class Kind(StrEnum):
     STORE_AFTER = "an answer of the store comes late"
     BROKER_REFUSES = "a publish is refused"
     BROKER_LOSES = "a publish is not confirmed"
+    BROKER_MISSES = "a publish finds no exchange"
 
 
 OF_STORE = frozenset({Kind.STORE_REFUSES, Kind.STORE_LOSES, Kind.STORE_BEFORE, Kind.STORE_AFTER})
-OF_BROKER = frozenset({Kind.BROKER_REFUSES, Kind.BROKER_LOSES})
+OF_BROKER = frozenset({Kind.BROKER_REFUSES, Kind.BROKER_LOSES, Kind.BROKER_MISSES})
+
+
+class Beside(StrEnum):
+    """Whether there is a queue for woken messages."""
+
+    THERE = "it is there"
+    OFF = "nobody wants it"
+    REFUSED = "the broker does not let it be declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +116,22 @@ class Fault:
 class Plan:
     seed: int
     stays: float
-    #: Messages are acknowledged when they have run, but for those of some tasks.
-    late: bool
-    #: Bytes of the longest message that the store keeps.
-    longest: int
     crews: Sequence[Crew]
-    calls: Sequence[Call]
-    faults: Sequence[Fault]
+    calls: Sequence[Call] = ()
+    faults: Sequence[Fault] = ()
+    #: Messages are acknowledged when they have run, but for those of some tasks.
+    late: bool = True
+    #: Bytes of the longest message that the store keeps.
+    longest: int = 10_000
+    #: Seconds for which a worker that is told to stop at once lets bodies go on.
+    softly: float = 0.0
+    #: As a worker loses its connection, what it runs is cancelled.
+    cancels: bool = False
+    #: How processes call the broker, if they do not agree on a name; each takes one of them.
+    urls: Sequence[str] = ()
+    beside: Beside = Beside.THERE
+    #: Queues are quorum queues, over which RabbitMQ waits for countdowns.
+    quorum: bool = False
 
     def without(self, *, call: int | None = None, fault: int | None = None) -> Plan:
         calls = [each for n, each in enumerate(self.calls) if n != call]
@@ -119,6 +145,19 @@ STEPS = (0.0, 0.1, 1.0, 12.0, 40.0)
 LONG_STEPS = (12.0, 40.0)
 #: Bytes of a message that may be longer than any, than some, or than none.
 LONGEST = (10_000, 10_000, 10_000, 10_000, 10_000, 1_100, 10)
+#: Of one broker each: ways to spell its address.
+URLS: Sequence[Sequence[str]] = (
+    *[()] * 8,
+    ("amqp://guest@localhost//", "pyamqp://me:secret@127.0.0.1:5672//", "amqp://[::1]/%2F"),
+    ("amqp://one/shop;amqp://two/shop", "amqp://me:secret@TWO:5672/shop;amqp://one/shop"),
+    ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
+    (
+        "sentinel://one:26379/2;sentinel://two",
+        "sentinel://two:26379/2;sentinel://:secret@one:26379",
+    ),
+    ("redis+socket:///run/redis.sock", "redis+socket://me:secret@/run/redis.sock?virtual_host=0"),
+    ("sqla+postgresql://me@host/shop", "sqla+postgresql://you:secret@HOST:5432/shop"),
+)
 
 
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
@@ -128,13 +167,13 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
     few += [PLAIN] * random.choice((0, 0, 0, 1))
     keys = random.choice(("a", "a", "ab"))
     expiries = random.choice(((None,), (None,), (None, 1.0, 30.0)))
-    chains = random.choice(((False,), (False,), (False, True)))
+    canvases = random.choice((*[(Canvas.ALONE,)] * 3, tuple(Canvas)))
     endings = random.choice(
         (
             (Ending.OK,),
             (Ending.OK, Ending.OK, Ending.FAILS),
             (Ending.OK, Ending.RETRIES),
-            (Ending.OK, Ending.NESTS),
+            (Ending.OK, Ending.NESTS, Ending.AWAITS),
             tuple(Ending),
         )
     )
@@ -148,7 +187,7 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
             ending=random.choice(endings),
             countdown=random.choice((0.0, 0.0, 0.0, 2.0)),
             expires=random.choice(expiries),
-            chained=random.choice(chains),
+            canvas=random.choice(canvases),
         )
         for _ in range(random.randint(2, 6))
     ]
@@ -171,10 +210,22 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
             prefetch=random.choice((1, 4)),
             prefork=random.random() < 0.8,
             hears_revocations=hears,
-            cancels=random.random() < 0.3,
             misses=random.choice((*few, *[""] * 30)),
         )
         for _ in range(random.choice((1, 2, 2)))
     ]
     stays, longest = random.choice((0.0, 0.5, 0.9)), random.choice(LONGEST)
-    return Plan(seed, stays, random.random() < 0.8, longest, crews, calls, faults)
+    return Plan(
+        seed,
+        stays,
+        crews,
+        calls,
+        faults,
+        late=random.random() < 0.8,
+        longest=longest,
+        softly=random.choice((0.0, 5.0)),
+        cancels=random.random() < 0.3,
+        urls=random.choice(URLS),
+        beside=random.choice((*[Beside.THERE] * 8, *Beside)),
+        quorum=random.random() < 0.15,
+    )

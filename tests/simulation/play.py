@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
 from typing import Any
 
-from celery import states
+from amqp.exceptions import NotFound
+from celery import chain, chord, group, states
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
@@ -21,12 +22,25 @@ from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
-from tests.simulation.broker import Broker, installed
+from tests.simulation.broker import Broker, Named, Sent, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
-from tests.simulation.plan import LONGEST, OF_BROKER, PLAIN, Call, Ending, Fault, Kind, Plan, draw
+from tests.simulation.plan import (
+    LONGEST,
+    OF_BROKER,
+    PLAIN,
+    URLS,
+    Beside,
+    Call,
+    Canvas,
+    Ending,
+    Fault,
+    Kind,
+    Plan,
+    draw,
+)
 from tests.simulation.store import Store, clock
-from tests.simulation.system import CHILDREN, FINALIZERS, process, stand_in
+from tests.simulation.system import CHILDREN, FINALIZERS, process, read_settings, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
 from tests.simulation.worker import Child, Worker
 
@@ -40,19 +54,31 @@ ENDLESS = 200_000
 @cache
 def app() -> Any:
     BACKENDS["simulated"] = Provided("tests.simulation.store:Store", None, "")  # type: ignore[index]
+    for url in (url for urls in URLS for url in urls):
+        assert Named(url).transport  # which may draw as it is first used
     made = application()
-    stand_in(made)
+    stand_in()
     return made
 
+
+#: What Celery raises where the broker does not take a message.
+UNPUBLISHED = ("OperationalError", "NotFound")
 
 #: What a body may be told by Celery or by its lease, and does not catch.
 ERRORS = {
     Ending.FAILS: ("Broken",),
-    Ending.IS_REPLACED: ("OperationalError",),
+    Ending.IS_REPLACED: UNPUBLISHED,
     Ending.EXTENDS: ("BackendUnavailable", "ConfigurationError"),
     Ending.NESTS: ("BackendUnavailable", "LockContended", "LockTimeout"),
+    Ending.AWAITS: ("BackendUnavailable", "LockContended", "LockTimeout"),
 }
 
+
+#: Canvases in which Celery publishes one task as another one ends.
+GOES_ON = (Canvas.CHAIN, Canvas.CHAIN_OF_CHORD)
+
+#: With which Celery cannot go on to watch its header, or not publish its body.
+BREAKS_CHORDS = OF_BROKER | {Kind.BROKER_AWAY, Kind.SOFT_LIMIT}
 
 #: With which the order that is promised is kept.
 KEEP_ORDER = OF_BROKER | {Kind.BROKER_AWAY, Kind.COPY, Kind.HOLD, Kind.REVOKE, Kind.STOP}
@@ -80,9 +106,10 @@ class World:
         self.workers: list[Worker] = []
         self.published: dict[str, Call] = {}
         self.revoked: set[str] = set()
+        self.in_vain: list[Call] = []
         self.scripts: list[Green] = []
-        #: What is the first of the chain whose second a task is.
-        self.first_of: dict[str, str] = {}
+        #: Those of its canvas that a task is called behind.
+        self.before: dict[str, Sequence[str]] = {}
         if tell is not None:
             self.kernel.tell = lambda text: tell(f"{self.kernel.now:9.3f} {text}")
 
@@ -95,6 +122,18 @@ class World:
         Store.memory = MemoryBackend(BackendOptions(clock=clock))
         Store.faults = self.faults
         Store.largest_message = self.plan.longest
+        app().conf.update(
+            worker_soft_shutdown_timeout=self.plan.softly,
+            worker_cancel_long_running_tasks_on_connection_loss=self.plan.cancels,
+            dlock_broker=None if self.plan.urls else "simulated",
+            dlock_woken_queue="{queue}.woken" if self.plan.beside is not Beside.OFF else False,
+        )
+        read_settings(app())
+        home = app().amqp.queues["celery"]
+        home.exchange.type = "topic" if self.plan.quorum else "direct"
+        home.queue_arguments = {"x-queue-type": "quorum"} if self.plan.quorum else None
+        self.broker.urls = self.plan.urls
+        self.broker.lets_declare = self.plan.beside is not Beside.REFUSED
         for name, kind in KINDS.items():
             app().tasks[name].acks_late = kind.options.get("acks_late", self.plan.late)
         with self.kernel.installed(), installed(self.broker):
@@ -127,25 +166,36 @@ class World:
             return
         try:
             result = self._publish(call)
-        except (BackendUnavailable, OperationalError, DuplicateTask):
-            return  # and whoever calls knows
-        if not getattr(result, "is_duplicate", False):  # whose message may never have been sent
-            self.published.setdefault(result.id, call)
+        except (BackendUnavailable, OperationalError, NotFound, DuplicateTask):
+            self.in_vain.append(call)  # and whoever calls knows
+            return
+        if getattr(result, "is_duplicate", False):  # whose message may never have been sent
+            return
+        before: Sequence[str] = ()
+        for tasks in reversed([*_steps(result)]):
+            for task_id in tasks:
+                self.published.setdefault(task_id, call)
+                self.before[task_id] = before
+            before, call = tasks, replace(call, steps=(), ending=Ending.OK, expires=None)
 
     def _publish(self, call: Call) -> Any:
-        """The result of the task, which is perhaps the first of a chain."""
         task = app().tasks[call.kind]
         options = {"countdown": call.countdown} if call.countdown else {}
         if call.expires is not None:
             options["expires"] = call.expires
         args = (call.key, list(call.steps), call.ending)
-        if not call.chained:
+        if call.canvas is Canvas.ALONE:
             return task.apply_async(args, **options)
-        second = replace(call, steps=(), ending=Ending.OK, expires=None)
-        last = (task.si(*args) | task.si(call.key, [], Ending.OK)).apply_async(**options)
-        self.published[last.id] = second
-        self.first_of[last.id] = last.parent.id
-        return last.parent
+        mine, other = task.si(*args).set(**options), task.si(call.key, [], Ending.OK)
+        match call.canvas:
+            case Canvas.CHAIN:
+                return chain(mine, other).apply_async()
+            case Canvas.GROUP:
+                return group(mine, other).apply_async()
+            case Canvas.CHORD:
+                return chord([mine, other], other.clone()).apply_async()
+            case Canvas.CHAIN_OF_CHORD:
+                return chain(mine, chord([other, other.clone()], other.clone())).apply_async()
 
     # What strikes.
 
@@ -303,20 +353,30 @@ class World:
         yield from (f"{green} has not ended" for green in self.scripts if not green.over)
         dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
         for task_id in self.published.keys() - dead:
-            call, ended = self.published[task_id], _key(task_id) in self.seen.ended
-            if not ended and not self._may_have_gone(task_id, call):
+            call = self.published[task_id]
+            if not (self._has_ended(task_id) or self._may_have_gone(task_id, call)):
                 yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
-        if not self.broker.empty:
-            yield "the broker has messages"
+        places: list[tuple[Iterable[Sent], str]] = []
+        queues = [*self.broker.queues.values(), self.broker.waiting]
+        places += [(queue, "the broker has") for queue in queues]
         for worker in self.broker.workers:
-            if worker.channel.unacked:
-                yield f"{worker.hostname} has not acknowledged all"
+            places.append((worker.channel.unacked.values(), f"{worker.hostname} has not settled"))
+        of_chords = {task for task, before in self.before.items() if before}
+        of_chords.update(*self.before.values())
+        looks_for_ever = any(call.canvas is Canvas.CHORD for call in self.in_vain) or any(
+            not self._has_ended(task) for task in of_chords
+        )
+        for sent, who in ((sent, who) for place, who in places for sent in place):
+            if not (sent.name == "celery.chord_unlock" and looks_for_ever):
+                yield f"{who} {sent.name} {sent.task}"
         yield from self._in_store()
+
+    def _has_ended(self, task_id: str) -> bool:
+        return _key(task_id) in self.seen.ended
 
     def _may_have_gone(self, task_id: str, call: Call) -> bool:
         """With a process that had acknowledged or rejected it, and not left it with the store."""
-        first = self.first_of.get(task_id)
-        if first is not None and self._state(first)[0] != states.SUCCESS:
+        if any(self._state(each)[0] != states.SUCCESS for each in self.before[task_id]):
             return True
         gone = {
             *(Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN),
@@ -325,6 +385,8 @@ class World:
         struck = {fault.kind for fault in self.faults.struck}
         if Kind.SOFT_LIMIT in struck and not gone.isdisjoint(struck) and self.seen.effects[task_id]:
             return True  # it has run; Celery's success was broken off, and so was its failure
+        if Kind.SOFT_LIMIT in struck and self.before[task_id]:
+            return True  # with what Celery watches a chord by
         fits = self.plan.longest == max(LONGEST)
         kept = KINDS[call.kind].kept and task_id in self.seen.taken and fits
         if (kept or app().tasks[call.kind].acks_late) and not self._is_unknown(call):
@@ -368,7 +430,7 @@ class World:
             return
         calls = {i: c for i, c in self.published.items() if c.kind == "ordered" and not c.countdown}
         for key in {call.key for call in calls.values()}:
-            called = [i for i, call in calls.items() if call.key == key and i not in self.first_of]
+            called = [i for i, call in calls.items() if call.key == key and not self.before[i]]
             began = [task_id for task_id in self.seen.began if task_id in called]
             if began != sorted(began, key=called.index):
                 yield f"ordered at {key}: called were {called}, and began {began}"
@@ -381,16 +443,20 @@ class World:
         """To some worker."""
         return any(crew.misses == call.kind for crew in self.plan.crews)
 
-    def _may_fail(self, call: Call) -> Iterator[str]:
+    def _may_fail(self, task_id: str, call: Call) -> Iterator[str]:
         """By which errors."""
+        struck = {fault.kind for fault in self.faults.struck}
         yield from KINDS[call.kind].may_fail
+        failed = any(_key(each) in self.seen.failed for each in self.before[task_id])
+        if failed or not struck.isdisjoint(BREAKS_CHORDS):
+            yield "ChordError"
         if not app().tasks[call.kind].acks_late:
             yield "WorkerLostError"
         for each in self._alike(call):
             yield from ERRORS.get(each.ending, ())
-            if each.chained:
-                yield "OperationalError"  # as the next one is published
-        if any(fault.kind is Kind.SOFT_LIMIT for fault in self.faults.struck):
+            if each.canvas in GOES_ON:
+                yield from UNPUBLISHED  # as the next one is
+        if Kind.SOFT_LIMIT in struck:
             yield "SoftTimeLimitExceeded"
         if self._is_unknown(call):
             yield "NotRegistered"
@@ -409,12 +475,19 @@ class World:
             if not skipped and effects != 1:
                 yield f"{call.kind} {task_id} has ended with {result}, and {effects} effects"
         elif what == states.FAILURE:
-            if result["exc_type"] not in self._may_fail(call):
+            if result["exc_type"] not in self._may_fail(task_id, call):
                 yield f"{call.kind} {task_id} has failed: {result}"
         elif what == states.REVOKED and not (
             task_id in self.revoked or any(each.expires for each in self._alike(call))
         ):
             yield f"{call.kind} {task_id} was revoked by nobody"
+
+
+def _steps(result: Any) -> Iterator[Sequence[str]]:
+    """The tasks of a canvas that ends with *result*, the last ones first."""
+    while result is not None:
+        yield [each.id for each in getattr(result, "results", [result])]
+        result = result.parent
 
 
 def _key(task_id: str) -> bytes:

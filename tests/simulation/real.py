@@ -81,9 +81,9 @@ class Real(stage.Stage):
     def disconnect(self) -> None:
         self._proxy.cut()
 
-    def revoke(self, name: str) -> None:
+    def revoke(self, name: str, *, terminate: bool = False) -> None:
         control = self.app.control
-        control.revoke(name)
+        control.revoke(name, terminate=terminate)
         self.wait("it knows", lambda: name in str(control.inspect(timeout=0.2).revoked()))
 
     def stop(self) -> None:
@@ -91,6 +91,10 @@ class Real(stage.Stage):
             worker.send(signal.SIGTERM)
         with self.app.connection_for_read() as connection:
             self._nobody_consumes(connection, self.app.conf.task_default_queue)
+
+    def stop_cold(self) -> None:
+        for worker in self._alive():
+            worker.send(signal.SIGQUIT)
 
     def gone(self) -> None:
         self.wait("all have ended", lambda: not self._alive())

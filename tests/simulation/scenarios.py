@@ -13,19 +13,28 @@ Play = Callable[[Stage], None]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """*play* is what happens to a worker with so many *slots* that takes *prefetch* for each."""
+    """*play* is what happens to a worker with so many *slots* that takes *prefetch* for each.
+
+    A soft shutdown takes *softly* seconds; with *cancels* a lost connection ends what runs.
+    """
 
     play: Play
     slots: int = 1
     prefetch: int = 1
     prefork: bool = True
+    softly: float = 0.0
+    cancels: bool = False
 
     @property
     def conf(self) -> Mapping[str, Any]:
         """Of Celery. As it puts back the prefetch count, a thread may take from the loop the answer
         that it waits for, and then that waits for ever (5.7).
         """
-        return {"worker_enable_prefetch_count_reduction": self.prefork}
+        return {
+            "worker_enable_prefetch_count_reduction": self.prefork,
+            "worker_soft_shutdown_timeout": self.softly,
+            "worker_cancel_long_running_tasks_on_connection_loss": self.cancels,
+        }
 
     def act(self, stage: Stage) -> Mapping[str, Any]:
         """Play it to its end; what was seen."""
@@ -124,7 +133,26 @@ def one_is_revoked_before_it_begins(on: Stage) -> None:
     on.call("late", "c")
     on.revoke("d")
     on.call("late", "d")
-    on.ends("c", "d")
+    on.until("ack", "c", "d")  # which has its result since it was revoked
+
+
+@scenario(prefetch=2)
+def one_is_revoked_and_terminated(on: Stage) -> None:
+    on.call("late", "a", "b", holds=True)
+    on.until("began", "a")
+    on.until("received", "b")
+    on.revoke("b", terminate=True)
+    on.revoke("a", terminate=True)
+    on.ends("a", "b")
+    on.call("early", "c", holds=True)
+    on.until("ack", "c")
+    on.revoke("c", terminate=True)
+    on.ends("c")
+    on.call("queued", "d", key="key", holds=True)
+    on.until("began", "d")
+    on.revoke("d", terminate=True)
+    on.call("queued", "e", key="key")
+    on.ends("d", "e")
 
 
 # Deaths.
@@ -225,6 +253,19 @@ def and_goes_on_as_before(on: Stage) -> None:
     on.until("ended", "e", "f")
 
 
+@scenario(slots=3, cancels=True)
+def what_runs_is_cancelled_as_it_is_lost(on: Stage) -> None:
+    on.call("early", "a", holds=True)
+    on.until("ack", "a")
+    on.call("late", "b", holds=True)
+    on.call("queued", "c", key="key", holds=True)
+    on.until("began", "a", "b", "c")
+    on.disconnect()
+    on.until("began", "b", "c", times=2)
+    on.go("a", "b", "c")
+    on.ends("a", "b", "c")
+
+
 @scenario(slots=2)
 @scenario(slots=2, prefork=False)
 def a_copy_meets_the_one_that_runs(on: Stage) -> None:
@@ -249,6 +290,38 @@ def what_has_not_begun_goes_back(on: Stage) -> None:
     on.until("received", "b", "c", "d")
     on.stop()
     on.go("a")
+
+
+# A cold shutdown, and a soft one.
+
+
+@scenario(slots=3, prefetch=2)
+def what_runs_is_cancelled_and_goes_back(on: Stage) -> None:
+    on.call("early", "a", holds=True)
+    on.until("ack", "a")
+    on.call("late", "b", holds=True)
+    on.call("queued", "c", key="key", holds=True)
+    on.until("began", "a", "b", "c")
+    on.call("late", "d", "e")
+    on.call("late", "f", countdown=3600)
+    on.until("received", "d", "e", "f")
+    on.stop_cold()
+    on.gone()
+
+
+@scenario(slots=3, softly=5.0)
+def what_ends_in_time_is_seen_through(on: Stage) -> None:
+    on.call("late", "a", "b", holds=True)
+    on.call("early", "c", holds=True)
+    on.until("began", "a", "b")
+    on.until("ack", "c")
+    on.stop_cold()
+    on.go("a", "c")
+    on.gone()
+    on.start()
+    on.until("began", "b", times=2)
+    on.go("b")
+    on.ends("b")
 
 
 # Locks.

@@ -28,11 +28,11 @@ class Simulated(play.World, stage.Stage):
             scenario.prefetch,
             scenario.prefork,
             hears_revocations=False,
-            cancels=False,
             misses="",
         )
         stays = (0.0, 0.5, 0.9)[seed % 3]
-        super().__init__(Plan(seed, stays, True, 10_000, [crew], calls=(), faults=()))
+        plan = Plan(seed, stays, [crew], softly=scenario.softly, cancels=scenario.cancels)
+        super().__init__(plan)
         self.app = _app()
         self.app.conf.update(scenario.conf)
         self.scenario = scenario
@@ -79,9 +79,9 @@ class Simulated(play.World, stage.Stage):
     def disconnect(self) -> None:
         self.workers[-1].lose_connection()
 
-    def revoke(self, name: str) -> None:
+    def revoke(self, name: str, *, terminate: bool = False) -> None:
         (worker,), told = self._alive(), list[str]()
-        worker.hear(partial(worker.revoke, name, terminate=False))
+        worker.hear(partial(worker.revoke, name, terminate=terminate))
         worker.hear(partial(told.append, name))
         self.wait("it knows", lambda: bool(told))
 
@@ -90,6 +90,10 @@ class Simulated(play.World, stage.Stage):
         for worker in alive:
             worker.stop()
         self.wait("they shut down", lambda: all(each.closed for each in alive))
+
+    def stop_cold(self) -> None:
+        for worker in self._alive():
+            worker.stop_cold()
 
     def gone(self) -> None:
         alive = [each for each in self.workers if each.process.alive]

@@ -139,12 +139,16 @@ class Stage(ABC):
     def disconnect(self) -> None: ...
 
     @abstractmethod
-    def revoke(self, name: str) -> None:
+    def revoke(self, name: str, *, terminate: bool = False) -> None:
         """Return when the worker knows."""
 
     @abstractmethod
     def stop(self) -> None:
         """Ask for a warm shutdown, and return as it has begun."""
+
+    @abstractmethod
+    def stop_cold(self) -> None:
+        """Ask for a cold shutdown, which a soft one may come before."""
 
     @abstractmethod
     def gone(self) -> None:

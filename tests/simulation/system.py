@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
 from types import SimpleNamespace
@@ -17,15 +17,18 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from billiard.einfo import Traceback
-from celery.worker import request, state
+from celery.worker import control, request, state
 from kombu.asynchronous.timer import Entry
 
 from celery_dlock import runtime
 from celery_dlock.delivery import abort
 from celery_dlock.delivery.asked import ToMain
 from celery_dlock.errors import LockLost
+from celery_dlock.messages import countdown
 from celery_dlock.settings import Settings
+from celery_dlock.tasks import event_loop
 from celery_dlock.worker import children, parking, periodic
+from tests.simulation.coroutines import Threads
 from tests.simulation.kernel import Green, Kernel, Process
 
 #: What each process has for itself.
@@ -151,23 +154,34 @@ def finalize(_: object, call: Callable[[], object], exitpriority: int) -> None:
     FINALIZERS[Kernel.here().me().process].append((exitpriority, call))
 
 
-def stand_in(app: Any) -> None:
+def stand_in() -> None:
     """Where the library asks the system, it asks the schedule from now on."""
     vars(children).update(processes=Watcher, Finalize=finalize)
     sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
     vars(parking).update(socket=sockets)
-    vars(request).update(datetime=Datetime)
+    for module in (request, countdown):
+        vars(module).update(datetime=Datetime)
+    vars(control).update(_find_requests_by_id=_reserved)
     vars(abort).update(OtherThread=Abortable)
+    vars(event_loop).update(_threads=Threads)
     # Of two for one instant the first one is not that which lies at the lower address.
     Entry.__lt__ = lambda *_: False  # type: ignore[method-assign]
-    # What is the same in every process, and what nobody looks at, is not worked out again.
+    Traceback.__init__.__defaults__ = (0, 0)  # nobody looks at them
+
+
+def read_settings(app: Any) -> None:
+    """They are the same in every process of a schedule, and worked out once."""
     settings = Settings.from_conf(app.conf)
     vars(runtime).update(Settings=SimpleNamespace(from_conf=lambda _: settings))
-    Traceback.__init__.__defaults__ = (0, 0)
+
+
+def _reserved(task_ids: Iterable[str]) -> Iterator[Any]:
+    """Celery looks into a dictionary that all processes share here."""
+    return (each for each in state.reserved_requests if each.id in task_ids)
 
 
 class Datetime(datetime):
-    """By which a request expires."""
+    """By which a request expires, and a message is due."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Datetime:

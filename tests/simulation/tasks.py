@@ -6,6 +6,7 @@ rule is looked at as it happens.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery import Task
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import Reject
-from celery.states import READY_STATES
+from celery.states import PROPAGATE_STATES, READY_STATES
 
 from celery_dlock import (
     Debounce,
@@ -30,6 +32,7 @@ from celery_dlock import (
     Skip,
     Unique,
     Wait,
+    current_lease,
     lock,
 )
 from celery_dlock.core.events import Acquired, Event, Parked
@@ -42,6 +45,7 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from tests.simulation.broker import Application, Producer
+from tests.simulation.coroutines import run
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import Ending
 
@@ -146,6 +150,8 @@ KINDS: Mapping[str, Kind] = {
         # A pool of threads has no time limits: there its lock is lost, run after run.
         may_fail=("SoftTimeLimitExceeded", "TimeLimitExceeded", "LockLost"),
     ),
+    "unsettled": Kind({"lock_on_contention": Queue(max_wait=None), "acks_on_failure": False}),
+    "awaited": Kind({"lock_on_contention": Queue(max_wait=None)}),
 }
 
 
@@ -167,6 +173,8 @@ class Evidence:
     #: Of what a final state was stored. A copy of a task that has failed may write RETRY or, where
     #: that is tracked, STARTED over it: Celery's backends keep no state but SUCCESS.
     ended: set[Any] = field(default_factory=set)
+    #: Of what such a state was not SUCCESS.
+    failed: set[Any] = field(default_factory=set)
     results: dict[Any, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -231,8 +239,11 @@ class Results(KeyValueStoreBackend):  # type: ignore[misc]
     def set(self, key: Any, value: Any) -> None:
         Kernel.here().pause("to store a result")
         evidence().results[key] = value
-        if json.loads(value).get("status") in READY_STATES:
+        status = json.loads(value).get("status")
+        if status in READY_STATES:
             evidence().ended.add(key)
+        if status in PROPAGATE_STATES:
+            evidence().failed.add(key)
 
     def delete(self, key: Any) -> None:
         evidence().results.pop(key, None)
@@ -252,13 +263,51 @@ def body(self: Any, key: str, steps: list[float], ending: str, *, lease: Lease) 
             _work(step)
         if ending == Ending.NESTS:
             _nest(key, lease)
+        elif ending == Ending.AWAITS:
+            run(_await(key, lease))
         _end(self, ending, lease, steps)
         _write(self.request.id, lease)
     return "ran"
 
 
+async def coroutine(
+    self: Any, key: str, steps: list[float], ending: str, *, fencing_token: int
+) -> str:
+    """The same, as one, which is handed its token."""
+    lease = current_lease()
+    if fencing_token != lease.fencing_token:
+        evidence().wrong.append(f"{lease.owner} was handed {fencing_token}")
+    evidence().began.setdefault(self.request.id)
+    with evidence().at_work(lease):
+        for step in steps:
+            await _pass(step)
+        if ending in (Ending.NESTS, Ending.AWAITS):
+            await _await(key, lease)
+        _end(self, ending, lease, steps)
+        _write(self.request.id, lease)
+    return "ran"
+
+
+class Awaits(Task):  # type: ignore[misc]
+    """A project's own base class, of tasks whose bodies are coroutines."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return run(self.run(*args, **kwargs))
+
+
+class LockedAwaits(LockedTask, Awaits):
+    abstract = True
+
+
 def _work(step: float) -> None:
     Kernel.here().wait(step)
+    evidence().crowded()
+
+
+async def _pass(step: float) -> None:
+    await asyncio.sleep(step)
     evidence().crowded()
 
 
@@ -273,7 +322,7 @@ def _write(task: str, lease: Lease) -> None:
 def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
     retries = self.request.retries
     match Ending(ending):
-        case Ending.OK | Ending.NESTS:
+        case Ending.OK | Ending.NESTS | Ending.AWAITS:
             pass
         case Ending.FAILS:
             raise Broken
@@ -292,10 +341,23 @@ def _end(self: Any, ending: str, lease: Lease, steps: list[float]) -> None:
 
 
 def _nest(key: str, lease: Lease) -> None:
-    """Two bodies may meet in here, each with what the other one wants; nobody waits for itself."""
+    """Two bodies may meet in here, each with what the other one wants."""
+    block = lock([key, "inner"], timeout=3.0)
+    with _not_for_itself(lease), block as inner, evidence().at_work(inner):
+        _work(1.0)
+
+
+async def _await(key: str, lease: Lease) -> None:
+    with _not_for_itself(lease):
+        async with lock([key, "inner"], timeout=3.0) as inner:
+            with evidence().at_work(inner):
+                await _pass(1.0)
+
+
+@contextmanager
+def _not_for_itself(lease: Lease) -> Iterator[None]:
     try:
-        with lock([key, "inner"], timeout=3.0) as inner, evidence().at_work(inner):
-            _work(1.0)
+        yield
     except LockTimeout as late:
         if late.key in lease.keys:
             evidence().wrong.append(f"{lease.owner} has waited for itself, at {late.key}")
@@ -308,9 +370,16 @@ TOLD = (LockContended, LockLost, BackendUnavailable, StaleFencingToken)
 
 def plain(name: str, key: str, steps: Sequence[float], ending: Ending) -> None:
     """Code beside the tasks, in a process of its own, that needs *key*."""
+    if ending is Ending.AWAITS:
+        run(_serve(name, key, steps))
+        return
     several = ending is Ending.NESTS
     block = lock([key, "inner"] if several else key, timeout=0.0 if ending is Ending.FAILS else 9.0)
     with suppress(*TOLD):
+        if ending is Ending.RETRIES:  # in an order that is that of no task
+            with lock("inner", timeout=3.0), lock(key, timeout=3.0) as lease:
+                _hold(name, lease, steps)
+            return
         if ending is Ending.OK or several:
             with block as lease:
                 _hold(name, lease, steps)
@@ -329,6 +398,26 @@ def _hold(name: str, lease: Lease, steps: Sequence[float]) -> None:
         _write(name, lease)
 
 
+async def _serve(name: str, key: str, steps: Sequence[float]) -> None:
+    """Requests that need *key*; only whoever sent the first one waits for its answer."""
+    requests = [asyncio.create_task(_request(f"{name}/{n}", key, steps)) for n in range(3)]
+    await asyncio.sleep(2.0)
+    for given_up in requests[1:]:
+        given_up.cancel()
+    for ended in await asyncio.gather(*requests, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
+
+
+async def _request(name: str, key: str, steps: Sequence[float]) -> None:
+    with suppress(*TOLD):
+        async with lock(key, timeout=9.0) as lease:
+            with evidence().at_work(lease):
+                for step in steps:
+                    await _pass(step)
+                _write(name, lease)
+
+
 def note(event: Event) -> None:
     """The sink."""
     kernel = Kernel.here()
@@ -345,6 +434,7 @@ def application() -> Application:
         result_backend="tests.simulation.tasks:Results",
         task_acks_late=True,
         task_reject_on_worker_lost=True,
+        result_chord_retry_interval=5.0,
         dlock_url="simulated://",
         dlock_broker="simulated",
         dlock_ttl=30.0,
@@ -354,7 +444,11 @@ def application() -> Application:
     )
     for name, kind in KINDS.items():
         options = {"lock_key": "{key}", **kind.options}
-        app.task(name=name, base=LockedTask, bind=True, **options)(body)
+        awaits = name == "awaited"
+        make = app.task(
+            name=name, base=LockedAwaits if awaits else LockedTask, bind=True, **options
+        )
+        make(coroutine if awaits else body)
     app.amqp.Producer = Producer
     app.finalize()
     app.set_current()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
 import uuid
@@ -245,11 +246,13 @@ def _uuid4() -> uuid.UUID:
 
 def install() -> None:
     """From now on in this process, for what is imported from now on."""
+    import concurrent.futures.thread  # noqa: F401  # which needs a lock of the system
     import queue
 
     time.monotonic = time.clock_gettime = monotonic
     time.time, time.sleep = wall, sleep  # type: ignore[assignment]
     os.getpid = lambda: 4711
+    sys.modules["_asyncio"] = None  # type: ignore[assignment]  # it has one loop for all greens
     time.time_ns = lambda: int(wall() * 1e9)
     random.SystemRandom = Chance  # type: ignore[misc,assignment]
     uuid.uuid4 = _uuid4

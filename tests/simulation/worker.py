@@ -8,12 +8,13 @@ holds them to real workers.
 
 Left out of Celery are: other pools, rate limits, autoscaling, remote control but for a revocation,
 which all workers hear at once, gossip and mingle, events, ``max_tasks_per_child``, a state that
-survives the worker, soft shutdown, message protocol 1, a loop that does not wake up for what a
-thread acknowledges, and threads that take away its answers as they put back the prefetch count, a
-broker with a visibility timeout (a copy of a message stands in for it), exchanges that are not
-direct, priorities, kombu's own tries of a publish, and whatever a signal interrupts between two
-lines that do not give way here. Children that outlive their main process are there for other
-systems than Linux, where the kernel kills them.
+survives the worker, message protocol 1, a loop that does not wake up for what a thread
+acknowledges, and threads that take away its answers as they put back the prefetch count, a body
+in a thread that is to be terminated before it begins, which Celery loses, a broker with a
+visibility timeout (a copy of a message stands in for it), queues that are bound by other names,
+priorities, kombu's own tries of a publish, and whatever a signal interrupts between two lines that
+do not give way here. Children that outlive their main process are there for other systems than
+Linux, where the kernel kills them.
 """
 
 # mypy: allow-untyped-calls
@@ -37,8 +38,9 @@ from billiard.exceptions import (
 )
 from celery.concurrency import base
 from celery.exceptions import TaskRevokedError
-from celery.worker import state
+from celery.worker import control, state
 from celery.worker.consumer.consumer import Consumer
+from celery.worker.worker import WorkController
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from kombu.asynchronous.timer import Timer
 from kombu.common import QoS
@@ -196,15 +198,19 @@ class Prefork:
             self.worker.hear_later(seconds, partial(self._replace, child))
 
     def _replace(self, child: Child) -> None:
+        self.lost(child)
+        self.children[self.children.index(child)] = self._fork()
+        self.hand_out()
+
+    def lost(self, child: Child) -> None:
+        """With what it was at; of what it was through with it has told."""
         job = child.job
-        if job is not None and not job.over:
+        if job is not None and not (job.over or job.returned):
             if job.accepted_by is child:
                 lost = WorkerLostError(f"Worker exited prematurely: {child.pid}")
                 self._ends_with(job, Terminated(0) if child.terminated else lost)
             else:
                 self.todo.appendleft(job)
-        self.children[self.children.index(child)] = self._fork()
-        self.hand_out()
 
     def _ends_with(self, job: Job, error: Exception) -> None:
         try:
@@ -312,7 +318,7 @@ class Worker(Consumer):  # type: ignore[misc]
         self.hostname = name
         self.process = process(name)
         self.green = Kernel.here().spawn(self.process, self._work, "main")
-        self.stopping = self.closed = self.stopped = False
+        self.stopping = self.cold = self.closed = self.stopped = False
         self._heard: deque[Callable[[], object]] = deque()
         self._idle = False
 
@@ -426,8 +432,6 @@ class Worker(Consumer):  # type: ignore[misc]
         def again() -> None:
             if self.stopping:
                 return
-            if self.crew.cancels and self.crew.prefork:
-                self._cancel()
             self.on_connection_error_after_connected(ConnectionResetError("it was cut"))
             self.on_close()
             self._disconnect()
@@ -477,24 +481,19 @@ class Worker(Consumer):  # type: ignore[misc]
         self.stir()
 
     def stop_cold(self) -> None:
-        """What runs is cancelled, and what waits for a child goes back to the broker."""
-        assert isinstance(self.pool, Prefork)
-        self.pool.todo.clear()
-        self.hear(self.cancel_active_requests)
-        self.stop()
+        """What runs is cancelled, after the time that a soft shutdown leaves it."""
+        self.hear(self._stop_cold)
+
+    def _stop_cold(self) -> None:
+        """As in a handler of a signal: meanwhile the main loop stands still."""
+        WorkController.wait_for_soft_shutdown(self)
+        self.cancel_active_requests()
+        self.cold = self.stopping = True
 
     def revoke(self, task_id: str, *, terminate: bool) -> None:
         """All workers are told that, and forget it as they end."""
-        state.revoked.add(task_id)
-        running = state.requests.get(task_id)
-        if terminate and self.crew.prefork and running in state.reserved_requests:
-            running.terminate(self.pool)
-
-    def _cancel(self) -> None:
-        """What runs, as a connection is lost that has its messages."""
-        for running in tuple(state.active_requests):
-            if running.task.acks_late and not running.acknowledged:
-                running.cancel(self.pool)
+        told = SimpleNamespace(app=self.app, consumer=self)
+        control.revoke(told, task_id, terminate=terminate and self.crew.prefork)
 
     def _close(self) -> None:
         self.on_close()
@@ -502,10 +501,12 @@ class Worker(Consumer):  # type: ignore[misc]
         self.closed = True
 
     def _is_through(self) -> bool:
-        return self.closed and not (self._heard or self.pool.busy)
+        return self.closed and (self.cold or not (self._heard or self.pool.busy))
 
     def _end(self) -> None:
         kernel = Kernel.here()
+        if self.cold:
+            self._end_children()
         self._disconnect()
         for child in getattr(self.pool, "children", ()):
             child.retires = True
@@ -519,6 +520,18 @@ class Worker(Consumer):  # type: ignore[misc]
         for _, call in sorted(FINALIZERS.pop(self.process, ()), key=lambda each: -each[0]):
             call()
         self.stopped = True
+
+    def _end_children(self) -> None:
+        """With whatever they are at; what they have said before is heard, and who was cancelled."""
+        pool = self.pool
+        assert isinstance(pool, Prefork)
+        for child in pool.children:
+            Kernel.here().kill(child.process)
+        while self._heard:
+            self._call_next()
+        for child in pool.children:
+            if child.terminated:
+                pool.lost(child)
 
     def die(self, *, with_children: bool) -> None:
         """Killed, with its children or without."""

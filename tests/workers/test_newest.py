@@ -294,15 +294,31 @@ def unanswered(*_: Any) -> None:
     raise BackendUnavailable("no answer")
 
 
+def test_one_too_large_that_has_to_wait_for_its_key_runs_all_the_same(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a place in the store, and no message. The simulation found that it was dropped."""
+    monkeypatch.setattr(runtime(desk.app).backend, "largest_message", 100)
+    save = make()
+    with lock(KEY, app=desk.app, timeout=0):
+        sent = save.delay("a")
+        refused = desk.take()
+        assert refused is not None
+        desk.run(refused)
+
+    desk.deliver_all()
+    assert runs == [("a", sent.id)]
+
+
 def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save, backend = make(), runtime(desk.app).backend
-    look, largest = backend.look, backend.largest_message
+    message, largest = backend.message, backend.largest_message
 
-    def overtaken(names: Any) -> Any:
-        seen = look(names)
-        monkeypatch.setattr(backend, "look", look)
+    def overtaken(*asked: Any) -> Any:
+        seen = message(*asked)
+        monkeypatch.setattr(backend, "message", message)
         with monkeypatch.context() as patch:
             patch.setattr(backend, "largest_message", largest)
             save.delay("b")
@@ -310,7 +326,7 @@ def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
 
     monkeypatch.setattr(backend, "largest_message", 100)
     older = save.delay("a")
-    monkeypatch.setattr(backend, "look", overtaken)
+    monkeypatch.setattr(backend, "message", overtaken)
 
     desk.deliver_all()
     assert runs == [("a", older.id)]
