@@ -59,6 +59,6 @@ def test_a_seed_is_one_schedule_whatever_was_played_before_it() -> None:
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_of_the_worker_is_found(name: str) -> None:
     options = ("--schedules", str(ENOUGH), "--until-wrong", "--defect", name)
-    played = simulation("--seed", "1", *options)
+    played = simulation("--seed", str(DEFECTS[name].seed), *options)
 
     assert "--seed" in played.stderr, played.stdout + played.stderr
