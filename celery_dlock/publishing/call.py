@@ -28,9 +28,11 @@ def call_of(
     task_id: str | None,
     options: Mapping[str, Any],
 ) -> Call | None:
-    """The call of *task*, if it has to ask: what is published again has its claim."""
+    """The call of *task*, if it has to ask: what is published again has its claim, or had none."""
     definition = task.lock_definition
     if task.app.conf.task_always_eager or is_told(options.get("headers"), task_id, task.name):
+        return None
+    if task_id is not None and task_id == task.request.id:
         return None
     if definition.debounce is not None:
         return debounced_call(task, definition.debounce, args, kwargs, task_id, options)

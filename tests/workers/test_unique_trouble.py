@@ -134,6 +134,31 @@ def test_without_an_answer_of_the_store_it_is_published_and_the_worker_asks(
     assert claims(desk, report) is None
 
 
+@UNTIL
+def test_one_that_comes_back_as_the_store_was_away_is_no_new_call(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    """Else it might end as the duplicate of another, and leave a claim that swallows calls."""
+    report = make(until, key="day:{day}")
+    with monkeypatch.context() as patch:
+        Away(desk, patch)
+        results = [report.delay(1) for _ in range(2)]
+
+    def unanswered(*_: Any) -> None:
+        raise BackendUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime(desk.app).backend, "enter", unanswered)
+        for _ in results:
+            desk.deliver()
+
+    assert report.delay(1).is_duplicate
+    assert desk.deliver_all() == 2
+    assert runs
+    assert claims(desk, report) is None
+    assert not report.delay(1).is_duplicate
+
+
 def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     report = make(Unique(on_unavailable="raise"))
     Away(desk, monkeypatch)
