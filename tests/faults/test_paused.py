@@ -131,9 +131,9 @@ def test_one_that_stands_still_while_it_is_replaced_is_refused_and_ends_as_skipp
         other.kill()
         late = pay.delay("42", 1, hold="write")
         lab.journal.wait_for("start")
+        other.start()  # which may take longer than a lease, and that of the first must not end
         paused.pause()
         lab.go("write")
-        other.start()
         newest = pay.delay("42", 2)
         lab.journal.wait_for("end", id=newest.id)
         # When the first goes on
