@@ -159,6 +159,22 @@ def test_one_that_comes_back_as_the_store_was_away_is_no_new_call(
     assert not report.delay(1).is_duplicate
 
 
+def test_one_that_replaces_itself_is_a_new_call(desk: Desk, make: Make, runs: Runs) -> None:
+    """Under the same id, of other arguments: theirs is the claim from then on."""
+
+    def goes_on(task: Any) -> None:
+        if not task.request.replaced_task_nesting:
+            task.replace(report.s(2))
+
+    report = make("done", goes_on)
+    first = report.delay(1)
+    desk.deliver()
+
+    assert report.delay(2).id == first.id
+    assert desk.deliver_all() == 1
+    assert runs == [1, 2]
+
+
 def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     report = make(Unique(on_unavailable="raise"))
     Away(desk, monkeypatch)
