@@ -67,11 +67,7 @@ def duplicate(task_id: str, task: str, of: str) -> dict[str, Any]:
 
 def duplicate_of(headers: Mapping[str, Any]) -> str | None:
     """Whose duplicate the message with *headers* was as it was published."""
-    match _told(headers):
-        case {"duplicate_of": str(other)} if other:
-            return other
-        case _:
-            return None
+    return _text(headers, "duplicate_of")
 
 
 def debounced(task_id: str, task: str, key: str) -> dict[str, Any]:
@@ -83,16 +79,17 @@ def debounced(task_id: str, task: str, key: str) -> dict[str, Any]:
 
 def debounced_at(headers: Mapping[str, Any]) -> str | None:
     """Where a newer call may have taken the place of the message with *headers*."""
-    match _told(headers):
-        case {"debounced_at": str(key)} if key:
-            return key
-        case _:
-            return None
+    return _text(headers, "debounced_at")
 
 
 def is_told(headers: Mapping[str, Any] | None, task_id: str | None, task: str) -> bool:
     """Whether a message that is published with *headers* says something of this task."""
     return bool(headers) and bool(_told({**(headers or {}), "id": task_id, "task": task}))
+
+
+def _text(headers: Mapping[str, Any], name: str) -> str | None:
+    told = _told(headers).get(name)
+    return told if isinstance(told, str) and told else None
 
 
 def _told(headers: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,8 +69,7 @@ def left(stage: Stage) -> Iterator[str]:
     A copy of a task that has ended may have come to a worker that was shutting down, and gone back.
     """
     lying = stage.messages()
-    copies = [headers["id"] for _, headers in lying_in(stage.app) if lying]
-    lying -= sum(stage.end(task) is not None for task in copies)
+    lying -= sum(stage.end(headers["id"]) is not None for _, headers in lying_in(stage.app))
     if lying:
         yield f"{lying} messages in the broker"
     for name, state in _waiting(stage):

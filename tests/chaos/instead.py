@@ -87,9 +87,10 @@ class Fates:
 
     def _was_not_followed(self, sent: Sent | None) -> bool:
         """Whether *sent* has run and has failed: what follows could not be published."""
-        end = None if sent is None else self._ends.get(sent.id)
-        failed = end is not None and end.state == "FAILURE"
-        return failed and self._broker_was_away and sent is not None and sent.id in self._calls
+        if sent is None or sent.id not in self._calls or not self._broker_was_away:
+            return False
+        end = self._ends.get(sent.id)
+        return end is not None and end.state == "FAILURE"
 
     def _does_for(self, run: Run, sent: Sent) -> bool:
         """Whether *run* does what *sent*, which did not run, was to do."""

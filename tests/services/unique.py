@@ -44,11 +44,19 @@ def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
 
 
+def without_answer(ask: Callable[..., object] | None = None) -> Callable[..., None]:
+    """In place of *ask* of a store, which does it nevertheless if it is given."""
+
+    def asked(*given: Any) -> None:
+        if ask is not None:
+            ask(*given)
+        raise BackendUnavailable("no answer")
+
+    return asked
+
+
 class Away:
     """A lock store that does not answer."""
 
     def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-        def swap(*_: Any) -> None:
-            raise BackendUnavailable("no answer")
-
-        monkeypatch.setattr(runtime(desk.app).backend, "swap", swap)
+        monkeypatch.setattr(runtime(desk.app).backend, "swap", without_answer())

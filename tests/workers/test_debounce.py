@@ -24,6 +24,7 @@ from celery_dlock.ops.overview import lines_in_use
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
+from tests.services.unique import without_answer
 
 pytestmark = pytest.mark.every_store
 
@@ -308,16 +309,9 @@ def test_what_went_by_the_broker_does_not_run_in_place_of_a_newer_call(
 ) -> None:
     """Of the older one nobody knows whether the store has it."""
     backend = runtime(desk.app).backend
-    postpone = backend.postpone
-
-    def no_answer(*given: Any) -> None:
-        if landed:
-            postpone(*given)
-        raise BackendUnavailable("no answer")
-
     save = make()
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "postpone", no_answer)
+        patch.setattr(backend, "postpone", without_answer(backend.postpone if landed else None))
         older = save.delay("a")
     by_broker = desk.take()
     assert by_broker is not None

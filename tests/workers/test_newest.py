@@ -19,6 +19,7 @@ from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE
 from celery_dlock.testing.contract.words import claim as asked
 from tests.services.desk import Desk
+from tests.services.unique import without_answer
 from tests.services.until import until as wait_until
 
 pytestmark = pytest.mark.every_store
@@ -216,12 +217,9 @@ def test_who_meets_one_that_begins_meanwhile_waits_behind_it(
 def test_without_an_answer_of_the_store_it_is_published_by_the_broker(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    def gone(*_: Any) -> None:
-        raise BackendUnavailable("no answer")
-
     save = make()
     with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, lost, gone)
+        patch.setattr(runtime(desk.app).backend, lost, without_answer())
         save.delay("a")
         assert desk.size() == 1
 
@@ -242,17 +240,10 @@ def test_what_went_by_the_broker_does_not_run_in_place_of_a_newer_call(
 ) -> None:
     """Of the older one nobody knows whether the store has it; both have one id."""
     backend = runtime(desk.app).backend
-    enter = backend.enter
-
-    def no_answer(*given: Any) -> None:
-        if landed:
-            enter(*given)
-        raise BackendUnavailable("no answer")
-
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "enter", no_answer)
+            patch.setattr(backend, "enter", without_answer(backend.enter if landed else None))
             save.delay("a")
         older = desk.take()
         assert older is not None
@@ -274,7 +265,7 @@ def test_nor_where_the_newer_one_was_woken_already(
     with monkeypatch.context() as patch:
         patch.setattr(backend, "largest_message", largest)
         if largest > 100:
-            patch.setattr(backend, "enter", unanswered)
+            patch.setattr(backend, "enter", without_answer())
         older = save.delay("a")
         patch.undo()
         newer = save.delay("b")
@@ -288,10 +279,6 @@ def test_nor_where_the_newer_one_was_woken_already(
 
     desk.deliver_all()
     assert runs == [("b", newer.id)]
-
-
-def unanswered(*_: Any) -> None:
-    raise BackendUnavailable("no answer")
 
 
 def test_one_too_large_that_has_to_wait_for_its_key_runs_all_the_same(
@@ -333,11 +320,8 @@ def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
 
 
 def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: Any) -> None:
-        raise BackendUnavailable("no answer")
-
     save = make(unique=Unique(on_duplicate="replace", on_unavailable="raise"))
-    monkeypatch.setattr(runtime(desk.app).backend, "swap", gone)
+    monkeypatch.setattr(runtime(desk.app).backend, "swap", without_answer())
 
     with pytest.raises(BackendUnavailable):
         save.delay("a")

@@ -15,7 +15,7 @@ from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
-from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard
+from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard, without_answer
 from tests.services.until import until as wait_until
 
 pytestmark = pytest.mark.every_store
@@ -144,11 +144,8 @@ def test_one_that_comes_back_as_the_store_was_away_is_no_new_call(
         Away(desk, patch)
         results = [report.delay(1) for _ in range(2)]
 
-    def unanswered(*_: Any) -> None:
-        raise BackendUnavailable("no answer")
-
     with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, "enter", unanswered)
+        patch.setattr(runtime(desk.app).backend, "enter", without_answer())
         for _ in results:
             desk.deliver()
 
