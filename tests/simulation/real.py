@@ -93,11 +93,21 @@ class Real(stage.Stage):
             self._nobody_consumes(connection, self.app.conf.task_default_queue)
 
     def stop_cold(self) -> None:
+        self._idle()
         for worker in self._alive():
             worker.send(signal.SIGQUIT)
 
     def gone(self) -> None:
         self.wait("all have ended", lambda: not self._alive())
+
+    def _idle(self) -> None:
+        """Return when the worker waits for something to do.
+
+        Celery speaks to the broker where it handles SIGQUIT, and waits for itself for ever if it
+        was speaking to it then; it had, between the two answers, a whole turn of its loop.
+        """
+        for _ in range(2):
+            self.wait("it answers", lambda: bool(self.app.control.ping(timeout=1.0, limit=1)))
 
     def _alive(self) -> list[Worker]:
         return [each for each in self._workers if each.process and each.process.poll() is None]

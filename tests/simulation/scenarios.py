@@ -292,7 +292,21 @@ def what_has_not_begun_goes_back(on: Stage) -> None:
     on.go("a")
 
 
-# A soft shutdown, and a cold one after it. Alone, that of real workers hangs in some runs.
+# A cold shutdown, and a soft one.
+
+
+@scenario(slots=3, prefetch=2)
+def what_runs_is_cancelled_and_goes_back(on: Stage) -> None:
+    on.call("early", "a", holds=True)
+    on.until("ack", "a")
+    on.call("late", "b", holds=True)
+    on.call("queued", "c", key="key", holds=True)
+    on.until("began", "a", "b", "c")
+    on.call("late", "d", "e")
+    on.call("late", "f", countdown=3600)
+    on.until("received", "d", "e", "f")
+    on.stop_cold()
+    on.gone()
 
 
 @scenario(slots=3, softly=5.0)
