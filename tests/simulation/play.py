@@ -17,6 +17,9 @@ from celery.worker import state
 from kombu.exceptions import OperationalError
 
 from celery_dlock import operate
+from celery_dlock.core.operations import Leave, Operation
+from celery_dlock.core.state import Outcome as End
+from celery_dlock.core.state import task_id_of
 from celery_dlock.core.turns import expire
 from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
@@ -107,6 +110,8 @@ class World:
         self.published: dict[str, Call] = {}
         self.revoked: set[str] = set()
         self.in_vain: list[Call] = []
+        #: Of what the store heard that it is done, before any result was stored.
+        self.unsaid: set[str] = set()
         self.scripts: list[Green] = []
         #: Those of its canvas that a task is called behind.
         self.before: dict[str, Sequence[str]] = {}
@@ -121,6 +126,7 @@ class World:
         FINALIZERS.clear()
         Store.memory = MemoryBackend(BackendOptions(clock=clock))
         Store.faults = self.faults
+        Store.note = self._note_done
         Store.largest_message = self.plan.longest
         app().conf.update(
             worker_soft_shutdown_timeout=self.plan.softly,
@@ -374,6 +380,12 @@ class World:
     def _has_ended(self, task_id: str) -> bool:
         return _key(task_id) in self.seen.ended
 
+    def _note_done(self, operation: Operation[Any]) -> None:
+        if isinstance(operation, Leave) and operation.outcome is End.DONE:
+            task_id = task_id_of(operation.claim.task)
+            if not self._has_ended(task_id):
+                self.unsaid.add(task_id)
+
     def _may_have_gone(self, task_id: str, call: Call) -> bool:
         """With a process that had acknowledged or rejected it, and not left it with the store."""
         if any(self._state(each)[0] != states.SUCCESS for each in self.before[task_id]):
@@ -383,7 +395,8 @@ class World:
             *(Kind.DISCONNECT, Kind.STOP_COLD, Kind.TERMINATE),
         }
         struck = {fault.kind for fault in self.faults.struck}
-        if Kind.SOFT_LIMIT in struck and not gone.isdisjoint(struck) and self.seen.effects[task_id]:
+        broken_off = not struck.isdisjoint({Kind.SOFT_LIMIT, Kind.BROKER_MISSES})
+        if task_id in self.unsaid and broken_off and not gone.isdisjoint(struck):
             return True  # it has run; Celery's success was broken off, and so was its failure
         if Kind.SOFT_LIMIT in struck and self.before[task_id]:
             return True  # with what Celery watches a chord by

@@ -30,6 +30,8 @@ class Store(LockBackend):
     largest_message: ClassVar[int] = 10_000
     memory: ClassVar[MemoryBackend]
     faults: ClassVar[Any]
+    #: Is told of each operation that has taken effect.
+    note: ClassVar[Any]
 
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
@@ -41,6 +43,8 @@ class Store(LockBackend):
         kernel.pause(f"to ask {told}")
         with self.faults.at_store():
             answer = getattr(self.memory, name)(*args, **kwargs)
+            if name == "apply":
+                self.note(args[0])
         kernel.pause(f"being told of {told}: {getattr(answer, 'verdict', '')}")
         return answer
 

@@ -73,31 +73,38 @@ def test_while_it_waits_in_its_slot(make_lab: MakeLab) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Exception raised outside body")
+@pytest.mark.parametrize("goes_on", [False, True])
 def test_one_whose_success_and_whose_failure_were_both_not_stored_does_not_run_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
-    """Its effects stand, so they do not come twice; its caller waits for a result in vain."""
+    """Its effects stand, so they do not come twice; its caller waits for a result in vain.
+
+    Where it goes on, what follows cannot be published, and Celery stores no success at all.
+    """
     ran = []
 
     @desk.locked("order", name="charge", acks_late=True)
     def charge() -> None:
         ran.append(1)
 
-    strikes = [SoftTimeLimitExceeded(1), WorkerTerminate()]
     stored = []
 
     def broken_off(_: Any, task_id: str, result: Any, state: str, **more: Any) -> None:
         stored.append(state)
-        raise strikes.pop(0)
+        raise SoftTimeLimitExceeded(1) if state == "SUCCESS" else WorkerTerminate()
 
-    result = charge.delay()
+    def no_exchange(*_: Any, **__: Any) -> None:
+        raise LookupError  # amqp's NotFound is as good as OperationalError over this transport
+
+    result = charge.apply_async(link=charge.si() if goes_on else None)
     message = desk.take()
     assert message is not None
     with monkeypatch.context() as patch:
         patch.setattr(type(charge.backend), "store_result", broken_off)
+        patch.setattr(desk.app.amqp, "send_task_message", no_exchange)
         with pytest.raises(WorkerTerminate):
             desk.run(message)
-    assert stored == ["SUCCESS", "FAILURE"]
+    assert stored == (["FAILURE"] if goes_on else ["SUCCESS", "FAILURE"])
 
     message.requeue()
     assert desk.deliver_all() == 1
