@@ -166,10 +166,14 @@ def check_patience(before: KeyState, after: KeyState) -> None:
             require(entry.gives_up == turn.gives_up, "P who waits on is as patient", entry)
 
 
-def check_cooling(before: KeyState, after: KeyState) -> None:
-    """Check that who is gone leaves its slot closed that has not cooled down."""
+def check_cooling(before: KeyState, after: KeyState, unused: str) -> None:
+    """Check that who is gone, and is not *unused*, leaves its slot closed that has not cooled down.
+
+    That is the owner of a claim under which no body has begun.
+    """
     stay = {(h.task, h.token) for h in after.holders}
     gone = [h for h in before.holders if h.cools > 0 and (h.task, h.token) not in stay]
+    gone = [h for h in gone if h.owner != unused]
     cooled = [g for g in before.grants if g.cools and not g.hold and g.due > 0]
     cools = [g for g in after.grants if g.cools and not g.hold and g.due > 0]
     require(len(cools) == len(gone) + len(cooled), "S9 a slot cools down", (before, after))

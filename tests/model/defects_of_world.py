@@ -8,11 +8,11 @@ from tests.model.config import REDELIVER, REPLY, Config, Task
 from tests.model.defects import Defect, Disorder
 from tests.model.world import (
     ACK,
-    LEAVE_ABANDONED,
+    EFFECT,
     LEAVE_DONE,
     LEAVE_REPEAT,
     LEAVE_UNUSED,
-    RESULT,
+    SAY_ABANDONED,
     SKIP_CALLBACKS,
 )
 
@@ -33,7 +33,7 @@ AROUND: tuple[Defect | Disorder, ...] = (
         "a copy completes the task with a skip",
         "_judged",
         "case Same():\n            return Worker(AGAIN, me.task, tag=me.tag)",
-        "case Same():\n            return Worker(SKIP_RESULT, me.task, tag=me.tag)",
+        "case Same():\n            return Worker(SKIP_CALLBACKS, me.task, tag=me.tag)",
         "S7",
         SKIP,
         entering,
@@ -56,15 +56,15 @@ AROUND: tuple[Defect | Disorder, ...] = (
     ),
     Disorder(
         "done is written before the callbacks are published",
-        {RESULT: LEAVE_DONE, LEAVE_DONE: SKIP_CALLBACKS},
+        {EFFECT: LEAVE_DONE, LEAVE_DONE: SKIP_CALLBACKS},
         "S8",
         {},
     ),
     Disorder(
         "a killed body counts as a result",
-        {LEAVE_ABANDONED: ACK},
+        {},
         "S8",
-        {LEAVE_ABANDONED: Outcome.DONE},
+        {SAY_ABANDONED: Outcome.DONE},
     ),
     Disorder(
         "an answer that is lost counts as a result",

@@ -20,18 +20,19 @@ from celery_dlock.core.state import (
 from tests.model.checks import require
 from tests.model.config import REPLY
 from tests.model.key import Op
-from tests.model.moves import Next, moved, spent
+from tests.model.moves import Next, lost_unheard, moved, spent
 from tests.model.order import arrived, called
 from tests.model.world import (
     ACK,
     AGAIN,
     EFFECT,
-    END_RESULT,
+    END_CALLBACKS,
     ENTER,
     LEAVE_OVER,
     LEAVE_UNUSED,
+    NOBODY,
     RETRY,
-    SKIP_RESULT,
+    SKIP_CALLBACKS,
     Model,
     Worker,
     World,
@@ -39,21 +40,19 @@ from tests.model.world import (
 
 
 def look(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    """A task that tells that it is going to wait asks first; its predecessor it does not join."""
+    """A task that tells that it is going to wait asks first."""
     op = model.keys.enter(world.key, model.claim(me, WaitMode.LOOK), model.next_token(world))
     after = _judged(model, me, op.verdict)
     if isinstance(op.verdict, Same | Busy):
-        holder = op.verdict.holder
-        before = holder and model.config.tasks[model.names[holder.task]].retries_as
-        own = isinstance(op.verdict, Busy) and before == me.task
-        after = Worker(AGAIN, me.task, tag=me.tag) if own else me._replace(phase=ENTER)
+        own = isinstance(op.verdict, Busy) and _is_own(model, me, op.verdict)
+        after = after if own else me._replace(phase=ENTER)
         world = called(model, world, op)
     elif not model.faulty(world):
         world = arrived(model, world, me.task, op)
-    told = f"t{me.task} looks as {me.nonce}: {type(op.verdict).__name__}"
+    asks = f"t{me.task} looks as {me.nonce}"
     after = after._replace(wakes=model.numbers(op.wakes))
-    yield told, 0, moved(model, _noted(world, op), at, after)
-    yield from _unheard(model, _noted(world, op), at, me, told)
+    yield f"{asks}: {type(op.verdict).__name__}", 0, moved(model, _noted(world, op), at, after)
+    yield from _unheard(model, world, at, me, asks, op)
 
 
 def enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -63,11 +62,12 @@ def enter(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     _check_verdict(world, me, after, op)
     if not model.faulty(world):
         world = arrived(model, world, me.task, op)
-    told = f"enter t{me.task} as {me.nonce}: {type(op.verdict).__name__}"
+    asks = f"enter t{me.task} as {me.nonce}"
+    told = f"{asks}: {type(op.verdict).__name__}"
     yield told, 0, moved(model, _noted(world, op), at, after)
     if model.can(world, REPLY):
         yield f"{told}, reply lost", 1, model.settle(spent(_noted(world, op)))
-    yield from _unheard(model, _noted(world, op), at, me, told)
+    yield from _unheard(model, world, at, me, asks, op)
     if model.asks(me).unknown and f"t{me.task}" in model.keys.facts[world.key].carried:
         yield from _of_no_use(model, world, at, me)
 
@@ -85,18 +85,26 @@ def park(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     if model.can(world, REPLY):
         lost = me._replace(phase=ENTER)
         yield f"{told}, and nobody hears it", 1, spent(moved(model, _noted(world, op), at, lost))
+        yield f"park t{me.task} is not heard", 1, spent(moved(model, world, at, lost))
 
 
-def _unheard(model: Model, world: World, at: int, me: Worker, told: str) -> Iterator[Next]:
-    """Nobody hears what the store has said: the manager takes back what it may have been given."""
+def _unheard(model: Model, world: World, at: int, me: Worker, asks: str, op: Op) -> Iterator[Next]:
+    """Nobody hears what the store has said, or the store does not hear what it is asked.
+
+    The manager takes back what it may have been given.
+    """
     if model.can(world, REPLY):
         back = LEAVE_UNUSED if model.claim(me).has_message else LEAVE_OVER
         after = me._replace(phase=back, ended=True)
-        yield f"{told}, and nobody hears it", 1, spent(moved(model, world, at, after))
+        told = f"{asks}: {type(op.verdict).__name__}, and nobody hears it"
+        yield told, 1, spent(moved(model, _noted(world, op), at, after))
+        owed = lost_unheard(model, moved(model, world, at, NOBODY), me)
+        unasked = moved(model, world._replace(told=owed.told), at, after)
+        yield f"{asks} is not heard", 1, spent(unasked)
 
 
 def _check_verdict(world: World, me: Worker, after: Worker, op: Op) -> None:
-    writes = after.phase in (EFFECT, SKIP_RESULT)
+    writes = after.phase in (EFFECT, SKIP_CALLBACKS)
     final = isinstance(op.verdict, Run | Busy) or op.verdict == Drop(Reason.DEAD)
     require(not writes or final, "S7 no result by a copy", world)
     if me.task in world.revoked - world.dead:  # of what is dead nobody remembers that
@@ -120,6 +128,12 @@ def _noted(world: World, op: Op) -> World:
     return world._replace(key=op.key, dead=world.dead.union(op.dead))
 
 
+def _is_own(model: Model, me: Worker, busy: Busy) -> bool:
+    """Whether the attempt before has the key, and is about to leave."""
+    holder = busy.holder
+    return holder is not None and model.config.tasks[model.names[holder.task]].retries_as == me.task
+
+
 def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
     spec = model.asks(me)
     match verdict:
@@ -127,15 +141,17 @@ def _judged(model: Model, me: Worker, verdict: EnterVerdict) -> Worker:
             phase = EFFECT if spec.retries_as is None else RETRY
             return me._replace(phase=phase, slot=verdict.slot, token=verdict.token)
         case Drop(reason=Reason.DEAD):
-            return Worker(SKIP_RESULT, me.task, tag=me.tag)
+            return Worker(SKIP_CALLBACKS, me.task, tag=me.tag)
         case Park() | Drop():
             return Worker(ACK, me.task, tag=me.tag)
         case Same():
             return Worker(AGAIN, me.task, tag=me.tag)
         case Busy():
             final = spec.wait is WaitMode.NOT or verdict.full
-            return Worker(SKIP_RESULT if final else AGAIN, me.task, tag=me.tag)
+            if not final or _is_own(model, me, verdict):
+                return Worker(AGAIN, me.task, tag=me.tag)
+            return Worker(END_CALLBACKS, me.task, me.nonce, ended=True, tag=me.tag)
         case End():
-            return Worker(END_RESULT, me.task, me.nonce, ended=True, tag=me.tag)
+            return Worker(END_CALLBACKS, me.task, me.nonce, ended=True, tag=me.tag)
         case _:
             assert_never(verdict)

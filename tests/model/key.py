@@ -35,6 +35,7 @@ from celery_dlock.core.state import (
     Grant,
     Holder,
     KeyState,
+    LeaveVerdict,
     Mode,
     Outcome,
     Step,
@@ -181,16 +182,23 @@ class Keys:
         if found is None:
             before = _loaded(self.states[key], claim.task)
             step = machine.leave(before, claim, outcome, NOW)
-            after = self._normal(step.state)
-            again = machine.leave(after, claim, outcome, NOW)
-            same = self._normal(again.state) == after
-            checks.check_leave(before, claim, outcome, step, again, same=same)
-            says_so = machine.leave(after, replace(claim, again=True), outcome, NOW)
-            same = self._normal(says_so.state) == after
-            check_left_again(step, says_so, same=same)
-            check_unused(before, claim, outcome, step)
-            found = self._ops[name] = self._op(key, before, step)
+            if not claim.again:  # which is one of the two that are compared here
+                self._check_leave(before, claim, outcome, step)
+            unused = "" if claim.begun else claim.owner
+            found = self._ops[name] = self._op(key, before, step, unused=unused)
         return found
+
+    def _check_leave(
+        self, before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
+    ) -> None:
+        after = self._normal(step.state)
+        again = machine.leave(after, claim, outcome, NOW)
+        same = self._normal(again.state) == after
+        checks.check_leave(before, claim, outcome, step, again, same=same)
+        says_so = machine.leave(after, replace(claim, again=True), outcome, NOW)
+        same = self._normal(says_so.state) == after
+        check_left_again(step, says_so, same=same)
+        check_unused(before, claim, outcome, step)
 
     def renew(self, key: int, claim: Claim) -> Op:
         name = ("renew", key, id(claim))
@@ -246,6 +254,7 @@ class Keys:
         step: Step[Any],
         *,
         settles: bool = True,
+        unused: str = "",
     ) -> Op:
         whole = self.states[key]
         known = {entry[0] for entry in before.lost}
@@ -257,7 +266,7 @@ class Keys:
         if settles:
             checks.check_after(after)
             checks.check_patience(before, after)
-            checks.check_cooling(before, after)
+            checks.check_cooling(before, after, unused)
             checks.check_hold(before, after)
             checks.check_gave_way(before, after)
         wakes = tuple(sorted(turn.task for turn in step.wakes))

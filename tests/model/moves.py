@@ -41,14 +41,16 @@ def died(model: Model, world: World, at: int, me: Worker) -> World:
     shared = me.tag > 0 and sum(w.tag == me.tag for w in world.workers) > 1
     after = moved(model, world, at, NOBODY)
     if model.config.early_ack:
-        return _lost_unheard(model, after, me)
+        return lost_unheard(model, after, me)
     if me.tag == ACKED or shared:
         return after
     return after._replace(broker=add(world.broker, me.task, me.tag))
 
 
-def _lost_unheard(model: Model, world: World, me: Worker) -> World:
-    """Nobody owes a task of which the store has never heard."""
+def lost_unheard(model: Model, world: World, me: Worker) -> World:
+    """Of what is acknowledged early nobody owes a task of which the store has never heard."""
+    if not model.config.early_ack:
+        return world
     unheard = me.phase in (LOOK, ENTER) and not model.config.tasks[me.task].ordered
     if not unheard or f"t{me.task}" in model.keys.facts[world.key].carried:
         return world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from celery_dlock.core.state import (
     Claim,
@@ -13,7 +14,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from tests.model.checks import Violation, require
-from tests.model.config import CHILD, CRASH, DISTRUST, REDELIVER, REPLY
+from tests.model.config import CHILD, CRASH, DISTRUST, PUBLISHER, REDELIVER, REPLY
 from tests.model.entering import enter, look, park
 from tests.model.moves import Next, died, moved, published, spent
 from tests.model.order import arrived
@@ -28,7 +29,6 @@ from tests.model.world import (
     END_RESULT,
     ENTER,
     IDLE,
-    LEAVE_ABANDONED,
     LEAVE_DONE,
     LEAVE_OVER,
     LEAVE_REPEAT,
@@ -39,6 +39,11 @@ from tests.model.world import (
     REQUEUE,
     RESULT,
     RETRY,
+    SAID,
+    SAY_ABANDONED,
+    SAY_DONE,
+    SAY_UNUSED,
+    SAYING,
     SKIP_CALLBACKS,
     SKIP_RESULT,
     TAG,
@@ -49,29 +54,34 @@ from tests.model.world import (
     remove,
     seat,
     task_of,
+    without,
 )
 
 OUTCOMES = {
     LEAVE_DONE: Outcome.DONE,
     LEAVE_REPEAT: Outcome.REPEAT,
-    LEAVE_ABANDONED: Outcome.ABANDONED,
     LEAVE_UNUSED: Outcome.UNUSED,
     LEAVE_OVER: Outcome.OVER,
+    SAY_DONE: Outcome.DONE,
+    SAY_UNUSED: Outcome.UNUSED,
+    SAY_ABANDONED: Outcome.ABANDONED,
 }
+
+#: What is said in the background where the store has not answered.
+LATER = {LEAVE_DONE: SAY_DONE, LEAVE_REPEAT: SAY_UNUSED}
 
 #: What follows what, where a step has nothing to decide.
 AFTER = {
-    EFFECT: RESULT,
-    RESULT: CALLBACKS,
-    CALLBACKS: LEAVE_DONE,
+    EFFECT: CALLBACKS,
+    CALLBACKS: RESULT,
+    RESULT: LEAVE_DONE,
     RETRY: LEAVE_DONE,
     LEAVE_DONE: ACK,
-    LEAVE_ABANDONED: REQUEUE,
     AGAIN: ACK,
-    SKIP_RESULT: SKIP_CALLBACKS,
-    SKIP_CALLBACKS: ACK,
-    END_RESULT: END_CALLBACKS,
-    END_CALLBACKS: LEAVE_DONE,
+    SKIP_CALLBACKS: SKIP_RESULT,
+    SKIP_RESULT: ACK,
+    END_CALLBACKS: END_RESULT,
+    END_RESULT: LEAVE_DONE,
 }
 
 
@@ -88,6 +98,8 @@ def worker_steps(model: Model, world: World) -> Iterator[Next]:
         if me.wakes:
             for task in sorted(set(me.wakes)):
                 yield f"publish t{task}", 0, wake_published(world, at, me, task)
+                if model.can(world, PUBLISHER):
+                    yield f"publish t{task} in vain", 1, spent(_in_vain(world, at, me, task))
         else:
             yield from STEPS[me.phase](model, world, at, me)
         if world.left:
@@ -96,8 +108,15 @@ def worker_steps(model: Model, world: World) -> Iterator[Next]:
 
 def wake_published(world: World, at: int, me: Worker, task: int) -> World:
     """*world* after the worker at *at* has published *task*, one of its wakes."""
-    after = me._replace(wakes=remove(me.wakes, task))
-    return published(world, task)._replace(workers=seat(world, at, after))
+    after, world = me._replace(wakes=remove(me.wakes, task)), published(world, task)
+    if after.phase == SAID and not after.wakes:
+        return without(world, at)
+    return world._replace(workers=seat(world, at, after))
+
+
+def _in_vain(world: World, at: int, me: Worker, task: int) -> World:
+    """The broker does not take a wake, which is late then: the sweeper repeats it."""
+    return wake_published(world, at, me, task)._replace(broker=world.broker, called=0)
 
 
 def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
@@ -112,6 +131,9 @@ def _deliver(model: Model, world: World, at: int) -> Iterator[Next]:
         phase = LOOK if model.config.tasks[task].looks else ENTER
         me = Worker(phase, task, nonce, tag=message // TAG)
         yield f"deliver t{task}", 0, taken._replace(workers=seat(world, at, me))
+        if phase == LOOK and f"t{task}" in facts.carried:  # woken, or a copy of what was
+            woken = seat(world, at, me._replace(phase=ENTER))
+            yield f"deliver t{task}", 0, taken._replace(workers=woken)
         if model.config.tasks[task].by_main and f"t{task}" not in facts.carried:  # nor woken
             main = seat(world, at, me._replace(phase=PARK))
             yield f"deliver t{task} to be parked", 0, taken._replace(workers=main)
@@ -131,7 +153,7 @@ def _effect(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
         doubts = me._replace(phase=LEAVE_REPEAT, token=0, slot=0)
         yield f"t{me.task} gives its lock up", 1, spent(moved(model, world, at, doubts))
     if isinstance(renewed.verdict, Replaced):
-        stops = me._replace(phase=END_RESULT, token=0, slot=0, ended=True)
+        stops = me._replace(phase=END_CALLBACKS, token=0, slot=0, ended=True)
         yield f"t{me.task} gives way", 0, moved(model, world, at, stops)
     exclusive = model.asks(me).mode is Mode.EXCLUSIVE
     fence = write(world.fence, me.slot, me.token) if exclusive else world.fence
@@ -166,6 +188,9 @@ def _retry(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     sent = world._replace(broker=add(world.broker, successor), told=world.told | {me.task})
     after = me._replace(phase=AFTER[RETRY], token=0, slot=0)
     yield f"t{me.task} retries as t{successor}", 0, moved(model, sent, at, after)
+    back = LEAVE_UNUSED if model.claim(me).has_message else LEAVE_OVER
+    refused = moved(model, world, at, me._replace(phase=back, token=0, slot=0))
+    yield from _refused(model, sent, me, f"t{me.task} retries as t{successor}", refused)
 
 
 def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -178,8 +203,28 @@ def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     after = Worker(phase, me.task, tag=me.tag, wakes=wakes)
     yield label, 0, moved(model, world._replace(key=op.key), at, after)
     if model.can(world, REPLY):
-        asks = me._replace(ended=True)
-        yield f"{label}, reply lost", 1, spent(moved(model, world._replace(key=op.key), at, asks))
+        after = Worker(ACK if me.phase == LEAVE_DONE else AGAIN, me.task, tag=me.tag)
+        later = Worker(LATER[me.phase], me.task, me.nonce, changed=me.changed)
+        world = world._replace(workers=(*world.workers, later))
+        yield f"{me.phase} t{me.task} is not heard", 1, spent(moved(model, world, at, after))
+        world = world._replace(key=op.key)
+        yield f"{label}, and nobody hears it", 1, spent(moved(model, world, at, after))
+
+
+def _say(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    """The store is told in the end. That a child was killed it is told once."""
+    again = me.phase != SAY_ABANDONED
+    claim = model.claim(me, again=True) if again else _leaving(model, me)
+    op = model.keys.leave(world.key, claim, OUTCOMES[me.phase])
+    label = f"leave {OUTCOMES[me.phase]} t{me.task}: {type(op.verdict).__name__}"
+    heard, wakes = world._replace(key=op.key), model.numbers(op.wakes)
+    said = moved(model, heard, at, Worker(SAID, me.task, wakes=wakes))
+    yield label, 0, said if wakes else model.settle(without(heard, at))
+    if model.can(world, REPLY):
+        stays = spent(model.settle(heard if again else without(heard, at)))
+        yield f"{label}, and nobody hears it", 1, stays
+        if not again:
+            yield f"leave abandoned t{me.task} is not heard", 1, spent(without(world, at))
 
 
 def _take_back(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -188,31 +233,38 @@ def _take_back(model: Model, world: World, at: int, me: Worker) -> Iterator[Next
     Then its message is published again. If it was no outage that interrupted it: a shutdown
     requeues its message, and a time limit ends its task.
     """
-    op = model.keys.leave(world.key, _leaving(model, me), OUTCOMES[me.phase])
+    op = model.keys.leave(world.key, _leaving(model, me, begun=False), OUTCOMES[me.phase])
     after, wakes = world._replace(key=op.key), model.numbers(op.wakes)
     label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
     again = Worker(AGAIN, me.task, tag=me.tag)
     yield label, 0, moved(model, after, at, again._replace(wakes=wakes))
-    yield f"{label}, reply lost too", 1, moved(model, after, at, again)
+    yield f"{label}, and nobody hears it", 1, moved(model, after, at, again)
     yield f"{me.phase} t{me.task} is not heard", 1, moved(model, world, at, again)
     stopped = again._replace(phase=REQUEUE, wakes=wakes)
     yield f"{label}, by a shutdown", 0, moved(model, after, at, stopped)
     if model.config.tasks[me.task].retries_as is None:  # its retry would have to be called off
-        struck = me._replace(phase=END_RESULT, wakes=wakes)
+        struck = me._replace(phase=END_CALLBACKS, wakes=wakes)
         yield f"{label}, by a time limit", 0, moved(model, after, at, struck)
 
 
-def _leaving(model: Model, me: Worker) -> Claim:
-    return model.claim(me, WaitMode.LOOK if model.asks(me).looks else None)
+def _leaving(model: Model, me: Worker, **more: Any) -> Claim:
+    return model.claim(me, WaitMode.LOOK if model.asks(me).looks else None, **more)
 
 
 def _again(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
     sent = world._replace(broker=add(world.broker, me.task))
-    yield (
-        f"t{me.task} is published again",
-        0,
-        moved(model, sent, at, Worker(AFTER[AGAIN], me.task)),
-    )
+    label = f"t{me.task} is published again"
+    yield label, 0, moved(model, sent, at, Worker(AFTER[AGAIN], me.task))
+    refused = moved(model, world, at, me._replace(phase=REQUEUE))
+    yield from _refused(model, sent, me, label, refused)
+
+
+def _refused(model: Model, sent: World, me: Worker, label: str, refused: World) -> Iterator[Next]:
+    """The broker does not say that it has a message: it is published once more, or comes again."""
+    if model.can(sent, PUBLISHER):
+        yield f"{label}, unconfirmed", 1, spent(sent)
+        if not model.config.early_ack:
+            yield f"t{me.task} cannot be published", 1, spent(refused)
 
 
 def _ack(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
@@ -227,11 +279,18 @@ def _requeue(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
+    if me.phase in SAYING:
+        if model.can(world, CRASH):
+            yield f"CRASH of t{me.task}", 1, spent(model.settle(without(world, at)))
+        return
     if model.can(world, CRASH):
         yield f"CRASH of t{me.task}", 1, spent(died(model, world, at, me))
-    if model.can(world, CHILD) and me.phase in (EFFECT, RESULT, CALLBACKS) and not me.wakes:
-        after = me._replace(phase=LEAVE_ABANDONED, token=0, slot=0)
-        yield f"child of t{me.task} is killed", 1, spent(moved(model, world, at, after))
+    childless = (PARK, REQUEUE, LOOK, ENTER) if model.config.early_ack else (PARK, REQUEUE)
+    if model.can(world, CHILD) and me.phase not in childless:
+        says = Worker(SAY_ABANDONED, me.task, me.nonce, changed=me.changed)
+        both = world._replace(workers=(*world.workers, says))
+        gone = Worker(REQUEUE, me.task, tag=me.tag)
+        yield f"child of t{me.task} is killed", 1, spent(moved(model, both, at, gone))
     if model.can(world, REDELIVER) and not model.config.early_ack and me.tag != ACKED:
         tag = me.tag
         if model.config.shared_ack and not tag:
@@ -254,9 +313,11 @@ STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
     RETRY: _retry,
     LEAVE_DONE: _leave,
     LEAVE_REPEAT: _leave,
-    LEAVE_ABANDONED: _leave,
     LEAVE_UNUSED: _take_back,
     LEAVE_OVER: _take_back,
+    SAY_DONE: _say,
+    SAY_UNUSED: _say,
+    SAY_ABANDONED: _say,
     AGAIN: _again,
     REQUEUE: _requeue,
     SKIP_RESULT: _result,

@@ -2,7 +2,7 @@
 
 What a worker does is cut into steps that a crash can fall between::
 
-    deliver  enter  publish each wake  effect  result  callbacks  leave  publish each wake  ack
+    deliver  enter  publish each wake  effect  callbacks  result  leave  publish each wake  ack
 
 Beside them people publish, revoke and replay, each wake of which is published by itself.
 Everything is a tuple, so a world can be looked up among those that were met before.
@@ -11,7 +11,7 @@ Everything is a tuple, so a world can be looked up among those that were met bef
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_dlock.core.state import Claim, Grant, KeyState, Mode, WaitMode
 from tests.model.checks import Violation, require
@@ -28,9 +28,12 @@ RESULT = "result"
 CALLBACKS = "callbacks"
 LEAVE_DONE = "leave done"
 LEAVE_REPEAT = "leave repeat"
-LEAVE_ABANDONED = "leave abandoned"
 LEAVE_UNUSED = "leave unused"
 LEAVE_OVER = "leave over"
+SAY_DONE = "say done"
+SAY_UNUSED = "say unused"
+SAY_ABANDONED = "say abandoned"
+SAID = "said"
 AGAIN = "again"
 REQUEUE = "requeue"
 SKIP_RESULT = "skip result"
@@ -40,13 +43,16 @@ END_CALLBACKS = "end callbacks"
 ACK = "ack"
 
 #: In these a worker holds the key, as far as it knows.
-HOLDING = frozenset({RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_REPEAT, LEAVE_ABANDONED})
+HOLDING = frozenset({RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_REPEAT})
 
 #: In these its message is on its way to an ``enter``.
 ASKING = frozenset({LOOK, ENTER, PARK, AGAIN, REQUEUE})
 
 #: In these it brings a task to its end that never had its turn.
 ENDING = frozenset({END_RESULT, END_CALLBACKS, LEAVE_DONE})
+
+#: These are no workers, but what tells the store how a delivery has ended that goes on without it.
+SAYING = frozenset({SAY_DONE, SAY_UNUSED, SAY_ABANDONED, SAID})
 
 #: A message is its task, and ``TAG`` times a tag that it shares with copies of itself. No tag: 0.
 TAG = 100
@@ -107,7 +113,7 @@ class World(NamedTuple):
 Tokens = tuple[int, int, tuple[int, ...], tuple[Worker, ...]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Model:
     """A configuration, and what has been worked out about it."""
 
@@ -145,9 +151,9 @@ class Model:
         old = self.config.tasks[worker.task]
         return old.becomes if worker.changed and old.becomes else old
 
-    def claim(self, worker: Worker, wait: WaitMode | None = None) -> Claim:
+    def claim(self, worker: Worker, wait: WaitMode | None = None, **more: Any) -> Claim:
         """What *worker* asks for, in the way of its task or by *wait*."""
-        name = (worker.task, worker.nonce, worker.changed, wait)
+        name = (worker.task, worker.nonce, worker.changed, wait, *more.items())
         found = self.claims.get(name)
         if found is None:
             spec = self.asks(worker)
@@ -171,6 +177,7 @@ class Model:
                 gives_way=spec.newest,
                 supersedes=spec.newest,
                 successor=f"t{spec.retries_as}" if spec.reserves else "",
+                **more,
             )
         return found
 
@@ -242,6 +249,11 @@ def seat(world: World, at: int, worker: Worker) -> tuple[Worker, ...]:
     return tuple(sorted((*world.workers[:at], worker, *world.workers[at + 1 :])))
 
 
+def without(world: World, at: int) -> World:
+    """*world* without the worker at *at*, who was one too many."""
+    return world._replace(workers=(*world.workers[:at], *world.workers[at + 1 :]))
+
+
 def put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
     return (*values[:at], value, *values[at + 1 :])
 
@@ -290,7 +302,8 @@ def most_calls(model: Model, task: int, left: int) -> int:
 
 def on_the_way(world: World) -> set[int]:
     """The tasks whose message somebody has who is not the store."""
-    carried = {w.task for w in world.workers} | {task_of(m) for m in world.broker}
+    carried = {w.task for w in world.workers if w.phase not in SAYING}
+    carried |= {task_of(m) for m in world.broker}
     return carried.union(
         world.unpublished, world.sweeper, world.waking, *(w.wakes for w in world.workers)
     )
