@@ -105,7 +105,7 @@ class Channel:
 
     def __init__(self, broker: Broker, worker: Worker) -> None:
         self._broker = broker
-        self._worker = worker
+        self.worker = worker
         self._tags = 0
         self.open = True
         self.unacked: dict[int, Sent] = {}
@@ -147,7 +147,7 @@ class Channel:
         if not self.open:
             raise ConnectionResetError("the connection is gone")
         sent = self.unacked.pop(tag)
-        self._worker.stir()
+        self.worker.stir()
         return sent
 
     def _name(self, tag: int) -> str:

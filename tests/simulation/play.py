@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -45,6 +46,8 @@ from tests.simulation.plan import (
 from tests.simulation.store import Store, clock
 from tests.simulation.system import CHILDREN, FINALIZERS, process, read_settings, stand_in
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
+from tests.simulation.ways import begin as follow
+from tests.simulation.ways import watch
 from tests.simulation.worker import Child, Worker
 
 #: Seconds, from the last fault on, after which whatever has not ended is stuck.
@@ -61,6 +64,7 @@ def app() -> Any:
         assert Named(url).transport  # which may draw as it is first used
     made = application()
     stand_in()
+    watch()
     return made
 
 
@@ -95,6 +99,8 @@ class Outcome:
     seconds: float
     struck: Sequence[Fault]
     wrong: Sequence[str]
+    #: How often a step of the model's worker was taken.
+    modelled: Counter[str]
 
 
 class World:
@@ -106,6 +112,7 @@ class World:
         self.faults = Faults(plan)
         self.broker = Broker(self.faults)
         self.seen = begin()
+        self.ways = follow(plan)
         self.workers: list[Worker] = []
         self.published: dict[str, Call] = {}
         self.revoked: set[str] = set()
@@ -150,7 +157,11 @@ class World:
             self._run()
             self._judge()
             return Outcome(
-                self.kernel.steps, self.kernel.now, self.faults.struck, tuple(self.seen.wrong)
+                self.kernel.steps,
+                self.kernel.now,
+                self.faults.struck,
+                tuple(self.seen.wrong),
+                self.ways.steps,
             )
 
     def _hire(self, number: int) -> None:
@@ -427,6 +438,7 @@ class World:
             wrong.append(f"{who} ended with {error!r}")
         if self.kernel.steps > ENDLESS:
             wrong.append("it goes in circles")
+        wrong += self.ways.wrong
         if wrong:
             return
         for task_id, call in self.published.items():
