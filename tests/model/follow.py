@@ -169,7 +169,8 @@ class Follower:
     ) -> Iterator[tuple[str, tuple[Worker, ...]]]:
         told = cast("_Told", model.keys)
         carried = frozenset({"t0"}) if self._woken else frozenset[str]()
-        told.seen, told.facts = seen, (NOTHING._replace(carried=carried),)
+        nonces = frozenset(("t0", str(worker.nonce)) for worker in workers)
+        told.seen, told.facts = seen, (NOTHING._replace(carried=carried, nonces=nonces),)
         late = "fence" in seen.what
         ended = late or "is lost" in seen.what
         workers = tuple(w._replace(ended=w.ended or ended) for w in workers)

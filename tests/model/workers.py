@@ -287,8 +287,10 @@ def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
         yield f"CRASH of t{me.task}", 1, spent(died(model, world, at, me))
     childless = (PARK, REQUEUE, LOOK, ENTER) if model.config.early_ack else (PARK, REQUEUE)
     if model.can(world, CHILD) and me.phase not in childless:
-        says = Worker(SAY_ABANDONED, me.task, me.nonce, changed=me.changed)
-        both = world._replace(workers=(*world.workers, says))
+        both, known = world, model.keys.facts[world.key].nonces
+        if (f"t{me.task}", str(me.nonce)) in known:  # else the store has nothing to give up
+            says = Worker(SAY_ABANDONED, me.task, me.nonce, changed=me.changed)
+            both = world._replace(workers=(*world.workers, says))
         gone = Worker(REQUEUE, me.task, tag=me.tag)
         yield f"child of t{me.task} is killed", 1, spent(moved(model, both, at, gone))
     if model.can(world, REDELIVER) and not model.config.early_ack and me.tag != ACKED:
