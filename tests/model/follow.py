@@ -110,7 +110,7 @@ class _Told:
         verdict: object = Renewed(1)
         if "gives way" in self.seen.what:
             verdict = Replaced(f"t{OTHER}")
-        elif "is lost" in self.seen.what:
+        elif "is lost" in self.seen.what or "fence" in self.seen.what:
             verdict = NotHeld()
         return Op(key=0, verdict=verdict, wakes=(), turns=(), ended=(), dead=())
 

@@ -47,6 +47,7 @@ SELDOM = (
     r"effect -> (is refused by the fence|sees that its lock is lost) -> leave repeat",
     r"retry -> cannot be published -> leave \w+",
     r"leave repeat -> leave repeat -> \w+",
+    r"again -> cannot be published -> requeue",
     r"say \w+ -> .*",
 )
 

@@ -5,7 +5,8 @@ model has words for, and nothing from where it is struck by what the model does 
 
 * no task with several keys, unique tasks and debounced ones, nor policies that wait in a slot or
   give up after some tries; no message that expires, or is too long for the store;
-* no schedule with revocations, time limits or a cold shutdown;
+* no schedule with revocations, time limits, a cold shutdown, a canvas that is no chain, an exchange
+  that is missing, a queue that cannot be declared, or a broker that waits for countdowns;
 * no delivery whose task is unknown to its worker, or whose body replaces or requeues it; and where
   a message is acknowledged early, none whose child is killed or whose connection is lost.
 """
@@ -40,7 +41,17 @@ from tests.model.config import Task
 from tests.model.follow import BEFORE, MINE, NEXT, OTHER, Follower, Seen
 from tests.simulation.broker import Broker, Channel, Sent
 from tests.simulation.kernel import Green, Kernel, Process
-from tests.simulation.plan import LONGEST, OF_BROKER, OF_STORE, Fault, Kind, Plan, draw
+from tests.simulation.plan import (
+    LONGEST,
+    OF_BROKER,
+    OF_STORE,
+    Beside,
+    Canvas,
+    Fault,
+    Kind,
+    Plan,
+    draw,
+)
 from tests.simulation.store import Store, clock
 from tests.simulation.tasks import Results
 
@@ -69,7 +80,12 @@ SPECS: Mapping[str, Task] = {
     "fails": Task(WaitMode.NOT),
 }
 
-UNKNOWN = frozenset({Kind.REVOKE, Kind.TERMINATE, Kind.SOFT_LIMIT, Kind.STOP_COLD})
+#: What a followed task may be called with.
+CANVASES = frozenset({Canvas.ALONE, Canvas.CHAIN})
+
+UNKNOWN = frozenset(
+    {Kind.REVOKE, Kind.TERMINATE, Kind.SOFT_LIMIT, Kind.STOP_COLD, Kind.BROKER_MISSES}
+)
 
 ENTERS = {WaitMode.LOOK: "looks", WaitMode.ENQUEUE: "park"}
 
@@ -103,10 +119,11 @@ class Way:
 
 
 class Ways:
-    """All deliveries of one schedule, and what is *wrong* with them."""
+    """All deliveries of one schedule, and what is *wrong* with them; *cancels* is the plan's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cancels: bool) -> None:
         self.wrong: list[str] = []
+        self._cancels = cancels
         self._by_tag: dict[tuple[Channel, int], Way] = {}
         self._by_nonce: dict[str, Way] = {}
         self._at: dict[Green, Way] = {}
@@ -172,7 +189,7 @@ class Ways:
     def disconnected(self, _: None, channel: Channel) -> None:
         for (where, _tag), way in self._by_tag.items():
             if where is channel:
-                way.over = way.over or way.early or channel.worker.crew.cancels
+                way.over = way.over or way.early or self._cancels
                 self._step(way, "is delivered twice")
 
     def died(self, _: None, __: Kernel, process: Process) -> None:
@@ -347,8 +364,10 @@ _here: list[Ways] = []
 
 def begin(plan: Plan) -> Ways:
     """Follow the deliveries of *plan*, if the model knows what strikes there."""
-    ways = Ways()
+    ways = Ways(cancels=plan.cancels)
     unknown = any(fault.kind in UNKNOWN for fault in plan.faults)
+    unknown = unknown or not all(call.canvas in CANVASES for call in plan.calls)
+    unknown = unknown or plan.quorum or plan.beside is not Beside.THERE
     _here[:] = [] if unknown or plan.longest < max(LONGEST) else [ways]
     return ways
 
@@ -356,8 +375,8 @@ def begin(plan: Plan) -> Ways:
 def plan_of(seed: int) -> Plan:
     """One in which all is followed, and the store and the broker are struck more often."""
     plan, random = draw(seed, list(SPECS)), Random(seed)
-    calls = [replace(c, expires=None) for c in plan.calls]
-    crews = [replace(c, misses="", cancels=False) for c in plan.crews]
+    calls = [replace(c, expires=None) for c in plan.calls if c.canvas in CANVASES]
+    crews = [replace(c, misses="") for c in plan.crews]
     kinds = sorted(set(Kind) - UNKNOWN)
     kinds += [kind for kind in kinds if kind in OF_STORE | OF_BROKER] * 3
     drawn = [random.choice(kinds) for _ in range(random.randint(1, 5))]
@@ -370,7 +389,8 @@ def plan_of(seed: int) -> Plan:
         )
         for kind in drawn
     ]
-    return replace(plan, longest=max(LONGEST), calls=calls, crews=crews, faults=faults)
+    plan = replace(plan, longest=max(LONGEST), calls=calls, crews=crews, faults=faults)
+    return replace(plan, cancels=False, quorum=False, beside=Beside.THERE)
 
 
 def _around(owner: Any, name: str, note: Callable[..., AbstractContextManager[None]]) -> None:
