@@ -212,9 +212,11 @@ def _leave(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 
 
 def _say(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
-    """The store is told in the end. That a child was killed it is told once."""
+    """The store is told in the end. That a child was killed it is told once, by who knows nothing
+    of its next attempt.
+    """
     again = me.phase != SAY_ABANDONED
-    claim = model.claim(me, again=True) if again else _leaving(model, me)
+    claim = model.claim(me, again=True) if again else _leaving(model, me, successor="")
     op = model.keys.leave(world.key, claim, OUTCOMES[me.phase])
     label = f"leave {OUTCOMES[me.phase]} t{me.task}: {type(op.verdict).__name__}"
     heard, wakes = world._replace(key=op.key), model.numbers(op.wakes)
@@ -291,8 +293,10 @@ def _faults(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
         if (f"t{me.task}", str(me.nonce)) in known:  # else the store has nothing to give up
             says = Worker(SAY_ABANDONED, me.task, me.nonce, changed=me.changed)
             both = world._replace(workers=(*world.workers, says))
-        gone = Worker(REQUEUE, me.task, tag=me.tag)
-        yield f"child of t{me.task} is killed", 1, spent(moved(model, both, at, gone))
+        # What it has said of its end is heard, and Celery 5.7 finds the result if it was stored.
+        for goes in (REQUEUE, ACK) if me.phase in (LEAVE_DONE, ACK) else (REQUEUE,):
+            gone = Worker(goes, me.task, tag=me.tag)
+            yield f"child of t{me.task} is killed", 1, spent(moved(model, both, at, gone))
     if model.can(world, REDELIVER) and not model.config.early_ack and me.tag != ACKED:
         tag = me.tag
         if model.config.shared_ack and not tag:

@@ -176,8 +176,7 @@ class Model:
                 ordered=spec.ordered,
                 gives_way=spec.newest,
                 supersedes=spec.newest,
-                successor=f"t{spec.retries_as}" if spec.reserves else "",
-                **more,
+                **{"successor": f"t{spec.retries_as}" if spec.reserves else "", **more},
             )
         return found
 

@@ -176,6 +176,7 @@ class Ways:
     def acknowledged(self, _: None, channel: Channel, tag: int, **__: Any) -> None:
         way = self._by_tag.get((channel, tag))
         if way is not None and not way.early:
+            self._note_child(way)
             self._step(way, "ack")
             way.over = True
 
@@ -183,8 +184,14 @@ class Ways:
         way = self._by_tag.get((channel, tag))
         if way is not None:
             assert requeue, "all that is rejected else is of an unknown task"
+            self._note_child(way)
             self._step(way, "is requeued")
             way.over = True
+
+    def _note_child(self, way: Way) -> None:
+        """That it is gone the main process may hear before the store does."""
+        if way.child is not None and not way.child.alive:
+            self._is_told(way)
 
     def disconnected(self, _: None, channel: Channel) -> None:
         for (where, _tag), way in self._by_tag.items():
