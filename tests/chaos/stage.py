@@ -153,6 +153,8 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
             **broker.settings,
             **store.settings,
             "result_backend": f"file://{results}",
+            # See docs/how-to/over-rabbitmq.rst: with it a worker may wait for ever (seed 71006).
+            "worker_enable_prefetch_count_reduction": setting.pool != "threads",
         }
         config = {"folder": str(folder), "celery": settings, "task": _task(setting)}
         app = make_app(config)
