@@ -75,7 +75,7 @@ DEFECTS: Mapping[str, Defect] = {
         "Parking._enter",
         "taken, waited_for = 0, True",
         "taken, waited_for = len(entries) - len(fits), True",
-        seed=1500,
+        seed=2500,
     ),
     "a chain behind a task that is skipped does not end": Defect(
         "delivery.result_state", "skip_rest_of_chain", "while rest:", "while False:"
@@ -100,7 +100,7 @@ DEFECTS: Mapping[str, Defect] = {
         "Ordered._left",
         "return self._leave(body, options)",
         "return False",
-        seed=2900,
+        seed=2700,
     ),
     "what is not published is forgotten": Defect(
         "delivery.outgoing",

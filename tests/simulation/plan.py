@@ -102,6 +102,14 @@ class Beside(StrEnum):
     REFUSED = "the broker does not let it be declared"
 
 
+class Stranger(StrEnum):
+    """A worker that can publish nothing of what waits."""
+
+    NONE = ""
+    OF_BROKER = "a worker of another broker"
+    OF_RELEASE = "a worker of another release"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """*at* is the number of a step, or of a call; *which* chooses the victim."""
@@ -132,6 +140,8 @@ class Plan:
     beside: Beside = Beside.THERE
     #: Queues are quorum queues, over which RabbitMQ waits for countdowns.
     quorum: bool = False
+    #: Beside them runs one that no message is delivered to, and which has the same store.
+    stranger: Stranger = Stranger.NONE
 
     def without(self, *, call: int | None = None, fault: int | None = None) -> Plan:
         calls = [each for n, each in enumerate(self.calls) if n != call]
@@ -160,10 +170,31 @@ URLS: Sequence[Sequence[str]] = (
 )
 
 
+#: Tasks, and what strikes them more often than chance would, for what comes of it is seldom.
+THEMES: Sequence[tuple[Sequence[str], Sequence[Kind]]] = (
+    # Published again, and the broker does not take it.
+    (("rescheduled", "gives_up", "unique_start"), (Kind.BROKER_AWAY, Kind.BROKER_REFUSES)),
+    # Revoked as it waits, and received by who does not know that.
+    (("queued", "unique", "kept"), (Kind.REVOKE, Kind.REVOKE, Kind.KILL_WORKER, Kind.STOP)),
+    # Called as the store does not answer.
+    (
+        ("newest", "debounced", "unique", "ordered"),
+        (Kind.STORE_AWAY, Kind.STORE_REFUSES, Kind.STORE_LOSES),
+    ),
+    # Its turn has come at a limit, and an earlier key is taken.
+    (("limits", "several"), (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.STORE_AWAY, Kind.COPY)),
+)
+
+
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
     """The plan of *seed*, of tasks of some of *kinds*."""
-    random = Random(seed)
-    few = random.sample(kinds, random.choice((1, 1, 2, 3)))
+    random, chance = Random(seed), Random(-1 - seed)
+    among, struck = list(kinds), list(Kind)
+    if chance.random() < 0.3:
+        its, strikers = chance.choice(THEMES)
+        struck = list(strikers)
+        among = [kind for kind in its if kind in kinds] or among
+    few = random.sample(among, min(len(among), random.choice((1, 1, 2, 3))))
     few += [PLAIN] * random.choice((0, 0, 0, 1))
     keys = random.choice(("a", "a", "ab"))
     expiries = random.choice(((None,), (None,), (None, 1.0, 30.0)))
@@ -191,7 +222,7 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         )
         for _ in range(random.randint(2, 6))
     ]
-    strikes = random.sample(list(Kind), random.choice((0, 1, 2, 4)))
+    strikes = random.sample(struck, min(len(struck), random.choice((0, 1, 2, 4))))
     last_step = 60 * len(calls)
     faults = [
         Fault(
@@ -221,11 +252,12 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         crews,
         calls,
         faults,
-        late=random.random() < 0.8,
+        late=random.random() < (0.8 if len(struck) > 4 else 0.5),
         longest=longest,
         softly=random.choice((0.0, 5.0)),
         cancels=random.random() < 0.3,
         urls=random.choice(URLS),
         beside=random.choice((*[Beside.THERE] * 8, *Beside)),
         quorum=random.random() < 0.15,
+        stranger=random.choice((*[Stranger.NONE] * 8, *Stranger)),
     )

@@ -24,6 +24,7 @@ from celery_dlock.core.state import task_id_of
 from celery_dlock.core.turns import expire
 from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
+from celery_dlock.runtime import finish, forget
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.broker import Broker, Named, Sent, installed
@@ -37,6 +38,7 @@ from tests.simulation.plan import (
     Beside,
     Call,
     Canvas,
+    Crew,
     Ending,
     Fault,
     Kind,
@@ -44,7 +46,13 @@ from tests.simulation.plan import (
     draw,
 )
 from tests.simulation.store import Store, clock
-from tests.simulation.system import CHILDREN, FINALIZERS, process, read_settings, stand_in
+from tests.simulation.system import (
+    CHILDREN,
+    FINALIZERS,
+    process,
+    read_settings,
+    stand_in,
+)
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
 from tests.simulation.ways import begin as follow
 from tests.simulation.ways import watch
@@ -52,6 +60,8 @@ from tests.simulation.worker import Child, Worker
 
 #: Seconds, from the last fault on, after which whatever has not ended is stuck.
 PATIENCE = 7200.0
+
+IDLE = Crew(slots=1, prefetch=1, prefork=True, hears_revocations=False, misses="")
 
 #: So many steps, and it goes in circles.
 ENDLESS = 200_000
@@ -152,6 +162,8 @@ class World:
         with self.kernel.installed(), installed(self.broker):
             for number, _ in enumerate(self.plan.crews):
                 self._hire(number)
+            if self.plan.stranger:
+                Worker(app(), Broker(self.faults), self.plan.stranger, IDLE)
             self._publisher = process("publisher")
             self._calling = self.kernel.spawn(self._publisher, self._call_all, "main")
             self._run()
@@ -178,7 +190,7 @@ class World:
     def _call(self, call: Call) -> None:
         if call.kind == PLAIN:
             name = f"script-{len(self.scripts)}"
-            run = partial(plain, name, call.key, call.steps, call.ending)
+            run = partial(_script, name, call)
             self.scripts.append(self.kernel.spawn(process(name), run, "main"))
             return
         try:
@@ -506,6 +518,13 @@ class World:
             task_id in self.revoked or any(each.expires for each in self._alike(call))
         ):
             yield f"{call.kind} {task_id} was revoked by nobody"
+
+
+def _script(name: str, call: Call) -> None:
+    """A process without tasks, from its start to its end."""
+    plain(name, call.key, call.steps, call.ending)
+    finish(20.0)
+    forget(app())
 
 
 def _steps(result: Any) -> Iterator[Sequence[str]]:

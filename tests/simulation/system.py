@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from functools import partial
 from types import SimpleNamespace
@@ -24,12 +25,15 @@ from celery_dlock import runtime
 from celery_dlock.delivery import abort
 from celery_dlock.delivery.asked import ToMain
 from celery_dlock.errors import LockLost
-from celery_dlock.messages import countdown
+from celery_dlock.messages import countdown, envelope
 from celery_dlock.settings import Settings
 from celery_dlock.tasks import event_loop
 from celery_dlock.worker import children, parking, periodic
 from tests.simulation.coroutines import Threads
 from tests.simulation.kernel import Green, Kernel, Process
+from tests.simulation.plan import Stranger
+
+SCHEMA = envelope.SCHEMA
 
 #: What each process has for itself.
 _PLACES = (
@@ -43,6 +47,7 @@ _PLACES = (
     (state.scheduled_requests, "data"),
     (state.revoked, "_data"),
     (state.revoked, "_heap"),
+    (envelope, "SCHEMA"),
 )
 
 
@@ -61,6 +66,7 @@ def process(name: str, parent: Process | None = None) -> Process:
         InOrder(),
         {},
         [],
+        SCHEMA + (name == Stranger.OF_RELEASE),
     )
     return Process(name, _PLACES, values)
 
@@ -170,9 +176,16 @@ def stand_in() -> None:
 
 
 def read_settings(app: Any) -> None:
-    """They are the same in every process of a schedule, and worked out once."""
-    settings = Settings.from_conf(app.conf)
-    vars(runtime).update(Settings=SimpleNamespace(from_conf=lambda _: settings))
+    """They are worked out once; processes differ in their broker at most."""
+    here = Settings.from_conf(app.conf)
+    there = replace(here, broker=Stranger.OF_BROKER)
+
+    def from_conf(_: object) -> Settings:
+        running = Kernel.here().running
+        strange = running is not None and running.process.name == Stranger.OF_BROKER
+        return there if strange else here
+
+    vars(runtime).update(Settings=SimpleNamespace(from_conf=from_conf))
 
 
 def _reserved(task_ids: Iterable[str]) -> Iterator[Any]:
