@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from billiard.einfo import Traceback
+from billiard import einfo
 from celery.worker import control, request, state
 from kombu.asynchronous.timer import Entry
 
@@ -172,7 +172,10 @@ def stand_in() -> None:
     vars(event_loop).update(_threads=Threads)
     # Of two for one instant the first one is not that which lies at the lower address.
     Entry.__lt__ = lambda *_: False  # type: ignore[method-assign]
-    Traceback.__init__.__defaults__ = (0, 0)  # nobody looks at them
+    # Nobody looks at where in the code an error came up.
+    einfo.Traceback.__init__.__defaults__ = (0, 0)
+    einfo._Frame.Code = staticmethod(lambda _: None)
+    vars(einfo).update(traceback=SimpleNamespace(format_exception=lambda *_: ()))
 
 
 def read_settings(app: Any) -> None:

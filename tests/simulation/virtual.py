@@ -208,8 +208,9 @@ class Local:
         me = getcurrent()
         mine = of_greens.get(me)
         if mine is None:
-            for gone in [each for each in of_greens if each.dead]:
-                del of_greens[gone]
+            if len(of_greens) > 100:
+                for gone in [each for each in of_greens if each.dead]:
+                    del of_greens[gone]
             mine = of_greens[me] = {}
             type(self).__init__(self)
         return mine
