@@ -172,7 +172,7 @@ def test_a_request_that_lands_when_its_time_has_passed_does_not_stay(store: Rows
 
 
 def test_a_lock_that_was_renewed_for_longer_is_not_given_up_before(store: RowsBackend) -> None:
-    running(store.enter(claim("a", ttl=0.05)))
+    running(store.enter(claim("a", ttl=10)))
     assert isinstance(store.renew([claim("a", ttl=600)])[0], Renewed)
 
     assert isinstance(store.renew([claim("a", ttl=0.05)])[0], Renewed)

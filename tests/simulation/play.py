@@ -93,6 +93,7 @@ ERRORS = {
 
 #: Canvases in which Celery publishes one task as another one ends.
 GOES_ON = (Canvas.CHAIN, Canvas.CHAIN_OF_CHORD)
+OF_CHORDS = (Canvas.CHORD, Canvas.CHAIN_OF_CHORD)
 
 #: With which Celery cannot go on to watch its header, or not publish its body.
 BREAKS_CHORDS = OF_BROKER | {Kind.BROKER_AWAY, Kind.SOFT_LIMIT}
@@ -392,7 +393,7 @@ class World:
             places.append((worker.channel.unacked.values(), f"{worker.hostname} has not settled"))
         of_chords = {task for task, before in self.before.items() if before}
         of_chords.update(*self.before.values())
-        looks_for_ever = any(call.canvas is Canvas.CHORD for call in self.in_vain) or any(
+        looks_for_ever = any(call.canvas in OF_CHORDS for call in self.in_vain) or any(
             not self._has_ended(task) for task in of_chords
         )
         for sent, who in ((sent, who) for place, who in places for sent in place):
