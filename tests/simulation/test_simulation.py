@@ -33,7 +33,8 @@ def simulation(*options: str, hash_seed: str = "0") -> subprocess.CompletedProce
 
 @pytest.mark.slow
 def test_the_shipped_worker_keeps_its_promises_in_every_schedule() -> None:
-    played = simulation("--seed", "1", "--schedules", "1000", "--jobs", "2")
+    """``test_lines.py`` plays those before."""
+    played = simulation("--seed", "1001", "--schedules", "1000", "--jobs", "2")
 
     assert played.returncode == 0, played.stdout + played.stderr
     assert "1000 schedules" in played.stdout
