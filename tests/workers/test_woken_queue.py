@@ -139,11 +139,12 @@ def test_it_is_looked_at_as_long_as_its_queue_is(redis_server: RedisServer, tmp_
     home, beside = queues_of(lab.app)
 
     def looked_at() -> set[str]:
-        (queues,) = (lab.app.control.inspect(timeout=5).active_queues() or {"": []}).values()
+        (queues,) = (lab.app.control.inspect(timeout=1).active_queues() or {"": []}).values()
         return {queue["name"] for queue in queues}
 
     with lab.worker("prefork", concurrency=2):
-        assert looked_at() == {home, beside}
+        # It is "ready" before it has asked Redis for what it is told by its name
+        until("it answers", lambda: looked_at() == {home, beside})
 
         lab.app.control.add_consumer("tenant", reply=True)
         until("it is added", lambda: looked_at() == {home, beside, "tenant", "tenant.woken"})
