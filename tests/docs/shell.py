@@ -54,12 +54,14 @@ class Shell:
         with tempfile.TemporaryFile() as output:
             process = self._begin(command, output)
             try:
-                code = process.wait(PATIENCE)
+                code: int | str = process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                code = f"none, after {PATIENCE:g} s"
             finally:
                 process.kill()
             output.seek(0)
             printed = output.read().decode()
-        assert code == 0, f"$ {command}\n{printed}"
+        assert code == 0, f"$ {command}\n{printed}\nexit code: {code}"
         if expected:
             pattern = re.escape(expected).replace(re.escape("..."), ".*?")
             assert re.fullmatch(pattern, printed.strip(), re.DOTALL), (
