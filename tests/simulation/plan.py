@@ -188,9 +188,10 @@ THEMES: Sequence[tuple[Sequence[str], Sequence[Kind]]] = (
 
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
     """The plan of *seed*, of tasks of some of *kinds*."""
-    random, chance = Random(seed), Random(-1 - seed)
+    random, chance = Random(seed), Random(seed + 1)
     among, struck = list(kinds), list(Kind)
-    if chance.random() < 0.3:
+    has_theme = chance.random() < 0.3
+    if has_theme:
         its, strikers = chance.choice(THEMES)
         struck = list(strikers)
         among = [kind for kind in its if kind in kinds] or among
@@ -252,7 +253,7 @@ def draw(seed: int, kinds: Sequence[str]) -> Plan:
         crews,
         calls,
         faults,
-        late=random.random() < (0.8 if len(struck) > 4 else 0.5),
+        late=random.random() < (0.5 if has_theme else 0.8),
         longest=longest,
         softly=random.choice((0.0, 5.0)),
         cancels=random.random() < 0.3,

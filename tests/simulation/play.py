@@ -18,9 +18,6 @@ from celery.worker import state
 from kombu.exceptions import OperationalError
 
 from celery_dlock import operate
-from celery_dlock.core.operations import Leave, Operation
-from celery_dlock.core.state import Outcome as End
-from celery_dlock.core.state import task_id_of
 from celery_dlock.core.turns import expire
 from celery_dlock.errors import BackendUnavailable, DuplicateTask
 from celery_dlock.registry import BACKENDS, Provided
@@ -53,7 +50,7 @@ from tests.simulation.system import (
     read_settings,
     stand_in,
 )
-from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain
+from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain, result_key
 from tests.simulation.ways import begin as follow
 from tests.simulation.ways import watch
 from tests.simulation.worker import Child, Worker
@@ -128,8 +125,6 @@ class World:
         self.published: dict[str, Call] = {}
         self.revoked: set[str] = set()
         self.in_vain: list[Call] = []
-        #: Of what the store heard that it is done, before any result was stored.
-        self.unsaid: set[str] = set()
         self.scripts: list[Green] = []
         #: Those of its canvas that a task is called behind.
         self.before: dict[str, Sequence[str]] = {}
@@ -144,7 +139,6 @@ class World:
         FINALIZERS.clear()
         Store.memory = MemoryBackend(BackendOptions(clock=clock))
         Store.faults = self.faults
-        Store.note = self._note_done
         Store.largest_message = self.plan.longest
         app().conf.update(
             worker_soft_shutdown_timeout=self.plan.softly,
@@ -384,7 +378,7 @@ class World:
         dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
         for task_id in self.published.keys() - dead:
             call = self.published[task_id]
-            if not (self._has_ended(task_id) or self._may_have_gone(task_id, call)):
+            if not (self.seen.has_ended(task_id) or self._may_have_gone(task_id, call)):
                 yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
         places: list[tuple[Iterable[Sent], str]] = []
         queues = [*self.broker.queues.values(), self.broker.waiting]
@@ -394,21 +388,12 @@ class World:
         of_chords = {task for task, before in self.before.items() if before}
         of_chords.update(*self.before.values())
         looks_for_ever = any(call.canvas in OF_CHORDS for call in self.in_vain) or any(
-            not self._has_ended(task) for task in of_chords
+            not self.seen.has_ended(task) for task in of_chords
         )
         for sent, who in ((sent, who) for place, who in places for sent in place):
             if not (sent.name == "celery.chord_unlock" and looks_for_ever):
                 yield f"{who} {sent.name} {sent.task}"
         yield from self._in_store()
-
-    def _has_ended(self, task_id: str) -> bool:
-        return _key(task_id) in self.seen.ended
-
-    def _note_done(self, operation: Operation[Any]) -> None:
-        if isinstance(operation, Leave) and operation.outcome is End.DONE:
-            task_id = task_id_of(operation.claim.task)
-            if not self._has_ended(task_id):
-                self.unsaid.add(task_id)
 
     def _may_have_gone(self, task_id: str, call: Call) -> bool:
         """With a process that had acknowledged or rejected it, and not left it with the store."""
@@ -420,7 +405,7 @@ class World:
         }
         struck = {fault.kind for fault in self.faults.struck}
         broken_off = not struck.isdisjoint({Kind.SOFT_LIMIT, Kind.BROKER_MISSES})
-        if task_id in self.unsaid and broken_off and not gone.isdisjoint(struck):
+        if task_id in self.seen.unsaid and broken_off and not gone.isdisjoint(struck):
             return True  # it has run; Celery's success was broken off, and so was its failure
         if Kind.SOFT_LIMIT in struck and self.before[task_id]:
             return True  # with what Celery watches a chord by
@@ -439,7 +424,7 @@ class World:
                 yield f"{key} is not free: {found}"
 
     def _state(self, task_id: str) -> tuple[str, Any]:
-        text = self.seen.results.get(_key(task_id))
+        text = self.seen.results.get(result_key(task_id))
         if text is None:
             return states.PENDING, None
         meta = json.loads(text)
@@ -485,7 +470,7 @@ class World:
         """By which errors."""
         struck = {fault.kind for fault in self.faults.struck}
         yield from KINDS[call.kind].may_fail
-        failed = any(_key(each) in self.seen.failed for each in self.before[task_id])
+        failed = any(result_key(each) in self.seen.failed for each in self.before[task_id])
         if failed or not struck.isdisjoint(BREAKS_CHORDS):
             yield "ChordError"
         if not app().tasks[call.kind].acks_late:
@@ -533,11 +518,6 @@ def _steps(result: Any) -> Iterator[Sequence[str]]:
     while result is not None:
         yield [each.id for each in getattr(result, "results", [result])]
         result = result.parent
-
-
-def _key(task_id: str) -> bytes:
-    """Under which the results keep what became of it."""
-    return f"celery-task-meta-{task_id}".encode()
 
 
 def play(seed: int, tell: Callable[[str], object] | None = None) -> Outcome:

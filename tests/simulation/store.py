@@ -13,6 +13,7 @@ from celery_dlock.core.operations import Operation
 from celery_dlock.stores.base import BackendOptions, Guarantee, LockBackend, Reply, Trait
 from celery_dlock.stores.memory import MemoryBackend
 from tests.simulation.kernel import BEGINNING, Kernel
+from tests.simulation.tasks import evidence
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -30,8 +31,6 @@ class Store(LockBackend):
     largest_message: ClassVar[int] = 10_000
     memory: ClassVar[MemoryBackend]
     faults: ClassVar[Any]
-    #: Is told of each operation that has taken effect.
-    note: ClassVar[Any]
 
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
@@ -44,7 +43,7 @@ class Store(LockBackend):
         with self.faults.at_store():
             answer = getattr(self.memory, name)(*args, **kwargs)
             if name == "apply":
-                self.note(args[0])
+                evidence().heard(args[0])
         kernel.pause(f"being told of {told}: {getattr(answer, 'verdict', '')}")
         return answer
 

@@ -36,7 +36,8 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.core.events import Acquired, Event, Parked
-from celery_dlock.core.state import Mode
+from celery_dlock.core.operations import Leave
+from celery_dlock.core.state import Mode, Outcome, task_id_of
 from celery_dlock.errors import (
     BackendUnavailable,
     LockContended,
@@ -175,8 +176,20 @@ class Evidence:
     ended: set[Any] = field(default_factory=set)
     #: Of what such a state was not SUCCESS.
     failed: set[Any] = field(default_factory=set)
+    #: Of what the store heard that it is done, before any result was stored.
+    unsaid: set[str] = field(default_factory=set)
     results: dict[Any, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+
+    def has_ended(self, task_id: str) -> bool:
+        return result_key(task_id) in self.ended
+
+    def heard(self, operation: object) -> None:
+        """The store has done that."""
+        if isinstance(operation, Leave) and operation.outcome is Outcome.DONE:
+            task_id = task_id_of(operation.claim.task)
+            if not self.has_ended(task_id):
+                self.unsaid.add(task_id)
 
     def crowded(self) -> None:
         """Note keys that more bodies trust to hold than may."""
@@ -224,6 +237,11 @@ def evidence() -> Evidence:
 def begin() -> Evidence:
     _evidence[:] = [Evidence()]
     return evidence()
+
+
+def result_key(task_id: str) -> bytes:
+    """Under which the results keep what became of it."""
+    return f"celery-task-meta-{task_id}".encode()
 
 
 class Results(KeyValueStoreBackend):  # type: ignore[misc]

@@ -178,9 +178,8 @@ class Ways:
         if way is not None and not way.early:
             self._note_child(way)
             # If its child is gone, Celery 5.7 looks whether another delivery has stored a result.
-            key = f"celery-task-meta-{task_id_of(way.task)}".encode()
-            way.over = way.over or (way.killed and key in evidence().ended)
-            self._step(way, "ack")
+            if not (way.killed and evidence().has_ended(task_id_of(way.task))):
+                self._step(way, "ack")
             way.over = True
 
     def rejected(self, _: None, channel: Channel, tag: int, requeue: bool = False) -> None:
