@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery._state import _set_task_join_will_block
+from celery.signals import worker_ready
 
 from celery_dlock.core import turns
 from celery_dlock.worker import periodic
@@ -117,6 +119,12 @@ def make_app(config: Mapping[str, Any]) -> Celery:
     tasks.register(app, folder, lock, task, config.get("database"))
     seen.register_seen(app, folder)
     return app
+
+
+@worker_ready.connect
+def permit_to_join(**_: object) -> None:
+    """Celery gives and takes this for all threads at once: a chord would fail for another's."""
+    _set_task_join_will_block(False)
 
 
 def __getattr__(name: str) -> Any:

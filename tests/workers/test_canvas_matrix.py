@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product
 from pprint import pformat
 from typing import Any
 
 import pytest
+from celery.result import allow_join_result, assert_will_not_block
 
 from celery_dlock.runtime import forget
 from tests.services.brokers import over_quorum_queues
@@ -192,3 +194,19 @@ def test_it_ends_as_it_should_whatever_becomes_of_its_member(
     wrong = {str(case): (seen[case], end) for case, end in should.items() if seen[case] != end}
 
     assert not wrong, pformat(wrong)
+
+
+def test_celery_takes_the_permission_to_join_from_all_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What docs/how-to/canvas.rst says of chords in a pool of threads, and the lab prevents."""
+    monkeypatch.setattr("celery._state._task_join_will_block", True)  # as a worker starts
+    one = allow_join_result()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(one.__enter__).result()
+        with allow_join_result():
+            thread.submit(one.__exit__, None, None, None).result()
+
+            with pytest.raises(RuntimeError, match=r"Never call result\.get"):
+                assert_will_not_block()
