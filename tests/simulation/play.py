@@ -388,7 +388,9 @@ class World:
         of_chords = {task for task, before in self.before.items() if before}
         of_chords.update(*self.before.values())
         looks_for_ever = any(call.canvas in OF_CHORDS for call in self.in_vain) or any(
-            not self.seen.has_ended(task) for task in of_chords
+            # Celery stores STARTED over all but a success, where another copy comes.
+            self._state(task)[0] not in states.READY_STATES
+            for task in of_chords
         )
         for sent, who in ((sent, who) for place, who in places for sent in place):
             if not (sent.name == "celery.chord_unlock" and looks_for_ever):

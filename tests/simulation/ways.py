@@ -4,7 +4,8 @@ A step that the model's worker cannot take is wrong. Followed is whatever asks f
 model has words for, and nothing from where it is struck by what the model does not know:
 
 * no task with several keys, unique tasks and debounced ones, nor policies that wait in a slot or
-  give up after some tries; no message that expires, or is too long for the store;
+  give up after some tries; no message that is too long for the store, and no task of which one
+  expires: a worker then drops whatever comes under its id;
 * no schedule with revocations, time limits, a cold shutdown, a canvas that is no chain, an exchange
   that is missing, a queue that cannot be declared, or a broker that waits for countdowns;
 * no delivery whose task is unknown to its worker, or whose body replaces or requeues it; and where
@@ -130,6 +131,7 @@ class Ways:
         self._called: dict[tuple[Green, str], Way] = {}
         self._replies: dict[Green, Reply[Any]] = {}
         self._taken: set[Green] = set()
+        self._expire: set[str] = set()  # ids
 
     @property
     def steps(self) -> Counter[str]:
@@ -157,7 +159,9 @@ class Ways:
     def delivered(self, message: Any, channel: Channel, _: Sent) -> None:
         headers, worker = message.headers, channel.worker
         name = headers["task"]
-        if name not in SPECS or headers.get("expires") or worker.crew.misses == name:
+        if headers.get("expires"):
+            self._expire.add(headers["id"])
+        if name not in SPECS or headers["id"] in self._expire or worker.crew.misses == name:
             return
         spec, early = SPECS[name], not worker.app.tasks[name].acks_late
         if spec.reserves and headers.get("retries"):
