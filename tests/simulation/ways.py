@@ -190,6 +190,8 @@ class Ways:
         way = self._by_tag.get((channel, tag))
         if way is not None:
             assert requeue, "all that is rejected else is of an unknown task"
+            if way.nonce and way.child is None:  # gone with it before it could begin
+                self._is_told(way)
             self._note_child(way)
             self._step(way, "is requeued")
             way.over = True
