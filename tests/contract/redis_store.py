@@ -44,7 +44,7 @@ class StoreOnRedis:
         self.prefix = f"test-{uuid.uuid4().hex}"
         self.options = BackendOptions(self.prefix, clock=clock, driver=driver, copies=copies)
         self.backend = RedisBackend.from_url(server.url, self.options)
-        self.client = server.client()
+        self.client = server.client(patience=60.0)
 
     def names(self, key: str, task: str | None = None) -> list[str]:
         return names(base_name(self.prefix, key), task)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.redlock import node as redlock_node
 from celery_dlock.stores.zookeeper import client as zookeeper_client
 from tests.contract.twins import Clock, Twin, assert_alike, operations
 from tests.services.stores import STORES, Store
@@ -44,6 +45,8 @@ def test_a_store_answers_as_the_machine_does(
     # All there is is listed after each operation, which takes a busy machine longer than a worker
     # would wait.
     monkeypatch.setattr(zookeeper_client, "ANSWER_TIMEOUT", 60.0)
+    monkeypatch.setattr(redlock_node, "NODE_TIMEOUT", 60.0)
+    monkeypatch.setattr(redlock_node, "OF_A_LEASE", 2.0)
     url, clock = store.url(request.getfixturevalue, tmp_path), Clock()
     options = BackendOptions(prefix=f"alike-{uuid.uuid4().hex}", clock=clock)
     machine = Twin(MemoryBackend(options))

@@ -86,9 +86,12 @@ def all_are_done(worker: Worker, sent: Iterable[AsyncResult]) -> bool:
 
 
 def no_copy_is_left(worker: Worker, lab: Lab) -> bool:
-    """Whether the worker, which stops, has met all that the broker delivers once more."""
+    """Whether the worker, which stops, has met all that the broker delivers once more.
+
+    It is not stopped before it has taken what lies there: a busy machine takes long for that.
+    """
+    worker.start_if_gone()
+    if left(lab.app) > 0:
+        return False
     worker.stop()
-    if left(lab.app) == 0:
-        return True
-    worker.start()
-    return False
+    return left(lab.app) == 0

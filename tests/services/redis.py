@@ -40,9 +40,9 @@ class RedisServer(ServerProcess):
     def socket_path(self) -> str:
         return str(self.folder / "redis.sock")
 
-    def client(self) -> redis.Redis:
-        """A plain client, to look at what lies in the server."""
-        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))
+    def client(self, patience: float = 5.0) -> redis.Redis:
+        """A plain client, to look at what lies in the server; *patience* is for one answer."""
+        return redis.Redis(port=self.port, socket_timeout=patience, retry=Retry(NoBackoff(), 0))
 
     def begin(self) -> None:
         self.run(*self.command())

@@ -32,6 +32,7 @@ def test_what_is_said_not_to_run_is_there() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # coverage takes three times as long as the schedules
 def test_the_schedules_run_what_they_are_of() -> None:
     told = compared(measured("1", "1000"))
 
