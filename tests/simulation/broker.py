@@ -35,6 +35,7 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
+from celery_dlock.messages.headers import identity_in
 from tests.simulation.kernel import Kernel
 from tests.simulation.system import process
 
@@ -53,6 +54,7 @@ class Sent:
     task: str
     name: str
     delay: int = 0
+    identity: str = ""
     place: int = 0
     redelivered: bool = False
 
@@ -64,6 +66,8 @@ class Broker:
         self.queues: dict[str, deque[Sent]] = defaultdict(deque)
         self.workers: list[Worker] = []
         self.published = 0
+        #: Under which identity a task was published last: with its retries, and how often replaced.
+        self.last: dict[str, str] = defaultdict(str)
         self.waiting: list[Sent] = []
         self.urls: Sequence[str] = ()
         self.lets_declare = True
@@ -76,6 +80,7 @@ class Broker:
         with self._faults.at_publish():
             self.published += 1
             kept = replace(sent, place=self.published)
+            self.last[sent.task] = max(self.last[sent.task], sent.identity)
             if sent.delay:
                 kernel.spawn(process("broker"), partial(self._wait, kept), "delays")
             else:
@@ -263,7 +268,8 @@ class Producer:
         how = (dict(headers or {}), told, content_type, content_encoding, name, routing_key)
         frame = pickle.dumps(how)
         task, kind = str((headers or {}).get("id")), str((headers or {}).get("task"))
-        current().publish(Sent(queue, data, frame, task, kind, delay))
+        identity = identity_in(headers or {"id": None})
+        current().publish(Sent(queue, data, frame, task, kind, delay, identity))
 
 
 def _way(exchange: str, routing_key: str) -> tuple[int, str]:

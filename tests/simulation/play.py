@@ -412,7 +412,7 @@ class World:
         if Kind.SOFT_LIMIT in struck and self.before[task_id]:
             return True  # with what Celery watches a chord by
         fits = self.plan.longest == max(LONGEST)
-        kept = KINDS[call.kind].kept and task_id in self.seen.taken and fits
+        kept = KINDS[call.kind].kept and self.broker.last[task_id] in self.seen.taken and fits
         if (kept or app().tasks[call.kind].acks_late) and not self._is_unknown(call):
             return False
         requeued = any(each.ending is Ending.REQUEUES for each in self._alike(call))

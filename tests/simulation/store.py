@@ -43,7 +43,7 @@ class Store(LockBackend):
         with self.faults.at_store():
             answer = getattr(self.memory, name)(*args, **kwargs)
             if name == "apply":
-                evidence().heard(args[0])
+                evidence().heard(args[0], answer.verdict)
         kernel.pause(f"being told of {told}: {getattr(answer, 'verdict', '')}")
         return answer
 

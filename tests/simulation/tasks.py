@@ -35,9 +35,9 @@ from celery_dlock import (
     current_lease,
     lock,
 )
-from celery_dlock.core.events import Acquired, Event, Parked
-from celery_dlock.core.operations import Leave
-from celery_dlock.core.state import Mode, Outcome, task_id_of
+from celery_dlock.core.events import Event
+from celery_dlock.core.operations import Enter, Leave
+from celery_dlock.core.state import Mode, Outcome, Park, Run, task_id_of
 from celery_dlock.errors import (
     BackendUnavailable,
     LockContended,
@@ -167,6 +167,7 @@ class Evidence:
     bars: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     effects: Counter[str] = field(default_factory=Counter)
     running: dict[object, Lease] = field(default_factory=dict)
+    #: Whose message the store has had: each by its identity.
     taken: set[str] = field(default_factory=set)
     #: Tasks in the order in which their bodies have begun.
     began: dict[str, None] = field(default_factory=dict)
@@ -184,8 +185,10 @@ class Evidence:
     def has_ended(self, task_id: str) -> bool:
         return result_key(task_id) in self.ended
 
-    def heard(self, operation: object) -> None:
+    def heard(self, operation: object, verdict: object) -> None:
         """The store has done that."""
+        if isinstance(operation, Enter) and isinstance(verdict, Run | Park):
+            self.taken.add(operation.claim.task)
         if isinstance(operation, Leave) and operation.outcome is Outcome.DONE:
             task_id = task_id_of(operation.claim.task)
             if not self.has_ended(task_id):
@@ -439,8 +442,6 @@ async def _request(name: str, key: str, steps: Sequence[float]) -> None:
 def note(event: Event) -> None:
     """The sink."""
     kernel = Kernel.here()
-    if isinstance(event, Acquired | Parked):
-        evidence().taken.add(event.subject.task_id)
     if kernel.tell is not None:
         kernel.tell(f"  {event}")
 
