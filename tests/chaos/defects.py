@@ -61,9 +61,14 @@ class LetsNewcomersOvertake(Copy):
             before, token = rows.load(operation), rows._next_token(operation)
             waits = any(entry.task == claim.task for entry in before.waiting)
             called = any(grant.task == claim.task for grant in before.grants)
-            if not (before.holders or waits or called):
-                before = replace(before, grants=(), waiting=(), parked=0)
-            step = operation.apply(before, now, token)
+            if before.holders or waits or called:
+                step = operation.apply(before, now, token)
+            else:
+                alone = replace(before, grants=(), waiting=(), parked=0)
+                step = operation.apply(alone, now, token)
+                grants, waiting, parked = before.grants, before.waiting, before.parked
+                state = replace(step.state, grants=grants, waiting=waiting, parked=parked)
+                step = replace(step, state=state)
             if isinstance(step.verdict, Run) and step.verdict.token == token:
                 db.execute("UPDATE token SET next = next + 1")
             return Reply(step.verdict, rows.save(operation, before, step))
