@@ -332,13 +332,11 @@ class Ways:
             self._taken.add(Kernel.here().me())
 
     def _published(self, sent: Sent, *, taken: bool, confirmed: bool) -> None:
-        headers = pickle.loads(sent.frame)[0]
-        who = identity_in(headers)
-        if was_woken(headers):
-            way = self._called.pop((Kernel.here().me(), who), None)
+        if was_woken(pickle.loads(sent.frame)[0]):
+            way = self._called.pop((Kernel.here().me(), sent.identity), None)
             self._step(way, "publish" if taken else "publish in vain")
         else:
-            self._sent(who, taken=taken, confirmed=confirmed)
+            self._sent(sent.identity, taken=taken, confirmed=confirmed)
 
     def _sent(self, who: str, *, taken: bool, confirmed: bool) -> None:
         way = self._at.get(Kernel.here().me())
