@@ -26,7 +26,7 @@ from tests.services.programs import PROGRAMS
 from tests.services.require import require
 from tests.services.started import Started
 
-START_WITHIN = 60.0
+START_WITHIN = 120.0
 
 #: Whose modules a node loads, all of them, as it starts; most of them first. It looks for each in
 #: one folder after another, of which there are a hundred: half of what its start would cost.

@@ -25,7 +25,7 @@ class ServerProcess(Started):
     #: Its name, for people and in that of its folder.
     program: ClassVar[str]
     #: Seconds until it answers, at the most.
-    start_within: ClassVar[float] = 60.0
+    start_within: ClassVar[float] = 120.0
     #: Who runs it where the tests are run by root, for one that refuses to be root.
     runs_as: ClassVar[str | None] = None
 

@@ -14,12 +14,13 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 from celery import Celery, signals
 from celery.exceptions import Reject
 from celery.states import READY_STATES
+from celery.worker.request import Request
 from kombu.message import Message
 
 from celery_dlock import Contention, LockedTask, Queue, RunLater
@@ -102,7 +103,15 @@ def watch(note: Note) -> None:
 
         setattr(Message, name, settle)
 
+    whole_accepted = Request.on_accepted
+
+    @wraps(whole_accepted)
+    def accepted(request: Request, *args: Any) -> None:
+        whole_accepted(request, *args)
+        note("accepted", id=request.id, delivery=request.request_dict["delivery"])
+
     signals.task_received.connect(received, weak=False)
+    Request.on_accepted = accepted
     settles("ack")
     settles("reject")
 
@@ -173,9 +182,13 @@ class Stage(ABC):
             self.app.signature(f"stage.{task}").apply_async(args, task_id=name, **how)
 
     def until(self, what: str, *names: str, times: int = 1) -> None:
-        """Return when that was noted of each of these so often."""
-        for name in names:
-            self.wait(f"{name}: {what}, {times}", partial(self._told, what, name, times))
+        """Return when that was noted of each of these so often.
+
+        A body has begun when the main process knows it, too: it cancels nothing else.
+        """
+        noted = (what, "accepted") if what == "began" else (what,)
+        for each, name in product(noted, names):
+            self.wait(f"{name}: {each}, {times}", partial(self._told, each, name, times))
 
     def _told(self, what: str, name: str, times: int) -> bool:
         found = [each for each in self.notes() if (each["what"], each["id"]) == (what, name)]
@@ -219,6 +232,8 @@ class Stage(ABC):
         for each in self.notes():
             what, name = each["what"], each["id"]
             names.add(name)
+            if what == "accepted":  # before or after what the body does, as it happens
+                continue
             if what == "began":
                 run = [name, each["attempt"], each["redelivered"]]
                 bodies.setdefault(each["key"], []).append(run)

@@ -7,6 +7,7 @@ caller is told.
 from __future__ import annotations
 
 import atexit
+import encodings.idna  # noqa: F401  else the driver's thread does, as a child may be forked
 import importlib.util
 import logging
 import sys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -133,6 +134,21 @@ def fork_while_busy(pipe: Any, recipe: Recipe, children: int) -> None:
     pipe.send(verdicts)
 
 
+def tell_imports(pipe: Any, recipe: Recipe) -> None:
+    """In a child: which modules are looked for as the store is used for the first time."""
+    backend, found = recipe.build(), list[str]()
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        if event == "import":
+            found.append(args[0])
+
+    sys.addaudithook(hear)
+    backend.enter(claim("a"))
+    backend.leave(claim("a"), Outcome.OVER)
+    backend.sweep()
+    pipe.send(list(found))
+
+
 def compete(pipe: Any, recipe: Recipe, name: str, turns: int, folder: Path) -> None:
     """In a child: take the key *turns* times, and find out whether anybody was there."""
     backend, inside = recipe.build(), folder / "inside"
@@ -242,6 +258,13 @@ class ProcessesTests(SharedStore):
             verdicts = answer(pipe)
 
         assert [type(verdict) for verdict in verdicts] == [Run] * 10
+
+    def test_nothing_is_imported_as_the_store_is_first_used(self, recipe: Recipe) -> None:
+        """By a thread, as another one forks: the child would wait for that module for ever."""
+        with child(FORKSERVER, tell_imports, recipe) as pipe:
+            imported = answer(pipe)
+
+        assert not (recipe.backend_class.forks and imported)
 
     def test_a_killed_process_holds_its_lock_until_the_lease_ends(
         self, backend: LockBackend, recipe: Recipe, clock: ManualClock
