@@ -47,6 +47,7 @@ class Seen:
     """One step of a real delivery, in the words of the model.
 
     Of an operation also what was asked, and what came of it for which of the model's tasks.
+    *or_else*: what it may have been as well; that shows later.
     """
 
     what: str
@@ -54,6 +55,7 @@ class Seen:
     outcome: Outcome | None = None
     verdict: Any = None
     wakes: tuple[int, ...] = ()
+    or_else: str = ""
 
 
 class NotAsked(Exception):
@@ -153,7 +155,7 @@ class Follower:
             try:
                 for label, then in self._steps(model, workers, seen):
                     instead.setdefault(in_short(label))
-                    if in_short(label) == seen.what:
+                    if in_short(label) in (seen.what, seen.or_else):
                         steps = before | {in_full(workers, label, then)}
                         after[model, then] = steps | after.get((model, then), frozenset())
             except NotAsked as asked:

@@ -483,6 +483,8 @@ class World:
                 yield from UNPUBLISHED  # as the next one is
         if Kind.SOFT_LIMIT in struck:
             yield "SoftTimeLimitExceeded"
+        if Kind.BROKER_MISSES in struck and self.plan.longest < max(LONGEST):
+            yield "NotFound"  # its message is at fault, and the store cannot keep it
         if self._is_unknown(call):
             yield "NotRegistered"
 

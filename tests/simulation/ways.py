@@ -143,7 +143,10 @@ class Ways:
             return
         todo = [Seen(what, **asked)]
         if not way.follower.way:
-            todo.insert(0, Seen("deliver to be parked" if what.startswith("park") else "deliver"))
+            to_park = "deliver to be parked"
+            held_back = what == "is delivered twice" and not way.nonce
+            first = Seen("deliver", or_else=to_park * held_back)
+            todo.insert(0, Seen(to_park) if what.startswith("park") else first)
         if way.refused and not what.startswith(STRIKES):
             way.refused = False
             todo.insert(-1, Seen("cannot be published"))
