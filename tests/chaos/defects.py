@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from celery_dlock.core.operations import Enter, Renew
+from celery_dlock.core.operations import Leave, Renew
 from celery_dlock.core.state import (
     Busy,
     Claim,
@@ -51,26 +51,17 @@ class FreesWhoeverHolds(Copy):
         return replace(reply, wakes=wakes + reply.wakes)
 
 
-class LetsNewcomersOvertake(Copy):
-    """Who comes while the key is free has it, whoever was woken or waits."""
+class WakesTheLast(Copy):
+    """Who came last is woken first."""
 
-    def enter(self, claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
-        operation = Enter(claim, message)
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        operation = Leave(claim, outcome, message)
         with self.transaction([claim.key]) as (db, now):
             rows = self._rows(db, claim.key, now)
-            before, token = rows.load(operation), rows._next_token(operation)
-            waits = any(entry.task == claim.task for entry in before.waiting)
-            called = any(grant.task == claim.task for grant in before.grants)
-            if before.holders or waits or called:
-                step = operation.apply(before, now, token)
-            else:
-                alone = replace(before, grants=(), waiting=(), parked=0)
-                step = operation.apply(alone, now, token)
-                grants, waiting, parked = before.grants, before.waiting, before.parked
-                state = replace(step.state, grants=grants, waiting=waiting, parked=parked)
-                step = replace(step, state=state)
-            if isinstance(step.verdict, Run) and step.verdict.token == token:
-                db.execute("UPDATE token SET next = next + 1")
+            before = rows.load(operation)
+            step = operation.apply(replace(before, waiting=before.waiting[::-1]), now)
             return Reply(step.verdict, rows.save(operation, before, step))
 
 

@@ -11,7 +11,7 @@ from celery_dlock import BackendUnavailable, LockContended, lock
 from celery_dlock.core.state import KeyState
 from tests.chaos.brokers import VISIBILITY
 from tests.chaos.sender import Sender
-from tests.chaos.stage import TTL, Stage
+from tests.chaos.stage import Stage
 from tests.chaos.ways import LIMITS
 from tests.services.brokers import lying_in
 
@@ -82,9 +82,11 @@ def left(stage: Stage) -> Iterator[str]:
 def locked(stage: Stage, names: Collection[str]) -> list[str]:
     """Of the locks *names* those that nobody can take although every lease must have ended."""
 
+    timeout = 2 * stage.app.conf.dlock_ttl
+
     def refusal(name: str, tries: int = 3) -> str | None:
         try:
-            with lock(name, app=stage.app, limit=LIMITS.get(name, 1), timeout=2 * TTL):
+            with lock(name, app=stage.app, limit=LIMITS.get(name, 1), timeout=timeout):
                 return None
         except BackendUnavailable:  # the connection of this very process may be lost, too
             if tries == 1:

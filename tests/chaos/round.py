@@ -19,7 +19,7 @@ from tests.chaos.plan import Kind, Schedule, Sending, Strike
 from tests.chaos.replay import Replayed, replay
 from tests.chaos.runs import runs_of
 from tests.chaos.sender import Sender
-from tests.chaos.stage import TTL, End, Setting, Stage, open_stage
+from tests.chaos.stage import End, Setting, Stage, open_stage
 from tests.chaos.trace import spoken
 from tests.services.campaign import Violation
 
@@ -166,7 +166,7 @@ def play(schedule: Schedule, setting: Setting, folder: Path, patience: float = 9
             left=[*ending.left(stage), *(f"{name} did not shut down" for name in still_up)],
             spoken=said,
             replayed=replay(entries, said),
-            ttl=TTL,
+            ttl=setting.ttl,
         )
     runs = runs_of(evidence.seen)
     return Figures(

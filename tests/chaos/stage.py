@@ -45,7 +45,7 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a round runs on. *scheme* is that of a store of SQLite's kind.
+    """What a round runs on. *scheme* is that of a store of SQLite's kind; *ttl* is in seconds.
 
     A broker that has a name is one of the round's own.
     """
@@ -55,6 +55,7 @@ class Setting:
     ack: str = "late"
     pool: str = "prefork"
     scheme: str = "sqlite"
+    ttl: float = TTL
 
 
 def kinds_of(setting: Setting) -> tuple[Kind, ...]:
@@ -153,6 +154,7 @@ def open_stage(folder: Path, setting: Setting) -> Iterator[Stage]:
             **broker.settings,
             **store.settings,
             "result_backend": f"file://{results}",
+            "dlock_ttl": setting.ttl,
             # See docs/how-to/over-rabbitmq.rst: with it a worker may wait for ever (seed 71006).
             "worker_enable_prefetch_count_reduction": setting.pool != "threads",
         }
@@ -182,7 +184,6 @@ SOFT = 0.2
 CELERY = {
     "worker_prefetch_multiplier": 1,
     "broker_connection_retry_on_startup": True,
-    "dlock_ttl": TTL,
     "dlock_sinks": ["tests.chaos.app.note"],
 }
 

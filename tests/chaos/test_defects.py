@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 #: The defect, the faults that bring it out, how many tasks are sent, and what must be seen.
 CAUGHT = [
     (defects.FreesWhoeverHolds, (Kind.PAUSE_WORKER,), 5.0, Check.OVERLAP),
-    (defects.LetsNewcomersOvertake, (), 5.0, Check.ORDER),
+    (defects.WakesTheLast, (), 1.0, Check.ORDER),  # who came before the next one was sent
     (defects.WakesNobody, (), 1.0, Check.LEFT),
     (defects.ForgetsWhatIsDone, (Kind.COPY,), 3.0, Check.REPEATED),
     (defects.HandsOutOldTokens, (), 1.0, Check.TOKENS),
@@ -102,5 +102,8 @@ def played(
     own = folder / str(seed)
     own.mkdir()
     defects.install(own)
-    setting = Setting(store="sqlite", scheme=defects.scheme(store))
-    return play(draw(seed, 6.0, kinds, TTL, pace, keys), setting, own, patience)
+    # A key on which nobody runs for most of a lease explains a good deal, and is common where the
+    # host is slow. Where nothing is struck, nothing waits for a lease to end.
+    ttl = TTL if kinds else 4 * TTL
+    setting = Setting(store="sqlite", scheme=defects.scheme(store), ttl=ttl)
+    return play(draw(seed, 6.0, kinds, ttl, pace, keys), setting, own, patience)
