@@ -160,6 +160,26 @@ def test_a_message_that_is_too_large_for_the_store_stays_until_the_broker_takes_
 
 
 @pytest.mark.parametrize("late", [False, True])
+def test_one_that_is_at_fault_too_fails_where_people_see_it(
+    desk: Desk, trouble: Trouble, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr(type(runtime(desk.app).backend), "largest_message", 10)
+
+    @desk.locked("order:{order}", name="charge", bind=True, acks_late=late)
+    def charge(self: Any, order: str) -> None:
+        trouble.error = ValueError("a property is invalid")
+        raise self.retry(countdown=0)
+
+    result = charge.delay("42")
+    assert desk.deliver().acknowledged
+
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, ValueError)
+    assert desk.size() == 0
+    assert nothing_is_left(desk)
+
+
+@pytest.mark.parametrize("late", [False, True])
 def test_a_soft_time_limit_in_the_publish_reaches_the_body(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
