@@ -90,7 +90,7 @@ UNKNOWN = frozenset(
 
 ENTERS = {WaitMode.LOOK: "looks", WaitMode.ENQUEUE: "park"}
 
-#: Strikes after which what was refused before may still be published.
+#: What is done to a worker, and not by it.
 STRIKES = ("CRASH", "child", "is delivered twice")
 
 
@@ -147,9 +147,10 @@ class Ways:
             held_back = what == "is delivered twice" and not way.nonce
             first = Seen("deliver", or_else=to_park * held_back)
             todo.insert(0, Seen(to_park) if what.startswith("park") else first)
-        if way.refused and not what.startswith(STRIKES):
+        if way.refused and what != "is delivered twice":
             way.refused = False
-            todo.insert(-1, Seen("cannot be published"))
+            if not what.startswith(STRIKES):  # else it is gone before it does anything about it
+                todo.insert(-1, Seen("cannot be published"))
         for seen in todo:
             wrong = way.follower.step(seen)
             if wrong is not None:
