@@ -2,12 +2,15 @@
 
 Nothing is sent before the connection stands; what was under way when it broke is unknown, as its
 caller is told.
+
+What a connection imports (``encodings.idna``) is imported with this module: a child that is forked
+while a thread imports it would wait for it for ever.
 """
 
 from __future__ import annotations
 
 import atexit
-import encodings.idna  # noqa: F401  else the driver's thread does, as a child may be forked
+import encodings.idna  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import importlib.util
 import logging
 import sys
