@@ -7,9 +7,6 @@ connection does with ``idna``.
 One connection error is retried at once, because a connection that idled may have been closed under
 us; operations repeat safely, and one whose answer would be another one says that it asks again. A
 timeout is not retried: the caller has waited long enough, and decides.
-
-What a connection imports (``encodings.idna``) is imported with this module: a child that is forked
-while a thread imports it would wait for it for ever.
 """
 
 from __future__ import annotations
