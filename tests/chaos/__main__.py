@@ -23,7 +23,7 @@ from tests.chaos.brokers import BROKERS
 from tests.chaos.plan import Kind, Schedule, draw, keys_of, mixture
 from tests.chaos.round import Figures, play
 from tests.chaos.shrink import Part, shrunk
-from tests.chaos.stage import STORES, TTL, Setting, kinds_of
+from tests.chaos.stage import STORES, Setting, kinds_of
 from tests.chaos.ways import FEATURES
 from tests.services.campaign import campaign, in_a_folder, spell_out
 
@@ -102,7 +102,7 @@ class Match:
 
     def _schedule(self, features: Sequence[str]) -> Schedule:
         keys = keys_of(features)
-        return draw(self.seed, self.seconds, kinds_of(self.setting), TTL, keys=keys)
+        return draw(self.seed, self.seconds, kinds_of(self.setting), self.setting.ttl, keys=keys)
 
 
 def _setting(seed: int, options: argparse.Namespace) -> Setting:

@@ -20,7 +20,7 @@ def test_what_was_promised_is_kept_whatever_is_struck(tmp_path: Path) -> None:
     require("redis")
     require("rabbitmq")
     setting = Setting(broker="rabbitmq")
-    figures = play(draw(2026, 24.0, kinds_of(setting), TTL), setting, tmp_path)
+    figures = play(draw(2026, 24.0, kinds_of(setting), setting.ttl), setting, tmp_path)
     assert not figures.violations, "\n".join(map(str, figures.violations))
     assert figures.sent_again == 0
     # And it was worth the name: nearly all runs held their lock, and faults did strike

@@ -16,7 +16,7 @@ from tests.chaos.brokers import WayToRabbitMQ
 from tests.chaos.members import MEMBERS
 from tests.chaos.plan import draw, keys_of
 from tests.chaos.round import play
-from tests.chaos.stage import TTL, Setting, kinds_of
+from tests.chaos.stage import Setting, kinds_of
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.require import require
 
@@ -47,7 +47,7 @@ def test_what_was_promised_is_kept_while_members_fail(
     require(SERVERS[store])
     setting = Setting(broker=WayToRabbitMQ(node), store=store)
 
-    schedule = draw(5, 14.0, kinds_of(setting), TTL, keys=keys_of(FEATURES[store]))
+    schedule = draw(5, 14.0, kinds_of(setting), setting.ttl, keys=keys_of(FEATURES[store]))
     figures = play(schedule, setting, tmp_path)
 
     assert not figures.violations, "\n".join(map(str, figures.violations))

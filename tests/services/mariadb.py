@@ -46,7 +46,6 @@ class MariadbServer(ServerProcess):
     """One server; whoever connects from this machine is believed to be who he says."""
 
     program = "mariadbd"
-    start_within = 120.0
     runs_as = "mysql"
 
     def __init__(self, program: Path) -> None:

@@ -24,9 +24,8 @@ from kombu.connection import Connection
 from tests.services.ports import free_ports
 from tests.services.programs import PROGRAMS
 from tests.services.require import require
+from tests.services.server_process import ServerProcess
 from tests.services.started import Started
-
-START_WITHIN = 120.0
 
 #: Whose modules a node loads, all of them, as it starts; most of them first. It looks for each in
 #: one folder after another, of which there are a hundred: half of what its start would cost.
@@ -63,7 +62,7 @@ class RabbitMQServer(Started):
                     env=self._environment(),
                 )
                 self._processes.append(process)
-        deadline = time.monotonic() + START_WITHIN
+        deadline = time.monotonic() + ServerProcess.start_within
         while not self._answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"rabbitmq-server did not start: {log.read_text()}")

@@ -143,6 +143,11 @@ class Plan:
     #: Beside them runs one that no message is delivered to, and which has the same store.
     stranger: Stranger = Stranger.NONE
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no message is too long for the store."""
+        return self.longest == max(LONGEST)
+
     def without(self, *, call: int | None = None, fault: int | None = None) -> Plan:
         calls = [each for n, each in enumerate(self.calls) if n != call]
         return replace(

@@ -28,7 +28,6 @@ from tests.simulation.broker import Broker, Named, Sent, installed
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Green, Kernel, Process
 from tests.simulation.plan import (
-    LONGEST,
     OF_BROKER,
     PLAIN,
     URLS,
@@ -411,8 +410,8 @@ class World:
             return True  # it has run; Celery's success was broken off, and so was its failure
         if Kind.SOFT_LIMIT in struck and self.before[task_id]:
             return True  # with what Celery watches a chord by
-        fits = self.plan.longest == max(LONGEST)
-        kept = KINDS[call.kind].kept and self.broker.last[task_id] in self.seen.taken and fits
+        kept = KINDS[call.kind].kept and self.broker.last[task_id] in self.seen.taken
+        kept = kept and self.plan.keeps_all
         if (kept or app().tasks[call.kind].acks_late) and not self._is_unknown(call):
             return False
         requeued = any(each.ending is Ending.REQUEUES for each in self._alike(call))
@@ -451,7 +450,7 @@ class World:
     def _out_of_order(self) -> Iterator[str]:
         """Of tasks whose order is that of their calls, as long as nobody has lost a place."""
         struck = {fault.kind for fault in self.faults.struck}
-        if self.plan.longest < max(LONGEST) or not struck <= KEEP_ORDER:
+        if not (self.plan.keeps_all and struck <= KEEP_ORDER):
             return
         calls = {i: c for i, c in self.published.items() if c.kind == "ordered" and not c.countdown}
         for key in {call.key for call in calls.values()}:
@@ -483,7 +482,7 @@ class World:
                 yield from UNPUBLISHED  # as the next one is
         if Kind.SOFT_LIMIT in struck:
             yield "SoftTimeLimitExceeded"
-        if Kind.BROKER_MISSES in struck and self.plan.longest < max(LONGEST):
+        if Kind.BROKER_MISSES in struck and not self.plan.keeps_all:
             yield "NotFound"  # its message is at fault, and the store cannot keep it
         if self._is_unknown(call):
             yield "NotRegistered"

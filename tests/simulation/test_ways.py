@@ -14,6 +14,7 @@ from celery_dlock.core.state import WaitMode
 from tests.model.config import Config, Task
 from tests.model.follow import steps_of
 from tests.simulation.test_simulation import simulation
+from tests.simulation.ways import STRIKES
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -29,9 +30,6 @@ WORLDS = (
     Config("looks", (LOOKS, ONE_WAITS), faults=1),
     Config("the newest", (NEWEST, NEWEST), faults=1),
 )
-
-#: What is done to a worker, and not by it.
-STRIKES = ("CRASH", "child of", "is delivered twice")
 
 #: What the model's worker does, and the shipped one does not in these schedules; and why.
 NOT_PLAYED: Mapping[str, str] = {

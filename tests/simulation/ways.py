@@ -90,8 +90,10 @@ UNKNOWN = frozenset(
 
 ENTERS = {WaitMode.LOOK: "looks", WaitMode.ENQUEUE: "park"}
 
+TO_PARK = "deliver to be parked"
+
 #: What is done to a worker, and not by it.
-STRIKES = ("CRASH", "child", "is delivered twice")
+STRIKES = ("CRASH", "child of", "is delivered twice")
 
 
 @dataclass(eq=False, slots=True)
@@ -142,12 +144,12 @@ class Ways:
         if way is None or way.over:
             return
         todo = [Seen(what, **asked)]
+        twice = what == "is delivered twice"
         if not way.follower.way:
-            to_park = "deliver to be parked"
-            held_back = what == "is delivered twice" and not way.nonce
-            first = Seen("deliver", or_else=to_park * held_back)
-            todo.insert(0, Seen(to_park) if what.startswith("park") else first)
-        if way.refused and what != "is delivered twice":
+            held_back = twice and not way.nonce
+            first = TO_PARK if what.startswith("park") else "deliver"
+            todo.insert(0, Seen(first, or_else=TO_PARK if held_back else ""))
+        if way.refused and not twice:
             way.refused = False
             if not what.startswith(STRIKES):  # else it is gone before it does anything about it
                 todo.insert(-1, Seen("cannot be published"))
@@ -385,7 +387,7 @@ def begin(plan: Plan) -> Ways:
     unknown = any(fault.kind in UNKNOWN for fault in plan.faults)
     unknown = unknown or not all(call.canvas in CANVASES for call in plan.calls)
     unknown = unknown or plan.quorum or plan.beside is not Beside.THERE
-    _here[:] = [] if unknown or plan.longest < max(LONGEST) else [ways]
+    _here[:] = [] if unknown or not plan.keeps_all else [ways]
     return ways
 
 
