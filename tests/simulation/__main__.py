@@ -14,4 +14,5 @@ if __name__ == "__main__":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     virtual.install()
+    import_module("tests.simulation.coroutines").install()
     sys.exit(import_module("tests.simulation.command").main())

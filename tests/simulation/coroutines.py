@@ -94,4 +94,6 @@ def _set_running_loop(loop: Any) -> None:
     getcurrent().loop = loop
 
 
-vars(events).update(_get_running_loop=_running_loop, _set_running_loop=_set_running_loop)
+def install() -> None:
+    """From now on each green thread of this process has a running loop of its own."""
+    vars(events).update(_get_running_loop=_running_loop, _set_running_loop=_set_running_loop)

@@ -92,6 +92,8 @@ class Kind(StrEnum):
 
 OF_STORE = frozenset({Kind.STORE_REFUSES, Kind.STORE_LOSES, Kind.STORE_BEFORE, Kind.STORE_AFTER})
 OF_BROKER = frozenset({Kind.BROKER_REFUSES, Kind.BROKER_LOSES, Kind.BROKER_MISSES})
+#: In the steps that are told: what is done to a worker, and not by it.
+STRIKES = ("CRASH", "child of", "is delivered twice")
 
 
 class Beside(StrEnum):

@@ -31,6 +31,18 @@ def simulation(*options: str, hash_seed: str = "0") -> subprocess.CompletedProce
     )
 
 
+def test_only_the_command_plays_with_clocks_and_loops_of_its_own() -> None:
+    """What a test imports of it leaves those of the tests alone."""
+    code = """
+import asyncio, os, time
+before = os.getpid, time.time, time.sleep
+import tests.simulation.__main__, tests.simulation.command
+asyncio.run(asyncio.sleep(0.001))
+assert (os.getpid, time.time, time.sleep) == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.slow
 def test_the_shipped_worker_keeps_its_promises_in_every_schedule() -> None:
     """``test_lines.py`` plays those before."""

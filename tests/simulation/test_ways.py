@@ -13,8 +13,8 @@ import pytest
 from celery_dlock.core.state import WaitMode
 from tests.model.config import Config, Task
 from tests.model.follow import steps_of
+from tests.simulation.plan import STRIKES
 from tests.simulation.test_simulation import simulation
-from tests.simulation.ways import STRIKES
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 

@@ -46,6 +46,7 @@ from tests.simulation.plan import (
     LONGEST,
     OF_BROKER,
     OF_STORE,
+    STRIKES,
     Beside,
     Canvas,
     Fault,
@@ -91,9 +92,6 @@ UNKNOWN = frozenset(
 ENTERS = {WaitMode.LOOK: "looks", WaitMode.ENQUEUE: "park"}
 
 TO_PARK = "deliver to be parked"
-
-#: What is done to a worker, and not by it.
-STRIKES = ("CRASH", "child of", "is delivered twice")
 
 
 @dataclass(eq=False, slots=True)
