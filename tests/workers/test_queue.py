@@ -137,7 +137,7 @@ def test_a_message_that_expires_while_it_waits_gives_its_turn_to_the_next(lab: L
     with lab.worker("prefork", concurrency=2):
         lab.app.tasks["apply"].delay("42", 0, hold="first")
         lab.journal.wait_for("start", number=0)
-        expires = datetime.now(UTC) + timedelta(seconds=2)
+        expires = datetime.now(UTC) + timedelta(seconds=5)
         expiring = lab.app.tasks["apply"].apply_async(("42", 1), expires=expires)
         parked(lab, 1)
         after = lab.app.tasks["apply"].delay("42", 2)
