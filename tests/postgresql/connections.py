@@ -35,11 +35,12 @@ LIMITS: Mapping[str, Any] = {
     "client_encoding": "UTF8",
 }
 
-#: A client that vanished within a transaction keeps others from its keys for so long.
+#: A client that vanished within a transaction keeps others from its keys for five seconds; who
+#: waits behind it, and behind others that do, waits for longer.
 SESSION = """
 SET search_path TO dlock;
-SET lock_timeout TO '5s';
-SET statement_timeout TO '5s';
+SET lock_timeout TO '15s';
+SET statement_timeout TO '15s';
 SET idle_in_transaction_session_timeout TO '5s';
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') = 'off'"""

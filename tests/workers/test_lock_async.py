@@ -26,6 +26,7 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.runtime import runtime
+from celery_dlock.tasks import asking
 from celery_dlock.tasks.event_loop import MOST
 from tests.services.desk import Desk
 from tests.services.until import until
@@ -54,10 +55,12 @@ def held(desk: Desk) -> Iterator[threading.Event]:
     thread.join()
 
 
-async def waits(desk: Desk, how_many: int = 1) -> None:
-    """Until so many wait for the key in the store."""
+async def waits(desk: Desk, how_many: int = 1, who: asyncio.Future[Any] | None = None) -> None:
+    """Until so many wait for the key in the store. Raises the error with which *who* has ended."""
     backend = runtime(desk.app).backend
     while len((await asyncio.to_thread(backend.peek, KEY)).waiting) < how_many:
+        if who is not None and who.done():
+            await who
         await asyncio.sleep(0.01)
 
 
@@ -136,17 +139,18 @@ def test_who_gives_up_or_may_not_wait_holds_nothing(desk: Desk, held: threading.
 
 
 def test_waiting_takes_no_thread_of_the_loops_and_few_of_its_own(
-    desk: Desk, held: threading.Event
+    desk: Desk, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(asking, "PLACE_TTL", 60.0)  # a busy machine asks less than once a second
+
     async def crowd() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        waiting = [asyncio.create_task(takes(desk)) for _ in range(3 * MOST)]
-        await waits(desk, 3 * MOST)  # asks in the one thread of the loop's executor
+        waiting = asyncio.gather(*(takes(desk) for _ in range(3 * MOST)))
+        await waits(desk, 3 * MOST, waiting)  # asks in the one thread of the loop's executor
         asks = [t for t in threading.enumerate() if t.name.startswith("celery-dlock-asks")]
         assert 0 < len(asks) <= MOST
         held.set()
-        tokens = await asyncio.gather(*waiting)
-        assert len(set(tokens)) == 3 * MOST
+        assert len(set(await waiting)) == 3 * MOST
 
     asyncio.run(crowd())
 
