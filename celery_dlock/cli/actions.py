@@ -50,6 +50,7 @@ from celery_dlock.runtime import runtime
 
 #: Said of what cannot be replayed.
 EXPIRED = "has expired: a worker would discard it, so it stays where it is"
+REPLAYED = "is no longer a dead letter: it has run, or was replayed"
 
 #: For scripts.
 yes_option: Option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -268,7 +269,8 @@ def replay(
 ) -> None:
     """Send the dead letter of TASK_ID again: it waits for its key and runs.
 
-    Its lost runs are forgotten. Exits with 1 if there is no such dead letter, or if it has expired.
+    Its lost runs are forgotten. One that has run by another copy of its message is only taken off
+    the list. Exits with 1 then, if there is no such dead letter, or if it has expired.
     """
     if (task_id is None) is not all_:
         raise click.UsageError("give either a task id or --all")
@@ -292,7 +294,7 @@ def replay(
             replayed = _said(
                 not gone and actions.replay(app, message),
                 f"{task} waits for {shown(message.key)} again",
-                f"{task} {EXPIRED if gone else 'is no longer a dead letter'}",
+                f"{task} {EXPIRED if gone else REPLAYED}",
                 people=not for_programs,
             )
             told.append(

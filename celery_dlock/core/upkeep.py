@@ -71,9 +71,16 @@ def hand_back(state: KeyState, task: str, now: int) -> Step[bool]:
 
 
 def replay(state: KeyState, task: str, now: int) -> Step[bool]:
-    """That *task* is done, or was lost, is forgotten; its dead message waits again."""
+    """That *task* is done, or was lost, is forgotten; its dead message waits again.
+
+    But one that is done although its message is dead has run by a copy of it, which had been on its
+    way: then the dead message is forgotten, and nothing else.
+    """
     dead = next((d for d in state.dead if d.task == task), None)
-    state = forget_past(expire(replace(state, dead=()), now), task)
+    state = expire(replace(state, dead=()), now)
+    if dead is not None and task in state.done:
+        return _settled(state, now, False)
+    state = forget_past(state, task)
     if dead is not None and not kept(state, task):
         state = put_back(state, dead, now)
     return _settled(state, now, dead is not None)

@@ -130,9 +130,9 @@ def _has_expired(of: Message, message: bytes) -> bool:
 
 
 def replay(app: Any, message: Message) -> bool:
-    """Have a dead *message* wait for its key again; ``False`` if it is not dead.
+    """Have a dead *message* wait for its key again; ``False`` if it is not dead, or has run since.
 
-    That it lost runs, or is done, is forgotten: it runs.
+    That it lost runs is forgotten.
     """
     here = runtime(app)
     reply = here.existing_store().replay(message.key, message.task)

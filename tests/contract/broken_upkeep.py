@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.operations import Operation
+from celery_dlock.core.operations import Operation, Replay
 from celery_dlock.core.state import Cause, Claim, Drop, KeyState, Outcome, Reason, task_id_of
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.stores.base import BackendOptions, DeadMessage, Reply
@@ -195,6 +195,16 @@ class DeadLettersWhatSurvived(Broken):
             before.lost, before.lost_until = count, self._now() + 86_400_000_000
             self._keys[key].past[task] = before
         return reply
+
+
+class ReplaysWhatHasRun(Broken):
+    """A message that is dead, and whose copy has run, runs once more."""
+
+    noticed_by = "test_a_dead_message_whose_task_has_run_by_a_copy_is_forgotten"
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        return replace(state, done=frozenset()) if isinstance(operation, Replay) else state
 
 
 class ForgetsTheMessageAtReplay(Broken):

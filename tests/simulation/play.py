@@ -374,8 +374,7 @@ class World:
         if not self._calling.over:
             yield "not all is called yet"
         yield from (f"{green} has not ended" for green in self.scripts if not green.over)
-        dead = {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
-        for task_id in self.published.keys() - dead:
+        for task_id in self.published.keys() - _dead():
             call = self.published[task_id]
             if not (self.seen.has_ended(task_id) or self._may_have_gone(task_id, call)):
                 yield f"{call.kind} {task_id} has not ended: {self._state(task_id)}"
@@ -452,7 +451,12 @@ class World:
         struck = {fault.kind for fault in self.faults.struck}
         if not (self.plan.keeps_all and struck <= KEEP_ORDER):
             return
-        calls = {i: c for i, c in self.published.items() if c.kind == "ordered" and not c.countdown}
+        dead = _dead()  # of whose messages a copy may come after others
+        calls = {
+            task_id: call
+            for task_id, call in self.published.items()
+            if call.kind == "ordered" and not call.countdown and task_id not in dead
+        }
         for key in {call.key for call in calls.values()}:
             called = [i for i, call in calls.items() if call.key == key and not self.before[i]]
             began = [task_id for task_id in self.seen.began if task_id in called]
@@ -514,6 +518,10 @@ def _script(name: str, call: Call) -> None:
     plain(name, call.key, call.steps, call.ending)
     finish(20.0)
     forget(app())
+
+
+def _dead() -> set[str]:
+    return {letter.dead.task.rsplit(":", 2)[0] for letter in Store.memory.dead()}
 
 
 def _steps(result: Any) -> Iterator[Sequence[str]]:

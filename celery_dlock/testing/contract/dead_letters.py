@@ -290,6 +290,18 @@ class Replaying(StoreUnderTest):
         backend.leave(claim("a", "copy"), Outcome.DONE)
         assert backend.enter(claim("a", "another")).verdict == Drop(Reason.DONE)
 
+    def test_a_dead_message_whose_task_has_run_by_a_copy_is_forgotten(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        die(backend, clock, "a")
+        running(backend.enter(claim("a", "copy")))
+        backend.leave(claim("a", "copy"), Outcome.DONE)
+
+        reply = backend.replay("key", "a")
+
+        assert (reply.verdict, reply.wakes, backend.dead()) == (False, (), [])
+        assert backend.enter(claim("a", "another")).verdict == Drop(Reason.DONE)
+
     def test_replaying_who_waits_runs_or_is_unknown_changes_nothing(
         self, backend: LockBackend
     ) -> None:

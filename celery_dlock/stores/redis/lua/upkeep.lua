@@ -39,6 +39,7 @@ end
 
 local function replay()
   local dead, message = take_dead(task)
+  if dead and state.done then return false end
   redis.call('DEL', DONE)
   redis.call('HDEL', LOST, task)
   if dead and not kept({waiting = state.waiting, grants = state.grants}, task) then
