@@ -463,6 +463,11 @@ class World:
             if began != sorted(began, key=called.index):
                 yield f"ordered at {key}: called were {called}, and began {began}"
 
+    def _may_be_terminated(self, call: Call) -> bool:
+        """As what its child began to run after its worker had cancelled all that ran there."""
+        stopped = any(fault.kind is Kind.STOP_COLD for fault in self.faults.struck)
+        return stopped and not app().tasks[call.kind].acks_late
+
     def _alike(self, call: Call) -> list[Call]:
         """Those whose message that of *call* may have become."""
         return [each for each in self.plan.calls if (each.kind, each.key) == (call.kind, call.key)]
@@ -508,7 +513,9 @@ class World:
             if result["exc_type"] not in self._may_fail(task_id, call):
                 yield f"{call.kind} {task_id} has failed: {result}"
         elif what == states.REVOKED and not (
-            task_id in self.revoked or any(each.expires for each in self._alike(call))
+            task_id in self.revoked
+            or any(each.expires for each in self._alike(call))
+            or self._may_be_terminated(call)
         ):
             yield f"{call.kind} {task_id} was revoked by nobody"
 
