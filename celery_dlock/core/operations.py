@@ -183,8 +183,9 @@ class HandBack(_Upkeep):
 class Replay(_Upkeep):
     """Forget that the task is done or lost runs; whether it was dead, and waits for the key again.
 
-    If another message of it waits, or has run, the dead one is forgotten, and nothing else. For
-    this one a store loads the task's dead letter as well.
+    If another message of it waits, that one stays, and the dead one is forgotten. So it is if a
+    copy of what no worker could run has run. For this one a store loads the task's dead letter as
+    well.
     """
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:

@@ -73,12 +73,13 @@ def hand_back(state: KeyState, task: str, now: int) -> Step[bool]:
 def replay(state: KeyState, task: str, now: int) -> Step[bool]:
     """That *task* is done, or was lost, is forgotten; its dead message waits again.
 
-    But one that is done although its message is dead has run by a copy of it, which had been on its
-    way: then the dead message is forgotten, and nothing else.
+    But one that is done although no worker could run its message has run by a copy of it, which had
+    been on its way: then the dead message is forgotten, and nothing else. Of one whose runs were
+    lost, being done may mean that the last of these has failed, too late.
     """
     dead = next((d for d in state.dead if d.task == task), None)
     state = expire(replace(state, dead=()), now)
-    if dead is not None and task in state.done:
+    if dead is not None and dead.cause is not Cause.RUNS_LOST and task in state.done:
         return _settled(state, now, False)
     state = forget_past(state, task)
     if dead is not None and not kept(state, task):

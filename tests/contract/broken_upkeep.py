@@ -207,6 +207,17 @@ class ReplaysWhatHasRun(Broken):
         return replace(state, done=frozenset()) if isinstance(operation, Replay) else state
 
 
+class ReplaysNothingThatHasEnded(Broken):
+    """A run that was lost and ends all the same has its dead letter thrown away."""
+
+    noticed_by = "test_a_task_whose_runs_were_lost_is_replayed_although_the_last_of_them_has_ended"
+
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        dead = tuple(replace(letter, cause=Cause.UNREADABLE) for letter in state.dead)
+        return replace(state, dead=dead)
+
+
 class ForgetsTheMessageAtReplay(Broken):
     noticed_by = "test_a_replayed_message_is_woken_as_it_was"
 

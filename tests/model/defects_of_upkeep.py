@@ -168,15 +168,6 @@ DEAD_LETTERS = (
         edits,
     ),
     Defect(
-        "what a copy has done is replayed",
-        "replay",
-        "if dead is not None and task in state.done:",
-        "if False:",
-        "B what a copy has done is not replayed",
-        LOST,
-        upkeep,
-    ),
-    Defect(
         "what is replayed is thrown away",
         "replay",
         "state = put_back(state, dead, now)",

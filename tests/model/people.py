@@ -62,10 +62,12 @@ def _replay(model: Model, world: World, task: int) -> Iterator[Next]:
     spec = model.config.tasks[task]
     ended = {task} if not world.effects[task] else set[int]()  # else a copy has done it meanwhile
     op = model.keys.replay(world.key, f"t{task}", spec.mode, spec.limit)
-    after = called(model, world, op)._replace(dead=world.dead - {task})
-    if op.verdict:
-        revoked, told = world.revoked - {task}, world.told - ended
-        after = after._replace(revoked=revoked, told=told, called=-(task + 1))
+    after = called(model, world, op)._replace(
+        dead=world.dead - {task},
+        revoked=world.revoked - {task},
+        told=world.told - ended,
+        called=-(task + 1),
+    )
     yield f"t{task} is replayed", 0, _waking(model, after, op)
 
 

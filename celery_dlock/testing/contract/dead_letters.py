@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Cause, Dead, Drop, Mode, Outcome, Park, Reason
+from celery_dlock.core.state import Cause, Dead, Drop, Mode, NotHeld, Outcome, Park, Reason
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.stores.base import LockBackend, Swept, Wake
 from celery_dlock.testing.contract.words import (
@@ -301,6 +301,20 @@ class Replaying(StoreUnderTest):
 
         assert (reply.verdict, reply.wakes, backend.dead()) == (False, (), [])
         assert backend.enter(claim("a", "another")).verdict == Drop(Reason.DONE)
+
+    def test_a_task_whose_runs_were_lost_is_replayed_although_the_last_of_them_has_ended(
+        self, backend: LockBackend
+    ) -> None:
+        lose_runs(backend)
+        backend.enter(claim("a", "once more", wait=QUEUE), b"m")
+        late = claim("a", str(MAX_LOST_RUNS - 1))
+        assert isinstance(backend.leave(late, Outcome.DONE).verdict, NotHeld)
+        assert backend.enter(claim("a", "copy")).verdict == Drop(Reason.DONE)
+
+        reply = backend.replay("key", "a")
+
+        assert (reply.verdict, woken(reply), backend.dead()) == (True, ["a"], [])
+        running(backend.enter(claim("a", "again", wait=QUEUE)))
 
     def test_replaying_who_waits_runs_or_is_unknown_changes_nothing(
         self, backend: LockBackend

@@ -326,10 +326,10 @@ end
 local function take_dead(task)
   local value = redis.call('HGET', DEAD, member() .. task)
   if not value then return end
-  local mode, limit, message = string.match(value, '^([xs]),(%d+),[^;]*;(.*)$')
+  local mode, limit, cause, message = string.match(value, '^([xs]),(%d+),([^,;]*)[^;]*;(.*)$')
   if not mode then error('this is not a dead message of a lock: ' .. STATE) end
   redis.call('HDEL', DEAD, member() .. task)
-  return {mode = mode, limit = tonumber(limit)}, message
+  return {mode = mode, limit = tonumber(limit)}, message, cause
 end
 
 -- Later tokens are larger.

@@ -38,8 +38,8 @@ local function hand_back()
 end
 
 local function replay()
-  local dead, message = take_dead(task)
-  if dead and state.done then return false end
+  local dead, message, cause = take_dead(task)
+  if dead and cause ~= RUNS_LOST and state.done then return false end
   redis.call('DEL', DONE)
   redis.call('HDEL', LOST, task)
   if dead and not kept({waiting = state.waiting, grants = state.grants}, task) then
