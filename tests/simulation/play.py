@@ -404,8 +404,9 @@ class World:
             *(Kind.DISCONNECT, Kind.STOP_COLD, Kind.TERMINATE),
         }
         struck = {fault.kind for fault in self.faults.struck}
-        broken_off = not struck.isdisjoint({Kind.SOFT_LIMIT, Kind.BROKER_MISSES})
-        if task_id in self.seen.unsaid and broken_off and not gone.isdisjoint(struck):
+        breaks_off = {Kind.SOFT_LIMIT, Kind.BROKER_MISSES}
+        once, twice = not struck.isdisjoint(breaks_off), struck >= breaks_off
+        if task_id in self.seen.unsaid and (twice or (once and not gone.isdisjoint(struck))):
             return True  # it has run; Celery's success was broken off, and so was its failure
         if Kind.SOFT_LIMIT in struck and self.before[task_id]:
             return True  # with what Celery watches a chord by
