@@ -270,7 +270,7 @@ def replay(
     """Send the dead letter of TASK_ID again: it waits for its key and runs.
 
     Its lost runs are forgotten. One that has run by another copy of its message is only taken off
-    the list. Exits with 1 then, if there is no such dead letter, or if it has expired.
+    the list. Exits with 1 then, or if there is no such dead letter, or if it has expired.
     """
     if (task_id is None) is not all_:
         raise click.UsageError("give either a task id or --all")

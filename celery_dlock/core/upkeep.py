@@ -5,7 +5,7 @@ None of it takes or frees a lock::
     cancel      (state, task, now) -> whether it waited         it is woken to its end, as revoked
     dead_letter (state, task, cause, now) -> whether it is dead  nobody can read it
     hand_back   (state, task, now) -> whether it was woken      it is for others to publish
-    replay      (state, task, now) -> whether it was dead       it may run again, and waits if dead
+    replay      (state, task, now) -> whether a dead one waits  it may run again, and waits if dead
     put_on_hold (state, was, …, now) -> whether it is on that   nobody gets the key for a while
 """
 

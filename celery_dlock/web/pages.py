@@ -73,7 +73,7 @@ DONE: Mapping[str, str] = {
     "not-waiting": "Nothing was done: that message no longer waits.",
     "replayed": "The message waits for its key again.",
     "expired": "Nothing was done: that message has expired, and a worker would discard it.",
-    "not-dead": "Nothing was done: it is no longer a dead letter, has run, or was replayed.",
+    "not-dead": "It does not wait again: it is no longer a dead letter, has run, or was replayed.",
 }
 
 

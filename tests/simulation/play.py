@@ -403,7 +403,7 @@ class World:
             *(Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.KILL_MAIN),
             *(Kind.DISCONNECT, Kind.STOP_COLD, Kind.TERMINATE),
         }
-        struck = {fault.kind for fault in self.faults.struck}
+        struck = self._struck
         breaks_off = {Kind.SOFT_LIMIT, Kind.BROKER_MISSES}
         once, twice = not struck.isdisjoint(breaks_off), struck >= breaks_off
         if task_id in self.seen.unsaid and (twice or (once and not gone.isdisjoint(struck))):
@@ -449,7 +449,7 @@ class World:
 
     def _out_of_order(self) -> Iterator[str]:
         """Of tasks whose order is that of their calls, as long as nobody has lost a place."""
-        struck = {fault.kind for fault in self.faults.struck}
+        struck = self._struck
         if not (self.plan.keeps_all and struck <= KEEP_ORDER):
             return
         dead = _dead()  # of whose messages a copy may come after others
@@ -466,8 +466,11 @@ class World:
 
     def _may_be_terminated(self, call: Call) -> bool:
         """As what its child began to run after its worker had cancelled all that ran there."""
-        stopped = any(fault.kind is Kind.STOP_COLD for fault in self.faults.struck)
-        return stopped and not app().tasks[call.kind].acks_late
+        return Kind.STOP_COLD in self._struck and not app().tasks[call.kind].acks_late
+
+    @property
+    def _struck(self) -> set[Kind]:
+        return {fault.kind for fault in self.faults.struck}
 
     def _alike(self, call: Call) -> list[Call]:
         """Those whose message that of *call* may have become."""
@@ -479,7 +482,7 @@ class World:
 
     def _may_fail(self, task_id: str, call: Call) -> Iterator[str]:
         """By which errors."""
-        struck = {fault.kind for fault in self.faults.struck}
+        struck = self._struck
         yield from KINDS[call.kind].may_fail
         failed = any(result_key(each) in self.seen.failed for each in self.before[task_id])
         if failed or not struck.isdisjoint(BREAKS_CHORDS):
