@@ -16,7 +16,8 @@ How an exception gets into a call that runs already, and only into that call:
    another greenlet of the same thread is not, and nothing in between may be of the kind that would
    swallow the exception or be broken by it.
 4. It is repeated until it has struck or the body is over: it may have come where the thread is
-   spared, or just before a system call began.
+   spared, or just before a system call began. What came where the interpreter drops exceptions, as
+   in the callback of a weak reference, has not struck either.
 5. Whenever something is put on top or taken off, what was sent and has not struck is taken back,
    and what could not strike before does so now. What comes too late strikes nobody.
 
@@ -39,6 +40,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, chain, repeat
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -70,8 +72,8 @@ ABORT_RETRY_INTERVAL = 0.1
 
 #: Code that is not struck. Logging, and what tells the sinks of an event, would swallow the
 #: exception, or keep a lock that others need. Django, on the way into or out of ``atomic()``, would
-#: take each later transaction of the process for a part of one that never ends. What the callback
-#: of a weak reference raises, as in a ``WeakSet``, the interpreter prints and drops.
+#: take each later transaction of the process for a part of one that never ends. A ``WeakSet`` whose
+#: callback was broken off would keep what is gone.
 SPARED = frozenset(
     {"logging", "celery_dlock.core.sinks", "django.db.transaction", "_weakrefset", "weakref"}
 )
@@ -89,6 +91,7 @@ class Abort:
         if detect_environment() != "default":  # type: ignore[no-untyped-call]
             raise ConfigurationError(IN_GREENLETS)
         self._call = AbortableCall()
+        _repeat_what_is_dropped()
         self._thread = this_thread()
         self._thread.prepare()
 
@@ -215,12 +218,20 @@ class Thread:
 
     def due(self) -> AbortableCall | None:
         """The innermost call that is to be struck now."""
+        return next((call for call in self._calls() if call.lost and not call.struck), None)
+
+    def struck_by(self, error: BaseException | None) -> AbortableCall | None:
+        """The call that *error* was to end, if it was a strike."""
+        if not isinstance(error, LockLost):
+            return None
+        calls = self._calls()
+        return next((call for call in calls if call.struck and _is_strike(error, call)), None)
+
+    def _calls(self) -> Iterator[AbortableCall]:
         entry = self.top
         while isinstance(entry, AbortableCall):
-            if entry.lost and not entry.struck:
-                return entry
+            yield entry
             entry = entry.below
-        return None
 
     def move(self, top: AbortableCall | Shield | None) -> None:
         """Enter *top*, or go back to it. Raises what could not strike before."""
@@ -243,7 +254,7 @@ class Thread:
             insist.start()
 
     def _insist(self, call: AbortableCall) -> None:
-        while call.frame is not None and not call.struck:
+        while call.frame is not None:
             time.sleep(ABORT_RETRY_INTERVAL)
             if self.due() is not None:
                 self.send()
@@ -298,6 +309,21 @@ def _is_spared(frame: FrameType) -> bool:
     return finalizes or frame.f_globals.get("__name__") in SPARED
 
 
+@cache
+def _repeat_what_is_dropped() -> None:
+    """Where the interpreter would only print it, the strike has not ended the body."""
+    before = sys.unraisablehook
+
+    def hook(dropped: sys.UnraisableHookArgs, /) -> None:
+        call = this_thread().struck_by(dropped.exc_value)
+        if call is None:
+            before(dropped)
+        else:
+            call.struck = False
+
+    sys.unraisablehook = hook
+
+
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of this thread, from *frame* on outwards."""
     while frame is not None:
@@ -332,9 +358,11 @@ def _stack_of(ident: int) -> list[object]:
 class Thrown(LockLost):
     """What an asynchronous exception is: a class, of which the interpreter makes one."""
 
+    thread: OtherThread
     call: AbortableCall
 
     def __init__(self) -> None:
+        self.thread.sent = False
         self.call.struck = True
         super().__init__(*self.call.lost)
 
@@ -342,24 +370,23 @@ class Thrown(LockLost):
 class OtherThread(Thread):
     """Struck by an asynchronous exception."""
 
-    __slots__ = ("_sent",)
+    __slots__ = ("sent",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._sent: AbortableCall | None = None
+        self.sent = False
 
     def send(self) -> None:
         with self.mutex:
-            under_way = self._sent is not None and not self._sent.struck
-            due = None if under_way else self.due()
+            due = None if self.sent else self.due()
             if due and _is_open(_stack_of(self.ident), due.frame):
-                self._sent = due
-                _throw(self.ident, type("LockLost", (Thrown,), {"call": due}))
+                self.sent = True
+                _throw(self.ident, type("LockLost", (Thrown,), {"thread": self, "call": due}))
 
     def take_back(self) -> None:
-        if self._sent is not None and not self._sent.struck:
+        if self.sent:
             _throw(self.ident, None)
-        self._sent = None
+            self.sent = False
 
 
 def _throw(ident: int, error: type[BaseException] | None) -> None:

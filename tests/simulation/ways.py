@@ -299,7 +299,7 @@ class Ways:
                 self._step(way, f"{name} is not heard", claim=claim, outcome=outcome)
             return
         what = f"{name}: {type(reply.verdict).__name__}" + ", and nobody hears it" * (not heard)
-        for wake in reply.wakes:
+        for wake in reply.wakes if heard else ():
             self._called[green, wake.task] = way
         asked = {"claim": claim, "outcome": outcome, "verdict": _in_model(way, reply.verdict)}
         wakes = sorted(way.number_of(wake.task) for wake in reply.wakes) if heard else ()

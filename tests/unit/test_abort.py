@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import pytest
 
@@ -172,7 +172,14 @@ def drops_what_is_weakly_held(what: Callable[[], None]) -> None:
     weak.add(threading.Event())
 
 
-@pytest.mark.parametrize("drop", [finalizes, drops_what_is_weakly_held])
+def tells_that_it_is_gone(what: Callable[[], None]) -> None:
+    thing = threading.Event()
+    reference = ref(thing, lambda _: what())
+    del thing
+    assert reference() is None
+
+
+@pytest.mark.parametrize("drop", [finalizes, drops_what_is_weakly_held, tells_that_it_is_gone])
 def test_where_the_interpreter_would_drop_it_it_strikes_later(
     run: Callable[[Callable[[], Any]], Any], drop: Callable[[Callable[[], None]], None]
 ) -> None:
