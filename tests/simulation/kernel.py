@@ -99,6 +99,7 @@ class Kernel:
         self._ready: list[Green] = []
         self._timers: list[tuple[float, int, Green]] = []
         self._waits = 0
+        self._processes: dict[Process, None] = {}
         self._inside: Process | None = None
 
     @classmethod
@@ -112,18 +113,15 @@ class Kernel:
         try:
             yield
         finally:
-            for process in {green.process for green in self._everybody()}:
+            for process in list(self._processes):  # also who waits for ever
                 self.kill(process)
             Kernel.current = None
-
-    def _everybody(self) -> list[Green]:
-        waiting = [green for _, _, green in self._timers]
-        return [green for green in (*self._ready, *waiting) if not green.over]
 
     def spawn(self, process: Process, call: Callable[[], object], name: str) -> Green:
         green = Green(process, call, name)
         if process.alive:
             process.greens[green] = None
+            self._processes[process] = None
             self._ready.append(green)
         return green
 
