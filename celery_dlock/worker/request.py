@@ -52,8 +52,8 @@ from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_co
 
 logger = logging.getLogger("celery_dlock")
 
-_LOST = WorkerLostError | SystemExit | KeyboardInterrupt
-_PROCESS_ENDS = _LOST | Terminated | TimeLimitExceeded
+_LOST = WorkerLostError | SystemExit | KeyboardInterrupt | Terminated
+_PROCESS_ENDS = _LOST | TimeLimitExceeded
 
 
 class LockedRequest(Request):  # type: ignore[misc]
@@ -116,10 +116,17 @@ class LockedRequest(Request):  # type: ignore[misc]
             return
         self._broken_off = True
         # Its process is reaped by now. Whether it came as far as the store, only the store knows.
-        if self._keeps() and self._is_lost(exc_info) and self._release():
+        lost = self._is_lost(exc_info)
+        if lost and self._keeps() and self._release():
             task_ready(self)
             self.acknowledge()
             logger.warning("%s has lost its process; the lock store has its message", self)
+            return
+        if lost and isinstance(_raised(exc_info), Terminated) and not self.acknowledged:
+            # It was meant for what had run there before. Celery would store that this is revoked.
+            task_ready(self)
+            self.reject(requeue=True)
+            logger.warning("%s has lost its process; the broker has its message", self)
             return
         super().on_failure(exc_info, send_failed_event, return_ok)
         if self._already_cancelled:
@@ -138,7 +145,7 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""
-        told = self._already_revoked or self._already_cancelled
+        told = self._already_revoked or self._already_cancelled or self._terminate_on_ack
         return not told and isinstance(_raised(exc_info), _LOST)
 
     def _keeps(self) -> bool:

@@ -91,6 +91,13 @@ UNKNOWN = frozenset(
 
 ENTERS = {WaitMode.LOOK: "looks", WaitMode.ENQUEUE: "park"}
 
+#: Why a body ends, also one whose retry cannot be published.
+STOPS = (GIVES_WAY, GIVES_UP, LOSES) = (
+    "gives way",
+    "gives its lock up",
+    "sees that its lock is lost",
+)
+
 TO_PARK = "deliver to be parked"
 
 
@@ -149,7 +156,7 @@ class Ways:
             todo.insert(0, Seen(first, or_else=TO_PARK if held_back else ""))
         if way.refused and not twice:
             way.refused = False
-            if not what.startswith(STRIKES):  # else it is gone before it does anything about it
+            if not what.startswith((*STRIKES, *STOPS)):  # else that is the end of it
                 todo.insert(-1, Seen("cannot be published"))
         for seen in todo:
             wrong = way.follower.step(seen)
@@ -362,10 +369,10 @@ def _why_it_stops(execution: Execution) -> str:
     lease = execution.hold.lease
     assert lease is not None
     if lease.replaced is not None:
-        return "gives way"
+        return GIVES_WAY
     held = Store.memory.peek(lease.key).holders
     mine = (h for h in held if h.nonce == execution.nonce and h.expires > clock())
-    return "gives its lock up" if any(mine) else "sees that its lock is lost"
+    return GIVES_UP if any(mine) else LOSES
 
 
 def _in_model(way: Way, verdict: Any) -> Any:

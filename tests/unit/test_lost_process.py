@@ -202,6 +202,36 @@ def test_a_time_limit_is_final_whoever_has_the_message(desk: Desk, policy: Any) 
 @pytest.mark.parametrize("policy", [Queue(), KEEP])
 def test_a_revocation_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
     request, message = accepted(desk, policy, acks_late=True)
+    request.terminate(Pool())
+    fails(request, Terminated(15))
+    assert desk.result(request.id).state == "REVOKED"
+    assert message.acknowledged
+
+
+@pytest.mark.parametrize("policy", [Queue(), KEEP])
+@pytest.mark.parametrize("late", [True, False])
+def test_what_is_terminated_in_place_of_another_runs_again_if_anyone_has_its_message(
+    desk: Desk, policy: Any, late: bool
+) -> None:
+    # Given a child that is terminated for what it had just ended, and has begun with this one
+    request, _ = accepted(desk, policy, acks_late=late)
+    enters(desk, request)
+
+    fails(request, Terminated(15))
+    request._child_is_gone()
+
+    # Then it runs again, unless nobody has its message
+    lost = policy is not KEEP and not late
+    assert desk.result(request.id).state == ("REVOKED" if lost else "PENDING")
+    desk.deliver_all()
+    assert desk.result(request.id).state == ("REVOKED" if lost else "SUCCESS")
+    assert runtime(desk.app).backend.peek("order:42").holders == ()
+
+
+def test_what_is_terminated_before_its_child_has_begun_does_not_run_again(desk: Desk) -> None:
+    request, message = accepted(desk, Queue(), acks_late=True)
+    request.time_start = None
+    request.terminate(Pool())
     fails(request, Terminated(15))
     assert desk.result(request.id).state == "REVOKED"
     assert message.acknowledged
