@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.events import Lost, Subject
-from celery_dlock.core.state import Claim
+from celery_dlock.core.state import Cause, Claim, Dead, Mode
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.ops import facts
 from celery_dlock.ops.explain import State, explain
 from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.ops.facts import StoreFacts, store_facts
 from celery_dlock.runtime import forget, runtime
+from celery_dlock.stores.base import DeadMessage
 from tests.services.desk import Desk, open_desk
 
 KEY = "order:42"
@@ -44,6 +45,24 @@ def test_one_that_ends_while_it_is_asked_after_is_done(
     monkeypatch.setattr(facts, "store_facts", ends)
 
     assert explain(desk.app, result.id).state is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"), [(Cause.UNREADABLE, State.DONE), (Cause.RUNS_LOST, State.DEAD)]
+)
+def test_one_that_has_run_by_a_copy_of_its_dead_message_is_done(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, cause: Cause, state: State
+) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> str:
+        return order
+
+    result = charge.delay("42")
+    desk.deliver()
+    letter = DeadMessage(KEY, Dead(f"{result.id}:0:0", Mode.EXCLUSIVE, 1, cause, 1_000_000), b"m")
+    monkeypatch.setattr(runtime(desk.app).backend, "dead", lambda *_: [letter])
+
+    assert explain(desk.app, result.id).state is state
 
 
 def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on(
