@@ -70,7 +70,8 @@ def in_words(claim: Claim, *, leaves: Outcome | None) -> dict[str, object]:
         return {"successor": claim.successor != "", "remembers": remembers, "cools": cools}
     queues = claim.has_message or claim.enqueues
     return {
-        "wait": claim.wait,
+        # Who has taken it after a look, or at once because it was woken, leaves it in the same way.
+        "wait": claim.wait if leaves is None else claim.has_message,
         "mode": claim.mode,
         "limit": claim.limit,
         "place": claim.wait is not WaitMode.PLACE or claim.patience > 0,
