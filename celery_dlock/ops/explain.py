@@ -418,7 +418,7 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
     letter = _in_store(facts).dead[-1]
     done = facts.result is not None and facts.result.state == states.SUCCESS
     if done and letter.dead.cause is not Cause.RUNS_LOST:
-        return None  # a copy of its message has run, and nothing would send this one again
+        return None  # a copy of its message has run, and that is how it has ended
     since = clock.tell(instant(letter.dead.at))
     why = f"has been a dead letter at {letter.key!r} since {since}: {_CAUSES[letter.dead.cause]}"
     return Verdict(
