@@ -148,8 +148,7 @@ class Kernel:
         self._waits += 1
         me.waits, me.woken = self._waits, False
         if seconds is not None:
-            # A clock goes on meanwhile, also where what is left of a timeout is a rounding error.
-            heappush(self._timers, (self.now + max(INSTANT, seconds), self._waits, me))
+            heappush(self._timers, (self.now + max(0.0, seconds), self._waits, me))
         self._switch(me)
         return me.woken
 
