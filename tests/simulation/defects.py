@@ -108,4 +108,11 @@ DEFECTS: Mapping[str, Defect] = {
         "if late and not at_fault:",
         "if late:\n        return\n    if late:",
     ),
+    "who is terminated in place of another is revoked": Defect(
+        "worker.request",
+        "LockedRequest._is_lost",
+        "isinstance(_raised(exc_info), _LOST)",
+        "isinstance(_raised(exc_info), WorkerLostError)",
+        seed=8197296,
+    ),
 }
