@@ -114,7 +114,7 @@ class Way:
     #: Whether what follows on it in a chain is still to be told that it has ended.
     chained: bool = False
     told: bool = False
-    #: Whether the broker has not taken what was published last.
+    #: Whether the broker has not said that it has what was published last.
     refused: bool = False
     killed: bool = False
     over: bool = False
@@ -359,10 +359,11 @@ class Ways:
                 way.told = True
                 self._step(way, "callbacks of")
             return
-        way.refused = not taken
+        way.refused = False
         if taken:
             what = "is published again" if number == MINE else "retries as"
             self._step(way, what if confirmed else f"{what}, unconfirmed")
+        way.refused = not confirmed
 
 
 def _why_it_stops(execution: Execution) -> str:
