@@ -41,10 +41,16 @@ def numbers(lab: Lab, order: str) -> list[int]:
 def nothing_is_left(lab: Lab, *orders: str) -> None:
     """Wait for it: a task leaves after its result is there, and is acknowledged after that."""
     for order in orders:
-        until(f"{order} is free", lambda: _is_free(lab, order))  # noqa: B023  # called at once
+        free(lab, order)
     until("the broker is empty", lambda: left(lab.app) == 0)
 
 
-def _is_free(lab: Lab, order: str) -> bool:
-    state = runtime(lab.app).backend.peek(f"order:{order}")
-    return not (state.holders or state.waiting or state.grants)
+def free(lab: Lab, order: str) -> None:
+    """Wait until nobody holds *order* or waits for it: only then has its last task ended."""
+    backend = runtime(lab.app).backend
+
+    def is_free() -> bool:
+        state = backend.peek(f"order:{order}")
+        return not (state.holders or state.waiting or state.grants)
+
+    until(f"{order} is free", is_free)
