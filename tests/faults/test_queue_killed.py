@@ -17,6 +17,7 @@ from tests.services import faults
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.redelivery import deliver_again
+from tests.services.turns import freed
 from tests.services.until import until
 from tests.services.worker import Worker
 
@@ -51,7 +52,7 @@ def all_went_well(lab: Lab, effects: Effects, sent: Two) -> None:
     assert [result.get(timeout=30) for result in sent] == [1, 2]
     assert [payment[0] for payment in effects.payments()] == [result.id for result in sent]
     # Which comes after the result, for a copy that was delivered again has its turn too
-    until("nothing is left", lambda: _is_free(queue_of(lab)))
+    freed(lab, "42")
 
 
 def died(worker: Worker) -> None:
@@ -148,7 +149,7 @@ def test_the_worker_that_parks_without_a_slot_is_killed(
             until("all wait", lambda: queue_of(lab).parked == 6)
             lab.go("first")
             assert [result.get(timeout=30) for result in sent] == list(range(1, 7))
-            until("nothing is left", lambda: _is_free(queue_of(lab)))
+            freed(lab, "42")
         assert {payment[0] for payment in effects.payments()} == {result.id for result in sent}
         assert len(effects.payments()) == 6
         assert holder.process is not None
@@ -227,10 +228,6 @@ def test_a_store_that_forgets_everything_loses_who_waits_and_lets_nobody_pay_twi
     paid = [payment[0] for payment in effects.payments()]
     assert len(paid) == len(set(paid))
     assert third.id in paid
-
-
-def _is_free(state: KeyState) -> bool:
-    return not (state.holders or state.waiting or state.grants)
 
 
 def _lapsed(lab: Lab) -> Callable[[], bool]:

@@ -41,11 +41,11 @@ def numbers(lab: Lab, order: str) -> list[int]:
 def nothing_is_left(lab: Lab, *orders: str) -> None:
     """Wait for it: a task leaves after its result is there, and is acknowledged after that."""
     for order in orders:
-        free(lab, order)
+        freed(lab, order)
     until("the broker is empty", lambda: left(lab.app) == 0)
 
 
-def free(lab: Lab, order: str) -> None:
+def freed(lab: Lab, order: str) -> None:
     """Wait until nobody holds *order* or waits for it: only then has its last task ended."""
     backend = runtime(lab.app).backend
 

@@ -115,7 +115,7 @@ class Way:
     chained: bool = False
     told: bool = False
     #: Whether the broker has not said that it has what was published last.
-    refused: bool = False
+    unconfirmed: bool = False
     killed: bool = False
     over: bool = False
 
@@ -154,8 +154,8 @@ class Ways:
             held_back = twice and not way.nonce
             first = TO_PARK if what.startswith("park") else "deliver"
             todo.insert(0, Seen(first, or_else=TO_PARK if held_back else ""))
-        if way.refused and not twice:
-            way.refused = False
+        if way.unconfirmed and not twice:
+            way.unconfirmed = False
             if not what.startswith((*STRIKES, *STOPS)):  # else that is the end of it
                 todo.insert(-1, Seen("cannot be published"))
         for seen in todo:
@@ -359,11 +359,11 @@ class Ways:
                 way.told = True
                 self._step(way, "callbacks of")
             return
-        way.refused = False
+        way.unconfirmed = False
         if taken:
             what = "is published again" if number == MINE else "retries as"
             self._step(way, what if confirmed else f"{what}, unconfirmed")
-        way.refused = not confirmed
+        way.unconfirmed = not confirmed
 
 
 def _why_it_stops(execution: Execution) -> str:

@@ -13,11 +13,11 @@ from kombu.utils.json import loads
 
 from celery_dlock import lock
 from celery_dlock.core import turns
-from celery_dlock.core.state import Cause, KeyState
+from celery_dlock.core.state import Cause
 from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.picky import CONTENT_TYPE
-from tests.services.until import until
+from tests.services.turns import freed
 from tests.workers.conftest import MakeLab
 
 SOON = 20.0
@@ -92,10 +92,6 @@ def test_what_only_a_child_cannot_decode_fails_and_the_next_one_runs_at_once(lab
         with pytest.raises(Exception, match="a child cannot read this"):
             useless.get(timeout=SOON)
         assert useful.get(timeout=SOON) == 2
-        until("nothing is left", lambda: is_empty(runtime(lab.app).backend.peek("order:42")))
+        freed(lab, "42")
     # And it was called once
     assert runtime(lab.app).backend.dead() == []
-
-
-def is_empty(state: KeyState) -> bool:
-    return not (state.holders or state.grants or state.waiting)

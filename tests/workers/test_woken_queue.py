@@ -18,7 +18,7 @@ from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redis import RedisServer
 from tests.services.sites import Site
-from tests.services.turns import done, free, held, nothing_is_left, numbers, parked
+from tests.services.turns import done, freed, held, nothing_is_left, numbers, parked
 from tests.services.until import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -117,7 +117,7 @@ def test_who_does_not_look_at_it_is_sent_the_message_once_more(
 
         # Then its message comes by its own queue, a little later
         assert result.get(timeout=60) == 1
-        free(lab, "first")  # else the worker is killed before the store knows, and it runs again
+        freed(lab, "first")  # else the worker is killed before the store knows, and it runs again
     home, _ = queues_of(lab.app)
     assert [e["way"] for e in lab.journal.read("start")] == [home]
 
