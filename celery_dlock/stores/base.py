@@ -268,7 +268,7 @@ class LockBackend(ABC):
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         """Key and task of each message that the store has under any of *task_ids*, in any order.
 
-        It looks through all queues, once for all ids: for people who revoke, not for operations.
+        It costs what the ids are many, and not what waits: each worker asks it for each revocation.
         """
 
     @abstractmethod
@@ -280,7 +280,18 @@ class LockBackend(ABC):
 
     @abstractmethod
     def dead(self, limit: int = 100) -> list[DeadMessage]:
-        """Dead letters, the oldest first, and then by key and task."""
+        """Dead letters, the oldest first, and then by key and task.
+
+        Of those that are not among the first *limit* no message is read.
+        """
+
+    @abstractmethod
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        """The dead letters of *task_ids*, in the same order, whatever else is dead."""
+
+    @abstractmethod
+    def count_dead(self) -> int:
+        """How many dead letters there are; none of them is read."""
 
     @abstractmethod
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:

@@ -139,6 +139,15 @@ class MemoryBackend(NoteStore):
         with self._mutex:
             return sorted(self._dead.values(), key=by_age)[:limit]
 
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        with self._mutex:
+            found = [b for b in self._dead.values() if task_id_of(b.dead.task) in task_ids]
+        return sorted(found, key=by_age)
+
+    def count_dead(self) -> int:
+        with self._mutex:
+            return len(self._dead)
+
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         with self._mutex:
             beside = self._notes.setdefault(key, _Notes())

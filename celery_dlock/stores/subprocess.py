@@ -25,7 +25,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from celery_dlock import forking
 from celery_dlock.core.state import Claim, KeyState, RenewVerdict
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.stores.base import BackendOptions, LockBackend, NoteStore
+from celery_dlock.stores.base import BackendOptions, DeadMessage, LockBackend, NoteStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,6 +124,7 @@ class HelperBackend(NoteStore):
     sweep = _asked(LockBackend.sweep)
     message = _asked(LockBackend.message)
     dead = _asked(LockBackend.dead)
+    count_dead = _asked(LockBackend.count_dead)
     swap = _asked(LockBackend.swap)
     swapped = _asked(LockBackend.swapped)
     notes = _asked(NoteStore.notes)
@@ -137,6 +138,9 @@ class HelperBackend(NoteStore):
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         return _asked(LockBackend.parked)(self, set(task_ids))
+
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        return _asked(LockBackend.dead_of)(self, set(task_ids))
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         return _asked(NoteStore.note)(self, key, token, dict(notes))

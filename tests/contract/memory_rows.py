@@ -109,8 +109,12 @@ class MemoryRows(Rows):
         keys = sorted(name.key for name in self.names(Kind.VERSION_ROW))
         return [key for key in keys if after is None or key > after][:limit]
 
-    def due(self, limit: int) -> list[Name]:
-        return sorted(self.names(Kind.DUE), key=lambda name: name.part)[:limit]
+    def names_of(self, kind: Kind, keys: Sequence[str]) -> list[Name]:
+        self.flights += 1
+        return [name for name in self.names(kind) if name.key in keys]
+
+    def first(self, kind: Kind, limit: int) -> list[Name]:
+        return sorted(self.names(kind), key=lambda name: (name.part, name.key))[:limit]
 
     def now(self) -> int:
         return time.time_ns() // 1000

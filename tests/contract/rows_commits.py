@@ -67,7 +67,7 @@ class Commits:
 
         assert value_of(rows, VERSION_ROW) == b"moved"
         assert value_of(rows, page) == b"theirs"
-        assert rows.due(9) == [due]
+        assert rows.first(Kind.DUE, 9) == [due]
         assert rows.read([MESSAGE, HOLDER, DONE]) == [None] * 3
 
     def test_a_version_row_that_is_there_is_not_made_anew(self, rows: Rows, others: Rows) -> None:

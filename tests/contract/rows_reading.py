@@ -57,7 +57,7 @@ class Reading:
             Name(Kind.VERSION_ROW, key) for key in NAMES
         )
         assert sorted(n.part for n in rows.names(Kind.MESSAGE)) == sorted(NAMES)
-        assert sorted(n.key for n in rows.due(1000)) == sorted(NAMES)
+        assert sorted(n.key for n in rows.first(Kind.DUE, 1000)) == sorted(NAMES)
 
     def test_kinds_never_share_a_name(self, rows: Rows) -> None:
         create = {
@@ -93,6 +93,18 @@ class Reading:
         assert set(rows.names(Kind.VERSION_ROW)) == names
         assert rows.names(Kind.DEAD) == []
 
+    def test_the_names_about_some_keys_are_found_and_no_others(self, rows: Rows) -> None:
+        for key in NAMES:
+            create = {Name(Kind.TASK, key, part): b"" for part in NAMES[:3]}
+            happens(rows, Commit(Name(Kind.VERSION_ROW, key), None, b"", create=create))
+
+        for some in (NAMES[:1], NAMES[2:5], [*NAMES, "another"]):
+            expected = {Name(Kind.TASK, key, part) for key in some for part in NAMES[:3]}
+            found = rows.names_of(Kind.TASK, some)
+            assert set(found) == expected - {n for n in expected if n.key == "another"}
+            assert len(found) == len(set(found))
+        assert rows.names_of(Kind.TASK, []) == []
+
     def test_keys_are_listed_page_by_page_whatever_their_names(self, rows: Rows) -> None:
         names = {*NAMES, *(f"key {n}" for n in range(100))}
         for name in names:
@@ -121,6 +133,6 @@ class Reading:
             happens(rows, Commit(Name(Kind.VERSION_ROW, name.key), None, b"", create={name: b""}))
 
         expected = sorted(names, key=lambda name: name.part)
-        assert rows.due(1000) == expected
-        assert rows.due(7) == expected[:7]
-        assert rows.due(0) == []
+        assert rows.first(Kind.DUE, 1000) == expected
+        assert rows.first(Kind.DUE, 7) == expected[:7]
+        assert rows.first(Kind.DUE, 0) == []

@@ -95,20 +95,23 @@ def test_a_note_takes_one_round_trip_and_reading_all_of_them_another(
         assert list(store.lying().values()) == [-1]
 
 
-def test_revoked_tasks_are_looked_for_once_on_each_key_however_many_they_are(
+def test_a_revoked_task_is_found_by_the_same_commands_whatever_waits(
     redis_server: RedisServer,
 ) -> None:
     with store_on(redis_server) as store:
-        for number in range(5):
-            running(store.backend.enter(claim("a", key=f"key {number}")))
-            store.backend.enter(claim("b:0:0", key=f"key {number}", wait=QUEUE), b"message")
-        store.backend.parked(["b"])  # loads the script
+        keys = len(store.backend.parked(["b"]))  # it has connected
+        for waiting in (10, 1000):
+            for number in range(keys, waiting):
+                running(store.backend.enter(claim("a", key=f"key {number}")))
+                mine = claim(f"b{number}:0:0", key=f"key {number}", wait=QUEUE)
+                store.backend.enter(mine, b"message")
+            keys = waiting
 
-        with store.counted() as cost:
-            assert len(store.backend.parked(["b", *(f"revoked {n}" for n in range(100))])) == 5
+            with store.counted() as cost:
+                found = store.backend.parked(["b7", *(f"revoked {n}" for n in range(100))])
 
-        assert cost.requests == 1 + 5
-        assert cost.commands == Counter(zrange=64, evalsha=5, get=5, zscan=5)
+            assert found == [("key 7", "b7:0:0")]
+            assert cost.commands == Counter(hmget=redis_wire.SHARDS)
 
 
 def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousand(
@@ -129,21 +132,25 @@ def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousan
     assert times[100_000] < 30 * times[10]
 
 
-def test_an_operation_costs_the_same_with_no_dead_and_with_ten_thousand(
+def test_what_people_ask_costs_the_same_with_ten_dead_and_with_ten_thousand(
     redis_server: RedisServer,
 ) -> None:
     with store_on(redis_server, ManualClock()) as store:
-        _cost_of_upkeep(store)  # now the server has all scripts
-        few = _cost_of_upkeep(store)
-        grave = redis_wire.touched(store.prefix, "key")[7]
-        dead: dict[Any, Any] = {
-            f"{{key}}task {n}": "x,1,unreadable,1;message" for n in range(10_000)
-        }
-        store.client.hset(grave, mapping=dead)
+        dead, died, tasks = redis_wire.touched(store.prefix, "key")[7:]
+        costs = []
+        for count in (10, 10, 10_000):  # after the first the server has all scripts
+            names: list[Any] = [f"{{key}}t{n}:0:0" for n in range(count)]
+            store.client.hset(dead, mapping=dict.fromkeys(names, "x,1,unreadable,1;message"))
+            store.client.zadd(died, dict.fromkeys(names, 1))
+            store.client.hset(tasks, mapping={f"t{n}": "d4:0:0{key}" for n in range(count)})
+            costs.append(_cost_of_upkeep(store))
 
-        assert _cost_of_upkeep(store) == few
+        assert costs[2] == costs[1]
+        assert store.backend.count_dead() == 10_000
         assert len(store.backend.dead(limit=20_000)) == 10_000
-        store.client.unlink(grave)
+        (letter,) = store.backend.dead_of(["t77"])
+        assert (letter.key, letter.dead.task, letter.message) == ("key", "t77:0:0", b"message")
+        store.client.unlink(dead, died, tasks)
 
 
 def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
@@ -156,6 +163,9 @@ def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
         *[lambda: backend.dead_letter("key", "b", Cause.UNREADABLE)] * 2,
         lambda: backend.parked(["b"]),
         lambda: backend.cancel("key", "b"),
+        lambda: backend.dead(1),
+        lambda: backend.dead_of(["b", "t7"]),
+        backend.count_dead,
         lambda: backend.replay("key", "b"),
         backend.sweep,
         lambda: backend.leave(claim("b"), Outcome.OVER),

@@ -19,7 +19,7 @@ MESSAGE = b"x" * 1000
 
 #: One element each, or none: these cost the logarithm of the queue's length at most.
 SINGLE = {"GET", "SET", "DEL", "EXISTS", "PEXPIRE", "PERSIST", "TIME"}
-SINGLE |= {"HGET", "HSET", "HDEL", "HEXISTS", "ZADD", "ZREM", "ZSCORE"}
+SINGLE |= {"HGET", "HSET", "HSETNX", "HDEL", "HEXISTS", "ZADD", "ZREM", "ZSCORE"}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from celery_dlock.core.state import WINDOW, Outcome, Park, Renewed
 from celery_dlock.stores.base import BackendOptions
-from celery_dlock.stores.consensus.rows import Kind
+from celery_dlock.stores.consensus.rows import ORDERED, Kind
 from celery_dlock.stores.zookeeper.client import Send
 from celery_dlock.stores.zookeeper.store import ZooKeeperBackend, ZooKeeperRows
 from celery_dlock.testing.contract.words import ENQUEUE, QUEUE, claim, park, running, woken
@@ -40,7 +40,7 @@ def backend(zookeeper_server: ZooKeeperServer) -> Iterator[ZooKeeperBackend]:
     with rows._client.answers() as session:  # the first of all makes folders
         for kind in Kind:
             session.make_folder(f"{rows._layout.root}/{kind}")
-            if kind is not Kind.DUE:
+            if kind not in ORDERED:
                 session.flight(make(folder) for folder in rows._layout.folders(kind))
     running(backend.enter(claim("a", ttl=5)))
     backend.leave(claim("a"), Outcome.OVER)

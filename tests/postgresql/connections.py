@@ -69,10 +69,13 @@ CREATE INDEX waiting_rank ON waiting (prefix, key, rank);
 CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL;
 CREATE TABLE message (
     prefix exact, key exact, task exact, body BYTEA NOT NULL, PRIMARY KEY (prefix, key, task));
+CREATE INDEX message_task ON message (prefix, task);
 CREATE TABLE dead (
     prefix exact, key exact, task exact, mode TEXT NOT NULL, slots BIGINT NOT NULL,
     cause TEXT NOT NULL, at BIGINT NOT NULL, body BYTEA NOT NULL,
     PRIMARY KEY (prefix, key, task));
+CREATE INDEX dead_at ON dead (prefix, at, key, task);
+CREATE INDEX dead_task ON dead (prefix, task);
 CREATE TABLE past (
     prefix exact, key exact, task exact, done INTEGER, lost BIGINT NOT NULL, until BIGINT NOT NULL,
     PRIMARY KEY (prefix, key, task, done));

@@ -111,7 +111,7 @@ class InRedis:
     def places(self, key: str) -> list[Place]:
         base = wire.base_name(self._prefix, key)
         member = base.partition("}:")[2].encode()
-        shared = [name.encode() for name in wire.touched(self._prefix, key)[-2:]]
+        shared = [name.encode() for name in wire.touched(self._prefix, key)[6:]]
         found: list[Place] = []
         for number, client in enumerate(self._clients):
             own = sorted(client.scan_iter(f"{_literal(base)}:*", count=10_000))
@@ -119,9 +119,16 @@ class InRedis:
                 found += [(number, name, *part) for part in self._parts(client, name)]
                 found.append((number, name, "kind", None))
             for name in shared:
-                parts = self._parts(client, name)
-                found += [(number, name, *part) for part in parts if member in part[1]]
+                found += [
+                    (number, name, *part)
+                    for part in self._parts(client, name)
+                    if member in self._about(client, name, part[1])
+                ]
         return found
+
+    def _about(self, client: Any, name: bytes, part: bytes) -> bytes:
+        """What says of which key a row is that lies among those of others."""
+        return bytes(client.hget(name, part)) if name.endswith(b":tasks") else part
 
     def _parts(self, client: Any, name: bytes) -> list[tuple[str, Any]]:
         match client.type(name):
@@ -167,7 +174,7 @@ class InRedis:
 
     def spoil_dead(self, key: str, task: str) -> None:
         member = wire.base_name(self._prefix, key).partition("}:")[2]
-        graves = wire.touched(self._prefix, key)[-1]
+        graves = wire.of_shards(self._prefix, "dead")[wire.shard_of(key)]
         self._clients[0].hset(graves, f"{member}{task}", "garbage")
 
 

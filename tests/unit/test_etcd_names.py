@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.stores.consensus.rows import PARTS, Kind, Name
+from celery_dlock.stores.consensus.rows import ORDERED, PARTS, Kind, Name
 from celery_dlock.stores.etcd.names import Names, part_of
 
 TEXT = st.text(st.characters(exclude_categories=())) | st.text(
@@ -37,9 +37,19 @@ def test_a_name_lies_in_the_range_of_its_kind_and_part_and_in_no_other(
     for each in Kind:
         first, end = NAMES.range(each)
         assert (first <= written < end) is (each is kind)
-    if kind is not Kind.DUE:
+    if kind not in ORDERED:
         inside = [number for number in range(PARTS) if _lies_in(written, kind, number)]
         assert inside == [part_of(key)]
+
+
+@given(st.sampled_from(sorted(set(Kind) - ORDERED)), TEXT, TEXT, TEXT)
+def test_a_name_lies_in_the_range_of_its_key_and_in_no_other(
+    kind: Kind, key: str, part: str, other: str
+) -> None:
+    written = NAMES.written(Name(kind, key, part))
+    for each in (key, other):
+        first, end = NAMES.range_of(kind, each)
+        assert (first <= written < end) is (each == key)
 
 
 @given(TEXT, TEXT)

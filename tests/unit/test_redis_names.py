@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from celery_dlock.stores.redis.wire import SHARDS, base_name, indexes, names, swept, touched
+from celery_dlock.stores.redis.wire import (
+    SHARDS,
+    base_name,
+    indexes,
+    items_of,
+    names,
+    swept,
+    touched,
+)
 
 braced = st.text(alphabet="{}:a)", max_size=5)
 
@@ -22,6 +30,8 @@ def test_a_name_can_be_read() -> None:
         "dlock:2:{43}:{order:42}:done:id:0:0",
         "dlock:2:{43}:due",
         "dlock:2:{43}:dead",
+        "dlock:2:{43}:died",
+        "dlock:2:{43}:tasks",
     ]
 
 
@@ -29,7 +39,7 @@ def test_a_name_can_be_read() -> None:
 def test_all_parts_of_a_key_lie_in_the_slot_of_its_index(prefix: str, key: str, task: str) -> None:
     parts = touched(prefix, key, task)
     assert len({key_slot(part.encode()) for part in parts}) == 1
-    assert parts[-2] in indexes(prefix)
+    assert parts[6] in indexes(prefix)
 
 
 @pytest.mark.parametrize("around", ["%s", "{%s}", "}{%s", "{}%s", "}%s{", "{{%s"])
@@ -40,12 +50,27 @@ def test_keys_spread_over_all_shards(around: str) -> None:
 
 @given(prefix=braced, key=braced)
 def test_a_key_is_known_again_from_the_index(prefix: str, key: str) -> None:
-    state, index = names(base_name(prefix, key))[0], touched(prefix, key)[-2]
+    state, index = names(base_name(prefix, key))[0], touched(prefix, key)[6]
     member = state.removeprefix(index.removesuffix("due")).removesuffix(":state")
 
     (wake,) = swept([[[member.encode(), [[b"task", b"message", None, 1]]]], None]).wakes
 
     assert wake.key == key
+
+
+@given(
+    key=braced,
+    found=st.lists(st.tuples(st.booleans(), st.sampled_from(["", ":0:0", ":}:p3", ":{a}:0"]))),
+)
+def test_the_items_of_a_task_are_told_apart(key: str, found: list[tuple[bool, str]]) -> None:
+    member = base_name("dlock", key).partition("}:")[2].encode()
+    packed = b"".join(
+        b"%c%d%b%b" % (b"pd"[is_dead], len(rest), rest.encode(), member) for is_dead, rest in found
+    )
+
+    items = list(items_of(b"id", packed + b"p9:0"))
+
+    assert items == [(is_dead, member, b"id" + rest.encode()) for is_dead, rest in found]
 
 
 @given(one=st.tuples(braced, braced), other=st.tuples(braced, braced))

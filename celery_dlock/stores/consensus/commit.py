@@ -17,6 +17,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import Clock, Reply, Wake
 from celery_dlock.stores.consensus.load import Loaded, Loader
+from celery_dlock.stores.consensus.messages import Item, died
 from celery_dlock.stores.consensus.record import decode_dead, number_in
 from celery_dlock.stores.consensus.rows import Committed, Kind, Name, Row, Rows
 from celery_dlock.stores.consensus.save import Saving
@@ -121,11 +122,12 @@ class Transactions:
         self._loader.load_pages(claim.key, found, saving.touched)
         replayed = found.dead if isinstance(operation, Replay) else None
         if replayed is not None:
-            message = decode_dead(replayed.value)[1]
+            letter, message = decode_dead(replayed.value)
         woken = self._woken(saving)
         commit = saving.commit(message, woken)
         if replayed is not None:
             commit.delete.add(Name(Kind.DEAD, claim.key, claim.task))
+            commit.delete |= {died(claim.key, letter), Item(True, claim.key, claim.task).name}
         # What changes nothing asks all the same whether what it has read still stands: its verdict
         # depends on that. To let time pass has none.
         if commit.changes or not isinstance(operation, Reap):

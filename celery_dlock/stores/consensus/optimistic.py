@@ -37,7 +37,6 @@ from celery_dlock.core.state import (
     Replaced,
     Run,
     Unknown,
-    task_id_of,
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -56,6 +55,7 @@ from celery_dlock.stores.base import (
 )
 from celery_dlock.stores.consensus.commit import KeyMutexes, Transactions, read_each
 from celery_dlock.stores.consensus.local_leases import LocalLeases
+from celery_dlock.stores.consensus.messages import items_of, letter_of
 from celery_dlock.stores.consensus.record import decode, listed_dead, number_in
 from celery_dlock.stores.consensus.rows import PARTS, Commit, Kind, Name, Row, Rows
 from celery_dlock.stores.consensus.save import is_done, left_alone, taken_free
@@ -211,19 +211,30 @@ class OptimisticBackend(NoteStore):
         return self._sweeping.sweep(limit)
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
-        names = filter(_is_text, self._rows.names(Kind.MESSAGE))
-        return [(name.key, name.part) for name in names if task_id_of(name.part) in task_ids]
+        items = items_of(self._rows, task_ids)
+        return [(item.key, item.task) for item in items if not item.is_dead]
 
     def message(self, key: str, task: str) -> bytes | None:
         (row,) = self._rows.read([Name(Kind.MESSAGE, key, task)])
         return None if row is None else row.value
 
     def dead(self, limit: int = 100) -> list[DeadMessage]:
-        names = list(filter(_is_text, self._rows.names(Kind.DEAD)))
+        listed = map(letter_of, self._rows.first(Kind.DIED, limit))
+        return self._letters(list(dict.fromkeys(name for name in listed if name is not None)))
+
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        items = items_of(self._rows, task_ids)
+        return self._letters([Name(Kind.DEAD, i.key, i.task) for i in items if i.is_dead])
+
+    def count_dead(self) -> int:
+        return len(self._rows.names(Kind.DIED))
+
+    def _letters(self, names: list[Name]) -> list[DeadMessage]:
+        """The dead letters in the rows *names*; one that is replayed meanwhile is left out."""
         rows = read_each(self._rows, names).items()
         there = ((name, row.value) for name, row in rows if row is not None)
         found = [DeadMessage(name.key, *listed_dead(name.part, value)) for name, value in there]
-        return sorted(found, key=by_age)[:limit]
+        return sorted(found, key=by_age)
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         """All or none of a hundred notes, or of half a megabyte; more are written in steps."""
@@ -292,11 +303,6 @@ def _row(claim: Claim) -> Name:
     return Name(Kind.HOLDER, claim.key, claim.owner)
 
 
-def _is_text(name: Name) -> bool:
-    """Whether people can be told of it; what is no text is nobody's of ours."""
-    return is_text(name.key) and is_text(name.part)
-
-
 #: How much goes into one commit: of etcd's 128 parts, and in bytes of ZooKeeper's megabyte.
 MOST_PARTS = 100
 LARGEST_COMMIT = 500_000
@@ -346,7 +352,7 @@ class Notes:
     def _read(self, key: str) -> dict[str, bytes] | None:
         (bar,) = self._rows.read([_bar(key)])
         # Without a bar nobody has ever written: there is no need to look through all notes.
-        names = [name for name in self._rows.names(Kind.NOTE) if name.key == key] if bar else []
+        names = self._rows.names_of(Kind.NOTE, [key]) if bar else []
         rows = zip(names, self._rows.read(names), strict=True)
         found = {name.part: row.value for name, row in rows if row is not None}
         still = Commit(_bar(key), bar, None if bar is None else bar.value)
@@ -429,7 +435,7 @@ class Sweeping:
         """The first that are due at an instant, however many rows of somebody else's come first."""
         asked = limit
         while True:
-            listed = self._rows.due(asked)
+            listed = self._rows.first(Kind.DUE, asked)
             found = [name for name in listed if name.part.isdecimal() and is_text(name.key)]
             if len(found) >= limit or len(listed) < asked:
                 return found

@@ -27,9 +27,15 @@ class Kind(StrEnum):
     DONE = "done"
     DEAD = "dead"
     DUE = "due"
+    DIED = "died"
+    TASK = "task"
     BAR = "bar"
     NOTE = "note"
     SWAP = "swap"
+
+
+#: Of these the names are listed in the order of their parts, and then of their keys.
+ORDERED = frozenset({Kind.DUE, Kind.DIED})
 
 
 class Name(NamedTuple):
@@ -142,6 +148,14 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def names_of(self, kind: Kind, keys: Sequence[str]) -> list[Name]:
+        """All names of *kind* that are about any of *keys*, in one flight and in any order.
+
+        It is for a kind that is not ``ORDERED``, and costs what there is about those keys, or the
+        names in as many parts.
+        """
+
+    @abstractmethod
     def keys(self, after: str | None, limit: int) -> list[str]:
         """Keys that have a version row, in an order of the store's own: those after *after*.
 
@@ -149,8 +163,8 @@ class Rows(ABC):
         """
 
     @abstractmethod
-    def due(self, limit: int) -> list[Name]:
-        """The first *limit* names of kind ``DUE``, in the order of their parts."""
+    def first(self, kind: Kind, limit: int) -> list[Name]:
+        """The first *limit* names of a *kind* that is ``ORDERED``."""
 
     @abstractmethod
     def now(self) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from celery_dlock.core.state import Claim, Holder, KeyState, Mode, Outcome, Step, Waiting
+from celery_dlock.core.state import Claim, Dead, Holder, KeyState, Mode, Outcome, Step, Waiting
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change, difference
 from celery_dlock.stores.consensus.load import Loaded
+from celery_dlock.stores.consensus.messages import Item, died
 from celery_dlock.stores.consensus.record import (
     Gaps,
     Record,
@@ -21,6 +22,7 @@ from celery_dlock.stores.consensus.record import (
     encode_alone,
     encode_dead,
     encode_page,
+    listed_dead,
     page_of,
     remember_lost,
 )
@@ -80,15 +82,30 @@ class Saving:
         had = _with_message(found.state)
         for task in change.parked:
             _put(commit, Name(Kind.MESSAGE, key, task), task in had, message or b"")
+            if task not in had:
+                commit.create[Item(False, key, task).name] = b""
         for task in change.unparked:
-            commit.delete.add(Name(Kind.MESSAGE, key, task))
+            commit.delete |= {Name(Kind.MESSAGE, key, task), Item(False, key, task).name}
         for dead in change.dead:
             body = message or woken.get(Name(Kind.MESSAGE, key, dead.task), b"")
             letter = Name(Kind.DEAD, key, dead.task)  # only the asking task's own message dies
             _put(commit, letter, found.dead is not None, encode_dead(dead, body))
+            self._list_dead(commit, dead)
         self._due(commit, record)
         self._done(commit, change)
         return commit
+
+    def _list_dead(self, commit: Commit, dead: Dead) -> None:
+        """By its task id, and by when it died; it may be listed already as it died before."""
+        key, before = self._claim.key, self._found.dead
+        if before is None:
+            commit.create[Item(True, key, dead.task).name] = b""
+            commit.create[died(key, dead)] = b""
+            return
+        old = died(key, listed_dead(dead.task, before.value)[0])
+        if old != died(key, dead):
+            commit.create[died(key, dead)] = b""
+            commit.delete.add(old)
 
     def _record(self, change: Change) -> Record:
         after, found = self._step.state, self._found

@@ -14,7 +14,7 @@ import re
 from binascii import crc32
 from functools import lru_cache
 
-from celery_dlock.stores.consensus.rows import PARTS, Kind, Name
+from celery_dlock.stores.consensus.rows import ORDERED, PARTS, Kind, Name
 
 VERSION = "1"
 
@@ -36,7 +36,7 @@ class Names:
 
     def _write(self, name: Name) -> bytes:
         root, key, part = self._roots[name.kind], _written(name.key), _written(name.part)
-        if name.kind is Kind.DUE:
+        if name.kind in ORDERED:
             return b"%s%s %s" % (root, part, key)
         return b"%s%02x/%s %s" % (root, part_of(name.key), key, part)
 
@@ -50,7 +50,7 @@ class Names:
 
     def _read(self, kind: Kind, written: bytes) -> Name:
         rest = written.removeprefix(self._roots[kind])
-        if kind is Kind.DUE:
+        if kind in ORDERED:
             part, _, key = rest.partition(b" ")
         else:
             key, _, part = rest.partition(b"/")[2].partition(b" ")
@@ -60,6 +60,11 @@ class Names:
         """The first key that can be one of *kind*, and the first behind them all."""
         first = self._roots[kind] + (b"" if part is None else b"%02x/" % part)
         return first, first[:-1] + b"0"  # which is what follows a slash
+
+    def range_of(self, kind: Kind, key: str) -> tuple[bytes, bytes]:
+        """The first key that can be one of *kind* about *key*, and the first behind them all."""
+        first = self._write(Name(kind, key))
+        return first, first[:-1] + b"!"  # which is what follows a space
 
 
 def part_of(key: str) -> int:

@@ -20,7 +20,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import BackendOptions, Clock, Guarantee, Trait, wall_clock
 from celery_dlock.stores.consensus.optimistic import OptimisticBackend
-from celery_dlock.stores.consensus.rows import Commit, Committed, Kind, Name, Row, Rows
+from celery_dlock.stores.consensus.rows import ORDERED, Commit, Committed, Kind, Name, Row, Rows
 from celery_dlock.stores.etcd.address import Address, address_of
 from celery_dlock.stores.etcd.client import EtcdClient, LeaseGone, RowGone, adapt_to_greenlets, rpc
 from celery_dlock.stores.etcd.leases import Leases
@@ -139,7 +139,7 @@ class EtcdRows(Rows):
             self._session.client.call("Txn", txn.request, repeats=True)
 
     def names(self, kind: Kind, part: int | None = None) -> list[Name]:
-        if kind is Kind.DUE:  # which lie in the order of their instants
+        if kind in ORDERED:  # which lie in the order of their instants
             return [name for name in self._listed(kind) if part in (None, part_of(name.key))]
         return list(self._listed(kind, part))
 
@@ -149,8 +149,19 @@ class EtcdRows(Rows):
             first = self._names.written(Name(Kind.VERSION_ROW, after)) + b"\0"
         return [name.key for name in self._first(Kind.VERSION_ROW, first, end, limit)]
 
-    def due(self, limit: int) -> list[Name]:
-        return self._first(Kind.DUE, *self._names.range(Kind.DUE), limit)
+    def names_of(self, kind: Kind, keys: Sequence[str]) -> list[Name]:
+        found: list[Name] = []
+        for start in range(0, len(keys), MAX_TXN_OPS):
+            txn = Transaction()
+            for key in keys[start : start + MAX_TXN_OPS]:
+                txn.list(*self._names.range_of(kind, key))
+            answer = self._session.client.call("Txn", txn.request, repeats=True)
+            for response in answer.responses:
+                found += self._ours(kind, [kv.key for kv in response.response_range.kvs])
+        return found
+
+    def first(self, kind: Kind, limit: int) -> list[Name]:
+        return self._first(kind, *self._names.range(kind), limit)
 
     def now(self) -> int:
         """By this host's clock: etcd tells nobody the time."""
@@ -311,6 +322,10 @@ class Transaction:
     def look(self, key: bytes, *, keys_only: bool) -> None:
         look = self._change().request_range
         look.key, look.keys_only = key, keys_only
+
+    def list(self, first: bytes, end: bytes) -> None:
+        found = self._change().request_range
+        found.key, found.range_end, found.keys_only = first, end, True
 
 
 def transaction(names: Names, commit: Commit, held: int, remembered: Mapping[Name, int]) -> Any:

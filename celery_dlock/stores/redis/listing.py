@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from celery_dlock.stores.base import KeyPage
+from celery_dlock.stores.base import DeadMessage, KeyPage
 from celery_dlock.stores.redis import wire
 from celery_dlock.stores.redis.scripts import OLDEST_DEAD, Command
+from celery_dlock.stores.unreadable import is_text
 
 #: So many names of Redis are looked at for one page, and at least so many at a time.
 MOST_NAMES, LEAST_NAMES = 10_000, 10
+
+#: So many task ids, and so many dead letters, are asked for by one command.
+IDS, BODIES = 1000, 100
+
+#: What asks the store some commands, all in one flight.
+Ask = Callable[[Sequence[Command]], list[Any]]
 
 #: Told where to go on and how many names to look at: where to go on next, and names.
 Step = Callable[[int, int], Sequence[Any]]
@@ -84,7 +91,7 @@ def walk(step: Step, prefix: str, at: int, limit: int) -> tuple[list[str], int]:
 
 
 def with_messages(
-    each: Callable[[Sequence[Command]], list[Any]],
+    each: Ask,
     indexes: Sequence[str],
     at: tuple[int, ...],
     limit: int,
@@ -106,24 +113,50 @@ def with_messages(
     return KeyPage(tuple(found), None)
 
 
-def oldest_dead(
-    each: Callable[[Sequence[Command]], list[Any]], shards: Sequence[str], limit: int
-) -> list[dict[bytes, bytes]]:
-    """The *limit* messages that are dead longest, by shard; of all others not even a body is sent.
+def items_of(ask: Ask, prefix: str, task_ids: Collection[str]) -> list[list[wire.Item]]:
+    """Where each shard has messages of *task_ids*; it takes the same whatever waits."""
+    found: list[list[wire.Item]] = [[] for _ in range(wire.SHARDS)]
+    names = [task_id.encode() for task_id in task_ids if is_text(task_id)]
+    shards = wire.of_shards(prefix, "tasks")
+    for start in range(0, len(names), IDS):
+        some = names[start : start + IDS]
+        for items, answer in zip(
+            found, ask([("HMGET", shard, *some) for shard in shards]), strict=True
+        ):
+            for name, packed in zip(some, answer, strict=True):
+                items.extend(wire.items_of(name, packed or b""))
+    return found
+
+
+def oldest_dead(ask: Ask, prefix: str, limit: int) -> list[DeadMessage]:
+    """The *limit* messages that are dead longest; of all others nothing is read but the name."""
+    shards = wire.of_shards(prefix, "died")
+    answers = ask([OLDEST_DEAD.on([shard], [limit]) for shard in shards])
+    found = sorted(
+        (float(at), name, number)
+        for number, rows in enumerate(answers)
+        for name, at in zip(rows[::2], rows[1::2], strict=True)
+    )
+    names: list[list[bytes]] = [[] for _ in shards]
+    for _, name, number in found[:limit]:
+        names[number].append(name)
+    return dead_named(ask, prefix, names)
+
+
+def dead_named(ask: Ask, prefix: str, names: Sequence[Sequence[bytes]]) -> list[DeadMessage]:
+    """The dead letters that are called by *names* in each shard.
 
     One that is replayed meanwhile is left out.
     """
-    told = each([OLDEST_DEAD.on([shard], [limit]) for shard in shards])
-    found = [
-        (int(at), name, shard)
-        for shard, rows in zip(shards, told, strict=True)
-        for name, at in zip(rows[::2], rows[1::2], strict=True)
+    parts = [
+        (shard, some[start : start + BODIES])
+        for shard, some in zip(wire.of_shards(prefix, "dead"), names, strict=True)
+        for start in range(0, len(some), BODIES)
     ]
-    names: dict[str, list[bytes]] = {}
-    for _, name, shard in sorted(found)[:limit]:
-        names.setdefault(shard, []).append(name)
-    bodies = each([("HMGET", shard, *some) for shard, some in names.items()]) if names else []
+    answers = ask([("HMGET", shard, *part) for shard, part in parts]) if parts else []
     return [
-        {name: body for name, body in zip(some, answer, strict=True) if body is not None}
-        for some, answer in zip(names.values(), bodies, strict=True)
+        wire.dead_message(name, body)
+        for (_, part), answer in zip(parts, answers, strict=True)
+        for name, body in zip(part, answer, strict=True)
+        if body is not None
     ]

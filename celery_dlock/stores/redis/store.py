@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Operation
-from celery_dlock.core.state import Claim, KeyState, Outcome, RenewVerdict, task_id_of
+from celery_dlock.core.state import Claim, KeyState, Outcome, RenewVerdict
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import (
     BackendOptions,
@@ -119,22 +119,11 @@ class RedisBackend(NoteStore):
             return wire.swept(session.run(scripts.SWEEP.on(self._indexes, [self._now(), limit])))
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
-        with self._asked() as session:
-            # A key with a message is always due some time.
-            indexed = self._each([("ZRANGE", index, 0, -1) for index in self._indexes])
-            members = [member for index in indexed for member in index]
-            keys = [key for key in map(wire.key_of, members) if key is not None]
-            found = ((key, task) for key in keys for task in self._parked_for(session, key))
-            return [(key, task) for key, task in found if task_id_of(task) in task_ids]
-
-    def _parked_for(self, session: RedisSession, key: str) -> set[str]:
-        """The tasks with a message for *key*; a long queue is told page by page."""
-        tasks, cursor = set[str](), b"0"
-        while True:
-            cursor, page = session.run(self._on(scripts.PARKED, key, cursor))
-            tasks.update(task.decode(errors="backslashreplace") for task in page)
-            if cursor == b"0":
-                return tasks
+        with self._asked():
+            shards = listing.items_of(self._each, self._prefix, task_ids)
+        waiting = [item for shard in shards for item in shard if not item.is_dead]
+        named = ((wire.key_of(item.member), item.task) for item in waiting)
+        return [(key, wire.shown(task)) for key, task in named if key is not None]
 
     def message(self, key: str, task: str) -> bytes | None:
         with self._asked() as session:
@@ -142,9 +131,19 @@ class RedisBackend(NoteStore):
 
     def dead(self, limit: int = 100) -> list[DeadMessage]:
         with self._asked():
-            shards = listing.oldest_dead(self._each, wire.dead_letters(self._prefix), limit)
-            found = [message for shard in shards for message in wire.dead_messages(shard)]
-        return sorted(found, key=by_age)
+            letters = listing.oldest_dead(self._each, self._prefix, limit)
+        return sorted(letters, key=by_age)
+
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        with self._asked():
+            items = listing.items_of(self._each, self._prefix, task_ids)
+            names = [[item.member + item.task for item in shard if item.is_dead] for shard in items]
+            return sorted(listing.dead_named(self._each, self._prefix, names), key=by_age)
+
+    def count_dead(self) -> int:
+        with self._asked():
+            shards = wire.of_shards(self._prefix, "died")
+            return sum(self._each([("ZCARD", shard) for shard in shards]))
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         """With ``dlock_wait_replicas`` they have come to so many replicas, too, like a hold."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Leave, Operation, Postpone, Reap
@@ -58,6 +58,7 @@ _ENDINGS = {code.encode(): ending for ending, code in ENDING_CODES.items()}
 _BRACES = re.compile(r"\{[{)]")
 _SPECIAL = re.compile(r"[*?\[\]\\]")
 _MEMBER = re.compile(r"\{[^}]*\}")
+_ITEM = re.compile(rb"([pd])([0-9]{1,9})")
 _OF_A_KEY = re.compile(rb"\{[0-9]+\}:(\{[^}]*\}):[a-z]+")
 
 
@@ -139,17 +140,37 @@ def names(base: str, task: str | None = None) -> list[str]:
 def touched(prefix: str, key: str, task: str = "") -> list[str]:
     """What the script of an operation may touch, its state first."""
     shard = _shard(prefix, shard_of(key))
-    return [*names(base_name(prefix, key), task), f"{shard}:due", f"{shard}:dead"]
+    shared = [f"{shard}:{part}" for part in ("due", "dead", "died", "tasks")]
+    return [*names(base_name(prefix, key), task), *shared]
 
 
 def indexes(prefix: str) -> list[str]:
     """The index of due keys of each shard."""
-    return [f"{_shard(prefix, number)}:due" for number in range(SHARDS)]
+    return of_shards(prefix, "due")
 
 
-def dead_letters(prefix: str) -> list[str]:
-    """The dead messages of each shard."""
-    return [f"{_shard(prefix, number)}:dead" for number in range(SHARDS)]
+def of_shards(prefix: str, part: str) -> list[str]:
+    """What *part* of each shard is called."""
+    return [f"{_shard(prefix, number)}:{part}" for number in range(SHARDS)]
+
+
+class Item(NamedTuple):
+    """In the index of tasks: a message of a task, and the name of its key in the shard."""
+
+    is_dead: bool
+    member: bytes
+    task: bytes
+
+
+def items_of(task_id: bytes, packed: bytes) -> Iterator[Item]:
+    """The messages that the index of a shard has of *task_id*; it ends at what is not ours."""
+    at = 0
+    while found := _ITEM.match(packed, at):
+        begins = found.end() + int(found[2])
+        at = packed.find(b"}", begins) + 1
+        if not at:
+            return
+        yield Item(found[1] == b"d", packed[begins:at], task_id + packed[found.end() : begins])
 
 
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
@@ -279,26 +300,23 @@ def wakes_of(key: str, rows: Sequence[Any]) -> tuple[Wake, ...]:
         return ()
 
 
-def dead_messages(shard: Mapping[bytes, bytes]) -> list[DeadMessage]:
-    """The dead of one shard."""
-    return [_dead_message(name, value) for name, value in shard.items()]
-
-
-def _dead_message(name: bytes, value: bytes) -> DeadMessage:
+def dead_message(name: bytes, value: bytes) -> DeadMessage:
+    """The dead letter that lies under *name* in its shard."""
     member, brace, task = name.partition(b"}")  # the name of a key has one only at its end
     key = key_of(member + brace)
     if key is None:
-        key, task = _shown(member + brace), task if brace else name
+        key, task = shown(member + brace), task if brace else name
     head, _, message = value.partition(b";")
 
     def dead() -> Dead:
         mode, limit, cause, at = head.split(b",")
-        return Dead(task.decode(), _MODES[mode], int(limit), cause_of(_shown(cause)), int(at))
+        return Dead(task.decode(), _MODES[mode], int(limit), cause_of(shown(cause)), int(at))
 
-    return DeadMessage(key, dead_or_unreadable(_shown(task), dead), message)
+    return DeadMessage(key, dead_or_unreadable(shown(task), dead), message)
 
 
-def _shown(text: bytes) -> str:
+def shown(text: bytes) -> str:
+    """*text* for people, which may be no UTF-8."""
     return text.decode(errors="backslashreplace")
 
 

@@ -161,6 +161,12 @@ class RedlockBackend(NoteStore):
     def dead(self, limit: int = 100) -> list[DeadMessage]:
         return self._machine.dead(limit)
 
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        return self._machine.dead_of(task_ids)
+
+    def count_dead(self) -> int:
+        return self._machine.count_dead()
+
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         """The node with the queue keeps the notes; while it is unavailable there are none."""
         return self._machine.note(key, token, notes)

@@ -53,11 +53,14 @@ SCHEMA = (
     """CREATE TABLE message (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (prefix, key, task))""",
+    "CREATE INDEX message_task ON message (prefix, task)",
     # Messages that wait for a person: their runs were lost, or nobody can read them.
     """CREATE TABLE dead (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
         slots INTEGER NOT NULL, cause TEXT NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
+    "CREATE INDEX dead_at ON dead (prefix, at, key, task)",
+    "CREATE INDEX dead_task ON dead (prefix, task)",
     # What is remembered of a task for a while: lost runs, or with lost = 0 that it is done.
     """CREATE TABLE past (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, done INTEGER NOT NULL,

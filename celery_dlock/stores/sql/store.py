@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, TypeVar
 
@@ -20,6 +20,7 @@ from celery_dlock.stores.base import (
     Reply,
     Swept,
     Wake,
+    by_age,
     first_of,
 )
 from celery_dlock.stores.sql.rows import (
@@ -27,7 +28,9 @@ from celery_dlock.stores.sql.rows import (
     KeyRows,
     SqlDialect,
     Swaps,
+    count_dead,
     dead_messages,
+    dead_messages_of,
     due_keys,
     list_keys,
     message_of,
@@ -104,6 +107,9 @@ class SqlBackend(NoteStore):
                 return ()
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
+        return [row for some in _parts(task_ids) for row in self._parked(some)]
+
+    def _parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         with self.transaction() as (db, _):
             return parked_tasks(db, self._prefix, task_ids)
 
@@ -114,6 +120,18 @@ class SqlBackend(NoteStore):
     def dead(self, limit: int = 100) -> list[DeadMessage]:
         with self.transaction() as (db, _):
             return dead_messages(db, self._prefix, limit)
+
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        found = [letter for some in _parts(task_ids) for letter in self._dead_of(some)]
+        return sorted(found, key=by_age)
+
+    def _dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        with self.transaction() as (db, _):
+            return dead_messages_of(db, self._prefix, task_ids)
+
+    def count_dead(self) -> int:
+        with self.transaction() as (db, _):
+            return count_dead(db, self._prefix)
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         with self.transaction([key]) as (db, _):
@@ -151,6 +169,12 @@ class SqlBackend(NoteStore):
 
     def _rows(self, db: Database, key: str, now: int) -> KeyRows:
         return KeyRows(db, self.dialect, self._prefix, key, now)
+
+
+def _parts(task_ids: Collection[str]) -> Iterator[list[str]]:
+    """A hundred at a time, so that nobody waits long who has to write."""
+    names = [task_id for task_id in task_ids if is_text(task_id)]
+    return (names[start : start + LOOK] for start in range(0, len(names), LOOK))
 
 
 def _head(rows: KeyRows, key: str) -> KeyState:

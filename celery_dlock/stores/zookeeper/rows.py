@@ -37,7 +37,7 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.stores.consensus.rows import PARTS, Commit, Committed, Kind, Name, Row
+from celery_dlock.stores.consensus.rows import ORDERED, PARTS, Commit, Committed, Kind, Name, Row
 from celery_dlock.stores.unreadable import UnreadableKey
 
 #: Characters; ZooKeeper has no limit but that of a whole request.
@@ -59,11 +59,11 @@ class Layout:
         self.root = f"{chroot}/{_quoted(prefix)},1"
 
     def folder(self, kind: Kind, part: int) -> str:
-        return f"{self.root}/{kind}" if kind is Kind.DUE else f"{self.root}/{kind}/{part:02x}"
+        return f"{self.root}/{kind}" if kind in ORDERED else f"{self.root}/{kind}/{part:02x}"
 
     def folders(self, kind: Kind, part: int | None = None) -> list[str]:
         """Where names of *kind* lie, in that *part* of all."""
-        if kind is Kind.DUE:
+        if kind in ORDERED:
             return [self.folder(kind, 0)]
         return [self.folder(kind, each) for each in (range(PARTS) if part is None else [part])]
 
@@ -81,7 +81,7 @@ def name_of(kind: Kind, file: str) -> Name | None:
     if ",," in file:
         return None
     one, other = (unquote(text, errors="surrogatepass") for text in file.split(","))
-    return Name(kind, other, one) if kind is Kind.DUE else Name(kind, one, other)
+    return Name(kind, other, one) if kind in ORDERED else Name(kind, one, other)
 
 
 def is_ours(kind: Kind, file: str) -> bool:
@@ -131,7 +131,7 @@ def _mark(data: bytes) -> int:
 
 
 def _full(name: Name) -> str:
-    names = (name.part, name.key) if name.kind is Kind.DUE else (name.key, name.part)
+    names = (name.part, name.key) if name.kind in ORDERED else (name.key, name.part)
     return ",".join(map(_quoted, names))
 
 
@@ -139,7 +139,7 @@ def _file(name: Name) -> str:
     full = _full(name)
     if len(full) <= _LONGEST_NAME:
         return full
-    order = _quoted(name.part) if name.kind is Kind.DUE else ""
+    order = _quoted(name.part) if name.kind in ORDERED else ""
     return f"{order},,{hashlib.sha256(full.encode()).hexdigest()}"
 
 

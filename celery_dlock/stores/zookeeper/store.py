@@ -187,13 +187,19 @@ class ZooKeeperRows(Rows):
             part, size = part + size, size * 2
         return found
 
-    def due(self, limit: int) -> list[Name]:
-        folder = self._layout.folder(Kind.DUE, 0)
+    def names_of(self, kind: Kind, keys: Sequence[str]) -> list[Name]:
+        """It reads the names in the folder of each: a 64th of all of that kind."""
+        folders = {self._layout.folder(kind, part_of(Name(kind, key))) for key in keys}
+        wanted = set(keys)
+        return [name for name in self._listed(kind, sorted(folders)) if name.key in wanted]
+
+    def first(self, kind: Kind, limit: int) -> list[Name]:
+        folder = self._layout.folder(kind, 0)
         with self._client.answers() as session:
             (files,) = session.flight([children(folder)])
-            ours = (file for file in files or () if is_ours(Kind.DUE, file))
+            ours = (file for file in files or () if is_ours(kind, file))
             first = heapq.nsmallest(limit, ours)
-            return self._named(session, Kind.DUE, [f"{folder}/{file}" for file in first])
+            return self._named(session, kind, [f"{folder}/{file}" for file in first])
 
     def _named(self, session: Session, kind: Kind, paths: Sequence[str]) -> list[Name]:
         """The names of nodes that were listed; one that is gone by now may be left out."""

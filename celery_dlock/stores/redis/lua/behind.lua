@@ -14,7 +14,7 @@ if parts then
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
     local gives_up = claim.gives_up > 0 and now + claim.gives_up - parts[7] or nil
     local head = cmsgpack.pack(claim.mode, claim.limit, now, nil, gives_up, claim.ordered)
-    redis.call('HSET', ENTRIES, claim.task, head .. claim.message)
+    put_message(claim.task, head .. claim.message)
     redis.call('ZADD', QUEUE, integer(tonumber(last or 0) + 1), head .. claim.task)
     parts[3], parts[5][2] = parts[3] + 1, earlier(parts[5][2], gives_up)
     write_simple(parts, parts[1][1][9])
@@ -51,7 +51,7 @@ if parts then
     local token = math.max(read_number(TOKEN) + 1, now)
     local expires = now + claim.ttl
     local frees = expires + claim.lock_delay
-    redis.call('HDEL', ENTRIES, claim.task)  -- what takes no room comes first, as on leaving
+    drop_message(claim.task)  -- what takes no room comes first, as on leaving
     redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
     parts[2], parts[1] = {}, {
       {

@@ -127,7 +127,7 @@ local function drop_grant(state, task)
   local grant = find(state.grants, task)
   if not grant then return end
   state.grants = keep_if(state.grants, function(g) return g.task ~= task end)
-  if grant.parked then redis.call('HDEL', ENTRIES, task) end
+  if grant.parked then drop_message(task) end
 end
 
 -- First the turn, which may let in somebody else: what the queue has to be seen for.
@@ -145,10 +145,6 @@ end
 local function to_dead_letter(state, task, turn, cause, now, message)
   put_dead(task, turn, cause, now, message ~= '' and message or message_of(task))
   leave_queue(state, task)
-end
-
-local function task_id_of(task)
-  return string.match(task, '^(.*):[^:]*:[^:]*$') or task
 end
 
 -- Whether there is somebody whose turn it is: not who is only known to have given way.

@@ -3,6 +3,8 @@
 --
 --   {17}:due                   zset    the shard's keys by when a sweep has something to do there
 --   {17}:dead                  hash    the shard's dead messages: key and task -> head .. message
+--   {17}:died                  zset    key and task of each of those by when it died
+--   {17}:tasks                 hash    task id -> items: where its messages are, parked or dead
 --   {17}:{order:42}:state      string  holders, turns, how many messages are parked, when it is due
 --                                      and until when nobody who waits gives up
 --   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
@@ -35,6 +37,7 @@ local function turn_to(index, member)
   local base = string.sub(index, 1, -4) .. member
   STATE, QUEUE, ENTRIES = base .. ':state', base .. ':queue', base .. ':entries'
   LOST, TOKEN, DUE = base .. ':lost', base .. ':token', index
+  TASKS = string.sub(index, 1, -4) .. 'tasks'
 end
 
 local function to_row(record, fields)
@@ -140,12 +143,16 @@ end
 
 local function discard(entry)
   unqueue(entry)
-  redis.call('HDEL', ENTRIES, entry.task)
+  if entry.expires then redis.call('HDEL', ENTRIES, entry.task) else drop_message(entry.task) end
 end
 
 local function enqueue(entry, message)
   local head = pack_head(entry)
-  redis.call('HSET', ENTRIES, entry.task, head .. message)
+  if entry.expires then
+    redis.call('HSET', ENTRIES, entry.task, head .. message)
+  else
+    put_message(entry.task, head .. message)
+  end
   redis.call('ZADD', QUEUE, integer(entry.rank), head .. entry.task)
 end
 
@@ -320,7 +327,10 @@ end
 
 local function put_dead(task, turn, cause, now, message)
   local head = table.concat({turn.mode, integer(turn.limit), cause, integer(now)}, ',')
-  redis.call('HSET', DEAD, member() .. task, head .. ';' .. message)
+  local name = member() .. task
+  redis.call('HSET', DEAD, name, head .. ';' .. message)
+  redis.call('ZADD', DIED, integer(now), name)
+  list_message('d', task)
 end
 
 local function take_dead(task)
@@ -329,6 +339,8 @@ local function take_dead(task)
   local mode, limit, cause, message = string.match(value, '^([xs]),(%d+),([^,;]*)[^;]*;(.*)$')
   if not mode then error('this is not a dead message of a lock: ' .. STATE) end
   redis.call('HDEL', DEAD, member() .. task)
+  redis.call('ZREM', DIED, member() .. task)
+  unlist_message('d', task)
   return {mode = mode, limit = tonumber(limit)}, message, cause
 end
 

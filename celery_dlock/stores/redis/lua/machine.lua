@@ -69,7 +69,7 @@ local function take_turn(state, claim, grant, now)
   state.grants = keep_if(state.grants, function(other) return other ~= grant end)
   local runs = free(state, claim.mode, claim.limit) and not claim.enqueues
   local message = grant.parked and (claim.keep or not runs) and message_of(claim.task)
-  if grant.parked then redis.call('HDEL', ENTRIES, claim.task) end
+  if grant.parked then drop_message(claim.task) end
   if runs then return hold(state, claim, now, message) end
   -- The limit or the mode has changed since the task was woken, or it came too late for it: back
   -- to the head.
