@@ -151,7 +151,7 @@ class Status:
         """Ask the store of *app*. Raises :exc:`~celery_dlock.BackendUnavailable`."""
         backend, key = runtime(app).existing_store(), key_of(app)
         backend.reap(key)  # who has not asked for a while does not stand by any more
-        state = backend.peek(key)
+        (state,) = backend.look([key])
         standing_by = tuple(task_id_of(waiting.task) for waiting in state.waiting)
         holder = state.holders[0] if state.holders else None
         return cls(key, holder, standing_by, read(backend, key))

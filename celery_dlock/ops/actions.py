@@ -31,7 +31,7 @@ CONSEQUENCES = (
     "If the store keeps its message (keep=True) the task runs again, and this run counts as lost.",
 )
 
-#: The dead that are looked through for one task.
+#: So many dead letters are replayed by one command.
 ALL_DEAD = 10_000
 
 
@@ -102,8 +102,8 @@ def dead(app: Any, limit: int = 100) -> list[DeadMessage]:
 
 
 def dead_letters_of(backend: LockBackend, task_id: str) -> tuple[DeadMessage, ...]:
-    """The dead messages of one task, among the first ten thousand."""
-    return tuple(b for b in backend.dead(ALL_DEAD) if task_id_of(b.dead.task) == task_id)
+    """The dead messages of one task."""
+    return tuple(backend.dead_of([task_id]))
 
 
 def dead_under(app: Any, task_id: str) -> list[Message]:
@@ -116,7 +116,8 @@ def expired(app: Any, messages: Collection[Message]) -> set[Message]:
     """Those dead *messages* that a worker would discard, and the store forget: to replay one of
     them loses it.
     """
-    found = {Message(b.key, b.dead.task): b.message for b in dead(app, ALL_DEAD)}
+    letters = runtime(app).existing_store().dead_of({each.task_id for each in messages})
+    found = {Message(b.key, b.dead.task): b.message for b in letters}
     return {each for each in messages if each in found and _has_expired(each, found[each])}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,8 +34,8 @@ from celery_dlock.ops.unique import Living, living
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
 
-#: Keys that are looked through at the most.
-ALL_KEYS = 100_000
+#: Keys that are looked through at the most, for a task of which nobody knows the key.
+ALL_KEYS = 10_000
 
 #: Events of a task that are read, and tasks in its way that are told by name.
 EVENTS = 200
@@ -131,7 +131,9 @@ def store_facts(
     :exc:`~celery_dlock.BackendUnavailable`.
     """
     dead = dead_letters_of(backend, task_id)
-    parked = {key for key, _ in backend.parked([task_id])}
+    parked: dict[str, list[str]] = {}
+    for key, task in backend.parked([task_id]):
+        parked.setdefault(key, []).append(task)
     names = sorted({*parked, *keys})
     whole = True
     if names or not everywhere:
@@ -141,12 +143,15 @@ def store_facts(
     holds: list[tuple[str, Held]] = []
     places: list[QueuePosition] = []
     for key, seen in found.items():
-        # Behind those that an operation sees.
-        hidden = key in parked and not _stands_in(seen, task_id)
-        state = backend.peek(key) if hidden else seen
-        mine = [Held.of(h) for h in state.holders if task_id_of(h.task) == task_id]
+        mine = [Held.of(h) for h in seen.holders if task_id_of(h.task) == task_id]
         holds += [(key, held) for held in mine]
-        if not mine and (place := _place(key, state, task_id)):
+        if mine:
+            continue
+        place = _place(key, seen, task_id)
+        if place is None:  # it is behind those that an operation sees
+            some = (_place_behind(backend, key, seen, task) for task in parked.get(key, ()))
+            place = next(filter(None, some), None)
+        if place is not None:
             places.append(place)
     now = time_of(backend)
     unique = tuple(living(backend, task_id=task_id))
@@ -188,11 +193,31 @@ def _place(key: str, state: KeyState, task_id: str) -> QueuePosition | None:
     )
     if mine is None:
         return None
-    woken = tuple(one.task_id for one in queue if one.woken and one.task_id != task_id)
+    return _position(key, state, mine, number)
+
+
+def _place_behind(
+    backend: LockBackend, key: str, state: KeyState, task: str
+) -> QueuePosition | None:
+    """Where *task* waits for *key*, of whose queue *state* is the head."""
+    found = backend.position(key, task)
+    if found is None:
+        return None
+    entry, before = found
+    (mine,) = queue_of(replace(state, grants=(), waiting=(entry,)))
+    turns = sum(grant.waits for grant in state.grants)
+    running = len(state.waiting) + turns - len(queue_of(state))
+    return _position(key, state, mine, turns + before - running + 1)
+
+
+def _position(key: str, state: KeyState, mine: QueueEntry, number: int) -> QueuePosition:
+    queue = queue_of(state)
+    woken = tuple(one.task_id for one in queue if one.woken and one.task_id != mine.task_id)
     more = max(0, state.parked - sum(w.parked for w in state.waiting))
+    total = len(queue) + more
     holders = tuple(map(Held.of, state.holders))
     cooling, hold = cooling_of(state), hold_of(state)
-    return QueuePosition(key, mine, holders, woken, number, len(queue) + more, cooling, hold)
+    return QueuePosition(key, mine, holders, woken, min(number, total), total, cooling, hold)
 
 
 @dataclass(frozen=True, slots=True)

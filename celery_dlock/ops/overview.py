@@ -250,9 +250,8 @@ class KeyDetails:
 
     @classmethod
     def of(cls, app: Any, key: str, limit: int = WINDOW) -> Self:
-        """With the first *limit* that come.
+        """With the first *limit* that come: no more are read, however many wait.
 
-        Up to ``WINDOW`` it costs the same with ten waiting or a million, beyond it all are read.
         Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
         """
         backend = runtime(app).existing_store()
@@ -261,7 +260,7 @@ class KeyDetails:
         if isinstance(state, BackendUnavailable):
             return cls(_line(key, state), (), 0, now)
         if limit > WINDOW <= len(state.waiting):
-            state = backend.peek(key)
+            state = backend.peek(key, limit + len(state.holders))
             state = replace(state, waiting=live(state.waiting, backend.now()))
         queue = queue_of(state)
         hidden = state.parked - sum(waiting.parked for waiting in state.waiting)

@@ -311,8 +311,20 @@ class LockBackend(ABC):
         """
 
     @abstractmethod
-    def peek(self, key: str) -> KeyState:
-        """The whole state of *key*, for people and tests; ``done`` and ``lost`` may be left out."""
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
+        """The state of *key* with the first *limit* (from 1) of its queue, expired places too.
+
+        It is for people. Without a limit it is the whole state, for tests: that costs what the
+        queue is long. ``done`` and ``lost`` may be left out.
+        """
+
+    @abstractmethod
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        """The entry of *task* in the queue of *key*, and how many stand before it; ``None`` if it
+        does not wait there.
+
+        It costs the same however many wait. Some that have left the queue may be counted.
+        """
 
     @abstractmethod
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:

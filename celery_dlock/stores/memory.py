@@ -17,7 +17,7 @@ from typing import ClassVar, Self, TypeVar
 from celery_dlock.core import turns
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Operation, Renew, Replay
-from celery_dlock.core.state import WINDOW, Claim, KeyState, RenewVerdict, Step, task_id_of
+from celery_dlock.core.state import WINDOW, Claim, KeyState, RenewVerdict, Step, Waiting, task_id_of
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import (
     BackendOptions,
@@ -186,9 +186,15 @@ class MemoryBackend(NoteStore):
             there = [(n, put) for n, (put, ends) in self._swapped.items() if ends > self._now()]
             return there[:limit]
 
-    def peek(self, key: str) -> KeyState:
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
         with self._mutex:
-            return self._keys.get(key, _Key()).state
+            state = self._keys.get(key, _Key()).state
+            return state if limit is None else replace(state, waiting=state.waiting[:limit])
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        with self._mutex:
+            waiting = self._keys.get(key, _Key()).state.waiting
+            return next(((w, n) for n, w in enumerate(waiting) if w.task == task), None)
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         first = first_of(cursor)

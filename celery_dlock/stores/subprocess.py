@@ -129,6 +129,7 @@ class HelperBackend(NoteStore):
     swapped = _asked(LockBackend.swapped)
     notes = _asked(NoteStore.notes)
     peek = _asked(LockBackend.peek)
+    position = _asked(LockBackend.position)
     keys = _asked(LockBackend.keys)
 
     # What any collection says goes over as one that can be pickled.

@@ -179,9 +179,9 @@ def _now(app: Any, claims: Sequence[Claim]) -> None:
     here = runtime(app)
     for claim in claims:
         try:
-            turns = here.backend.peek(claim.key).grants
+            (state,) = here.backend.look([claim.key])
         except BackendUnavailable as exc:
             logger.warning("%s is reserved for %s for a while: %s", claim.key, claim.task, exc)
             continue
-        if any(turn.task == claim.task and not turn.parked for turn in turns):
+        if any(turn.task == claim.task and not turn.parked for turn in state.grants):
             here.manager.take_back([claim])

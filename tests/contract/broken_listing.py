@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from celery_dlock.core.state import WINDOW, KeyState
-from celery_dlock.stores.base import KeyPage
+from celery_dlock.core.state import WINDOW, KeyState, Waiting
+from celery_dlock.stores.base import DeadMessage, KeyPage
 from celery_dlock.stores.memory import _Key
 from tests.contract.broken import Broken
 
@@ -167,3 +167,25 @@ class ReapsWhatItLooksAt(Broken):
         for key in keys:
             self.reap(key)
         return super().look(keys)
+
+
+class CountsItselfAmongThoseBefore(Broken):
+    noticed_by = "test_a_task_is_told_where_it_stands"
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        found = super().position(key, task)
+        return None if found is None else (found[0], found[1] + 1)
+
+
+class ReadsAllThatWait(Broken):
+    noticed_by = "test_the_first_of_a_queue_are_read_as_many_as_asked_for"
+
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
+        return super().peek(key)
+
+
+class FindsTheDeadByTheBeginningOfTheirIds(Broken):
+    noticed_by = "test_the_dead_of_some_tasks_are_found_and_no_others"
+
+    def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
+        return [b for b in self.dead() if b.dead.task.startswith(tuple(task_ids))]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.operations import Operation, Reap, Replay
-from celery_dlock.core.state import KeyState, Step
+from celery_dlock.core.state import KeyState, Step, Waiting
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import Clock, Reply, Wake
@@ -94,8 +94,11 @@ class Transactions:
         self._loader = Loader(rows, self._remembers)
         self._mutexes = KeyMutexes()
 
-    def peek(self, key: str) -> KeyState:
-        return self._loader.load_all(key, self.now()).state
+    def peek(self, key: str, limit: int | None) -> KeyState:
+        return self._loader.load_first(key, self.now(), limit).state
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        return self._loader.position(key, task)
 
     def look(self, keys: Sequence[str]) -> list[KeyState]:
         return self._loader.load_heads(keys, self.now())

@@ -28,6 +28,7 @@ from celery_dlock.stores.consensus.rows import Kind, Name, Row, Rows
 #: bounds how many entries and pages one operation may clear away or wake, because a commit in etcd
 #: has at most 128 parts.
 PAGES_AT_ONCE = 2
+PAGES_OF_A_LIST = 32
 PAGES_ENOUGH = 16
 PARTS_ENOUGH = 110
 
@@ -87,16 +88,33 @@ class Loader:
             found.state = replace(found.state, dead=(decode_dead(dead.value)[0],))
         return found
 
-    def load_all(self, key: str, now: int) -> Loaded:
-        """*key* with its whole queue."""
+    def load_first(self, key: str, now: int, limit: int | None) -> Loaded:
+        """*key* with the first *limit* of its queue, or all of it."""
         (version_row,) = self._rows.read([Name(Kind.VERSION_ROW, key)])
         found = Loaded(now, version_row)
         if version_row is not None:
             found.record = decode(version_row.value)
-            self._load_holders(key, found, set(found.record.pages()))
-            entries = [entry for number in sorted(found.pages) for entry in found.pages[number]]
-            found.state = _state(found, entries)
+            self._load_holders(key, found, set())
+            pages, entries = found.record.pages(), list[Waiting]()
+            while limit is None or len(entries) < limit:
+                batch = list(islice(pages, PAGES_OF_A_LIST))
+                if not batch:
+                    break
+                self.load_pages(key, found, batch)
+                entries += [entry for number in batch for entry in found.pages[number]]
+            found.state = _state(found, entries[:limit])
         return found
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        """The entry of *task* in the queue, and how many may stand before it, by their ranks."""
+        names = [Name(Kind.VERSION_ROW, key), Name(Kind.PLACE, key, task)]
+        version_row, place = self._rows.read(names)
+        if version_row is None or place is None:
+            return None
+        rank = number_in(place)
+        (page,) = self._rows.read([_page(key, page_of(rank))])
+        entry = next((entry for entry in _entries(page) if entry.task == task), None)
+        return None if entry is None else (entry, rank - decode(version_row.value).first)
 
     def load_heads(self, keys: Sequence[str], now: int) -> list[KeyState]:
         """Each of *keys* with the head of its queue; most often that takes two flights for all.

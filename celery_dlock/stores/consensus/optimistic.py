@@ -37,6 +37,7 @@ from celery_dlock.core.state import (
     Replaced,
     Run,
     Unknown,
+    Waiting,
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -249,9 +250,11 @@ class OptimisticBackend(NoteStore):
     def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
         return self._swaps.listed(limit)
 
-    def peek(self, key: str) -> KeyState:
-        """The whole state of *key*; costs what the queue is long."""
-        return self._transactions.peek(key)
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
+        return self._transactions.peek(key, limit)
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        return self._transactions.position(key, task)
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         """With *waiting* it goes through all that are due some time, for each page anew."""

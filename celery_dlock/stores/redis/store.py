@@ -9,11 +9,12 @@ not happen twice is guarded by the fence in the resource, with this store as wit
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, ClassVar, Self, TypeVar
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Operation
-from celery_dlock.core.state import Claim, KeyState, Outcome, RenewVerdict
+from celery_dlock.core.state import Claim, KeyState, Outcome, RenewVerdict, Waiting
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import (
     BackendOptions,
@@ -33,8 +34,8 @@ from celery_dlock.stores.redis.scripts import Command
 
 V = TypeVar("V")
 
-#: So many keys are looked at by one script.
-LOOK = 100
+#: So many keys, and so many entries of a queue, are looked at by one script.
+LOOK, PEEK = 100, 1000
 
 
 class RedisBackend(NoteStore):
@@ -181,10 +182,24 @@ class RedisBackend(NoteStore):
     def _swap_names(self, session: RedisSession, limit: int) -> Iterator[list[str]]:
         return listing.swapped(session.run, self._prefix, limit)
 
-    def peek(self, key: str) -> KeyState:
-        """The whole state of *key*, expired places included; costs what the queue is long."""
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
+        """A thousand entries a script: others get their turn in between."""
         with self._asked() as session:
-            return wire.key_state(session.run(self._on(scripts.PEEK, key)))
+            state, waiting = KeyState(), dict[str, Waiting]()
+            for start in count(0, PEEK):
+                size = PEEK if limit is None else min(PEEK, limit - start)
+                lost = b"1" if limit is None and not start else b""
+                command = self._on(scripts.PEEK, key, start, start + size - 1, lost)
+                part = wire.key_state(session.run(command))
+                state = state if start else part
+                waiting |= {entry.task: entry for entry in part.waiting}  # some may have moved up
+                if len(part.waiting) < PEEK or start + size == limit:
+                    return wire.with_queue(state, tuple(waiting.values()))
+        raise AssertionError("unreachable")
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        with self._asked() as session:
+            return wire.position(session.run(self._on(scripts.POSITION, key, task)))
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         """For a page ten thousand names are looked at, so it may be empty where there are many.

@@ -6,6 +6,7 @@ import logging
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -337,17 +338,25 @@ def notes(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
 
 def key_state(answer: Sequence[Any]) -> KeyState:
     holders, grants, queue, parked, lost, paused = answer
-    waiting = tuple(_waiting(row) for row in queue)
-    return KeyState(
+    state = KeyState(
         holders=tuple(_holder(row) for row in holders),
         grants=tuple(_grant(row) for row in grants),
-        waiting=waiting,
         parked=parked,
-        first=waiting[0].rank if waiting else 0,
-        last=waiting[-1].rank if waiting else 0,
         lost=tuple((task.decode(), count) for task, count in lost),
         paused=paused,
     )
+    return with_queue(state, tuple(_waiting(row) for row in queue))
+
+
+def with_queue(state: KeyState, waiting: tuple[Waiting, ...]) -> KeyState:
+    """*state* with those who are *waiting*."""
+    first, last = (waiting[0].rank, waiting[-1].rank) if waiting else (0, 0)
+    return replace(state, waiting=waiting, first=first, last=last)
+
+
+def position(answer: Sequence[Any] | None) -> tuple[Waiting, int] | None:
+    """The entry of a task, and how many come before it."""
+    return None if answer is None else (_waiting(answer[0]), int(answer[1]))
 
 
 def _ending(code: bytes | None) -> Ending | None:

@@ -31,6 +31,7 @@ from celery_dlock.core.state import (
     Replaced,
     Run,
     Unknown,
+    Waiting,
 )
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -181,15 +182,18 @@ class RedlockBackend(NoteStore):
     def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
         return self._machine.swapped(limit)
 
-    def peek(self, key: str) -> KeyState:
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
         """The queue's state of *key*, its holders with the tokens that the nodes gave them."""
-        state = self._machine.peek(key)
+        state = self._machine.peek(key, limit)
         with self._quorum() as quorum:
             answers = quorum.ask(self._calls.look(key), nothing_less)
         looks = [look for answer in answers.nodes.values() if (look := wire.look(answer))]
         known = [holder for look in looks for holder in look.holders]
         holders = tuple(as_the_nodes_know(holder, known) for holder in state.holders)
         return replace(state, holders=holders)
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        return self._machine.position(key, task)
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         """The queue's keys, and then those that only nodes know to be held.

@@ -332,12 +332,22 @@ class KeyRows:
             paused=number(held["paused"]),
         )
 
-    def load_all(self) -> KeyState:
-        """The whole queue too; ``done`` and ``lost`` are left out."""
+    def load_first(self, limit: int | None) -> KeyState:
+        """The first *limit* of the queue, too, or all; ``done`` and ``lost`` are left out."""
         guard = self.load_guard()
-        waiting = self._entries(self._run(f"{_ENTRY} ORDER BY rank").fetchall())
+        most = "" if limit is None else f" LIMIT {limit}"
+        waiting = self._entries(self._run(f"{_ENTRY} ORDER BY rank{most}").fetchall())
         ranks = [entry.rank for entry in waiting] or [0]
         return replace(guard, waiting=waiting, first=ranks[0], last=ranks[-1])
+
+    def position(self, task: str) -> tuple[Waiting, int] | None:
+        """The entry of *task* in the queue, and how many may stand before it, by their ranks."""
+        row = self._run(f"{_ENTRY} AND task=?", task).fetchone()
+        if row is None:
+            return None
+        first = self._run("SELECT min(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
+        (entry,) = self._entries([row])
+        return entry, entry.rank - number(first)
 
     def load_head(self) -> KeyState:
         """What everybody sees, the same whatever waits behind it; nothing is changed."""

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Operation, Reap
-from celery_dlock.core.state import Claim, KeyState, RenewVerdict, Unknown
+from celery_dlock.core.state import Claim, KeyState, RenewVerdict, Unknown, Waiting
 from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.stores.base import (
     BackendOptions,
@@ -149,9 +149,13 @@ class SqlBackend(NoteStore):
         with self.transaction() as (db, now):
             return Swaps(db, self.dialect, self._prefix, now).listed(limit)
 
-    def peek(self, key: str) -> KeyState:
+    def peek(self, key: str, limit: int | None = None) -> KeyState:
         with self.transaction() as (db, now), naming(key):
-            return self._rows(db, key, now).load_all()
+            return self._rows(db, key, now).load_first(limit)
+
+    def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
+        with self.transaction() as (db, now), naming(key):
+            return self._rows(db, key, now).position(task)
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         first = first_of(cursor)

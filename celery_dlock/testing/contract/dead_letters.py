@@ -199,6 +199,35 @@ class DeadLetters(StoreUnderTest):
         assert names(backend) == expected
         assert [letter.key for letter in backend.dead(limit=3)] == [key for key, _ in expected[:3]]
 
+    def test_the_dead_of_some_tasks_are_found_and_no_others(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        for task, key in (("a:0:0", "one"), ("b:0:0", "one"), ("a:1:0", "other"), ("ab:0:0", "x")):
+            die(backend, clock, task, key, message=task.encode())
+        running(backend.enter(claim("holder", key="third")))
+        park(backend, "a:0:0", key="third")
+
+        found = [(b.key, b.dead.task, b.message) for b in backend.dead_of(["a", "unknown"])]
+
+        assert found == [("one", "a:0:0", b"a:0:0"), ("other", "a:1:0", b"a:1:0")]
+        assert backend.parked(["a"]) == [("third", "a:0:0")]
+        assert backend.dead_of([]) == []
+        assert backend.count_dead() == 4
+        backend.replay("one", "a:0:0")
+        assert [b.key for b in backend.dead_of(["a"])] == ["other"]
+        assert backend.count_dead() == 3
+
+    def test_who_dies_again_is_listed_once_and_by_its_last_death(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        die(backend, clock, "a:0:0")
+        die(backend, clock, "b:0:0")
+        die(backend, clock, "a:0:0", message=b"again")
+
+        assert [b.dead.task for b in backend.dead()] == ["b:0:0", "a:0:0"]
+        assert [b.message for b in backend.dead_of(["a"])] == [b"again"]
+        assert backend.count_dead() == 2
+
     def test_the_dead_of_one_instant_come_by_key_and_task(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:

@@ -387,6 +387,40 @@ class Looking(StoreUnderTest):
         assert [entry.task for entry in state.waiting] == [f"w{n}" for n in range(WINDOW)]
         assert state.parked == WINDOW + 8
 
+    def test_the_first_of_a_queue_are_read_as_many_as_asked_for(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("holder")))
+        tasks = [f"w{n}" for n in range(WINDOW + 8)]
+        park(backend, *tasks)
+
+        for limit in (1, WINDOW, WINDOW + 3, 1000):
+            state = backend.peek("key", limit)
+            assert [entry.task for entry in state.waiting] == tasks[:limit]
+            assert [holder.task for holder in state.holders] == ["holder"]
+            assert state.parked == len(tasks)
+        assert backend.peek("nobody's", 10) == KeyState()
+
+    def test_a_task_is_told_where_it_stands(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("holder")))
+        backend.enter(claim("place", wait=PLACE))
+        tasks = [f"w{n}" for n in range(2 * WINDOW)]
+        park(backend, *tasks)
+
+        whole = {entry.task: entry for entry in backend.peek("key").waiting}
+        for task, before in (("place", 0), ("w0", 1), (tasks[-1], 2 * WINDOW)):
+            assert backend.position("key", task) == (whole[task], before)
+        assert backend.position("key", "holder") is None
+        assert backend.position("another", "w0") is None
+
+    def test_a_task_whose_turn_has_come_stands_in_no_queue(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("holder")))
+        park(backend, "a", "b")
+
+        assert woken(backend.leave(claim("holder"), Outcome.DONE)) == ["a"]
+
+        assert backend.position("key", "a") is None
+        entry, before = backend.position("key", "b") or (None, -1)
+        assert (entry, before) == (backend.peek("key").waiting[0], 0)
+
     def test_a_place_that_has_expired_is_not_seen(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
