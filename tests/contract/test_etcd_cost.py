@@ -144,6 +144,24 @@ def test_a_look_costs_the_same_with_forty_waiting_and_with_four_hundred(
         assert cost == {"Txn": 2, "Range": 1}
 
 
+def test_what_people_ask_costs_the_same_however_many_wait(
+    backend: EtcdBackend, own_etcd_server: EtcdServer
+) -> None:
+    running(backend.enter(claim("holder", ttl=HOUR)))
+    costs = []
+    for start, end in ((0, 40), (40, 400)):
+        park(backend, *(f"w{n}:0:0" for n in range(start, end)))
+
+        with counted(own_etcd_server) as cost:
+            assert backend.parked([f"w{end - 1}", "unknown"]) == [("key", f"w{end - 1}:0:0")]
+            assert backend.position("key", f"w{end - 1}:0:0") is not None
+            assert len(backend.peek("key", 10).waiting) == 10
+            assert backend.dead(10) == backend.dead_of(["unknown"]) == []
+        costs.append(cost)
+
+    assert costs[0] == costs[1]
+
+
 def test_a_sweep_of_nothing_is_one_call(backend: EtcdBackend, own_etcd_server: EtcdServer) -> None:
     with counted(own_etcd_server) as cost:
         assert backend.sweep().wakes == ()

@@ -202,6 +202,8 @@ def _warm(store: StoreOnRedis) -> None:
     store.backend.sweep()
     store.backend.cancel("warm", "warm")
     store.backend.look(["warm"])
+    store.backend.peek("warm", 5)
+    store.backend.position("warm", "warm")
     store.client.ping()
 
 
@@ -238,6 +240,9 @@ def _cost_of_each(store: StoreOnRedis, last: str) -> dict[str, Counter[str]]:
         "reaping": lambda: backend.reap("key"),
         "sweep": backend.sweep,
         "look": lambda: backend.look(["key"]),
+        "first of the queue": lambda: backend.peek("key", 5),
+        "where the last stands": lambda: backend.position("key", last),
+        "who is revoked": lambda: backend.parked([last]),
         "list of who waits": lambda: backend.keys(waiting=True),
     }
     costs = {}

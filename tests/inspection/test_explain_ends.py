@@ -60,7 +60,7 @@ def test_one_that_has_run_by_a_copy_of_its_dead_message_is_done(
     result = charge.delay("42")
     desk.deliver()
     letter = DeadMessage(KEY, Dead(f"{result.id}:0:0", Mode.EXCLUSIVE, 1, cause, 1_000_000), b"m")
-    monkeypatch.setattr(runtime(desk.app).backend, "dead", lambda *_: [letter])
+    monkeypatch.setattr(runtime(desk.app).backend, "dead_of", lambda _: [letter])
 
     assert explain(desk.app, result.id).state is state
 

@@ -46,7 +46,7 @@ _ENTRY = (
 
 _DEAD = "SELECT key, task, mode, slots, cause, at, body FROM dead"
 
-_OF_TASK = "prefix=? AND (task=? OR task>=? AND task<?)"
+_OF_TASK = "prefix=? AND task BETWEEN ? AND ?"
 
 _HELD = "SELECT key FROM guard WHERE prefix=? AND key>=? ORDER BY key LIMIT ?"
 
@@ -143,36 +143,28 @@ def dead_messages(db: Database, prefix: str, limit: int) -> list[DeadMessage]:
 
 def parked_tasks(db: Database, prefix: str, task_ids: Collection[str]) -> list[tuple[str, str]]:
     """Key and task of each message under any of *task_ids*, wherever it waits."""
-    rows = (
-        row
-        for task_id in task_ids
-        for row in db.execute(
-            f"SELECT key, task FROM message WHERE {_OF_TASK}", _of(prefix, task_id)
-        )
-    )
+    rows = _of_tasks(db, "SELECT key, task FROM message", prefix, task_ids)
     readable = ((key, task) for key, task in rows if is_text(key) and is_text(task))
     return [(key, task) for key, task in readable if task_id_of(task) in task_ids]
 
 
 def dead_messages_of(db: Database, prefix: str, task_ids: Collection[str]) -> list[DeadMessage]:
     """The dead of *task_ids*, whatever their keys, in any order."""
-    rows = (
-        row
-        for task_id in task_ids
-        for row in db.execute(f"{_DEAD} WHERE {_OF_TASK}", _of(prefix, task_id))
-    )
+    rows = _of_tasks(db, _DEAD, prefix, task_ids)
     return [_dead_message(row) for row in rows if task_id_of(_shown(row[1])) in task_ids]
+
+
+def _of_tasks(db: Database, query: str, prefix: str, task_ids: Collection[str]) -> Iterator[Any]:
+    """The rows whose task has one of *task_ids*: is called so, or so with a colon behind."""
+    for task_id in task_ids:
+        for bounds in ((task_id, task_id), (f"{task_id}:", f"{task_id};")):
+            yield from db.execute(f"{query} WHERE {_OF_TASK}", (prefix, *bounds)).fetchall()
 
 
 def count_dead(db: Database, prefix: str) -> int:
     """How many are dead, of all keys."""
     count: int = db.execute("SELECT count(*) FROM dead WHERE prefix=?", (prefix,)).fetchone()[0]
     return count
-
-
-def _of(prefix: str, task_id: str) -> tuple[str, str, str, str]:
-    """What ``_OF_TASK`` asks for: the identities of a task are its id, also with colons behind."""
-    return prefix, task_id, f"{task_id}:", f"{task_id};"
 
 
 def message_of(db: Database, prefix: str, key: str, task: str) -> bytes | None:
