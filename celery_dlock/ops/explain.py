@@ -463,8 +463,8 @@ class Answer:
 def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
     """What the store, the result backend and the history say of a task.
 
-    It reads the names of all messages that wait, and up to ten thousand that are dead; where no
-    event or result tells its keys, how up to a hundred thousand of them stand.
+    It reads what the store has of that task alone; where no message, event or result tells its
+    keys, how up to ten thousand of them stand.
 
     Whoever of them does not answer is named in a sentence. The store is not asked if it is
     *unavailable*, which says why. Raises :exc:`~celery_dlock.ConfigurationError` when the

@@ -2,7 +2,8 @@
 what a person may do there.
 
 A page reads a bounded part of the store, however much there is. What costs more, such as how ten
-thousand keys stand, is read once for all visitors, and again when it is two seconds old.
+thousand keys stand, is read once for all visitors, and again when it is two seconds old. What has
+become of a task is read once for all who ask at the same time, and of two tasks at a time.
 
 An action has two steps: what is going to happen is said before it does. The address of a form names
 what its page showed, down to the claim of the holder; what has changed meanwhile is left alone.
@@ -16,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -31,7 +33,7 @@ from celery_dlock.core.canonical import escape
 from celery_dlock.core.state import Cause
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.ops import actions, holds, overview
-from celery_dlock.ops.explain import explain
+from celery_dlock.ops.explain import Answer
 from celery_dlock.ops.overview import Held, KeyDetails, Line
 from celery_dlock.ops.urgent import Counts, Snapshot
 from celery_dlock.web.auth import cookie
@@ -49,6 +51,10 @@ KEYS = 10_000
 #: Seconds for which it is good how they stand; or so many times as long as it took to read.
 FRESH = 2.0
 REST = 4
+
+#: Tasks that are asked after at a time, and for how many seconds another visitor waits for it.
+READINGS = 2
+WAIT_FOR_OTHERS = 2.0
 
 #: Seconds from which on a wait is lit; the rules for Prometheus alert at the same.
 LONG_WAIT = 900.0
@@ -207,10 +213,9 @@ def _done(request: Request) -> str:
 
 
 def one_task(request: Request) -> Response:
-    """What has become of the task ``id``; it is asked once, because that costs more than a look."""
+    """What has become of the task ``id``; it is no page that asks for itself again."""
     task_id = request.query_params.get("id", "").strip()
-    app = request.app.state.celery
-    answer = explain(app, task_id) if task_id else None
+    answer = request.app.state.answers.of(task_id) if task_id else None
     told = Told.once(reversed(answer.entries)) if answer else []
     return show(request, "task.html", task_id=task_id, answer=answer, told=told[::-1])
 
@@ -266,6 +271,46 @@ class Shared(Generic[T]):
             self._found = exc
         ended = time.monotonic()
         self._until = ended + max(self._fresh, REST * (ended - began))
+
+
+class Busy(Exception):
+    """As many tasks are asked after as the store is asked for at a time."""
+
+
+class Answers:
+    """What *read* says of tasks. Those who ask after one at the same time share a reading.
+
+    So many are read at a time: nobody keeps the store busy, also with requests that he gives up.
+    """
+
+    def __init__(self, read: Callable[[str], Answer]) -> None:
+        self._read = read
+        self._reading: dict[str, Future[Answer]] = {}
+        self._changed = threading.Condition()
+
+    def of(self, task_id: str) -> Answer:
+        """Raises :exc:`Busy` if others ask after other tasks all the while."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._may_ask(task_id), WAIT_FOR_OTHERS):
+                raise Busy
+            shared = self._reading.get(task_id)
+            reading = self._reading.setdefault(task_id, Future())
+        if shared is None:
+            self._answer(task_id, reading)
+        return reading.result()
+
+    def _may_ask(self, task_id: str) -> bool:
+        return task_id in self._reading or len(self._reading) < READINGS
+
+    def _answer(self, task_id: str, reading: Future[Answer]) -> None:
+        try:
+            reading.set_result(self._read(task_id))
+        except Exception as exc:
+            reading.set_exception(exc)
+        finally:
+            with self._changed:
+                del self._reading[task_id]
+                self._changed.notify_all()
 
 
 logger = logging.getLogger("celery_dlock")

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.ops.actions import DeadLetterList
+from celery_dlock.ops.explain import explain
 from celery_dlock.ops.unique import LivingList
 from celery_dlock.ops.urgent import Snapshot
 from celery_dlock.runtime import runtime
@@ -27,7 +28,7 @@ from celery_dlock.stores.base import servers_of
 from celery_dlock.web import pages
 from celery_dlock.web.auth import Allowed, SecurityHeaders, SignIn, Visitors, sign_in_routes
 from celery_dlock.web.history_view import GOOD_FOR, HistoryView
-from celery_dlock.web.pages import ROWS, Shared
+from celery_dlock.web.pages import ROWS, Answers, Busy, Shared
 from celery_dlock.web.rendering import FOLDER, show
 
 #: After so many seconds a browser asks again for a page that it did not get.
@@ -88,6 +89,7 @@ def site(
         exception_handlers={
             HTTPException: _http_error,
             BackendUnavailable: _store_unavailable,
+            Busy: _busy,
             Exception: _unexpected,
         },
     )
@@ -99,6 +101,7 @@ def site(
     made.state.store = _name_of(runtime(app).settings.url)
     made.state.snapshot = Shared(partial(Snapshot.of, app, pages.KEYS))
     made.state.dead = Shared(partial(DeadLetterList.of, app, ROWS))
+    made.state.answers = Answers(partial(explain, app))
     made.state.unique = Shared(partial(LivingList.of, app, ROWS))
     made.state.tally = Shared(past.of_the_last_hour, GOOD_FOR)
     return SecurityHeaders(made)
@@ -148,6 +151,14 @@ def _store_unavailable(request: Request, exc: Exception) -> Response:
     response = show(request, "trouble.html", 503, title=title, detail=detail)
     if not is_order:
         response.headers["refresh"] = ASK_AGAIN
+    return response
+
+
+def _busy(request: Request, _exc: Exception) -> Response:
+    """The browser asks again by itself."""
+    title, detail = "Many ask at once", "This page asks after two tasks at a time, and tries again."
+    response = show(request, "trouble.html", 503, title=title, detail=detail)
+    response.headers["refresh"] = ASK_AGAIN
     return response
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -18,7 +19,8 @@ from celery_dlock.ops import overview
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.web import pages
-from celery_dlock.web.pages import Shared
+from celery_dlock.web.pages import Answers, Busy, Shared
+from tests.services.until import until
 from tests.web.conftest import Open, hold, said
 
 pytestmark = pytest.mark.once
@@ -184,3 +186,46 @@ def test_who_comes_while_another_one_reads_gets_what_was_there() -> None:
         assert shared.get() == 1
         go_on.set()
         assert found.result(60) == 2
+
+
+def test_those_who_ask_after_one_task_share_a_reading_and_few_are_read_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "WAIT_FOR_OTHERS", 0.0)
+    go_on, readings = threading.Event(), list[str]()
+    asked = threading.Semaphore(0)
+
+    def read(task_id: str) -> Any:
+        readings.append(task_id)
+        asked.release()
+        assert go_on.wait(60)
+        if task_id == "spoilt":
+            raise ValueError(task_id)
+        return len(readings)
+
+    answers: Any = Answers(read)
+    with ThreadPoolExecutor(20) as visitors:
+        found = [visitors.submit(answers.of, "one"), visitors.submit(answers.of, "spoilt")]
+        assert all(asked.acquire(timeout=60) for _ in found)
+        found += [visitors.submit(answers.of, "one") for _ in range(10)]
+        with pytest.raises(Busy):
+            answers.of("another")
+        shared = answers._reading["one"]._condition
+        until("all of them wait", lambda: len(shared._waiters) == 10)
+        go_on.set()
+        assert isinstance(found.pop(1).exception(60), ValueError)
+        assert {one.result(60) for one in found} == {2}
+    assert sorted(readings) == ["one", "spoilt"]
+    assert answers.of("one") == 3  # the next one is told what is so by then
+
+
+def test_who_asks_after_too_many_tasks_at_once_is_asked_to_come_again(
+    app: Celery, open_site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "READINGS", 0)
+    monkeypatch.setattr(pages, "WAIT_FOR_OTHERS", 0.0)
+
+    response = open_site().get("/task?id=one")
+
+    assert (response.status_code, response.headers["refresh"]) == (503, "5")
+    assert "Many ask at once" in response.text
