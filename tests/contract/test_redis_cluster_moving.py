@@ -119,6 +119,8 @@ def test_lists_go_on_and_name_the_keys_of_the_slot_that_is_moved(
     for waiting in (False, True):
         assert {*all_keys(store, waiting=waiting)} == {*keys}
     assert names(store) == [("key", "dead")]
+    assert store.count_dead() == len(store.dead_of(["dead"])) == 1
+    assert {key for key, _ in store.parked(["b"])} == {*keys}
     move.end()
 
     assert all(isinstance(state, KeyState) for state in look(store, keys))

@@ -8,6 +8,7 @@ import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import WINDOW, Outcome
+from celery_dlock.stores.redis import wire
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
@@ -85,6 +86,29 @@ def test_a_list_of_the_dead_is_sent_no_more_bodies_than_it_shows(store: StoreOnR
     assert sent < 2 * 10 * len(MESSAGE) + bytes_sent(store, lambda: None) + 5000
     assert [letter.dead.task for letter in store.backend.dead(2)] == ["d0", "d1"]
     assert len(store.backend.dead(100)) == 40
+
+
+def test_a_sweep_reads_little_more_than_it_reaps(store: StoreOnRedis) -> None:
+    clock = store.options.clock
+    assert isinstance(clock, ManualClock)
+    due = wire.indexes(store.prefix)
+    for hot in (False, True):  # all of one shard, or of all alike
+        for number in range(1000):
+            index = due[7 if hot else number % len(due)]
+            store.client.zadd(index, {f"{{{hot} {number}}}": number + 1})
+
+        read = sum(rows_read(c) for c in inside(store, lambda: store.backend.sweep(100)))
+
+        left = [at for index in due for at in store.client.zrangebyscore(index, 1, 1000)]
+        assert len(left) == 900
+        assert b"{%b 100}" % str(hot).encode() in left
+        assert read <= 4 * 100 + 2 * len(due)
+        store.client.unlink(*due)
+
+
+def rows_read(command: list[str]) -> int:
+    """How many rows of an index of due keys *command* may read."""
+    return int(command[-1]) if command[0] == "ZRANGEBYSCORE" else 0
 
 
 def inside(store: StoreOnRedis, operation: Callable[[], object]) -> list[list[str]]:

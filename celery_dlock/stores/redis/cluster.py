@@ -9,6 +9,7 @@ not happen twice is guarded by the fence.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,14 +72,14 @@ class RedisClusterBackend(RedisBackend):
         return verdicts
 
     def sweep(self, limit: int = 100) -> Swept:
-        """Two round trips: what is due, and to reap it by scripts that name what they touch.
+        """Two round trips: what is due, and to reap it by scripts that name what they touch; one
+        more where a shard has much that is due.
 
         A shard that refuses, as while its slot is moved, is left to a later sweep, and keeps no
         other waiting: this one goes on with what is due there.
         """
         with self._asked() as session:
-            looks = [scripts.OVERDUE.on([index], [self._now(), limit]) for index in self._indexes]
-            told = session.each(looks)
+            told = self._overdue(session, limit)
             found = {n: answer for n, answer in enumerate(_answered(told)) if answer is not None}
             left = {n: answer for n, answer in enumerate(told) if n not in found}
             next_in = {n: answer[1] for n, answer in found.items()}
@@ -100,6 +101,24 @@ class RedisClusterBackend(RedisBackend):
         self._say(left)
         later = [at for n, at in next_in.items() if at is not None and n not in left]
         return Swept(tuple(wakes), min(later) / SECOND if later else None)
+
+    def _overdue(self, session: RedisSession, limit: int) -> list[Any]:
+        """What is due in each shard: a fair part, and *limit* where that may not have been all."""
+
+        def look(shards: Sequence[int], size: int) -> dict[int, Any]:
+            indexes = [self._indexes[n] for n in shards]
+            looks = [scripts.OVERDUE.on([index], [self._now(), size]) for index in indexes]
+            return dict(zip(shards, session.each(looks), strict=True))
+
+        part = min(limit, -(-2 * limit // wire.SHARDS))
+        found = look(range(wire.SHARDS), part)
+        rows = {n: a[0] for n, a in found.items() if not isinstance(a, Exception)}
+        instants = sorted(int(at) for shard in rows.values() for at, _ in shard)
+        last = instants[limit - 1] if len(instants) >= limit else math.inf
+        full = [n for n, shard in rows.items() if len(shard) == part and int(shard[-1][0]) < last]
+        if full and part < limit:
+            found |= look(full, limit)
+        return [found[n] for n in range(wire.SHARDS)]
 
     def _named(
         self, session: RedisSession, listed: Mapping[int, Sequence[Any]]

@@ -46,7 +46,7 @@ ASTRAY = (AskError, TryAgainError, ClusterDownError, SlotNotCoveredError, redis.
 MOVING = (AskError, TryAgainError)
 
 #: Commands that read one key, which is at one master or the other.
-READS = ("HGETALL", "ZRANGE", "ZSCAN")
+READS = ("HGETALL", "HMGET", "ZCARD", "ZRANGE", "ZSCAN")
 
 SILENCE = (redis.ConnectionError, redis.TimeoutError)
 

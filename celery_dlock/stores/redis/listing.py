@@ -15,7 +15,7 @@ from typing import Any
 
 from celery_dlock.stores.base import DeadMessage, KeyPage
 from celery_dlock.stores.redis import wire
-from celery_dlock.stores.redis.scripts import OLDEST_DEAD, Command
+from celery_dlock.stores.redis.scripts import Command
 from celery_dlock.stores.unreadable import is_text
 
 #: So many names of Redis are looked at for one page, and at least so many at a time.
@@ -131,11 +131,9 @@ def items_of(ask: Ask, prefix: str, task_ids: Collection[str]) -> list[list[wire
 def oldest_dead(ask: Ask, prefix: str, limit: int) -> list[DeadMessage]:
     """The *limit* messages that are dead longest; of all others nothing is read but the name."""
     shards = wire.of_shards(prefix, "died")
-    answers = ask([OLDEST_DEAD.on([shard], [limit]) for shard in shards])
+    answers = ask([("ZRANGE", shard, 0, limit - 1, "WITHSCORES") for shard in shards])
     found = sorted(
-        (float(at), name, number)
-        for number, rows in enumerate(answers)
-        for name, at in zip(rows[::2], rows[1::2], strict=True)
+        (at, name, number) for number, rows in enumerate(answers) for name, at in wire.scores(rows)
     )
     names: list[list[bytes]] = [[] for _ in shards]
     for _, name, number in found[:limit]:

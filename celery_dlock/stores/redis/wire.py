@@ -155,6 +155,13 @@ def of_shards(prefix: str, part: str) -> list[str]:
     return [f"{_shard(prefix, number)}:{part}" for number in range(SHARDS)]
 
 
+def scores(rows: Sequence[Any]) -> list[tuple[bytes, float]]:
+    """Names with their scores: in pairs, or by the older protocol in turns."""
+    if rows and isinstance(rows[0], bytes):
+        rows = list(zip(rows[::2], rows[1::2], strict=True))
+    return [(name, float(score)) for name, score in rows]
+
+
 class Item(NamedTuple):
     """In the index of tasks: a message of a task, and the name of its key in the shard."""
 

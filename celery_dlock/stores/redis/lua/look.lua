@@ -4,4 +4,4 @@
 
 local now = clock()
 local function row(key) return {integer(key.at), key.member} end
-return {map(overdue(KEYS, now, ARGV[2]), row), next_due(KEYS, now)}
+return {map(overdue(KEYS, now, tonumber(ARGV[2])), row), next_due(KEYS, now)}

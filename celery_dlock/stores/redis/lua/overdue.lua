@@ -1,16 +1,28 @@
 -- Keys that are due, as the indexes of their shards have it.
 
--- Up to *limit* of each index, the most overdue first.
+-- The *limit* keys of all *indexes* that are most overdue, the most overdue first. Of each index a
+-- fair part is read, and the next one only where that may not have been all there is to reap.
 local function overdue(indexes, now, limit)
-  local found = {}
-  for _, index in ipairs(indexes) do
-    local rows = redis.call(
-      'ZRANGEBYSCORE', index, '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, limit)
-    for i = 1, #rows, 2 do
-      found[#found + 1] = {index = index, member = rows[i], at = tonumber(rows[i + 1])}
+  local found, parts = {}, {}
+  local size = math.min(limit, math.ceil(2 * limit / #indexes))
+  for i, index in ipairs(indexes) do parts[i] = {index = index, read = 0} end
+  while #parts > 0 do
+    for _, part in ipairs(parts) do
+      local rows = redis.call('ZRANGEBYSCORE', part.index, '-inf', integer(now), 'WITHSCORES',
+        'LIMIT', part.read, size)
+      for i = 1, #rows, 2 do
+        part.last = {index = part.index, member = rows[i], at = tonumber(rows[i + 1])}
+        found[#found + 1] = part.last
+      end
+      part.read, part.ends = part.read + size, #rows / 2 < size
     end
+    table.sort(found, function(one, other) return one.at < other.at end)
+    for i = #found, limit + 1, -1 do found[i] = nil end
+    parts = keep_if(parts, function(part)
+      if part.ends or part.read >= limit then return false end
+      return #found < limit or part.last.at < found[limit].at
+    end)
   end
-  table.sort(found, function(one, other) return one.at < other.at end)
   return found
 end
 

@@ -4,8 +4,7 @@
 
 local now = clock()
 local swept = {}
-for i, key in ipairs(overdue(KEYS, now, ARGV[2])) do
-  if i > tonumber(ARGV[2]) then break end
+for i, key in ipairs(overdue(KEYS, now, tonumber(ARGV[2]))) do
   turn_to(key.index, key.member)
   swept[i] = {key.member, reap_due(now)}
 end
