@@ -15,9 +15,6 @@ from celery_dlock.runtime import runtime
 
 logger = logging.getLogger("celery_dlock")
 
-#: Each dead message that is counted is read.
-COUNTED = 1000
-
 #: Seconds for which what was found is good, for all who ask, and for which one of them waits.
 GOOD_FOR = 5.0
 READ_TIMEOUT = 5.0
@@ -26,8 +23,7 @@ READ_TIMEOUT = 5.0
 @dataclass(frozen=True, slots=True)
 class Gauges:
     """At one moment: keys that are held, keys and tasks that wait, and the longest wait in seconds
-    (0 if nobody waits); messages that have been woken in vain for long, and those that are dead, of
-    which a thousand are counted.
+    (0 if nobody waits); messages that have been woken in vain for long, and those that are dead.
     """
 
     held_keys: int
@@ -49,7 +45,7 @@ class Gauges:
             waits = max(0.0, (found.now - found.oldest).total_seconds())
         return cls(
             *(found.held, found.waited_for, found.waiting, waits, found.unanswered),
-            dead_messages=len(backend.dead(COUNTED)),
+            dead_messages=backend.count_dead(),
         )
 
 

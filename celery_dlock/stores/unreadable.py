@@ -6,7 +6,7 @@ found where it is read, by the key that it concerns, and not where it is used la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache
@@ -36,6 +36,14 @@ class KeysUnavailable(BackendUnavailable):
 
     def __str__(self) -> str:
         return self.reason
+
+
+def unreadable(keys: Iterable[str]) -> KeysUnavailable:
+    """What a look at some keys raises of which the stores' rows of these make no sense."""
+    names = list(keys)
+    some = ", ".join(map(repr, names[:3]))
+    more = f" and of {len(names) - 3} more" if len(names) > 3 else ""
+    return KeysUnavailable(f"what is stored of {some}{more} cannot be read", names)
 
 
 @contextmanager

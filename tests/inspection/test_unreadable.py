@@ -86,15 +86,59 @@ def test_what_somebody_else_has_written_to_redis_is_named(
     shows_the_others(app)
 
 
-def test_a_store_that_can_read_hardly_any_key_does_not_answer(
-    app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.server("redis")
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_many_keys_that_cannot_be_read_are_named_by_one_look_and_hide_no_others(
+    store: str,
+    redis_server: RedisServer,
+    app: Celery,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overview, "MOST_UNREADABLE", 0)
+    prefix = uuid.uuid4().hex
+    if store == "redis":
+        app.conf.update(dlock_url=redis_server.url, dlock_key_prefix=prefix)
+    hold_all(app)
+    if store == "redis":
+        with redis.Redis.from_url(redis_server.url) as client:
+            for key in KEYS[1:]:
+                client.set(f"{base_name(prefix, key)}:state", "garbage")
+    else:
+        spoil(tmp_path, *KEYS[1:])
+    backend = runtime(app).backend
+    look, asked = backend.look, list[int]()
+
+    def counted(keys: list[str]) -> list[KeyState]:
+        asked.append(len(keys))
+        return look(keys)
+
+    monkeypatch.setattr(backend, "look", counted)
+
+    lines = most_urgent(app).lines
+
+    assert sorted(line.key for line in lines if line.unreadable) == KEYS[1:]
+    assert [line.key for line in lines if line.holders] == KEYS[:1]
+    assert asked == [8, 1]
+
+
+def test_a_store_that_does_not_say_which_keys_it_cannot_read_is_asked_for_few_of_them(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "MOST_UNREADABLE", 2)
     hold_all(app)
-    spoil(tmp_path, *KEYS[:2])
+    backend, spoilt = runtime(app).backend, KEYS[:2]
+    look = backend.look
+
+    def garbage(keys: list[str]) -> list[KeyState]:
+        if set(spoilt) & set(keys):
+            raise BackendUnavailable("garbage")
+        return look(keys)
+
+    monkeypatch.setattr(backend, "look", garbage)
     assert sum(bool(line.unreadable) for line in most_urgent(app).lines) == 2
 
-    spoil(tmp_path, *KEYS[:3])
+    spoilt = KEYS[:3]
     with pytest.raises(BackendUnavailable):
         most_urgent(app)
 

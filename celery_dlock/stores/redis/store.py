@@ -9,6 +9,7 @@ not happen twice is guarded by the fence in the resource, with this store as wit
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -31,6 +32,7 @@ from celery_dlock.stores.base import (
 from celery_dlock.stores.redis import listing, scripts, wire
 from celery_dlock.stores.redis.client import RedisSession, TooFewCopies, checked, session_of
 from celery_dlock.stores.redis.scripts import Command
+from celery_dlock.stores.unreadable import NONSENSE, unreadable
 
 V = TypeVar("V")
 
@@ -218,7 +220,11 @@ class RedisBackend(NoteStore):
         with self._asked():
             parts = [part for some in self._together(keys) for part in _parts(some)]
             for part, answer in zip(parts, self._heads_of(keys, parts), strict=True):
-                states |= zip(part, map(wire.key_state, answer), strict=True)
+                for place, row in zip(part, answer, strict=True):
+                    with suppress(*NONSENSE):
+                        states[place] = wire.key_state(row)
+        if len(states) < len(keys):
+            raise unreadable(keys[n] for n in range(len(keys)) if n not in states)
         return [states[n] for n in range(len(keys))]
 
     def _together(self, keys: Sequence[str]) -> list[Sequence[int]]:

@@ -39,7 +39,7 @@ from celery_dlock.stores.sql.rows import (
     read_notes,
     write_notes,
 )
-from celery_dlock.stores.unreadable import NONSENSE, is_text, naming
+from celery_dlock.stores.unreadable import NONSENSE, is_text, naming, unreadable
 
 logger = logging.getLogger("celery_dlock")
 
@@ -165,11 +165,14 @@ class SqlBackend(NoteStore):
     def look(self, keys: Sequence[str]) -> list[KeyState]:
         """A hundred at a time, so that nobody waits long who has to write."""
         parts = (keys[start : start + LOOK] for start in range(0, len(keys), LOOK))
-        return [state for part in parts for state in self._look(part)]
+        heads = [head for part in parts for head in self._heads(part)]
+        if None in heads:
+            raise unreadable(key for key, head in zip(keys, heads, strict=True) if head is None)
+        return [head for head in heads if head is not None]
 
-    def _look(self, keys: Sequence[str]) -> list[KeyState]:
+    def _heads(self, keys: Sequence[str]) -> list[KeyState | None]:
         with self.transaction() as (db, now):
-            return [_head(self._rows(db, key, now), key) for key in keys]
+            return [_head(self._rows(db, key, now)) for key in keys]
 
     def _rows(self, db: Database, key: str, now: int) -> KeyRows:
         return KeyRows(db, self.dialect, self._prefix, key, now)
@@ -181,9 +184,12 @@ def _parts(task_ids: Collection[str]) -> Iterator[list[str]]:
     return (names[start : start + LOOK] for start in range(0, len(names), LOOK))
 
 
-def _head(rows: KeyRows, key: str) -> KeyState:
-    with naming(key):
+def _head(rows: KeyRows) -> KeyState | None:
+    """``None`` for a key that cannot be read, which must not hide the others."""
+    try:
         return rows.load_head()
+    except NONSENSE:
+        return None
 
 
 def _renewed(rows: KeyRows, claim: Claim) -> RenewVerdict:

@@ -1,5 +1,6 @@
 -- How many keys stand, each as an operation finds it: of a queue the head, and of that who still
--- waits. KEYS: the state and the queue of each; ARGV: now. Nothing is changed.
+-- waits; false for one that cannot be read. KEYS: the state and the queue of each; ARGV: now.
+-- Nothing is changed.
 
 local now = clock()
 
@@ -15,12 +16,17 @@ local function head(queue)
   return waiting
 end
 
+local function row(name, queue)
+  local state = read_state(name)
+  return {
+    map(state.holders, to_row, HOLDER), map(state.grants, to_row, GRANT),
+    state.queued and head(queue) or {}, state.parked, {}, state.paused,
+  }
+end
+
 local found = {}
 for i = 1, #KEYS, 2 do
-  local state = read_state(KEYS[i])
-  found[#found + 1] = {
-    map(state.holders, to_row, HOLDER), map(state.grants, to_row, GRANT),
-    state.queued and head(KEYS[i + 1]) or {}, state.parked, {}, state.paused,
-  }
+  local readable, state = pcall(row, KEYS[i], KEYS[i + 1])
+  found[#found + 1] = readable and state or false  -- one must not hide the others
 end
 return found
