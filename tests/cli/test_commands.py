@@ -51,7 +51,7 @@ def test_a_store_that_is_away_is_said_in_a_line(
     def away(*_: object, **__: object) -> None:
         raise BackendUnavailable("no\nanswer")
 
-    for operation in ("keys", "look", "peek", "parked", "dead"):
+    for operation in ("keys", "look", "peek", "parked", "dead", "dead_of", "position"):
         monkeypatch.setattr(desk.backend, operation, away)
 
     result = desk.run(*command)
@@ -65,7 +65,7 @@ def test_a_task_is_told_of_by_others_while_the_store_is_away(
     def away(*_: object, **__: object) -> None:
         raise BackendUnavailable("no answer")
 
-    for operation in ("keys", "look", "peek", "parked", "dead"):
+    for operation in ("keys", "look", "peek", "parked", "dead", "dead_of", "position"):
         monkeypatch.setattr(desk.backend, operation, away)
 
     result = desk.run("show", "id")
