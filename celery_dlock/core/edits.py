@@ -170,6 +170,19 @@ def to_grant(
     return replace(state, grants=(*state.grants, grant))
 
 
+def keep_turn(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """The turn that *claim* had waits for its task, which comes by itself; its message is here.
+
+    It is woken when its ``patience`` is over.
+    """
+    if not any(w.task == claim.task and w.parked for w in state.waiting):
+        state = insert(leave_queue(state, claim.task), claim, now, state.first - 1, None)
+    entry = next(w for w in state.waiting if w.task == claim.task)
+    state = to_grant(state, entry, now)
+    turn = state.grants[-1]
+    return replace_grant(state, replace(turn, woken=1, due=now + claim.patience))
+
+
 def to_its_end(state: KeyState, turn: Grant, now: int) -> KeyState:
     """The message in the queue is woken to the end that *turn* says."""
     entry = next(w for w in state.waiting if w.task == turn.task)

@@ -46,6 +46,7 @@ from celery_dlock.core.edits import (
     holder_of,
     insert,
     is_known,
+    keep_turn,
     kept,
     leave_queue,
     messages,
@@ -243,6 +244,8 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.REPEAT:
             if not claim.has_message:
                 return state
+            if not claim.begun:
+                return _unheard(state, claim, now) if held else state
             state = count_lost(state, task) if held else state  # or it would run again for ever
             if kept(state, task):
                 return state
@@ -253,9 +256,20 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.ABANDONED:
             return count_lost(state, task) if held else state
         case Outcome.UNUSED:
-            # It is known to have started. More is not counted: a store whose answers come too late
-            # for a while must not dead-letter what never ran.
-            return count_lost(state, task) if held and not runs_lost(state, task) else state
+            return _count_start(state, task) if held else state
+
+
+def _unheard(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """Nobody heard that *claim* had the key: nobody overtakes its task because of that."""
+    state = _count_start(state, claim.task)
+    return state if claim.task in state.done else keep_turn(state, claim, now)
+
+
+def _count_start(state: KeyState, task: str) -> KeyState:
+    """It is known to have started. More is not counted: a store whose answers come too late for a
+    while must not dead-letter what never ran.
+    """
+    return state if runs_lost(state, task) else count_lost(state, task)
 
 
 def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:

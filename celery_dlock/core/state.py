@@ -62,7 +62,8 @@ class Outcome(StrEnum):
 
     ``DONE``: a final result; a later duplicate is dropped. ``OVER``: this delivery ends and the
     task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
-    run again, and the caller asks whether anybody still has its message. ``ABANDONED``: the body
+    run again, and the caller asks whether anybody still has its message; if no body has ``begun``,
+    its turn is kept for it, where it had one. ``ABANDONED``: the body
     ended without a word (killed, shut down), which counts as a lost run. ``UNUSED``: no body began,
     because nobody heard whether the key was given, or it hands its message back to the broker; what
     waits stays, and the task has had its turn.
@@ -102,9 +103,9 @@ class Claim:
 
     ``task`` identifies what waits or finishes (``task_id:retries:nesting``); ``nonce`` is new for
     each delivery, so a duplicate is never taken for the owner. ``patience`` is how long a
-    place is kept, ``lock_delay`` how long an expired lease keeps the next holder out, ``done_ttl``
-    how long a finished task is remembered (0: not at all). For ``cooldown`` after it was granted
-    its slot stays closed, whatever becomes of it.
+    place is kept, or a turn of which nobody heard, ``lock_delay`` how long an expired lease keeps
+    the next holder out, ``done_ttl`` how long a finished task is remembered (0: not at all). For
+    ``cooldown`` after it was granted its slot stays closed, whatever becomes of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first

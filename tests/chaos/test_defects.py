@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_dlock.stores.redis.store import RedisBackend
 from tests.chaos import defects
 from tests.chaos.checker import Check
 from tests.chaos.plan import Kind, draw, keys_of
@@ -82,6 +83,17 @@ def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
     assert not figures.violations
 
 
+def test_a_store_that_takes_a_turn_as_it_stands_still_is_caught(tmp_path: Path) -> None:
+    keys, kinds = keys_of(["queue", "ordered by publishing"]), (Kind.PAUSE_STORE,)
+    for seed in range(2 * ROUNDS):  # few ask just then
+        found = played(
+            tmp_path, defects.LetsOthersOvertake, seed, kinds, 3.0, patience=30.0, keys=keys
+        )
+        if {Check.ORDER, Check.REPLAYED} <= {violation.check for violation in found.violations}:
+            return
+    pytest.fail("nobody was seen to be passed over")
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round adds its folder, as its workers do."""
@@ -90,7 +102,7 @@ def nothing_stays_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def played(
     folder: Path,
-    store: type[defects.Copy],
+    store: type[defects.Defective],
     seed: int,
     kinds: tuple[Kind, ...],
     pace: float,
@@ -105,5 +117,6 @@ def played(
     # A key on which nobody runs for most of a lease explains a good deal, and is common where the
     # host is slow. Where nothing is struck, nothing waits for a lease to end.
     ttl = TTL if kinds else 4 * TTL
-    setting = Setting(store="sqlite", scheme=defects.scheme(store), ttl=ttl)
+    kind = "redis" if issubclass(store, RedisBackend) else "sqlite"
+    setting = Setting(store=kind, scheme=defects.scheme(store), ttl=ttl)
     return play(draw(seed, 6.0, kinds, ttl, pace, keys), setting, own, patience)

@@ -147,6 +147,19 @@ local function to_dead_letter(state, task, turn, cause, now, message)
   leave_queue(state, task)
 end
 
+-- The turn that a claim had waits for its task, which comes by itself; its message is here. It is
+-- woken when its patience is over.
+local function keep_turn(state, claim, now)
+  local entry = find(state.waiting, claim.task)
+  if not entry or entry.expires then
+    leave_queue(state, claim.task)
+    entry = insert(state, claim, now, before_all(state), nil, claim.message)
+  end
+  to_grant(state, entry, now)
+  local turn = state.grants[#state.grants]
+  turn.woken, turn.due = 1, now + claim.patience
+end
+
 local function task_id_of(task)
   return string.match(task, '^(.*):[^:]*:[^:]*$') or task
 end

@@ -124,6 +124,18 @@ local function answer(state, claim, now)
   return parked(state, running)
 end
 
+-- It is known to have started. More is not counted: a store whose answers come too late for a while
+-- must not dead-letter what never ran.
+local function count_start(claim, now)
+  if lost_runs(claim.task, now) == 0 then count_lost(claim.task, now) end
+end
+
+-- Nobody heard that the claim had the key: nobody overtakes its task because of that.
+local function unheard(state, claim, now)
+  count_start(claim, now)
+  if not state.done then keep_turn(state, claim, now) end
+end
+
 local function conclude(state, claim, outcome, held, now)
   -- It gave way: then no run of it was lost, for it is not to run again.
   local turn = find(state.grants, claim.task)
@@ -140,13 +152,19 @@ local function conclude(state, claim, outcome, held, now)
     if held or not find(state.holders, claim.task) then forget(state, claim.task) end
   elseif outcome == 'repeat' then
     if not has_message(claim) then return end
+    if not claim.begun then
+      if held then unheard(state, claim, now) end
+      return
+    end
     if held then count_lost(claim.task, now) end  -- or it would run again for ever
     if not kept(state, claim.task) then
       leave_queue(state, claim.task)
       local entry = insert(state, claim, now, before_all(state), nil, claim.message)
       if turn then to_grant(state, entry, now, turn.ending, turn.by) end
     end
-  elseif held and (outcome ~= 'unused' or lost_runs(claim.task, now) == 0) then
-    count_lost(claim.task, now)  -- of what never ran only that it has started
+  elseif held and outcome == 'unused' then
+    count_start(claim, now)
+  elseif held then
+    count_lost(claim.task, now)
   end
 end
