@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.chaos.checker import Check
 from tests.chaos.plan import Kind, draw, keys_of
 from tests.chaos.round import Figures, play
 from tests.chaos.stage import TTL, Setting
-from tests.chaos.ways import KEYS, Key
+from tests.chaos.ways import FEATURES, KEYS, Key
 from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
@@ -84,11 +85,11 @@ def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
 
 
 def test_a_store_that_takes_a_turn_as_it_stands_still_is_caught(tmp_path: Path) -> None:
-    keys, kinds = keys_of(["queue", "ordered by publishing"]), (Kind.PAUSE_STORE,)
-    for seed in range(2 * ROUNDS):  # few ask just then
-        found = played(
-            tmp_path, defects.LetsOthersOvertake, seed, kinds, 3.0, patience=30.0, keys=keys
-        )
+    (key,) = FEATURES["ordered by publishing"]
+    many = [replace(key, name=f"published {n}") for n in range(12)]  # of each few ask just then
+    store, kinds = defects.LetsOthersOvertake, (Kind.PAUSE_STORE,)
+    for seed in range(ROUNDS):
+        found = played(tmp_path, store, seed, kinds, pace=1.0, patience=30.0, keys=many)
         if {Check.ORDER, Check.REPLAYED} <= {violation.check for violation in found.violations}:
             return
     pytest.fail("nobody was seen to be passed over")
