@@ -56,10 +56,13 @@ EPOCH_SHIFT = 53
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The task that goes on where this one stops, and for how many microseconds to expect it."""
+    """The task that goes on where this one stops, at which of its keys, and for how many
+    microseconds to expect it.
+    """
 
     task: str
     patience: int
+    keys: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class LockManager:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost, keeping.on_doubt)
             return self.lease(terms, parents)
         except BackendUnavailable:  # a lost reply may have landed
-            first = next(claim for claim in claims if claim.key not in parents)
+            first = _waits_first(claims, parents)
             # Whoever is told that the store does not answer need not be told a second time.
             for claim in claims:
                 if comes_back and claim is first and claim.has_message and message is not None:
@@ -226,7 +229,7 @@ class LockManager:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
         On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
-        a *successor* every key stays reserved. The parents are only given back.
+        a *successor* the keys stay reserved that it has, too. The parents are only given back.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
@@ -248,7 +251,7 @@ class LockManager:
             # It is put back into one queue only. It may have been woken from there by now and wait
             # at the next key, behind this very claim: that must stay.
             says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
-            if successor is not None and term in lease.own:
+            if successor is not None and term in lease.own and term.key in successor.keys:
                 claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
                 verdict = self._told(self._backend.leave(claim, says, message))
@@ -348,3 +351,9 @@ def _unused(claims: Sequence[Claim]) -> Outcome:
     """
     queues = any(claim.has_message for claim in claims)
     return Outcome.UNUSED if queues else Outcome.OVER
+
+
+def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
+    """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
+    own = [claim for claim in claims if claim.key not in parents]
+    return next((claim for claim in own if claim.mode is Mode.EXCLUSIVE), own[0])

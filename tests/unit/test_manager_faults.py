@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Claim, Drop, Outcome, Reason, Run, WaitMode
+from celery_dlock.core.state import Claim, Drop, Mode, Outcome, Reason, Run, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks import manager as manager_module
 from celery_dlock.locks.manager import Keeping, LockManager
@@ -95,6 +95,16 @@ def test_nobody_overtakes_a_task_that_did_not_hear_that_its_turn_has_come(
     (copy,) = [replace(claim, nonce="copy") for claim in asks("first")[:1]]
     assert store.enter(asks("second")[0], b"second").verdict == Drop(Reason.WAITING)
     assert isinstance(store.enter(copy, b"first").verdict, Run)
+
+
+def test_a_task_that_reads_its_first_key_keeps_its_turn_at_the_one_that_orders_it(
+    manager: LockManager, store: Faulty
+) -> None:
+    read, *writes = claims(wait=WaitMode.QUEUE, patience=9 * SECOND)
+    store.late = fails_for(("enter", "c"))
+    with pytest.raises(BackendUnavailable):
+        manager.acquire([replace(read, mode=Mode.SHARED), *writes], KEEPING, b"m", parents=["b"])
+    assert [store.message(key, "t:0:0") for key in KEYS] == [None, None, b"m"]
 
 
 def test_a_task_that_fails_where_the_store_does_not_answer_keeps_no_turn(
