@@ -61,6 +61,7 @@ from celery_dlock.core.edits import (
     to_its_end,
 )
 from celery_dlock.core.state import (
+    WINDOW,
     Busy,
     Cause,
     Claim,
@@ -214,6 +215,7 @@ def _start_or_wait(
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
     arrived = entry.arrived if entry else now
+    window = {w.task for w in state.waiting[:WINDOW]}
     state = drop_entry(state, claim.task)
     if claim.wait is WaitMode.PLACE:
         state = insert(state, claim, now, rank, now + claim.patience, arrived)
@@ -221,10 +223,14 @@ def _start_or_wait(
     # Whoever is woken as this operation ends has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not started and _full(later, claim):
-        oldest = next(iter(messages(later)), None) if claim.drop_oldest else None
-        if oldest is None:
+        seen = [w for w in messages(later) if w.task in window]
+        own = (w for w in seen if w.makes_room_for == claim.name)
+        oldest = next(own, None) if claim.drop_oldest else None
+        if oldest is not None:
+            state = to_grant(state, oldest, now, Ending.DROPPED)
+        elif not claim.drop_oldest or backlog(later) > len(seen):
             return state, replace(_busy(state, now), full=True)
-        state = to_grant(state, oldest, now, Ending.DROPPED)
+        # Else all that wait are others': it is the first of its own.
     return insert(state, claim, now, rank, None, arrived), _park(state, _first_to_end(state))
 
 

@@ -109,9 +109,9 @@ class Claim:
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
-    of them makes room when it is full, or this one has to go, and ``keep`` whether the store has
-    the message also while the task runs. ``ordered`` is whether the order was promised to whoever
-    published it: then nobody overtakes it, however long it takes.
+    of its ``name`` makes room when it is full, or this one has to go, and ``keep`` whether the
+    store has the message also while the task runs. ``ordered`` is whether the order was promised
+    to whoever published it: then nobody overtakes it, however long it takes.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
@@ -151,6 +151,11 @@ class Claim:
     @property
     def owner(self) -> str:
         return f"{self.task}|{self.nonce}"
+
+    @property
+    def makes_room_for(self) -> str | None:
+        """As its :class:`Waiting` has it."""
+        return self.name if self.drop_oldest else None
 
     @property
     def order(self) -> tuple[int, str]:
@@ -294,7 +299,7 @@ class Waiting:
 
     ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when
     a parked task has waited for long enough, if there is such an end; later by what the key was
-    ``paused``.
+    ``paused``. It ``makes_room_for`` newer tasks of that name, and for no others.
     """
 
     task: str
@@ -305,6 +310,7 @@ class Waiting:
     expires: int | None
     gives_up: int | None = None
     ordered: bool = False
+    makes_room_for: str | None = None
 
     @property
     def parked(self) -> bool:

@@ -110,7 +110,7 @@ def _waiting(w: Waiting, rank: int) -> Waiting:
     expires, gives_up = _when(w.expires), _when(w.gives_up)
     if (w.rank, w.arrived, w.expires, w.gives_up) == (rank, NOW, expires, gives_up):
         return w
-    return Waiting(w.task, w.mode, w.limit, rank, NOW, expires, gives_up, w.ordered)
+    return replace(w, rank=rank, arrived=NOW, expires=expires, gives_up=gives_up)
 
 
 def _grant(g: Grant, most_calls: int) -> Grant:

@@ -40,7 +40,7 @@ _LATEST = 2**63 - 1
 _SWEEP = 16
 
 _ENTRY = (
-    "SELECT task, mode, slots, rank, arrived, lapses, gives_up, ordered FROM waiting "
+    "SELECT task, mode, slots, rank, arrived, lapses, gives_up, ordered, newer FROM waiting "
     "WHERE prefix=? AND key=?"
 )
 
@@ -72,7 +72,8 @@ def _put(table: str, names: str, *values: str) -> str:
 _TASK = "prefix, key, task"
 _PUT_GUARD = _put("guard", "prefix, key", "held", "parked", "due")
 _PUT_WAITING = _put(
-    "waiting", _TASK, "mode", "slots", "rank", "arrived", "lapses", "gives_up", "ordered"
+    *("waiting", _TASK, "mode", "slots", "rank", "arrived", "lapses", "gives_up"),
+    *("ordered", "newer"),
 )
 _PUT_MESSAGE = _put("message", _TASK, "body")
 _PUT_DEAD = _put("dead", _TASK, "mode", "slots", "cause", "at", "body")
@@ -317,7 +318,7 @@ class KeyRows:
         return replace(guard, waiting=live(self._entries(head), self.now))
 
     def _entries(self, rows: Iterable[_Row]) -> tuple[Waiting, ...]:
-        return tuple(restored(Waiting, *row[:7], bool(number(row[7]))) for row in rows)
+        return tuple(restored(Waiting, *row[:7], bool(number(row[7])), row[8]) for row in rows)
 
     def put_off(self, delay: int) -> None:
         """Make the key due in *delay* microseconds, whatever is in it."""
@@ -361,7 +362,7 @@ class KeyRows:
             self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
         for e in change.came:
             entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.expires, e.gives_up)
-            self._run(_PUT_WAITING, *entry, e.ordered)
+            self._run(_PUT_WAITING, *entry, e.ordered, e.makes_room_for)
         for task in change.parked:
             self._run(_PUT_MESSAGE, task, message or b"")
 

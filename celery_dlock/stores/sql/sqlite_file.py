@@ -44,7 +44,7 @@ SCHEMA = (
     """CREATE TABLE waiting (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
         slots INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL, lapses INTEGER,
-        gives_up INTEGER, ordered INTEGER NOT NULL,
+        gives_up INTEGER, ordered INTEGER NOT NULL, newer TEXT,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
     "CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL",

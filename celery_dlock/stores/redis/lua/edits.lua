@@ -99,7 +99,7 @@ local function insert(state, claim, now, rank, expires, message, arrived)
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = rank, arrived = arrived or now, expires = expires,
     gives_up = impatient and begins + claim.gives_up - state.paused or nil,
-    ordered = claim.ordered or false,
+    ordered = claim.ordered or false, makes_room_for = claim.makes_room_for,
   }, message)
 end
 
@@ -109,6 +109,7 @@ local function to_head(state, claim, turn, now, message)
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = before_all(state), arrived = turn.arrived or now,
     gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
+    makes_room_for = claim.makes_room_for,
   }, message)
 end
 
