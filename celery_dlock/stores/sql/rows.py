@@ -84,7 +84,7 @@ _PUT_NOTE = _put("note", "prefix, key, name", "body")
 _PUT_SWAP = _put("swap", "prefix, name", "body", "until")
 _RAISE = _put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
 
-_Row = tuple[str, str, int, int, int, int | None, int | None, int]
+_Row = tuple[str, str, int, int, int, int | None, int | None, int, str | None]
 
 
 class Cursor(Protocol):
