@@ -102,8 +102,12 @@ def test_other_tasks_that_wait_for_the_key_are_not_dropped(
 
     for number in (1, 2):
         charge.delay("42", number)
+    head = desk.take()
+    assert head is not None
     for number in (1, 2, 3):
         newest.delay("42", number)
+    desk.deliver_all()
+    desk.run(head)
     desk.deliver_all()
     assert ran == [1, 2, "newest 3"]
 
