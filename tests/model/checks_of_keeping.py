@@ -48,7 +48,7 @@ def check_unused(
     before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
 ) -> None:
     """Check that it is not held against a task, more than once, that it has not run."""
-    if outcome is Outcome.UNUSED:
+    if outcome is Outcome.UNUSED or (outcome is Outcome.REPEAT and not claim.begun):
         others = (h for h in before.holders if h.task == claim.task and h.nonce != claim.nonce)
         known = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in others)
         few = dict(step.state.lost).get(claim.task, 0) <= max(1, known)
