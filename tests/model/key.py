@@ -45,6 +45,7 @@ from tests.model import checks
 from tests.model.checks_of_keeping import (
     check_dead_lettered,
     check_left_again,
+    check_unheard,
     check_unused,
     check_upkeep,
 )
@@ -199,6 +200,7 @@ class Keys:
         same = self._normal(says_so.state) == after
         check_left_again(step, says_so, same=same)
         check_unused(before, claim, outcome, step)
+        check_unheard(before, claim, outcome, step)
 
     def renew(self, key: int, claim: Claim) -> Op:
         name = ("renew", key, id(claim))
