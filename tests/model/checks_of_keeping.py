@@ -48,7 +48,8 @@ def check_unused(
     before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
 ) -> None:
     """Check that it is not held against a task, more than once, that it has not run."""
-    if outcome is Outcome.UNUSED or (outcome is Outcome.REPEAT and not claim.begun):
+    unheard = outcome is Outcome.REPEAT and claim.has_message and not claim.begun
+    if outcome is Outcome.UNUSED or unheard:
         others = (h for h in before.holders if h.task == claim.task and h.nonce != claim.nonce)
         known = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in others)
         few = dict(step.state.lost).get(claim.task, 0) <= max(1, known)
@@ -59,7 +60,7 @@ def check_unheard(
     before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
 ) -> None:
     """Check that a turn of which nobody heard is kept, and that nobody else gets one by that."""
-    if claim.begun or outcome is not Outcome.REPEAT:
+    if claim.begun or outcome is not Outcome.REPEAT or not claim.has_message:
         return
     mine = [h for h in before.holders if h.task == claim.task and h.nonce == claim.nonce]
     if not mine:
