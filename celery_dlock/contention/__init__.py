@@ -15,6 +15,7 @@ from celery_dlock.contention.base import (
     replaces_running,
 )
 from celery_dlock.contention.policies import (
+    GRACE,
     Fail,
     PolicyName,
     Queue,
@@ -27,6 +28,7 @@ from celery_dlock.contention.policies import (
 )
 
 __all__ = [
+    "GRACE",
     "Complete",
     "Contention",
     "Decision",

@@ -162,8 +162,8 @@ class Queue:
     again.
 
     At most *max_waiting* messages wait for a key. *overflow* says what happens then: the new task
-    fails (``"fail"``), the new task ends as skipped (``"drop_newest"``), or the first task in the
-    queue does (``"drop_oldest"``). A task that waited too long fails with
+    fails (``"fail"``), the new task ends as skipped (``"drop_newest"``), or the first waiting call
+    of the same task does (``"drop_oldest"``). A task that waited too long fails with
     :exc:`~celery_dlock.LockTimeout`.
 
     *ordered* says when a task takes its place: when a worker first sees it (``"arrival"``), or when
@@ -229,6 +229,8 @@ class Queue:
 @dataclass(frozen=True, slots=True)
 class Replace:
     """One runs, one waits: the newest replaces the one that waits, which ends as skipped.
+
+    Other tasks that wait for the key stay.
 
     With *running* the newest call also replaces the running one of the same task: the lease of that
     one is lost, and its body can stop. It ends as skipped when it has stopped. The newest runs

@@ -132,7 +132,8 @@ def insert(
     gives_up = begins + claim.gives_up - state.paused if impatient else None
     task, mode, limit = claim.task, claim.mode, claim.limit
     since = now if arrived is None else arrived
-    return _add(state, Waiting(task, mode, limit, rank, since, expires, gives_up, claim.ordered))
+    ordered, newer = claim.ordered, claim.makes_room_for
+    return _add(state, Waiting(task, mode, limit, rank, since, expires, gives_up, ordered, newer))
 
 
 def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
@@ -140,7 +141,8 @@ def to_head(state: KeyState, claim: Claim, turn: Grant, now: int) -> KeyState:
     task, mode, limit = claim.task, claim.mode, claim.limit
     rank, ordered = state.first - 1, claim.ordered or turn.ordered
     since = now if turn.arrived is None else turn.arrived
-    return _add(state, Waiting(task, mode, limit, rank, since, None, turn.gives_up, ordered))
+    gives_up, newer = turn.gives_up, claim.makes_room_for
+    return _add(state, Waiting(task, mode, limit, rank, since, None, gives_up, ordered, newer))
 
 
 def _add(state: KeyState, entry: Waiting) -> KeyState:
@@ -168,6 +170,19 @@ def to_grant(
     )
     state = drop_entry(state, entry.task)
     return replace(state, grants=(*state.grants, grant))
+
+
+def keep_turn(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """The turn that *claim* had waits for its task, which comes by itself; its message is here.
+
+    It is woken when its ``patience`` is over.
+    """
+    if not any(w.task == claim.task and w.parked for w in state.waiting):
+        state = insert(leave_queue(state, claim.task), claim, now, state.first - 1, None)
+    entry = next(w for w in state.waiting if w.task == claim.task)
+    state = to_grant(state, entry, now)
+    turn = state.grants[-1]
+    return replace_grant(state, replace(turn, woken=1, due=now + claim.patience))
 
 
 def to_its_end(state: KeyState, turn: Grant, now: int) -> KeyState:

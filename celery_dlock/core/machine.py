@@ -46,6 +46,7 @@ from celery_dlock.core.edits import (
     holder_of,
     insert,
     is_known,
+    keep_turn,
     kept,
     leave_queue,
     messages,
@@ -60,6 +61,7 @@ from celery_dlock.core.edits import (
     to_its_end,
 )
 from celery_dlock.core.state import (
+    WINDOW,
     Busy,
     Cause,
     Claim,
@@ -213,6 +215,7 @@ def _start_or_wait(
         return state, _busy(state, now)
     rank = entry.rank if entry else (state.first - 1 if started else state.last + 1)
     arrived = entry.arrived if entry else now
+    window = {w.task for w in state.waiting[:WINDOW]}
     state = drop_entry(state, claim.task)
     if claim.wait is WaitMode.PLACE:
         state = insert(state, claim, now, rank, now + claim.patience, arrived)
@@ -220,10 +223,14 @@ def _start_or_wait(
     # Whoever is woken as this operation ends has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
     if not started and _full(later, claim):
-        oldest = next(iter(messages(later)), None) if claim.drop_oldest else None
-        if oldest is None:
+        seen = [w for w in messages(later) if w.task in window]
+        own = (w for w in seen if w.makes_room_for == claim.name)
+        oldest = next(own, None) if claim.drop_oldest else None
+        if oldest is not None:
+            state = to_grant(state, oldest, now, Ending.DROPPED)
+        elif not claim.drop_oldest or backlog(later) > len(seen):
             return state, replace(_busy(state, now), full=True)
-        state = to_grant(state, oldest, now, Ending.DROPPED)
+        # Else all that wait are others': it is the first of its own.
     return insert(state, claim, now, rank, None, arrived), _park(state, _first_to_end(state))
 
 
@@ -243,6 +250,8 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.REPEAT:
             if not claim.has_message:
                 return state
+            if not claim.begun:
+                return _unheard(state, claim, now) if held else state
             state = count_lost(state, task) if held else state  # or it would run again for ever
             if kept(state, task):
                 return state
@@ -253,9 +262,20 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
         case Outcome.ABANDONED:
             return count_lost(state, task) if held else state
         case Outcome.UNUSED:
-            # It is known to have started. More is not counted: a store whose answers come too late
-            # for a while must not dead-letter what never ran.
-            return count_lost(state, task) if held and not runs_lost(state, task) else state
+            return _count_start(state, task) if held else state
+
+
+def _unheard(state: KeyState, claim: Claim, now: int) -> KeyState:
+    """Nobody heard that *claim* had the key: nobody overtakes its task because of that."""
+    state = _count_start(state, claim.task)
+    return state if claim.task in state.done else keep_turn(state, claim, now)
+
+
+def _count_start(state: KeyState, task: str) -> KeyState:
+    """It is known to have started. More is not counted: a store whose answers come too late for a
+    while must not dead-letter what never ran.
+    """
+    return state if runs_lost(state, task) else count_lost(state, task)
 
 
 def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:

@@ -62,7 +62,8 @@ class Outcome(StrEnum):
 
     ``DONE``: a final result; a later duplicate is dropped. ``OVER``: this delivery ends and the
     task goes on elsewhere or not at all (retry, requeue, replace, ignore). ``REPEAT``: it must
-    run again, and the caller asks whether anybody still has its message. ``ABANDONED``: the body
+    run again, and the caller asks whether anybody still has its message; if no body has ``begun``,
+    its turn is kept for it, where it had one. ``ABANDONED``: the body
     ended without a word (killed, shut down), which counts as a lost run. ``UNUSED``: no body began,
     because nobody heard whether the key was given, or it hands its message back to the broker; what
     waits stays, and the task has had its turn.
@@ -102,15 +103,15 @@ class Claim:
 
     ``task`` identifies what waits or finishes (``task_id:retries:nesting``); ``nonce`` is new for
     each delivery, so a duplicate is never taken for the owner. ``patience`` is how long a
-    place is kept, ``lock_delay`` how long an expired lease keeps the next holder out, ``done_ttl``
-    how long a finished task is remembered (0: not at all). For ``cooldown`` after it was granted
-    its slot stays closed, whatever becomes of it.
+    place is kept, or a turn of which nobody heard, ``lock_delay`` how long an expired lease keeps
+    the next holder out, ``done_ttl`` how long a finished task is remembered (0: not at all). For
+    ``cooldown`` after it was granted its slot stays closed, whatever becomes of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
-    of them makes room when it is full, or this one has to go, and ``keep`` whether the store has
-    the message also while the task runs. ``ordered`` is whether the order was promised to whoever
-    published it: then nobody overtakes it, however long it takes.
+    of its ``name`` makes room when it is full, or this one has to go, and ``keep`` whether the
+    store has the message also while the task runs. ``ordered`` is whether the order was promised
+    to whoever published it: then nobody overtakes it, however long it takes.
 
     A holder that ``gives_way`` is asked to stop when another task of its ``name`` comes to wait
     that ``supersedes`` it.
@@ -150,6 +151,11 @@ class Claim:
     @property
     def owner(self) -> str:
         return f"{self.task}|{self.nonce}"
+
+    @property
+    def makes_room_for(self) -> str | None:
+        """As its :class:`Waiting` has it."""
+        return self.name if self.drop_oldest else None
 
     @property
     def order(self) -> tuple[int, str]:
@@ -293,7 +299,7 @@ class Waiting:
 
     ``arrived`` is when its task first asked: a place that asks again keeps it. ``gives_up`` is when
     a parked task has waited for long enough, if there is such an end; later by what the key was
-    ``paused``.
+    ``paused``. It ``makes_room_for`` newer tasks of that name, and for no others.
     """
 
     task: str
@@ -304,6 +310,7 @@ class Waiting:
     expires: int | None
     gives_up: int | None = None
     ordered: bool = False
+    makes_room_for: str | None = None
 
     @property
     def parked(self) -> bool:

@@ -22,7 +22,7 @@ from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
 from celery_dlock.delivery.asked import FOLLOWED, ToMain
-from celery_dlock.delivery.plan import Known
+from celery_dlock.delivery.plan import Known, comes_back_within
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.locks.current import holding
 from celery_dlock.locks.definition import TaskWithLock
@@ -78,7 +78,13 @@ class Execution:
         policy = definition.policy_in(here.policy)
         subject = Subject(request.id, task.name, definition.label, history.carried)
         after_loss = _tells_of_loss(task, request.id, args, kwargs)
-        hold = Hold(here.manager, here.sinks.emit, subject, after_loss=after_loss)
+        hold = Hold(
+            here.manager,
+            here.sinks.emit,
+            subject,
+            after_loss=after_loss,
+            comes_back=here.settings.on_unavailable != "fail",
+        )
         keys = definition.keys(args, kwargs)
         hold.owe(_turns(history, keys, delivery["nonce"], here.done_ttl(queues=True)))
         execution = cls(
@@ -152,13 +158,14 @@ class Execution:
         """
         definition, settings = self.task.lock_definition, self.runtime.settings
         keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
+        trouble = comes_back_within(self.history) if self.asks else 0.0
         claim = Claim(
             key="",
             task=self.history.task,
             nonce=self.nonce,
             ttl=self.runtime.lease_time(definition.ttl),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
-            patience=int(keeps * SECOND),
+            patience=int(max(keeps, trouble) * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
             done_ttl=self.runtime.done_ttl(queues=bool(self.asks or self.history.key)),
             name=self.task.name,

@@ -17,6 +17,7 @@ from celery.exceptions import Reject, Retry, TaskPredicate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Outcome
 from celery_dlock.delivery.execution import EXECUTION, Execution
+from celery_dlock.delivery.publish import keys_of_next
 from celery_dlock.delivery.unique import UniqueRun, end_unique
 from celery_dlock.locks.manager import Successor
 from celery_dlock.messages.claims import failed, left_by, lets_go
@@ -139,9 +140,11 @@ def _outcome(
 
 
 def _successor(execution: Execution, retry: Any) -> Successor | None:
-    """The task that *retry* has published, if its keys are to be kept for it."""
+    """The task that *retry* has published, if keys are to be kept for it: those that it has."""
     if not (execution.asks and execution.asks.reserve_retries and isinstance(retry, Retry)):
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
     patience = int((left + RETRY_GRACE) * SECOND)
-    return Successor(identity_of_next(identity(execution.request)), patience)
+    sig = retry.sig  # of whoever raises it without publishing there is none
+    keys = keys_of_next(execution, sig.args, sig.kwargs) if sig else execution.keys
+    return Successor(identity_of_next(identity(execution.request)), patience, keys.own)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from celery_dlock.contention import (
+    GRACE,
     Complete,
     Contention,
     Decision,
@@ -329,6 +330,11 @@ def unanswered(known: Known, error: BackendUnavailable, random: Random, *, fails
     return Resend(
         countdown, replace(past, unavailable=past.unavailable + 1), str(error), error, event
     )
+
+
+def comes_back_within(history: History) -> float:
+    """Seconds in which a message comes again that :func:`unanswered` gives back to the broker."""
+    return _AFTER_TROUBLE.ceiling(history.unavailable) + GRACE
 
 
 def lost(known: Known, error: LockLost | StaleFencingToken) -> Plan:

@@ -78,7 +78,7 @@ def message_of_next(
     return Outgoing(
         execution,
         history,
-        _keys(execution, args, kwargs),
+        keys_of_next(execution, args, kwargs),
         partial(_as_it_came, execution, who, args, kwargs, options),
     )
 
@@ -98,8 +98,8 @@ def _due(app: Any, options: Mapping[str, Any]) -> float | None:
     return time.time() + seconds_until(app, when) if when else None
 
 
-def _keys(execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
-    """In whose queue it would wait; its turn there is no more than the sign to come."""
+def keys_of_next(execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
+    """The keys of the next attempt, which may have other arguments."""
     try:
         return execution.task.lock_definition.keys(tuple(args), kwargs)
     except Exception:  # then it fails for that when it comes, and not here

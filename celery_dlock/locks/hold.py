@@ -37,7 +37,8 @@ class Hold:
 
     ``strike`` is called with the key and the reason as soon as a key is lost, while the body may
     still run; ``after_loss`` with the lease once that is told. A hold that ``ends_once`` tells of
-    no end before it is given back: then that it was released, or else that it was lost.
+    no end before it is given back: then that it was released, or else that it was lost. A task that
+    ``comes_back`` asks again where the store does not answer.
     """
 
     manager: LockManager
@@ -46,6 +47,7 @@ class Hold:
     strike: Strike | None = None
     after_loss: Callable[[Lease], object] | None = None
     ends_once: bool = False
+    comes_back: bool = True
     lease: Lease | None = field(default=None, init=False)
     _claims: tuple[Claim, ...] = field(default=(), init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
@@ -70,7 +72,9 @@ class Hold:
         """
         self._claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost, self._doubt)
-        return self.manager.acquire(claims, keeping, message, woken, parents)
+        return self.manager.acquire(
+            claims, keeping, message, woken, parents, comes_back=self.comes_back
+        )
 
     def owe(self, claims: Sequence[Claim]) -> None:
         """These are to be given back, and nothing else that was asked for."""

@@ -64,12 +64,12 @@ class LockOrder:
         return re.sub(r"[^:/]*\d[^:/]*", "*", key)
 
     def _nested(self, outer: str, inner: str) -> None:
-        places = self._inside.setdefault(outer, {})
-        if inner in places or self._seen == MOST:
+        if inner in self._inside.get(outer, ()) or self._seen == MOST:
             return
         self._seen += 1
+        places = self._inside.setdefault(outer, {})
         places[inner] = _place()
-        if not (inverse := self._way(inner, outer, set())):
+        if not (inverse := self._way(inner, outer)):
             return
         told = (f"{to!r} inside {of!r} at {self._inside[of][to]}" for of, to in inverse)
         warning = (
@@ -80,15 +80,22 @@ class LockOrder:
         self.warned.append(warning)
         logger.warning("%s", warning)
 
-    def _way(self, start: str, goal: str, been: set[str]) -> list[tuple[str, str]]:
-        """The nestings that lead from *start* to *goal*, but by where they have *been*."""
-        been.add(start)
-        for inner in list(self._inside.get(start, ())):
-            if inner == goal:
-                return [(start, goal)]
-            if inner not in been and (way := self._way(inner, goal, been)):
-                return [(start, inner), *way]
-        return []
+    def _way(self, start: str, goal: str) -> list[tuple[str, str]]:
+        """The fewest nestings that lead from *start* to *goal*; empty if none do."""
+        outer_of = {start: ""}
+        reached = [start]
+        for outer in reached:
+            for inner in list(self._inside.get(outer, ())):  # another thread may add to it
+                if inner not in outer_of:
+                    outer_of[inner] = outer
+                    reached.append(inner)
+        if goal not in outer_of:
+            return []
+        way: list[tuple[str, str]] = []
+        while goal != start:
+            way.insert(0, (outer_of[goal], goal))
+            goal = outer_of[goal]
+        return way
 
 
 #: By application. A process that was forked knows what its parent has seen.

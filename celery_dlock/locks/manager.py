@@ -56,10 +56,13 @@ EPOCH_SHIFT = 53
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The task that goes on where this one stops, and for how many microseconds to expect it."""
+    """The task that goes on where this one stops, at which of its keys, and for how many
+    microseconds to expect it.
+    """
 
     task: str
     patience: int
+    keys: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ class LockManager:
         message: bytes | None = None,
         woken: str | None = None,
         parents: Collection[str] = (),
+        *,
+        comes_back: bool = True,
     ) -> Lease | Refused:
         """Take every key of *claims*, or none.
 
@@ -109,7 +114,8 @@ class LockManager:
         those of the keys that are taken for the sake of the others.
 
         Raises :exc:`~celery_dlock.BackendUnavailable`; whatever had been taken is released as
-        far as the store can be reached, and expires with its lease otherwise.
+        far as the store can be reached, and expires with its lease otherwise. A task that queues
+        and *comes_back* then keeps its turn at its first key: nobody overtakes it meanwhile.
         """
         if self._is_parents:  # who would renew all that the parent holds, and give nothing back
             raise RuntimeError("this lock manager is that of the parent process")
@@ -131,13 +137,18 @@ class LockManager:
             for term in terms:
                 self._keeper.watch(term, keeping.max_hold, keeping.on_lost, keeping.on_doubt)
             return self.lease(terms, parents)
-        except BaseException as exc:  # a time limit strikes anywhere; a lost reply may have landed
-            # What waits in a queue stays there: it may be all that is left of the message.
-            queues = any(claim.has_message for claim in claims)
-            outcome = Outcome.UNUSED if queues else Outcome.OVER
+        except BackendUnavailable:  # a lost reply may have landed
+            first = _waits_first(claims, parents)
             # Whoever is told that the store does not answer need not be told a second time.
-            known = isinstance(exc, BackendUnavailable)
-            self.take_back(claims, outcome, logging.DEBUG if known else logging.WARNING)
+            for claim in claims:
+                if comes_back and claim is first and claim.has_message and message is not None:
+                    unheard = replace(claim, begun=False)
+                    self._take_back(unheard, Outcome.REPEAT, logging.DEBUG, message)
+                else:
+                    self._take_back(claim, _unused(claims), logging.DEBUG)
+            raise
+        except BaseException:  # a time limit strikes anywhere
+            self.take_back(claims, _unused(claims))
             raise
 
     def _ask(self, claim: Claim, message: bytes | None, turn: Claim | None) -> EnterVerdict:
@@ -218,7 +229,7 @@ class LockManager:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
         On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
-        a *successor* every key stays reserved. The parents are only given back.
+        a *successor* the keys stay reserved that it has, too. The parents are only given back.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
@@ -240,7 +251,7 @@ class LockManager:
             # It is put back into one queue only. It may have been woken from there by now and wait
             # at the next key, behind this very claim: that must stay.
             says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
-            if successor is not None and term in lease.own:
+            if successor is not None and term in lease.own and term.key in successor.keys:
                 claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
                 verdict = self._told(self._backend.leave(claim, says, message))
@@ -261,28 +272,31 @@ class LockManager:
         self,
         claims: Sequence[Claim],
         outcome: Outcome = Outcome.OVER,
-        level: int = logging.WARNING,
     ) -> bool:
         """Make sure that *claims* neither hold nor wait, as far as the store can be reached.
 
         No body has begun under them, so nothing cools down, where this process knows of it.
         Whether the store says that somebody carries the task, itself or a copy that runs. That a
-        task is done is said again in the background: its message may wait there. What the store did
-        not hear is logged at *level*.
+        task is done is said again in the background: its message may wait there.
         """
         if self._is_parents:
             return False
-        self._keeper.forget(claims)
-        carried = False
-        for claim in claims:
-            left = replace(claim, begun=False) if claim.cooldown else claim
-            try:
-                carried |= self._told(self._backend.leave(left, outcome)).carried
-            except BackendUnavailable as exc:
-                logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
-                if outcome is Outcome.DONE:
-                    self._release_later(claim, outcome)
-        return carried
+        carried = [self._take_back(claim, outcome, logging.WARNING) for claim in claims]
+        return any(carried)
+
+    def _take_back(
+        self, claim: Claim, outcome: Outcome, level: int, message: bytes | None = None
+    ) -> bool:
+        """Release *claim*; that the store did not hear it is logged at *level*."""
+        self._keeper.forget([claim])
+        left = replace(claim, begun=False) if claim.cooldown else claim
+        try:
+            return self._told(self._backend.leave(left, outcome, message)).carried
+        except BackendUnavailable as exc:
+            logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
+            if outcome is Outcome.DONE:
+                self._release_later(claim, outcome)
+            return False
 
     def _extend(self, terms: Sequence[Term], seconds: float) -> None:
         if Trait.LEASE_PER_TASK not in self._backend.traits:
@@ -328,3 +342,18 @@ class LockManager:
         self._keeper.close()
         self._pending_releases.close()
         self._backend.close()
+
+
+def _unused(claims: Sequence[Claim]) -> Outcome:
+    """The outcome of *claims* under which no body has begun.
+
+    What waits in a queue stays there: it may be all that is left of the message.
+    """
+    queues = any(claim.has_message for claim in claims)
+    return Outcome.UNUSED if queues else Outcome.OVER
+
+
+def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
+    """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
+    own = [claim for claim in claims if claim.key not in parents]
+    return next((claim for claim in own if claim.mode is Mode.EXCLUSIVE), own[0])

@@ -61,7 +61,7 @@ def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Clai
     )
 
 
-def enqueued(access: Access, asks: Queueing, key: str, who: str, name: str = "") -> Claim:
+def enqueued(access: Access, asks: Queueing, key: str, who: str, name: str) -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
     mode, limit = access.mode, access.limit
     nobody = Claim(key, who, nonce="", ttl=0, mode=mode, limit=limit, name=name)

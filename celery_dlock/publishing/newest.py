@@ -117,7 +117,9 @@ class _Replacing(Ordered):
 
     def _leave(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
         who = identity_in(options["headers"])
-        claim = enqueued(self._definition.access[0], self._asks, self._claim.key, who)
+        claim = enqueued(
+            *(self._definition.access[0], self._asks, self._claim.key, who, self._task.name)
+        )
         if not self._first:
             claim = replace(claim, wait=WaitMode.NEWEST)
         verdict = self._enter(claim, body, options, self._claim.heard)

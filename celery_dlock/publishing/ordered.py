@@ -79,7 +79,8 @@ class Ordered(Outbox):
     def _leave(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
         keys = self._definition.keys(body[0], body[1])
         who = identity_in(options["headers"])
-        claim = enqueued(keys.access[keys.first], self._asks, keys.first, who)
+        access, name = keys.access[keys.first], self._task.name
+        claim = enqueued(access, self._asks, keys.first, who, name)
         return isinstance(self._enter(claim, body, options, time.time()), Park | Drop)
 
     def _enter(

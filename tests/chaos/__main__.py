@@ -44,7 +44,9 @@ def main() -> int:
             ends = time.monotonic() + options.seconds + LONGEST
             if number == options.rounds or (number and ends > deadline):
                 break
-            match = Match(console, seed, _setting(seed, options), options.seconds)
+            setting = _setting(seed, options)
+            kinds = tuple(kind for kind in kinds_of(setting) if kind in options.kinds)
+            match = Match(console, seed, setting, options.seconds, kinds)
             whole = match.whole(options.features or mixture(seed))
             part = replace(whole, faults=tuple(options.faults or whole.faults))
             figures = match.play(part)
@@ -63,6 +65,7 @@ class Match:
     seed: int
     setting: Setting
     seconds: float
+    kinds: tuple[Kind, ...]
 
     def whole(self, features: Sequence[str]) -> Part:
         return Part(tuple(features), tuple(range(len(self._schedule(features).strikes))))
@@ -77,6 +80,7 @@ class Match:
             f"  again: python -m tests.chaos --rounds 1 --seed {self.seed} {on}"
             f" --seconds {self.seconds:g}"
             f" --features {' '.join(map(repr, part.features))}"
+            f" --kinds {' '.join(repr(str(kind)) for kind in self.kinds)}"
             + (f" --faults {' '.join(map(str, part.faults))}" if part != whole else "")
         )
         for strike in schedule.strikes:
@@ -102,7 +106,7 @@ class Match:
 
     def _schedule(self, features: Sequence[str]) -> Schedule:
         keys = keys_of(features)
-        return draw(self.seed, self.seconds, kinds_of(self.setting), self.setting.ttl, keys=keys)
+        return draw(self.seed, self.seconds, self.kinds, self.setting.ttl, keys=keys)
 
 
 def _setting(seed: int, options: argparse.Namespace) -> Setting:
@@ -128,6 +132,7 @@ def _options() -> argparse.Namespace:
     for name, known in CHOICES.items():
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=list(known))
     parser.add_argument("--features", nargs="+", choices=FEATURES, help="instead of those drawn")
+    parser.add_argument("--kinds", nargs="+", type=Kind, default=list(Kind), help="of faults")
     parser.add_argument("--faults", nargs="+", type=int, help="of those that are drawn only these")
     parser.add_argument("--shrink", type=int, default=0, help="play so many parts of what fails")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""Stores with one known defect each, for the campaign to find: copies of the one on SQLite.
+"""Stores with one known defect each, for the campaign to find: copies of that on SQLite or Redis.
 
 They are the ones the contract knows, made for several processes, and come the way a third party's
 store does: by an entry point of an installed distribution.
@@ -25,6 +25,7 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.registry import GROUP
 from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
+from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 
 
@@ -201,7 +202,24 @@ class KeepsNothing(
     """All of that, each where the others are not."""
 
 
-def scheme(store: type[Copy]) -> str:
+class LetsOthersOvertake(RedisBackend):
+    """Whose turn had come as the store stood still has none any more: as it was."""
+
+    @classmethod
+    def from_url(cls, url: str, options: BackendOptions) -> Self:
+        return super().from_url(f"redis{url[url.index('://') :]}", options)
+
+    def leave(
+        self, claim: Claim, outcome: Outcome, message: bytes | None = None
+    ) -> Reply[LeaveVerdict]:
+        unheard = outcome is Outcome.REPEAT and not claim.begun
+        return super().leave(claim, Outcome.UNUSED if unheard else outcome, message)
+
+
+Defective = Copy | LetsOthersOvertake
+
+
+def scheme(store: type[Defective]) -> str:
     """That of its URLs."""
     return store.__name__.lower()
 
@@ -211,6 +229,7 @@ def install(folder: Path) -> None:
     info = folder / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    stores: list[type[Copy]] = [Copy, *Copy.__subclasses__(), KeepsNothing]
+    stores: list[type[Defective]] = [Copy, *Copy.__subclasses__(), KeepsNothing]
+    stores.append(LetsOthersOvertake)
     entries = [f"{scheme(store)} = {__name__}:{store.__name__}" for store in stores]
     (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *entries]))

@@ -60,6 +60,8 @@ def _strike_store(store: Store, kind: Kind, target: int) -> AbstractContextManag
             return _at_once(lambda: store.lose_replies(1 + target % 6))
         case Kind.STORE_AWAY:
             return store.away()
+        case Kind.PAUSE_STORE:
+            return store.paused()
         case Kind.KILL_MEMBER:
             return store.member_killed(target)
         case Kind.PAUSE_MEMBER:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, ClassVar, Protocol
 
 from tests.chaos.plan import Kind
-from tests.chaos.stores import DURABLE
+from tests.chaos.stores import DURABLE, NeverAway
 from tests.services.etcd import EtcdServer
 from tests.services.etcd_cluster import EtcdCluster
 from tests.services.redis import RedisServer
@@ -26,13 +26,13 @@ class Member(Protocol):
     def resume(self) -> None: ...
 
 
-class MemberStore:
-    """*members* may fail; with so many of them gone as *most* says, the store is.
+class MemberStore(NeverAway):
+    """*members* may fail; with so many of them paused as *most* says, the store is.
 
     *again* starts one that was killed, and does not wait for it.
     """
 
-    kinds: ClassVar[tuple[Kind, ...]] = (Kind.KILL_MEMBER, Kind.PAUSE_MEMBER, Kind.STORE_AWAY)
+    kinds: ClassVar[tuple[Kind, ...]] = (Kind.KILL_MEMBER, Kind.PAUSE_MEMBER, Kind.PAUSE_STORE)
 
     def __init__(
         self, url: str, members: Sequence[Member], most: int, again: Callable[[Any], None]
@@ -60,7 +60,7 @@ class MemberStore:
         return self._once(target, lambda member: member.pause(), lambda member: member.resume())
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         with ExitStack() as stack:
             for target in range(self._most):
                 stack.enter_context(self.member_paused(target))

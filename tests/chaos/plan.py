@@ -30,6 +30,7 @@ class Kind(StrEnum):
     CUT_STORE = "cut the store's connections"
     LOSE_REPLIES = "lose the store's replies"
     STORE_AWAY = "take the store away"
+    PAUSE_STORE = "pause the store"
     KILL_MEMBER = "kill a member of the store"
     PAUSE_MEMBER = "pause a member of the store"
     RESTART_BROKER = "restart the broker"
@@ -148,7 +149,7 @@ def _length(chance: random.Random, kind: Kind, ttl: float) -> float:
             return ttl * chance.uniform(1.2, 4.0)
         case Kind.STORE_AWAY | Kind.KILL_MEMBER:
             return ttl * chance.uniform(0.2, 1.8)
-        case Kind.PAUSE_MEMBER:
+        case Kind.PAUSE_STORE | Kind.PAUSE_MEMBER:
             return ttl * chance.uniform(0.5, 2.5)
         case Kind.RESTART_BROKER:
             return chance.uniform(0.0, 1.0)

@@ -23,6 +23,8 @@ from tests.chaos.stage import End, Setting, Stage, open_stage
 from tests.chaos.trace import spoken
 from tests.services.campaign import Violation
 
+#: Faults of the whole store, of which there is one at a time.
+AWAY = frozenset({Kind.STORE_AWAY, Kind.PAUSE_STORE})
 #: Seconds between two looks at the store and at the workers.
 TICK = 0.05
 
@@ -114,7 +116,7 @@ class Play:
         if isinstance(act, Sending):
             self.sender.send(act)
             return
-        if act.kind is Kind.STORE_AWAY and any(each.kind is act.kind for each in self._under_way):
+        if act.kind in AWAY and any(each.kind in AWAY for each in self._under_way):
             return  # it is away already
         begin = time.monotonic()
         fault = self._faults.enter_context(ExitStack())

@@ -45,7 +45,7 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a round runs on. *scheme* is that of a store of SQLite's kind; *ttl* is in seconds.
+    """What a round runs on. *scheme* is that of another's store of that kind; *ttl* is in seconds.
 
     A broker that has a name is one of the round's own.
     """
@@ -54,7 +54,7 @@ class Setting:
     store: str = "redis"
     ack: str = "late"
     pool: str = "prefork"
-    scheme: str = "sqlite"
+    scheme: str = ""
     ttl: float = TTL
 
 
@@ -217,7 +217,9 @@ def _broker(setting: Setting) -> Broker:
 
 def _store(setting: Setting, folder: Path, stack: ExitStack) -> Store:
     if setting.store == "sqlite":
-        return SqliteStore(folder, setting.scheme)
+        return SqliteStore(folder, setting.scheme or "sqlite")
+    if setting.store == "redis":
+        return RedisStore(stack, setting.scheme or "redis")
     found: Store = STORES[setting.store](stack)
     return found
 

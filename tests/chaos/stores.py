@@ -34,6 +34,9 @@ class Store(Protocol):
     def away(self) -> AbstractContextManager[None]:
         """Gone for the time of the block; it forgets nothing."""
 
+    def paused(self) -> AbstractContextManager[None]:
+        """It does not answer for the time of the block, and may do afterwards what it was asked."""
+
     def member_killed(self, target: int) -> AbstractContextManager[None]:
         """One of its members is dead for the time of the block."""
 
@@ -51,19 +54,30 @@ class NoMembers:
         raise NotImplementedError("it has no members")
 
 
+class NeverAway:
+    """A store that is only paused: all of it is never gone."""
+
+    def away(self) -> AbstractContextManager[None]:
+        raise NotImplementedError("it is paused")
+
+
 class RedisStore(NoMembers):
-    """A server of its own, behind a proxy."""
+    """A server of its own, behind a proxy. *scheme* may be another's."""
 
-    kinds: ClassVar[tuple[Kind, ...]] = (Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY)
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        *(Kind.CUT_STORE, Kind.LOSE_REPLIES),
+        *(Kind.STORE_AWAY, Kind.PAUSE_STORE),
+    )
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, scheme: str = "redis") -> None:
+        self._scheme = scheme
         self._server = stack.enter_context(RedisServer(*DURABLE))
         self._proxy = stack.enter_context(proxy_to(self._server.port))
 
     @property
     def settings(self) -> Mapping[str, Any]:
         patience = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
-        url = f"redis://127.0.0.1:{self._proxy.port}/0"
+        url = f"{self._scheme}://127.0.0.1:{self._proxy.port}/0"
         return {"dlock_url": url, "dlock_backend_options": patience}
 
     def cut(self) -> None:
@@ -80,11 +94,19 @@ class RedisStore(NoMembers):
         finally:
             self._server.start()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._server.pause()
+        try:
+            yield
+        finally:
+            self._server.resume()
 
-class SqliteStore(NoMembers):
-    """A file; it is away while another program holds its write lock. *scheme* may be another's."""
 
-    kinds: ClassVar[tuple[Kind, ...]] = (Kind.STORE_AWAY,)
+class SqliteStore(NoMembers, NeverAway):
+    """A file; it is paused while another program has its write lock. *scheme* may be another's."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = (Kind.PAUSE_STORE,)
 
     def __init__(self, folder: Path, scheme: str = "sqlite") -> None:
         self._path = folder / "locks.db"
@@ -102,7 +124,7 @@ class SqliteStore(NoMembers):
         raise NotImplementedError("a file has no replies")
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         with closing(sqlite3.connect(self._path, timeout=1, isolation_level=None)) as other:
             with suppress(sqlite3.OperationalError):  # a worker was paused that has it: as good
                 other.execute("BEGIN IMMEDIATE")

@@ -114,6 +114,7 @@ def test_who_came_at_the_same_time_may_be_passed_over() -> None:
         (Kind.STORE_AWAY, 0.9, True),
         (Kind.KILL_CHILD, 0.9, True),
         (Kind.PAUSE_WORKER, 0.9, False),  # its key would have fallen silent
+        (Kind.PAUSE_STORE, 0.9, False),  # nobody loses a turn by that
         (Kind.STORE_AWAY, -2.5, False),  # too long ago
     ],
 )
@@ -125,6 +126,17 @@ def test_some_faults_take_turns(kind: Kind, end: float, excuses: bool) -> None:
 
 def test_a_key_that_fell_silent_had_given_somebody_his_turn() -> None:
     assert checks(seen=LATE, effects=reordered("bac")) == []
+
+
+@pytest.mark.parametrize(
+    ("others", "excuses"), [([], False), ([Kind.COPY], False), ([Kind.KILL_WORKER], True)]
+)
+def test_a_key_that_fell_silent_with_its_store_had_given_nobody_his_turn(
+    others: list[Kind], excuses: bool
+) -> None:
+    struck = [Struck(kind, 1.0, 3.5) for kind in (Kind.PAUSE_STORE, *others)]
+    found = checks(seen=LATE, effects=reordered("bac"), struck=struck)
+    assert found == ([] if excuses else [Check.ORDER])
 
 
 AGAIN = [*CLEAN.seen, *seen("a", 4, 2.0, 2.1, run="a again")]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
+from celery_dlock.stores.redis.store import RedisBackend
 from tests.chaos import defects
 from tests.chaos.checker import Check
 from tests.chaos.plan import Kind, draw, keys_of
 from tests.chaos.round import Figures, play
 from tests.chaos.stage import TTL, Setting
-from tests.chaos.ways import KEYS, Key
+from tests.chaos.ways import FEATURES, KEYS, Key
 from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
@@ -82,6 +84,17 @@ def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
     assert not figures.violations
 
 
+def test_a_store_that_takes_a_turn_as_it_stands_still_is_caught(tmp_path: Path) -> None:
+    (key,) = FEATURES["ordered by publishing"]
+    many = [replace(key, name=f"published {n}") for n in range(12)]  # of each few ask just then
+    store, kinds = defects.LetsOthersOvertake, (Kind.PAUSE_STORE,)
+    for seed in range(ROUNDS):
+        found = played(tmp_path, store, seed, kinds, pace=1.0, patience=30.0, keys=many)
+        if {Check.ORDER, Check.REPLAYED} <= {violation.check for violation in found.violations}:
+            return
+    pytest.fail("nobody was seen to be passed over")
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round adds its folder, as its workers do."""
@@ -90,7 +103,7 @@ def nothing_stays_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def played(
     folder: Path,
-    store: type[defects.Copy],
+    store: type[defects.Defective],
     seed: int,
     kinds: tuple[Kind, ...],
     pace: float,
@@ -105,5 +118,6 @@ def played(
     # A key on which nobody runs for most of a lease explains a good deal, and is common where the
     # host is slow. Where nothing is struck, nothing waits for a lease to end.
     ttl = TTL if kinds else 4 * TTL
-    setting = Setting(store="sqlite", scheme=defects.scheme(store), ttl=ttl)
+    kind = "redis" if issubclass(store, RedisBackend) else "sqlite"
+    setting = Setting(store=kind, scheme=defects.scheme(store), ttl=ttl)
     return play(draw(seed, 6.0, kinds, ttl, pace, keys), setting, own, patience)

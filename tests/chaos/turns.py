@@ -3,7 +3,7 @@
 A task whose run is lost before the first line of its body leaves no trace here. Its key then
 stays silent for as long as its lease lasts, unless the fault was of a kind that frees it at once
 or makes the task come again as a new one: these explain what happens shortly after them. Nothing
-else does.
+else does: least of all that the store stood still for a while, by which nobody loses a turn.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from tests.chaos.ways import Order
 OF_STORE = frozenset(
     {
         *(Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY),
-        *(Kind.KILL_MEMBER, Kind.PAUSE_MEMBER),
+        *(Kind.KILL_MEMBER, Kind.PAUSE_MEMBER, Kind.PAUSE_STORE),
     }
 )
 
-#: Faults after which a task may have lost its turn without its key falling silent.
-TAKE_TURNS = OF_STORE | {Kind.KILL_CHILD, Kind.STOP_COLD}
+#: Faults after which a task may have lost its turn without its key falling silent. While the store
+#: stands still none does: nobody overtakes a task that asks just then.
+TAKE_TURNS = (OF_STORE | {Kind.KILL_CHILD, Kind.STOP_COLD}) - {Kind.PAUSE_STORE}
 
 #: Faults that no body and no leave notices.
 SPARE_BODIES = frozenset({Kind.COPY, Kind.RESTART_BROKER})
@@ -51,6 +52,8 @@ def out_of_turn(
         started.setdefault(run.task, run)
         by_key[run.key].append(run)
     takers = [each for each in struck if each.kind in TAKE_TURNS]
+    pauses = [each for each in struck if each.kind is Kind.PAUSE_STORE]
+    silencers = [each for each in struck if each.kind not in {*SPARE_BODIES, Kind.PAUSE_STORE}]
     for passed in (each for each in sent if each.key.order is not Order.NONE):
         mine = started.get(passed.id)
         later = [
@@ -62,6 +65,9 @@ def out_of_turn(
         if first is None or passed.came is None or (mine and mine.first < first.first):
             continue
         silent = _falls_silent(by_key[passed.key.name], passed.came, first.first, 0.8 * ttl)
+        paused = was_struck(pauses, passed.came, first.first)
+        if paused:  # all keys were silent then: that alone says nothing
+            silent = silent and was_struck(silencers, passed.came, first.first)
         explained = silent or was_struck(takers, first.first - 2 * ttl, first.first)
         yield Passing(f"{passed.id[:8]} came first; {first} had its turn before it", explained)
 

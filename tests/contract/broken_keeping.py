@@ -59,6 +59,32 @@ class CountsWhatNeverRanAsLost(Broken):
         return super().leave(claim, Outcome.ABANDONED if unused else outcome, message)
 
 
+class LosesATurnOfWhichNobodyHeard(Broken):
+    """As it was: the next one overtook a task as the store stood still."""
+
+    noticed_by = "test_a_turn_that_nobody_heard_of_is_kept_with_its_message"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        unheard = outcome is Outcome.REPEAT and not claim.begun
+        return super().leave(claim, Outcome.UNUSED if unheard else outcome, message)
+
+
+class WaitsForeverForWhoKeepsATurn(Broken):
+    noticed_by = "test_a_turn_that_nobody_heard_of_is_woken_where_its_task_does_not_come"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        unheard = outcome is Outcome.REPEAT and not claim.begun
+        patience = 1000 * claim.patience if unheard else claim.patience
+        return super().leave(replace(claim, patience=patience), outcome, message)
+
+
+class GivesATurnToWhoHadNone(Broken):
+    noticed_by = "test_who_had_no_turn_gets_none_because_nobody_heard"
+
+    def leave(self, claim: Claim, outcome: Outcome, message: bytes | None = None) -> Left:
+        return super().leave(replace(claim, begun=True), outcome, message)
+
+
 class ForgetsWhatWaitsWithALostAnswer(Broken):
     noticed_by = "test_what_waits_stays_whoever_did_not_hear_that"
 

@@ -31,6 +31,15 @@ class RefusesWhereTheOldestHasToGo(Broken):
         return replace(claim, drop_oldest=False)
 
 
+class DropsWhoeverIsTheOldest(Broken):
+    """As it was: the newest of one task ended those of others."""
+
+    noticed_by = "test_nobody_makes_room_for_another_task"
+
+    def altered(self, claim: Claim) -> Claim:
+        return replace(claim, name="", drop_oldest=claim.drop_oldest or claim.max_waiting == 0)
+
+
 class DropsTheOldestWithoutAWord(Broken):
     noticed_by = "test_a_kept_message_makes_no_room"
 

@@ -124,6 +124,28 @@ def test_a_lease_that_the_server_has_lost_is_replaced_within_a_commit(
     assert [row and row.value for row in rows.read([done, holder])] == [b"new", b"new"]
 
 
+def test_a_server_that_comes_back_empty_is_used_again_and_nothing_is_held(
+    rows: EtcdRows, own_etcd_server: EtcdServer
+) -> None:
+    for key in "abc":
+        old = hold(rows, key, 30 * SECOND)
+
+    own_etcd_server.kill()
+    own_etcd_server.wipe()
+    own_etcd_server.start()
+
+    assert until("it answers", lambda: _told(rows, old)) == [False]
+    new = hold(rows, "c", 30 * SECOND)
+    assert rows.alive([new], 30 * SECOND) == [True]
+
+
+def _told(rows: EtcdRows, holder: Name) -> list[bool] | None:
+    try:
+        return rows.alive([holder], SECOND)
+    except BackendUnavailable:
+        return None
+
+
 def test_a_row_that_may_land_late_hangs_on_a_lease_that_is_left_to_end(
     rows: EtcdRows, own_etcd_server: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,7 +267,7 @@ def test_a_slot_that_the_queue_forgot_is_not_given_again_and_another_is(
     assert isinstance(store.backend.enter(claim("d", limit=3)).verdict, Busy)
 
 
-# Away with the majority: the message stays with whoever has it, and its place is kept.
+# Away with the majority: the message is kept, and its turn.
 
 
 @pytest.mark.parametrize("own_redis_nodes", [3], indirect=True)
@@ -289,7 +289,9 @@ def test_who_finds_no_majority_is_not_taken_for_a_lost_run(
             assert wake.message == b"message"
         clock.advance(5)
 
-    assert store.backend.peek("key").parked == 0 or keep
+    assert store.backend._machine.enter(claim("c", wait=QUEUE), b"later").verdict == Park()
+    assert [turn.task for turn in store.backend.peek("key").grants] == ["b"]
+    assert store.backend.message("key", "b") == b"message"
     assert store.backend.dead() == []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.state import Busy, Left, Outcome
+from celery_dlock.core.state import Busy, Left, NotHeld, Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.forking import notice
 from celery_dlock.stores.base import BackendOptions
@@ -43,6 +43,29 @@ def test_a_file_locked_by_another_process_is_unavailable_after_the_timeout(path:
     other.close()
     assert isinstance(backend.enter(claim("b")).verdict, Busy)
     backend.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced by a backup"])
+def test_a_file_that_is_gone_is_left_by_all_who_have_it_open(path: Path, how: str) -> None:
+    # Given two processes, of which one has a lock
+    one, other = store(path), store(path)
+    running(other.enter(claim("before")))
+    backup = path.with_suffix(".old")
+    with sqlite3.connect(path) as source, sqlite3.connect(backup) as copy:
+        source.backup(copy)
+    running(one.enter(claim("a", key="another")))
+    # When the file goes
+    for kind in ("", "-wal", "-shm"):
+        Path(f"{path}{kind}").unlink(missing_ok=True)
+    if how != "deleted":
+        backup.replace(path)
+    # Then both use the one that is there now, and the holder is told
+    assert one.renew([claim("a", key="another")]) == [NotHeld()]
+    running(other.enter(claim("b", key="another")))
+    assert isinstance(one.enter(claim("c", key="another")).verdict, Busy)
+    assert bool(one.peek("key").holders) is (how != "deleted")
+    one.close()
+    other.close()
 
 
 def test_a_folder_that_vanishes_is_unavailable(tmp_path: Path) -> None:

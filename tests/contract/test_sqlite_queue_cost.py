@@ -142,11 +142,11 @@ def fill(backend: SqliteBackend, key: str, waiting: int) -> None:
     """Put tasks into the queue, past the store's own slower way."""
     tasks = [f"task {number}" for number in range(waiting)]
     entries = [
-        ("dlock", key, task, "exclusive", 1, rank, 0, None, None, 0)
+        ("dlock", key, task, "exclusive", 1, rank, 0, None, None, 0, None)
         for rank, task in enumerate(tasks)
     ]
     with backend._file.transaction() as db:
-        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
+        db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
         messages = [("dlock", key, task, b"message") for task in tasks]
         db.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", messages)
         db.execute("UPDATE guard SET parked=? WHERE key=?", (waiting, key))

@@ -75,6 +75,25 @@ def test_a_server_that_was_killed_and_started_again_knows_the_session(
         assert session_of(rows).id == first
 
 
+@pytest.mark.slow
+def test_a_server_that_comes_back_empty_is_used_by_whoever_knew_more_than_it_does(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    # Given a process that has seen more changes than an empty server has made
+    with rows_at(own_zookeeper_server.url, ttl=1) as rows:
+        for _ in range(20):
+            hold(rows)
+            rows.drop(HELD)
+
+        own_zookeeper_server.kill()
+        own_zookeeper_server.wipe()
+        own_zookeeper_server.start()
+
+        until("it answers again", lambda: _answers(rows), timeout=30)
+        hold(rows)
+        assert rows.alive([HELD], SECOND // 4) == [True]
+
+
 def test_a_connection_that_is_cut_ends_no_session(zookeeper_server: ZooKeeperServer) -> None:
     with (
         proxy_to(zookeeper_server.port) as proxy,

@@ -48,11 +48,29 @@ def check_unused(
     before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
 ) -> None:
     """Check that it is not held against a task, more than once, that it has not run."""
-    if outcome is Outcome.UNUSED:
+    unheard = outcome is Outcome.REPEAT and claim.has_message and not claim.begun
+    if outcome is Outcome.UNUSED or unheard:
         others = (h for h in before.holders if h.task == claim.task and h.nonce != claim.nonce)
         known = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in others)
         few = dict(step.state.lost).get(claim.task, 0) <= max(1, known)
         require(few, "B what never ran is not counted as lost", step)
+
+
+def check_unheard(
+    before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
+) -> None:
+    """Check that a turn of which nobody heard is kept, and that nobody else gets one by that."""
+    if claim.begun or outcome is not Outcome.REPEAT or not claim.has_message:
+        return
+    mine = [h for h in before.holders if h.task == claim.task and h.nonce == claim.nonce]
+    if not mine:
+        came = {w.task for w in before.waiting} | {g.task for g in before.grants}
+        comes = {w.task for w in step.state.waiting} | {g.task for g in step.state.grants}
+        require(claim.task not in comes - came, "Q who had no turn gets none", step)
+    elif not mine[0].replaced_by:
+        kept = any(g.task == claim.task and g.parked for g in step.state.grants)
+        done = claim.task in step.state.done
+        require(kept or done, "Q a turn of which nobody heard is kept", step)
 
 
 def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool]) -> None:

@@ -159,18 +159,32 @@ UNHEARD = (
     ),
     Defect(
         "each answer that is lost counts as a lost run",
-        "_conclude",
-        "if held and not runs_lost(state, task) else",
-        "if held else",
+        "_count_start",
+        "state if runs_lost(state, task) else ",
+        "",
         "B what never ran is not counted as lost",
         UNHEARD_TWICE,
     ),
     Defect(
         "whose answer was lost waits behind those that have not started",
-        "_conclude",
-        "count_lost(state, task) if held and not runs_lost(state, task) else state",
+        "_count_start",
+        "count_lost(state, task)",
         "state",
         "S6 a lost run is remembered",
+    ),
+    Defect(
+        "the next one overtakes a task that did not hear that its turn has come",
+        "_unheard",
+        "keep_turn(state, claim, now)",
+        "state",
+        "Q a turn of which nobody heard is kept",
+    ),
+    Defect(
+        "who has no turn gets one because nobody heard",
+        "_conclude",
+        "return _unheard(state, claim, now) if held else state",
+        "return _unheard(state, claim, now)",
+        "Q who had no turn gets none",
     ),
 )
 KEEPING = (*KEPT_AND_ORDERED, *RESERVES, *UNHEARD)

@@ -248,7 +248,7 @@ RULES = (
         "leave",
         "mine = holder_of(state, claim)",
         "mine = next((h for h in state.holders if h.task == claim.task), None)",
-        "S1",
+        "Q who had no turn gets none",
         Config("two that queue, 2 faults", (Q, Q), faults=2),
     ),
     Defect(

@@ -11,7 +11,7 @@ from tests.model.world import (
     EFFECT,
     LEAVE_DONE,
     LEAVE_REPEAT,
-    LEAVE_UNUSED,
+    LEAVE_UNHEARD,
     SAY_ABANDONED,
     SKIP_CALLBACKS,
 )
@@ -70,20 +70,20 @@ AROUND: tuple[Defect | Disorder, ...] = (
         "an answer that is lost counts as a result",
         {},
         "S8",
-        {LEAVE_UNUSED: Outcome.DONE},
+        {LEAVE_UNHEARD: Outcome.DONE},
     ),
     Disorder(
         "with an answer that is lost the only message is dropped",
         {},
         "S8",
-        {LEAVE_UNUSED: Outcome.OVER},
+        {LEAVE_UNHEARD: Outcome.OVER},
         KEPT,
     ),
     Disorder(
         "with an answer that is lost a copy's message is dropped, which was acknowledged for both",
         {},
         "S8",
-        {LEAVE_UNUSED: Outcome.OVER},
+        {LEAVE_UNHEARD: Outcome.OVER},
         COPIED,
     ),
     Disorder(

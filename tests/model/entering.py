@@ -29,6 +29,7 @@ from tests.model.world import (
     END_CALLBACKS,
     ENTER,
     LEAVE_OVER,
+    LEAVE_UNHEARD,
     LEAVE_UNUSED,
     NOBODY,
     RETRY,
@@ -91,10 +92,12 @@ def park(model: Model, world: World, at: int, me: Worker) -> Iterator[Next]:
 def _unheard(model: Model, world: World, at: int, me: Worker, asks: str, op: Op) -> Iterator[Next]:
     """Nobody hears what the store has said, or the store does not hear what it is asked.
 
-    The manager takes back what it may have been given.
+    The manager takes back what it may have been given: not the turn, unless it was interrupted.
     """
-    if model.can(world, REPLY):
-        back = LEAVE_UNUSED if model.claim(me).has_message else LEAVE_OVER
+    if not model.can(world, REPLY):
+        return
+    ways = (LEAVE_UNHEARD, LEAVE_UNUSED) if model.claim(me).has_message else (LEAVE_OVER,)
+    for back in ways:
         after = me._replace(phase=back, ended=True)
         told = f"{asks}: {type(op.verdict).__name__}, and nobody hears it"
         yield told, 1, spent(moved(model, _noted(world, op), at, after))

@@ -82,6 +82,7 @@ def in_words(claim: Claim, *, leaves: Outcome | None) -> dict[str, object]:
         "ordered": claim.ordered,
         "gives_way": claim.gives_way,
         "cools": claim.cooldown > 0 and not claim.enqueues,
+        "begun": claim.begun,
     }
 
 

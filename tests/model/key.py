@@ -45,6 +45,7 @@ from tests.model import checks
 from tests.model.checks_of_keeping import (
     check_dead_lettered,
     check_left_again,
+    check_unheard,
     check_unused,
     check_upkeep,
 )
@@ -110,7 +111,7 @@ def _waiting(w: Waiting, rank: int) -> Waiting:
     expires, gives_up = _when(w.expires), _when(w.gives_up)
     if (w.rank, w.arrived, w.expires, w.gives_up) == (rank, NOW, expires, gives_up):
         return w
-    return Waiting(w.task, w.mode, w.limit, rank, NOW, expires, gives_up, w.ordered)
+    return replace(w, rank=rank, arrived=NOW, expires=expires, gives_up=gives_up)
 
 
 def _grant(g: Grant, most_calls: int) -> Grant:
@@ -199,6 +200,7 @@ class Keys:
         same = self._normal(says_so.state) == after
         check_left_again(step, says_so, same=same)
         check_unused(before, claim, outcome, step)
+        check_unheard(before, claim, outcome, step)
 
     def renew(self, key: int, claim: Claim) -> Op:
         name = ("renew", key, id(claim))

@@ -66,7 +66,7 @@ def test_a_defect_of_the_way_to_several_keys_is_found(spoilt: Any, rule: str) ->
 
 
 def test_a_key_whose_request_was_not_answered_is_taken_back() -> None:
-    deaf = mock.patch.object(LockManager, "take_back", return_value=False)
+    deaf = mock.patch.object(LockManager, "_take_back", return_value=False)
 
     with deaf, pytest.raises(Violation, match="R who has ended has none of its keys"):
         explore_several(Crowd("one key", ((A,),), faults=1))

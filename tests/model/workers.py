@@ -32,6 +32,7 @@ from tests.model.world import (
     LEAVE_DONE,
     LEAVE_OVER,
     LEAVE_REPEAT,
+    LEAVE_UNHEARD,
     LEAVE_UNUSED,
     LOOK,
     NOBODY,
@@ -61,6 +62,7 @@ OUTCOMES = {
     LEAVE_DONE: Outcome.DONE,
     LEAVE_REPEAT: Outcome.REPEAT,
     LEAVE_UNUSED: Outcome.UNUSED,
+    LEAVE_UNHEARD: Outcome.REPEAT,
     LEAVE_OVER: Outcome.OVER,
     SAY_DONE: Outcome.DONE,
     SAY_UNUSED: Outcome.UNUSED,
@@ -235,7 +237,9 @@ def _take_back(model: Model, world: World, at: int, me: Worker) -> Iterator[Next
     Then its message is published again. If it was no outage that interrupted it: a shutdown
     requeues its message, and a time limit ends its task.
     """
-    op = model.keys.leave(world.key, _leaving(model, me, begun=False), OUTCOMES[me.phase])
+    unheard = {"successor": ""} if me.phase == LEAVE_UNHEARD else {}  # it has none yet
+    claim = _leaving(model, me, begun=False, **unheard)
+    op = model.keys.leave(world.key, claim, OUTCOMES[me.phase])
     after, wakes = world._replace(key=op.key), model.numbers(op.wakes)
     label = f"{me.phase} t{me.task}: {type(op.verdict).__name__}"
     again = Worker(AGAIN, me.task, tag=me.tag)
@@ -320,6 +324,7 @@ STEPS: dict[str, Callable[[Model, World, int, Worker], Iterator[Next]]] = {
     LEAVE_DONE: _leave,
     LEAVE_REPEAT: _leave,
     LEAVE_UNUSED: _take_back,
+    LEAVE_UNHEARD: _take_back,
     LEAVE_OVER: _take_back,
     SAY_DONE: _say,
     SAY_UNUSED: _say,

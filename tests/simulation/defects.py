@@ -51,9 +51,9 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "an answer that is lost takes nothing back": Defect(
         "locks.manager",
-        "LockManager.take_back",
-        "for claim in claims:",
-        "for claim in ():",
+        "LockManager._take_back",
+        "return self._told(self._backend.leave(left, outcome, message)).carried",
+        "return False",
     ),
     "a killed body counts as done": Defect(
         "worker.request",

@@ -31,7 +31,7 @@ from celery.states import READY_STATES, SUCCESS
 from kombu.exceptions import OperationalError
 
 from celery_dlock.core.operations import Enter, Leave
-from celery_dlock.core.state import Busy, Mode, Same, WaitMode, task_id_of
+from celery_dlock.core.state import Busy, Mode, Outcome, Same, WaitMode, task_id_of
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.errors import BackendUnavailable, LockLost, StaleFencingToken
 from celery_dlock.messages.headers import DELIVERY, identity_in, was_woken
@@ -40,6 +40,7 @@ from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.worker.request import LockedRequest
 from tests.model.config import Task
 from tests.model.follow import BEFORE, MINE, NEXT, OTHER, Follower, Seen
+from tests.model.world import LEAVE_UNHEARD
 from tests.simulation.broker import Broker, Channel, Sent
 from tests.simulation.kernel import Green, Kernel, Process
 from tests.simulation.plan import (
@@ -301,6 +302,8 @@ class Ways:
         if outcome and green.process is way.main is not way.child and not self._is_told(way):
             return
         name = f"leave {outcome}" if outcome else ENTERS.get(claim.wait, "enter")
+        if outcome is Outcome.REPEAT and claim.has_message and not claim.begun:
+            name = LEAVE_UNHEARD
         if reply is None:
             if not claim.again:
                 self._step(way, f"{name} is not heard", claim=claim, outcome=outcome)

@@ -191,7 +191,7 @@ def test_one_more_than_may_wait_is_told_that_it_is_full(key: OneKey) -> None:
 
 def test_the_first_that_waits_makes_room(key: OneKey) -> None:
     for task in "bc":
-        key.enter(queued(task, max_waiting=2))
+        key.enter(queued(task, max_waiting=2, drop_oldest=True))
 
     assert key.enter(queued("d", max_waiting=2, drop_oldest=True)) == Park()
 
@@ -202,7 +202,7 @@ def test_the_first_that_waits_makes_room(key: OneKey) -> None:
 
 def test_a_dropped_task_leaves_the_place_before_it_alone(key: OneKey) -> None:
     key.enter(place("p", patience=LONG))
-    key.enter(queued("b"))
+    key.enter(queued("b", drop_oldest=True))
 
     key.enter(queued("c", max_waiting=1, drop_oldest=True))
 

@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import Drop, Outcome, Reason, WaitMode
+from celery_dlock.core.state import Claim, Drop, Mode, Outcome, Reason, Run, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks import manager as manager_module
 from celery_dlock.locks.manager import Keeping, LockManager
@@ -58,7 +58,7 @@ def test_a_store_whose_answers_are_lost_for_a_while_puts_nothing_aside(
     # Given a task that queues, and that has asked in vain for as often as its runs may be lost
     store.late = fails_for(("enter", "a"))
     for nonce in range(MAX_LOST_RUNS):
-        asks = claims(keys=["a"], wait=WaitMode.QUEUE)
+        asks = claims(keys=["a"], wait=WaitMode.QUEUE, patience=9 * SECOND)
         with pytest.raises(BackendUnavailable):
             manager.acquire([replace(asks[0], nonce=f"{nonce}")], KEEPING, b"message")
     # When it is answered
@@ -67,6 +67,55 @@ def test_a_store_whose_answers_are_lost_for_a_while_puts_nothing_aside(
     # Then it runs for the first time
     assert taken(answer).keys == ("a",)
     assert store.dead() == []
+
+
+@pytest.mark.parametrize("failing", ["a", "b"])
+@pytest.mark.parametrize("options", [{}, {"keep": True}, {"ordered": True}], ids=str)
+def test_nobody_overtakes_a_task_that_did_not_hear_that_its_turn_has_come(
+    manager: LockManager, store: Faulty, failing: str, options: dict[str, bool]
+) -> None:
+    def asks(task: str) -> list[Claim]:
+        asked = claims(task, ["a", "b"], wait=WaitMode.QUEUE, patience=9 * SECOND)
+        return [replace(claim, **options) for claim in asked]  # type: ignore[arg-type]
+
+    # Given two tasks that wait for their first key
+    holder = taken(store.manager().acquire(claims("holder", ["a"]), KEEPING))
+    store.enter(asks("first")[0], b"first")
+    store.enter(asks("second")[0], b"second")
+    store.managers[-1]._wake = lambda wakes: None
+    store.managers[-1].release(holder, Outcome.DONE)
+    # When the answers to the first one are lost, as its turn has come
+    store.late = fails_for(("enter", failing), ("leave", "a"), ("leave", "b"))
+    with pytest.raises(BackendUnavailable):
+        manager.acquire(asks("first"), KEEPING, b"first", woken="a")
+    # Then the second one waits, until it comes again
+    store.late = fails_for()
+    assert store.held() == set()
+    assert store.message("a", "first:0:0") == b"first"
+    (copy,) = [replace(claim, nonce="copy") for claim in asks("first")[:1]]
+    assert store.enter(asks("second")[0], b"second").verdict == Drop(Reason.WAITING)
+    assert isinstance(store.enter(copy, b"first").verdict, Run)
+
+
+def test_a_task_that_reads_its_first_key_keeps_its_turn_at_the_one_that_orders_it(
+    manager: LockManager, store: Faulty
+) -> None:
+    read, *writes = claims(wait=WaitMode.QUEUE, patience=9 * SECOND)
+    store.late = fails_for(("enter", "c"))
+    with pytest.raises(BackendUnavailable):
+        manager.acquire([replace(read, mode=Mode.SHARED), *writes], KEEPING, b"m", parents=["b"])
+    assert [store.message(key, "t:0:0") for key in KEYS] == [None, None, b"m"]
+
+
+def test_a_task_that_fails_where_the_store_does_not_answer_keeps_no_turn(
+    manager: LockManager, store: Faulty
+) -> None:
+    store.late = fails_for(("enter", "a"))
+    asks = claims(keys=["a"], wait=WaitMode.QUEUE)
+    with pytest.raises(BackendUnavailable):
+        manager.acquire(asks, KEEPING, b"message", comes_back=False)
+    assert store.message("a", "t:0:0") is None
+    assert store.peek("a").grants == ()
 
 
 def test_the_error_is_that_of_the_request_even_when_taking_back_fails_too(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
 import re
+import string
 
 import pytest
 
@@ -143,6 +145,22 @@ def test_so_many_orders_are_kept(desk: Desk, order: LockOrder) -> None:
     order.asked(desk.app, ["one"], ["order"])
     order.asked(desk.app, ["order"], ["one"])
     assert order.warned == []
+
+
+def test_no_more_are_kept_and_a_long_circle_is_warned_of_all_the_same(desk: Desk) -> None:
+    names = ["".join(letters) for letters in itertools.product(string.ascii_letters, repeat=3)]
+    crowd, chain = LockOrder(), LockOrder()
+    # Each outside the same one
+    for name in names[: 2 * MOST]:
+        crowd.asked(desk.app, [f"user:{name}"], ["audit"])
+    assert len(crowd._inside) == MOST
+    # Hand over hand, each new one around those before, and the last around the first
+    ring = names[: MOST - 1]
+    for inner, outer in itertools.pairwise(ring):
+        chain.asked(desk.app, [outer], [inner])
+    chain.asked(desk.app, [ring[0]], [ring[-1]])
+    assert len(chain.warned) == 1
+    assert chain.warned[0].count(" inside ") == len(ring)
 
 
 def test_it_is_watched_where_the_setting_says_so_and_nowhere_else(

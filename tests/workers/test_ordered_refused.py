@@ -13,7 +13,15 @@ import pytest
 from celery import group
 from kombu.message import Message
 
-from celery_dlock import BackendUnavailable, LockContended, LockedTask, Queue, current_lease, lock
+from celery_dlock import (
+    BackendUnavailable,
+    LockContended,
+    LockedTask,
+    Queue,
+    Replace,
+    current_lease,
+    lock,
+)
 from celery_dlock.core.events import Dropped
 from celery_dlock.core.state import KeyState
 from celery_dlock.delivery import taking
@@ -78,6 +86,30 @@ def test_a_full_queue_drops_the_oldest(desk: Desk, make_ordered: MakeOrdered, ra
     assert desk.size() == 2, "the first one, and the second to end"
     desk.deliver_all()
     assert ran == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Replace(), Queue(max_waiting=1, overflow="drop_oldest", ordered="publish")],
+    ids=["replace", "drop_oldest"],
+)
+def test_other_tasks_that_wait_for_the_key_are_not_dropped(
+    desk: Desk, charge: LockedTask, ran: Ran, policy: Any
+) -> None:
+    @desk.locked("order:{order}", name="newest", on_contention=policy)
+    def newest(order: str, number: int) -> None:
+        ran.append(f"newest {number}")
+
+    for number in (1, 2):
+        charge.delay("42", number)
+    head = desk.take()
+    assert head is not None
+    for number in (1, 2, 3):
+        newest.delay("42", number)
+    desk.deliver_all()
+    desk.run(head)
+    desk.deliver_all()
+    assert ran == [1, 2, "newest 3"]
 
 
 def test_without_the_store_the_publisher_gets_an_error_and_nothing_is_sent(

@@ -94,6 +94,21 @@ def test_without_it_the_key_is_free_meanwhile(
     assert ran == [(1, 0), (2, 0), (1, 1)]
 
 
+@pytest.mark.parametrize("stays", [["shop:1"], []])
+def test_only_the_keys_are_kept_that_the_retry_has_too(desk: Desk, stays: list[str]) -> None:
+    @desk.locked(["order:{order}", "shop:{shop}"], bind=True, on_contention=RESERVES)
+    def charge(self: LockedTask, order: int, shop: int) -> None:
+        if not self.request.retries:
+            raise self.retry(args=(order + 1,), kwargs={"shop": shop + (not stays)}, countdown=30)
+
+    charge.delay(1, shop=1)
+    desk.deliver()
+
+    backend = runtime(desk.app).backend
+    kept = [key for key in ("order:1", "order:2", "shop:1", "shop:2") if backend.peek(key).grants]
+    assert kept == stays
+
+
 def test_a_retry_that_never_comes_gives_way_after_a_while(
     desk: Desk, clock: ManualClock, make: Callable[..., LockedTask], ran: Ran
 ) -> None:

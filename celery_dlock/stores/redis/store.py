@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -95,8 +96,9 @@ class RedisBackend(NoteStore):
         answers = session.each([self._command(enter)], copies)
         if isinstance(answers[0], TooFewCopies):
             # What waits here may be the only message: its own, or that of another delivery.
-            claim = enter.claim
-            self.leave(claim, Outcome.UNUSED if claim.has_message else Outcome.OVER)
+            claim = replace(enter.claim, begun=False)
+            outcome = Outcome.REPEAT if claim.has_message else Outcome.OVER
+            self.leave(claim, outcome, enter.message)
         return checked(answers)[0]
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:

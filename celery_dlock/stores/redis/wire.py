@@ -182,14 +182,16 @@ def items_of(task_id: bytes, packed: bytes) -> Iterator[Item]:
 
 
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
-    """As bytes, which redis-py does not have to look at; *named* if it may be granted."""
+    """As bytes, which redis-py does not have to look at; *named* if it may be granted, or waits by
+    its name.
+    """
     c = claim
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
         f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
         f"{c.cooldown},{c.gives_way:d}{c.supersedes:d}"
     )
-    if named and (c.name or c.where):
+    if (named or c.drop_oldest) and (c.name or c.where):
         terms += f";{c.name};{c.where}"
     return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b""]
 
@@ -403,9 +405,10 @@ def _hold(rows: Sequence[Any]) -> OperatorHold | None:
 
 
 def _waiting(row: Sequence[Any]) -> Waiting:
-    task, mode, limit, rank, arrived, expires, gives_up, ordered = row
+    task, mode, limit, rank, arrived, expires, gives_up, ordered, newer = row
     return sound(
         Waiting(
-            *(task.decode(), _MODES[mode], limit, rank, arrived, expires, gives_up, bool(ordered))
+            *(task.decode(), _MODES[mode], limit, rank, arrived, expires, gives_up, bool(ordered)),
+            None if newer is None else _text(newer),
         )
     )

@@ -40,7 +40,7 @@ _LATEST = 2**63 - 1
 _SWEEP = 16
 
 _ENTRY = (
-    "SELECT task, mode, slots, rank, arrived, lapses, gives_up, ordered FROM waiting "
+    "SELECT task, mode, slots, rank, arrived, lapses, gives_up, ordered, newer FROM waiting "
     "WHERE prefix=? AND key=?"
 )
 
@@ -74,7 +74,8 @@ def _put(table: str, names: str, *values: str) -> str:
 _TASK = "prefix, key, task"
 _PUT_GUARD = _put("guard", "prefix, key", "held", "parked", "due")
 _PUT_WAITING = _put(
-    "waiting", _TASK, "mode", "slots", "rank", "arrived", "lapses", "gives_up", "ordered"
+    *("waiting", _TASK, "mode", "slots", "rank", "arrived", "lapses", "gives_up"),
+    *("ordered", "newer"),
 )
 _PUT_MESSAGE = _put("message", _TASK, "body")
 _PUT_DEAD = _put("dead", _TASK, "mode", "slots", "cause", "at", "body")
@@ -85,7 +86,7 @@ _PUT_NOTE = _put("note", "prefix, key, name", "body")
 _PUT_SWAP = _put("swap", "prefix, name", "body", "until")
 _RAISE = _put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
 
-_Row = tuple[str, str, int, int, int, int | None, int | None, int]
+_Row = tuple[str, str, int, int, int, int | None, int | None, int, str | None]
 
 
 class Cursor(Protocol):
@@ -348,7 +349,7 @@ class KeyRows:
         return replace(guard, waiting=live(self._entries(head), self.now))
 
     def _entries(self, rows: Iterable[_Row]) -> tuple[Waiting, ...]:
-        return tuple(restored(Waiting, *row[:7], bool(number(row[7]))) for row in rows)
+        return tuple(restored(Waiting, *row[:7], bool(number(row[7])), row[8]) for row in rows)
 
     def put_off(self, delay: int) -> None:
         """Make the key due in *delay* microseconds, whatever is in it."""
@@ -392,7 +393,7 @@ class KeyRows:
             self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
         for e in change.came:
             entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.expires, e.gives_up)
-            self._run(_PUT_WAITING, *entry, e.ordered)
+            self._run(_PUT_WAITING, *entry, e.ordered, e.makes_room_for)
         for task in change.parked:
             self._run(_PUT_MESSAGE, task, message or b"")
 

@@ -44,7 +44,7 @@ SCHEMA = (
     """CREATE TABLE waiting (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
         slots INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL, lapses INTEGER,
-        gives_up INTEGER, ordered INTEGER NOT NULL,
+        gives_up INTEGER, ordered INTEGER NOT NULL, newer TEXT,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
     "CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL",
@@ -91,7 +91,8 @@ class DatabaseFile:
 
     Raises :exc:`~celery_dlock.errors.ConfigurationError` for a file that is not, or cannot
     become, a lock store; :exc:`~celery_dlock.errors.BackendUnavailable` for whatever may pass.
-    *timeout* is how many seconds to wait for another process's transaction. A missing file is made.
+    *timeout* is how many seconds to wait for another process's transaction. A missing file is made,
+    also in place of one that was deleted while it was open.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
@@ -99,6 +100,7 @@ class DatabaseFile:
         self._timeout = timeout
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
         with _files_mutex:
             _files.add(self)
         forking.tell(self)
@@ -107,14 +109,17 @@ class DatabaseFile:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """The file's write lock; what was done is committed at the end, or none of it."""
         with self._mutex, self._translated():
+            if self._opened != _identity(self.path):  # else each process might have its own file
+                self._disconnect()
             if self._connection is None:
                 self._connection = self._open()
+                self._opened = _identity(self.path)
             try:
                 self._patiently(self._connection, "BEGIN IMMEDIATE")
                 yield self._connection
                 self._patiently(self._connection, "COMMIT")
             except BaseException:
-                self._disconnect()  # a file that was replaced is opened afresh
+                self._disconnect()
                 raise
 
     def close(self) -> None:
@@ -221,6 +226,15 @@ class DatabaseFile:
             raise BackendUnavailable(f"{self.path}: {exc}") from exc
         except NONSENSE as exc:
             raise UnreadableKey(f"{self.path} has rows that cannot be read: {exc!r}") from exc
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has that path; ``None`` if none has."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _files: weakref.WeakSet[DatabaseFile] = weakref.WeakSet()

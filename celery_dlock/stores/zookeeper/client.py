@@ -30,6 +30,7 @@ from kazoo.protocol.serialization import Connect
 from kazoo.security import CREATOR_ALL_ACL
 
 from celery_dlock.core.checks import did_you_mean
+from celery_dlock.core.lease import unsleeping
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import BackendOptions, servers_of
@@ -190,6 +191,7 @@ class Session:
         )
         self.id: int | None = None
         self.timeout: float | None = None
+        self._lost_at: float | None = None
         self._connected = handler.event_object()
         self._stopped = handler.event_object()
         connection: Any = self.kazoo._connection  # noqa: SLF001
@@ -199,8 +201,16 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether it will never connect again: the servers refuse who we are."""
-        return self.timeout is not None and self.kazoo.client_state in ("AUTH_FAILED", "CLOSED")
+        """Whether it is of no use any more, even if the servers are there.
+
+        They refuse who we are; or it has been without a connection for longer than they keep it,
+        and servers that came back with less than it has seen refuse this client for ever.
+        """
+        if self.timeout is None:
+            return False
+        lost_at = self._lost_at
+        is_late = lost_at is not None and unsleeping() - lost_at > self.timeout
+        return is_late or self.kazoo.client_state in ("AUTH_FAILED", "CLOSED")
 
     def connected(self, timeout: float) -> bool:
         """Whether it is, waiting for it up to *timeout* seconds."""
@@ -233,9 +243,13 @@ class Session:
         self.make_folder(path)
 
     def stop(self) -> None:
-        """End the session, and with it what lives as long; waits for that, but not for ever."""
+        """End the session, and with it what lives as long; waits for that, but not for ever.
+
+        Without a connection nobody hears of it, so there is nothing to wait for.
+        """
         self.kazoo.handler.spawn(self._stop)
-        self._stopped.wait(ANSWER_TIMEOUT)
+        if self._lost_at is None:
+            self._stopped.wait(ANSWER_TIMEOUT)
 
     def _stop(self) -> None:
         try:
@@ -250,8 +264,10 @@ class Session:
 
     def _told(self, state: str) -> None:
         if state == "CONNECTED":
+            self._lost_at = None
             self._connected.set()
         else:
+            self._lost_at = self._lost_at or unsleeping()
             self._connected.clear()
 
     def _invoke(

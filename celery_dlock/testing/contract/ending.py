@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 from celery_dlock.core.state import WINDOW, Busy, Drop, End, Ending, NotHeld, Outcome, Park, Reason
-from celery_dlock.stores.base import LockBackend, Wake
+from celery_dlock.stores.base import LockBackend, Reply, Wake
 from celery_dlock.testing.contract.words import (
     PLACE,
     QUEUE,
@@ -125,7 +128,7 @@ class Endings(StoreUnderTest):
     def test_the_first_message_of_a_full_queue_makes_room(self, backend: LockBackend) -> None:
         running(backend.enter(claim("a")))
         backend.enter(claim("place", wait=PLACE))
-        park(backend, "b", "c")
+        park(backend, "b", "c", drop_oldest=True)
 
         newest = claim("d", wait=QUEUE, max_waiting=2, drop_oldest=True)
         reply = backend.enter(newest, b"message of d")
@@ -137,6 +140,36 @@ class Endings(StoreUnderTest):
         assert [entry.task for entry in state.waiting] == ["place", "c", "d"]
         assert backend.enter(claim("b", wait=QUEUE), b"x").verdict == End(Ending.DROPPED)
         assert state.parked == 2
+
+    @pytest.mark.parametrize(
+        "other", [{}, {"name": "sync"}, {"name": "other", "drop_oldest": True}], ids=str
+    )
+    def test_nobody_makes_room_for_another_task(
+        self, backend: LockBackend, other: dict[str, Any]
+    ) -> None:
+        newest = partial(claim, wait=QUEUE, max_waiting=1, drop_oldest=True, name="sync")
+        running(backend.enter(claim("a")))
+        park(backend, "b", "c", **other)
+
+        # It waits beside them, and makes room for a newer one of its own
+        assert backend.enter(newest("d"), b"d") == Reply(Park())
+        reply = backend.enter(newest("e"), b"e")
+
+        assert reply == Reply(Park(), (Wake("key", "d", b"d", Ending.DROPPED),))
+        assert [entry.task for entry in backend.peek("key").waiting] == ["b", "c", "e"]
+
+    def test_a_queue_of_others_that_is_too_long_to_be_seen_is_full(
+        self, backend: LockBackend
+    ) -> None:
+        newest = partial(claim, wait=QUEUE, max_waiting=1, drop_oldest=True, name="sync")
+        running(backend.enter(claim("a")))
+        park(backend, *(f"b{n}" for n in range(WINDOW)))
+        assert backend.enter(newest("c"), b"c").verdict == Park()
+
+        refused = backend.enter(newest("d"), b"d").verdict
+
+        assert isinstance(refused, Busy)
+        assert refused.full
 
     def test_who_is_woken_by_the_same_operation_has_made_room(
         self, backend: LockBackend, clock: ManualClock
@@ -153,7 +186,7 @@ class Endings(StoreUnderTest):
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
         running(backend.enter(claim("a", ttl=3600)))
-        park(backend, "b")
+        park(backend, "b", drop_oldest=True)
         backend.enter(claim("c", wait=QUEUE, max_waiting=1, drop_oldest=True), b"message")
 
         for wait in (5, 10, 20):

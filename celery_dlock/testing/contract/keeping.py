@@ -184,7 +184,7 @@ class KeepingTests(StoreUnderTest):
         assert (full.full, full.parked) == (True, 1)
 
     def test_a_kept_message_makes_no_room(self, kept: LockBackend) -> None:
-        park(kept, "b")
+        park(kept, "b", drop_oldest=True)
 
         reply = kept.enter(claim("c", wait=QUEUE, max_waiting=1, drop_oldest=True), b"c")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_dlock.core.state import Busy, Claim, Drop, Left, NotHeld, Outcome, Park, Reason
-from celery_dlock.stores.base import LockBackend, Wake
+from celery_dlock.stores.base import LockBackend, Reply, Wake
 from celery_dlock.testing.contract.words import QUEUE, StoreUnderTest, claim, park, running, woken
 from celery_dlock.testing.project import ManualClock
 
@@ -148,6 +148,49 @@ class Outcomes(StoreUnderTest):
 
         running(backend.enter(claim("b", wait=QUEUE)))
         assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["a"]
+
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_a_turn_that_nobody_heard_of_is_kept_with_its_message(
+        self, backend: LockBackend, clock: ManualClock, keep: bool
+    ) -> None:
+        mine = claim("a", wait=QUEUE, keep=keep, patience=6)
+        running(backend.enter(mine, b"message"))
+        park(backend, "b")
+
+        reply = backend.leave(replace(mine, begun=False), Outcome.REPEAT, b"message")
+
+        # It comes by itself, and nobody overtakes it
+        assert reply == Reply(Left(carried=True))
+        assert backend.enter(claim("c", wait=QUEUE), b"m").verdict == Park()
+        running(backend.enter(replace(mine, nonce="again"), b"message"))
+        assert woken(backend.leave(replace(mine, nonce="again"), Outcome.DONE)) == ["b"]
+
+    def test_a_turn_that_nobody_heard_of_is_woken_where_its_task_does_not_come(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        mine = claim("a", wait=QUEUE, patience=6)
+        running(backend.enter(mine, b"message"))
+        park(backend, "b")
+        backend.leave(replace(mine, begun=False), Outcome.REPEAT, b"message")
+
+        clock.advance(5)
+        assert backend.reap("key").wakes == ()
+        clock.advance(1)
+        assert backend.reap("key").wakes == (Wake("key", "a", b"message"),)
+
+    @pytest.mark.parametrize("waits", [False, True])
+    def test_who_had_no_turn_gets_none_because_nobody_heard(
+        self, backend: LockBackend, waits: bool
+    ) -> None:
+        backend.enter(claim("holder"))
+        park(backend, "b", *(["a"] if waits else []))
+        unheard = claim("a", "unheard", wait=QUEUE, patience=6, begun=False)
+
+        reply = backend.leave(unheard, Outcome.REPEAT, b"message")
+
+        assert reply.verdict == NotHeld(carried=waits)
+        assert woken(backend.leave(claim("holder"), Outcome.DONE)) == ["b"]
+        assert woken(backend.leave(claim("b"), Outcome.DONE)) == (["a"] if waits else [])
 
     def test_what_waits_stays_whoever_did_not_hear_that(self, backend: LockBackend) -> None:
         backend.enter(claim("holder"))

@@ -322,7 +322,7 @@ class Publishing(StoreUnderTest):
         publish(backend, "c", max_waiting=1)
 
     def test_the_first_message_makes_room_for_a_published_one(self, backend: LockBackend) -> None:
-        publish(backend, "a", "b")
+        publish(backend, "a", "b", drop_oldest=True)
 
         newest = claim("c", "p", wait=ENQUEUE, max_waiting=1, drop_oldest=True)
         reply = backend.enter(newest, b"c")

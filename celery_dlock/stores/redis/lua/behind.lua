@@ -13,7 +13,8 @@ if parts then
   local function park()
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
     local gives_up = claim.gives_up > 0 and now + claim.gives_up - parts[7] or nil
-    local head = cmsgpack.pack(claim.mode, claim.limit, now, nil, gives_up, claim.ordered)
+    local head = cmsgpack.pack(
+      claim.mode, claim.limit, now, nil, gives_up, claim.ordered, claim.makes_room_for)
     put_message(claim.task, head .. claim.message)
     redis.call('ZADD', QUEUE, integer(tonumber(last or 0) + 1), head .. claim.task)
     parts[3], parts[5][2] = parts[3] + 1, earlier(parts[5][2], gives_up)

@@ -15,6 +15,7 @@ local claim = {
   enqueues = wait == 'enqueue' or wait == 'newest',
   gives_way = gives_way == '1', supersedes = supersedes == '1',
   message = ARGV[5], name = name or '', where = where or '',
+  makes_room_for = oldest == '1' and (name or '') or nil,
 }
 
 -- Until when the slot stays closed that a claim is granted now.

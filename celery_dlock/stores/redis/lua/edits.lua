@@ -99,7 +99,7 @@ local function insert(state, claim, now, rank, expires, message, arrived)
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = rank, arrived = arrived or now, expires = expires,
     gives_up = impatient and begins + claim.gives_up - state.paused or nil,
-    ordered = claim.ordered or false,
+    ordered = claim.ordered or false, makes_room_for = claim.makes_room_for,
   }, message)
 end
 
@@ -109,6 +109,7 @@ local function to_head(state, claim, turn, now, message)
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = before_all(state), arrived = turn.arrived or now,
     gives_up = turn.gives_up or nil, ordered = claim.ordered or turn.ordered,
+    makes_room_for = claim.makes_room_for,
   }, message)
 end
 
@@ -145,6 +146,19 @@ end
 local function to_dead_letter(state, task, turn, cause, now, message)
   put_dead(task, turn, cause, now, message ~= '' and message or message_of(task))
   leave_queue(state, task)
+end
+
+-- The turn that a claim had waits for its task, which comes by itself; its message is here. It is
+-- woken when its patience is over.
+local function keep_turn(state, claim, now)
+  local entry = find(state.waiting, claim.task)
+  if not entry or entry.expires then
+    leave_queue(state, claim.task)
+    entry = insert(state, claim, now, before_all(state), nil, claim.message)
+  end
+  to_grant(state, entry, now)
+  local turn = state.grants[#state.grants]
+  turn.woken, turn.due = 1, now + claim.patience
 end
 
 -- Whether there is somebody whose turn it is: not who is only known to have given way.

@@ -8,7 +8,8 @@
 --   {17}:{order:42}:state      string  holders, turns, how many messages are parked, when it is due
 --                                      and until when nobody who waits gives up
 --   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
---                                      arrival, expiry, the end of patience and if it is ordered
+--                                      arrival, expiry, the end of patience, if it is ordered and
+--                                      for newer tasks of which name it makes room
 --   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
 --                                      tasks in their turn
 --   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
@@ -30,7 +31,9 @@ local GRANT = {
   'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
   'ordered', 'by', 'by_name', 'arrived',
 }
-local WAITING = {'task', 'mode', 'limit', 'rank', 'arrived', 'expires', 'gives_up', 'ordered'}
+local WAITING = {
+  'task', 'mode', 'limit', 'rank', 'arrived', 'expires', 'gives_up', 'ordered', 'makes_room_for',
+}
 
 -- To another key, of which the index of its shard knows the name within the shard.
 local function turn_to(index, member)
@@ -128,7 +131,8 @@ end
 
 local function pack_head(entry)
   return cmsgpack.pack(
-    entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered)
+    entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered,
+    entry.makes_room_for)
 end
 
 local function read_member(member, rank)

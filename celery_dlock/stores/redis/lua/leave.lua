@@ -3,7 +3,7 @@
 
 local now = clock()
 redis.call('HDEL', LOST, '')  -- takes no room, so a server without memory lets all else pass, too
-claim.successor = ARGV[7]
+claim.successor, claim.begun = ARGV[7], ARGV[9] ~= '1'
 local successor = (ARGV[7] or '') ~= '' and ARGV[7]
 local state = load_for(claim, now, successor)
 note_pause(state, now)
@@ -13,7 +13,7 @@ local remembered = ARGV[6] == 'done' and claim.done_ttl > 0
 local left = mine or again and (not remembered or state.done)
 if mine then
   table.remove(state.holders, position)
-  if ARGV[9] ~= '1' then cool(state, mine, now) end
+  if claim.begun then cool(state, mine, now) end
   if is_replaced(mine) then give_way(state, mine, now) end
 end
 drop_expired(state, now)

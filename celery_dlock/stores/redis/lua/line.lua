@@ -114,14 +114,15 @@ end
 
 -- A whole window of them for some operations: what is asked of an entry here makes no table.
 local function unpack_head(packed)
-  local offset, mode, limit, arrived, expires, gives_up, ordered = cmsgpack.unpack_limit(packed, 6)
+  local offset, mode, limit, arrived, expires, gives_up, ordered, newer =
+    cmsgpack.unpack_limit(packed, 7)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
   if not is_head(mode, limit, arrived, expires, gives_up) then
     error('this is not the head of an entry')
   end
   local entry = {
     mode = mode, limit = limit, arrived = arrived, expires = expires, gives_up = gives_up,
-    ordered = ordered,
+    ordered = ordered, makes_room_for = newer,
   }
   return entry, rest
 end

@@ -23,13 +23,20 @@ local function may_start(state, claim, entry, started)
   return true
 end
 
-local function make_room(state, claim, now)
+-- *window*: those of whom is seen whose they are.
+local function make_room(state, claim, window, now)
   if claim.max_waiting == 0 then return true end
   local later = supposing(state, now)  -- who is woken as this operation ends has made room
   if not full(later, claim) then return true end
-  local oldest = claim.drop_oldest and messages(later)[1]
-  if oldest then to_grant(state, oldest, now, DROPPED) end
-  return oldest
+  if not claim.drop_oldest then return false end
+  local seen = keep_if(messages(later), function(entry) return find(window, entry.task) end)
+  for _, entry in ipairs(seen) do
+    if entry.makes_room_for == claim.name then
+      to_grant(state, entry, now, DROPPED)
+      return true
+    end
+  end
+  return backlog(later) <= #seen  -- all that wait are others': it is the first of its own
 end
 
 local function start_or_wait(state, claim, entry, now)
@@ -45,12 +52,13 @@ local function start_or_wait(state, claim, entry, now)
   local arrived = entry and entry.arrived
   local verdict = claim.wait == 'place' and busy(state, now)
   if claim.max_waiting > 0 then look(state) end
+  local window = claim.max_waiting > 0 and window_of(state)
   drop_entry(state, claim.task)
   if claim.wait == 'place' then
     insert(state, claim, now, rank, now + claim.patience, '', arrived)
     return verdict
   end
-  if not before and not make_room(state, claim, now) then return busy(state, now, true) end
+  if not before and not make_room(state, claim, window, now) then return busy(state, now, true) end
   if claim.supersedes and not before and not entry then state.newest = claim end
   insert(state, claim, now, rank, nil, claim.message, arrived)
   return parked(state, first_to_end(state))
@@ -124,6 +132,18 @@ local function answer(state, claim, now)
   return parked(state, running)
 end
 
+-- It is known to have started. More is not counted: a store whose answers come too late for a while
+-- must not dead-letter what never ran.
+local function count_start(claim, now)
+  if lost_runs(claim.task, now) == 0 then count_lost(claim.task, now) end
+end
+
+-- Nobody heard that the claim had the key: nobody overtakes its task because of that.
+local function unheard(state, claim, now)
+  count_start(claim, now)
+  if not state.done then keep_turn(state, claim, now) end
+end
+
 local function conclude(state, claim, outcome, held, now)
   -- It gave way: then no run of it was lost, for it is not to run again.
   local turn = find(state.grants, claim.task)
@@ -140,13 +160,19 @@ local function conclude(state, claim, outcome, held, now)
     if held or not find(state.holders, claim.task) then forget(state, claim.task) end
   elseif outcome == 'repeat' then
     if not has_message(claim) then return end
+    if not claim.begun then
+      if held then unheard(state, claim, now) end
+      return
+    end
     if held then count_lost(claim.task, now) end  -- or it would run again for ever
     if not kept(state, claim.task) then
       leave_queue(state, claim.task)
       local entry = insert(state, claim, now, before_all(state), nil, claim.message)
       if turn then to_grant(state, entry, now, turn.ending, turn.by) end
     end
-  elseif held and (outcome ~= 'unused' or lost_runs(claim.task, now) == 0) then
-    count_lost(claim.task, now)  -- of what never ran only that it has started
+  elseif held and outcome == 'unused' then
+    count_start(claim, now)
+  elseif held then
+    count_lost(claim.task, now)
   end
 end

@@ -25,7 +25,9 @@ local function wait_at_head()
     insert(state, claim, now, before_all(state), nil, claim.message, arrived)
     return {'park'}
   end
-  if (claim.wait == 'queue' or claim.wait == 'place') and claim.patience > 0 then
+  if claim.wait == 'queue' then
+    keep_turn(state, claim, now)
+  elseif claim.wait == 'place' and claim.patience > 0 then
     insert(state, claim, now, before_all(state), now + claim.patience, '', arrived)
   end
   return busy(state, now)
