@@ -120,4 +120,6 @@ def _as_it_came(
     same = len(mine) == len(theirs) and all(a is b for a, b in zip(mine, theirs, strict=True))
     if entry is None or not same or set(kwargs) != set(execution.request.kwargs):
         return None
+    if "retries" not in entry.headers:  # message protocol 1 has them in its body
+        return None
     return replace(entry, task=who, headers={**entry.headers, "retries": options["retries"]})

@@ -21,9 +21,14 @@ from celery import bootsteps
 
 from celery_dlock.messages.woken_queues import lead_home
 from celery_dlock.runtime import runtime
+from celery_dlock.worker.guard import Guard
 
 logger = logging.getLogger("celery_dlock")
 
+
+_NOT_BESIDE = "this worker may not consume the queue of woken messages"
+_HOME_GUARD = Guard("a woken message does not name the queue that it came from")
+_TURN_GUARD = Guard("a message waits for a slot behind those that were not woken")
 
 NONE_BESIDE = (
     "woken messages of the queue %s go to its end, behind all that was published meanwhile: %s"
@@ -39,6 +44,7 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(parent, **options)
         self._names: set[str] = set()
         self._told: set[str] = set()
+        self._guard = Guard(_NOT_BESIDE, parent.connection_errors)
         make_handler = parent.create_task_handler
         add, cancel = parent.add_task_queue, parent.cancel_task_queue
 
@@ -47,22 +53,25 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
 
         def add_task_queue(queue: str, *args: Any, **more: Any) -> None:
             add(queue, *args, **more)
-            self._add(parent, parent.app.amqp.queues[queue])
-            parent.task_consumer.consume()
+            with self._guard:
+                self._add(parent, parent.app.amqp.queues[queue])
+                parent.task_consumer.consume()
 
         def cancel_task_queue(queue: str) -> None:
             home = parent.app.amqp.queues.get(queue)
             cancel(queue)
-            beside = home and runtime(parent.app).wake.queues.beside(home)
-            if beside is not None:
-                parent.task_consumer.cancel_by_queue(beside.name)
+            with self._guard:
+                beside = home and runtime(parent.app).wake.queues.beside(home)
+                if beside is not None:
+                    parent.task_consumer.cancel_by_queue(beside.name)
 
         parent.create_task_handler = create_task_handler
         parent.add_task_queue, parent.cancel_task_queue = add_task_queue, cancel_task_queue
 
     def start(self, parent: Any) -> None:
         for home in list(parent.task_consumer.queues):
-            self._add(parent, home)
+            with self._guard:
+                self._add(parent, home)
 
     def _add(self, parent: Any, home: Any) -> None:
         """Before the consumer consumes: a queue that cannot be declared would end the worker."""
@@ -80,8 +89,9 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _leading_home(self, handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def handle_led_home(message: Any) -> Any:
-            if message.delivery_info.get("routing_key") in self._names:
-                lead_home(message)
+            with _HOME_GUARD:
+                if message.delivery_info.get("routing_key") in self._names:
+                    lead_home(message)
             return handle(message)
 
         return handle_led_home
@@ -102,8 +112,9 @@ class ByTurns:
 
     def append(self, waiter: tuple[Any, tuple[Any, ...], Any]) -> None:
         """*waiter* is a callback with its arguments; Celery's has the request."""
-        _, args, _ = waiter
-        woken = any(getattr(each, "woken", False) for each in args)
+        woken = False
+        with _TURN_GUARD:
+            woken = any(getattr(each, "woken", False) for each in waiter[1])
         (self._woken if woken else self._others).append(waiter)
 
     def popleft(self) -> Any:
