@@ -8,13 +8,16 @@ stand at its end. So there are two lines, each in the order of arrival: when a s
 oldest woken message and the oldest other one go by turns, and where only one line has any, that
 one. No line can starve the other, however many keys are hot. Other pools queue by themselves, and
 have no such place.
+
+From Redis messages are fetched by turns, too, whatever ``queue_order_strategy`` says: in a fixed
+order of queues, woken messages would be fetched only when there are no others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from celery import bootsteps
@@ -72,6 +75,8 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
         for home in list(parent.task_consumer.queues):
             with self._guard:
                 self._add(parent, home)
+        with self._guard:
+            fetch_by_turns(parent.task_consumer.channel, self._names)
 
     def _add(self, parent: Any, home: Any) -> None:
         """Before the consumer consumes: a queue that cannot be declared would end the worker."""
@@ -95,6 +100,36 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
             return handle(message)
 
         return handle_led_home
+
+
+class FetchByTurns:
+    """The *order* in which kombu asks Redis for the messages of queues, but for the *woken* ones.
+
+    Of those it asks first, unless they had the last message.
+    """
+
+    def __init__(self, order: Any, woken: Set[str]) -> None:
+        self._order = order
+        self._woken = woken
+        self._woken_first = True
+
+    def update(self, queues: Iterable[str]) -> None:
+        self._order.update(queues)
+
+    def consume(self, number: int) -> list[str]:
+        queues = self._order.consume(number)
+        return sorted(queues, key=lambda queue: (queue in self._woken) is not self._woken_first)
+
+    def rotate(self, queue: str) -> Any:
+        self._woken_first = queue not in self._woken
+        return self._order.rotate(queue)
+
+
+def fetch_by_turns(channel: Any, woken: Set[str]) -> None:
+    """Let *channel* do so, where it is one of kombu's Redis."""
+    order = getattr(channel, "_queue_cycle", None)
+    if order is not None:
+        channel._queue_cycle = FetchByTurns(order, woken)  # noqa: SLF001  # there is no public way
 
 
 class ByTurns:

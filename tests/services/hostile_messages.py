@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -78,9 +78,10 @@ class HostileMessage:
         return True
 
 
-def hostile_messages(app: Celery, seed: int, number: int) -> Iterator[HostileMessage]:
-    """*number* messages for the tasks of *app*, of both protocols in turns."""
-    names = sorted(name for name in app.tasks if not name.startswith("celery."))
+def hostile_messages(
+    app: Celery, names: Sequence[str], seed: int, number: int
+) -> Iterator[HostileMessage]:
+    """*number* messages for the tasks of *app* with these *names*, of both protocols in turns."""
     for at in range(number):
         random = Random(f"{seed}:{at}")
         name, protocol = names[at // 2 % len(names)], 1 + at % 2
@@ -178,7 +179,7 @@ def _spoil(message: HostileMessage, random: Random) -> None:
     """Its bytes cannot be read, or are said to be what they are not."""
     match random.randrange(3):
         case 0:
-            message.body = message.body[: random.randrange(len(message.body))]
+            message.body = message.body[: random.randrange(1, len(message.body))]
         case 1:
             message.content_type = random.choice(("application/x-python-serialize", "x/y"))
         case _:
