@@ -63,6 +63,22 @@ def test_the_next_attempt_comes(desk: Desk) -> None:
     assert (again.delivery_info["routing_key"], again.headers["retries"]) == ("ev.paid", 1)
 
 
+def test_a_broadcast_that_is_rescheduled_does_not_go_to_all_again() -> None:
+    news = Exchange("news", type="fanout")
+    queues = [Broadcast("here", exchange=news), Queue("celery")]
+    with open_desk(task_queues=queues) as desk:
+
+        @desk.locked("order:{order}", name="charge", shared=False)
+        def charge(order: str) -> None: ...
+
+        here = desk.app.amqp.queues["here"](desk.channel)
+        here.declare()
+        charge.apply_async(("42",), exchange="news", routing_key="here")
+        with held_by_another("order:42", app=desk.app):
+            desk.deliver(here.name)
+        assert (desk.size(here.name), desk.size()) == (0, 1)
+
+
 def test_what_belongs_to_one_worker_is_not_declared_for_it() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     events, news = Exchange("events", "topic"), Exchange("news", "fanout")
