@@ -138,7 +138,7 @@ class Waker:
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
             return self._dead_letter(wake.key, wake.task, "", Cause.UNREADABLE)
-        name = str(entry.headers.get("task"))
+        name = str(entry.headers.get("task") or "")  # message protocol 1 has it in its body
         subject = self._subject(wake.task, name, carried_by(entry.headers))
         if entry.broker != self.broker:
             self._note_broker(wake, entry.broker)

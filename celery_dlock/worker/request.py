@@ -147,7 +147,12 @@ class LockedRequest(Request):  # type: ignore[misc]
             self.reject(requeue=True)
             logger.warning("%s has lost its process; the broker has its message", self)
             return
-        super().on_failure(exc_info, send_failed_event, return_ok)
+        try:
+            super().on_failure(exc_info, send_failed_event, return_ok)
+        finally:  # Celery's fails for a message whose callbacks or chord are of another type
+            self._release_after(exc_info)
+
+    def _release_after(self, exc_info: Any) -> None:
         if self._already_cancelled:
             return
         if not isinstance(_raised(exc_info), _PROCESS_ENDS):
@@ -158,10 +163,12 @@ class LockedRequest(Request):  # type: ignore[misc]
         soon(self._record_is_final)
 
     def on_retry(self, exc_info: Any) -> None:
-        super().on_retry(exc_info)
-        with _RELEASE_GUARD:
-            if self._reserves and self.id in state.revoked:  # as its body ran: it is the last
-                next_will_not_come(self)
+        try:
+            super().on_retry(exc_info)
+        finally:
+            with _RELEASE_GUARD:
+                if self._reserves and self.id in state.revoked:  # as its body ran: it is the last
+                    next_will_not_come(self)
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""
