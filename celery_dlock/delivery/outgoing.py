@@ -105,7 +105,7 @@ class Outgoing:
 
         def publish(producer: Any) -> None:
             exchange = options.get("exchange") or ""
-            ways = to_declare(self._app, producer.connection, getattr(exchange, "name", exchange))
+            ways = to_declare(self._app, producer, getattr(exchange, "name", exchange))
             declare = [*(options.get("declare") or ()), *ways]
             producer.publish(body, **{**options, "declare": declare})
 

@@ -16,9 +16,9 @@ from kombu.transport import virtual
 from celery_dlock.messages.countdown import exchanges_of
 
 
-def to_declare(app: Celery, connection: Any, exchange: str) -> list[Any]:
-    """What to declare over *connection* for a message by *exchange*: once for each connection."""
-    if not exchange or not isinstance(connection.transport, virtual.Transport):
+def to_declare(app: Celery, producer: Any, exchange: str) -> list[Any]:
+    """What *producer* declares for a message by *exchange*: once for each connection."""
+    if not exchange or not isinstance(producer.connection.transport, virtual.Transport):
         return []
     return [
         queue.exchange if _is_of_one_worker(queue) else queue for queue in _bound(app, exchange)

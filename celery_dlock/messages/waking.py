@@ -217,7 +217,7 @@ class Waker:
                 headers={**entry.headers, "eta": None, HISTORY: history},
                 retry=bool(self._app.conf.task_publish_retry),
                 retry_policy=policy,
-                declare=to_declare(self._app, acquired.connection, exchange),
+                declare=to_declare(self._app, acquired, exchange),
                 **entry.properties,
             )
             return routing_key

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,8 +87,10 @@ def test_what_belongs_to_one_worker_is_not_declared_for_it() -> None:
     shared = Queue("shared", events, "shared.#")
     app.conf.task_queues = [own, shared, Broadcast("here", exchange=news)]
     with app.connection_for_write() as connection:
-        assert to_declare(app, connection, "events") == [events, shared]
-        assert to_declare(app, connection, "news") == [news]
-        assert to_declare(app, connection, "") == []
+        producer = SimpleNamespace(connection=connection)
+        assert to_declare(app, producer, "events") == [events, shared]
+        assert to_declare(app, producer, "news") == [news]
+        assert to_declare(app, producer, "") == []
     with Celery(broker="amqp://", set_as_current=False).connection_for_write() as amqp:
-        assert to_declare(app, amqp, "events") == [], "RabbitMQ knows it"
+        producer = SimpleNamespace(connection=amqp)
+        assert to_declare(app, producer, "events") == [], "RabbitMQ knows it"
