@@ -28,6 +28,7 @@ from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.messages.exchanges import to_declare
 from celery_dlock.messages.headers import HISTORY, History
 from celery_dlock.messages.waking import UNPUBLISHABLE
 
@@ -103,7 +104,10 @@ class Outgoing:
         """The task's message comes first, and Celery's event about it after that."""
 
         def publish(producer: Any) -> None:
-            producer.publish(body, **options)
+            exchange = options.get("exchange") or ""
+            ways = to_declare(self._app, producer, getattr(exchange, "name", exchange))
+            declare = [*(options.get("declare") or ()), *ways]
+            producer.publish(body, **{**options, "declare": declare})
 
         if self.went or self.parked:
             self._over_the_pool(publish)

@@ -25,6 +25,7 @@ from celery_dlock.delivery.execution import EXECUTION, Execution
 from celery_dlock.delivery.outgoing import Outgoing
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.messages.exchanges import instead_of_all
 from celery_dlock.messages.headers import HISTORY, History, identity_in
 
 
@@ -47,8 +48,12 @@ def publish_again(execution: Execution, countdown: float, history: History, reas
     if serializer is not None:
         options["serializer"] = serializer
 
+    queue = instead_of_all(task.app, (request.delivery_info or {}).get("exchange") or "")
+
     def publish(producer: Any) -> None:
-        again = task.signature_from_request(request, retries=request.retries, **options)
+        again = task.signature_from_request(
+            request, queue=queue, retries=request.retries, **options
+        )
         again.apply_async(producer=producer)
 
     message = Outgoing(execution, history, execution.keys, lambda: execution.entry)
@@ -119,5 +124,7 @@ def _as_it_came(
     theirs = (*args, *kwargs.values())
     same = len(mine) == len(theirs) and all(a is b for a, b in zip(mine, theirs, strict=True))
     if entry is None or not same or set(kwargs) != set(execution.request.kwargs):
+        return None
+    if "retries" not in entry.headers:  # message protocol 1 has them in its body
         return None
     return replace(entry, task=who, headers={**entry.headers, "retries": options["retries"]})

@@ -41,14 +41,14 @@ class ThrottledWarning:
         self._monotonic = monotonic
         self._began = self._silent_until = -math.inf
 
-    def warn(self, message: str, *args: object) -> None:
+    def warn(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         """It is there, or still is: a warning, unless there was one not long ago."""
         now = self._monotonic()
         if math.isinf(self._began):
             self._began = now
         if now >= self._silent_until:
             self._silent_until = now + REPEAT_AFTER
-            logger.log(_level(), message, *args)
+            logger.log(_level(), message, *args, exc_info=exc_info)
 
     def resolved(self, message: str) -> None:
         """It is not there, or no more: a warning as well, with the seconds that it lasted."""

@@ -24,7 +24,7 @@ from celery_dlock.core.state import task_id_of
 from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, doubted, ended, met
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import LockBackend
-from celery_dlock.stores.unreadable import UnreadableKey
+from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey, sound
 
 T = TypeVar("T")
 
@@ -225,7 +225,7 @@ class UniqueClaims:
         self, name: str, task_id: str, rule: Rule[T], ttl: float, known: bytes | None
     ) -> tuple[bytes | None, T]:
         """What stands after *rule*, and its answer; *known* is what probably stands before."""
-        text = known
+        text = known if _is_readable(known) else None
         for _ in range(ATTEMPTS):
             stands = None if text is None else _decoded(name, text)
             lives = stands is not None and stands.task_id != task_id and self._shows(stands)
@@ -264,6 +264,14 @@ def _is_default(parameter: Parameter, value: object) -> bool:
 
 def _decoded(name: str, text: bytes) -> UniqueClaim:
     try:
-        return UniqueClaim.decode(text)
-    except (ValueError, TypeError) as exc:
+        return sound(UniqueClaim.decode(text))
+    except NONSENSE as exc:
         raise UnreadableKey(f"the unique claim {name!r} cannot be read: {exc!r}") from exc
+
+
+def _is_readable(known: bytes | None) -> bool:
+    """Whether *known* can have been read from the store: it comes with a message."""
+    try:
+        return known is not None and bool(_decoded("", known))
+    except UnreadableKey:
+        return False

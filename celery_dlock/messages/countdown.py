@@ -96,7 +96,7 @@ def queues_reached(queues: Iterable[Any], exchange: str, routing_key: str) -> li
     if exchange.endswith(CELERY_DELAYED_DELIVERY_EXCHANGE):
         key = _DELAY.sub("", routing_key, count=1)
         return [queue for queue in queues if _waits_for(queue, key)]
-    bound = [queue for queue in queues if exchange in _exchanges(queue)]
+    bound = [queue for queue in queues if exchange in exchanges_of(queue)]
     kinds = {queue.exchange.type if not queue.bindings else "several" for queue in bound}
     if kinds == {"direct"}:
         return [queue for queue in bound if queue.routing_key == routing_key]
@@ -106,7 +106,8 @@ def queues_reached(queues: Iterable[Any], exchange: str, routing_key: str) -> li
     return []
 
 
-def _exchanges(queue: Any) -> set[str]:
+def exchanges_of(queue: Any) -> set[str]:
+    """The names of the exchanges that *queue* is bound to."""
     own = () if queue.exchange is None else (queue.exchange,)
     return {exchange.name for exchange in (*own, *(each.exchange for each in queue.bindings))}
 

@@ -32,8 +32,7 @@ _NO_NUMBER = 32_503_680_000
 
 def identity(request: Context) -> str:
     """``task_id:retries:nesting``: ``retry()`` and ``replace()`` keep the task id."""
-    nesting = request.replaced_task_nesting or 0
-    return f"{storable(request.id)}:{request.retries or 0}:{nesting}"
+    return _identity(request.id, request.retries, request.replaced_task_nesting)
 
 
 def identity_of_next(task: str) -> str:
@@ -44,8 +43,11 @@ def identity_of_next(task: str) -> str:
 
 def identity_in(headers: Mapping[str, Any]) -> str:
     """The same from the headers of a message."""
-    nesting = headers.get("replaced_task_nesting") or 0
-    return f"{storable(headers['id'])}:{headers.get('retries') or 0}:{nesting}"
+    return _identity(headers["id"], headers.get("retries"), headers.get("replaced_task_nesting"))
+
+
+def _identity(task_id: object, retries: object, nesting: object) -> str:
+    return f"{storable(task_id)}:{_count(retries)}:{_count(nesting)}"
 
 
 def storable(task_id: object) -> str:
@@ -110,7 +112,7 @@ class History:
             held_until=time.time() if late else _instant(header.get("held")) or 0.0,
             unavailable=_count(header.get("away")),
             lost=_count(header.get("lost")),
-            key=header.get("key") if isinstance(header.get("key"), str) else None,
+            key=text_or_none(header.get("key")),
             woken=_instant(header.get("called")),
             due=_instant(header.get("due")),
             carried=_texts(header.get("carried")),
@@ -150,7 +152,7 @@ def carried_by(headers: Mapping[str, Any]) -> dict[str, str]:
 def was_woken(headers: Mapping[str, Any]) -> bool:
     """Whether the message with *headers* was, and not the attempt before it."""
     header = headers.get(HISTORY)
-    if not isinstance(header, dict) or header.get("key") is None:
+    if not isinstance(header, dict) or text_or_none(header.get("key")) is None:
         return False
     return header.get("task") == identity_in(headers)
 
@@ -172,8 +174,14 @@ def _instant(value: object) -> float | None:
 def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
-    return {name: text for name, text in value.items() if isinstance(text, str)}
+    return {name: text for name, text in value.items() if is_text(name) and is_text(text)}
+
+
+def text_or_none(value: object) -> str | None:
+    """*value*, if it is text that every store can keep."""
+    return value if isinstance(value, str) and is_text(value) else None
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 < value < _NO_NUMBER else 0
+    """*value* as a whole number; 0 if it is no sensible one."""
+    return int(value) if isinstance(value, int | float) and 0 < value < _NO_NUMBER else 0

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from celery_dlock.core.checks import LONGEST_DURATION
 from celery_dlock.core.unique import Until
 from celery_dlock.locks.unique import Uniqueness
+from celery_dlock.messages.headers import text_or_none
+from celery_dlock.stores.unreadable import is_text
 
 #: The header.
 UNIQUE = "dlock_unique"
@@ -46,7 +49,7 @@ class UniqueTerms:
                 "until": "done" | "start" as until,
                 "ttl": int(ttl) | float(ttl),
                 "stands": str(stands),
-            } if name and ttl > 0:
+            } if name and is_text(name) and is_text(stands) and 0 < ttl <= LONGEST_DURATION:
                 replaces = _told(headers).get("replaces") is True
                 return cls(name, until, float(ttl), stands.encode() or None, replaces)
             case _:
@@ -88,8 +91,7 @@ def is_told(headers: Mapping[str, Any] | None, task_id: str | None, task: str) -
 
 
 def _text(headers: Mapping[str, Any], name: str) -> str | None:
-    told = _told(headers).get(name)
-    return told if isinstance(told, str) and told else None
+    return text_or_none(_told(headers).get(name)) or None
 
 
 def _told(headers: Mapping[str, Any]) -> dict[str, Any]:

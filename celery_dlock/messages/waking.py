@@ -25,6 +25,7 @@ from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED, Cause, task_id_of
 from celery_dlock.messages.broker_name import broker_name
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.messages.exchanges import to_declare
 from celery_dlock.messages.headers import HISTORY, carried_by
 from celery_dlock.messages.woken_queues import WokenQueues, came_from
 from celery_dlock.settings import WOKEN_QUEUE
@@ -137,7 +138,7 @@ class Waker:
         except Undecodable:
             logger.exception("%s waits for %s and cannot be woken", wake.task, wake.key)
             return self._dead_letter(wake.key, wake.task, "", Cause.UNREADABLE)
-        name = str(entry.headers.get("task"))
+        name = str(entry.headers.get("task") or "")  # message protocol 1 has it in its body
         subject = self._subject(wake.task, name, carried_by(entry.headers))
         if entry.broker != self.broker:
             self._note_broker(wake, entry.broker)
@@ -216,6 +217,7 @@ class Waker:
                 headers={**entry.headers, "eta": None, HISTORY: history},
                 retry=bool(self._app.conf.task_publish_retry),
                 retry_policy=policy,
+                declare=to_declare(self._app, acquired, exchange),
                 **entry.properties,
             )
             return routing_key

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, Protocol, cast, overload
+from weakref import WeakSet
 
 from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore
@@ -59,9 +61,16 @@ from celery_dlock.tasks.typed import (
 if TYPE_CHECKING:
     from celery.result import AsyncResult, EagerResult
 
+logger = logging.getLogger("celery_dlock")
+
 #: What Celery gives the tasks of a Django project. A shared task knows no application as it is
 #: defined, so it has them from the one that it is bound to.
 ON_COMMIT = ("delay_on_commit", "apply_async_on_commit")
+
+TOO_LATE = (
+    "%s has a lock, and this application's worker has started without dlock_url: that worker takes "
+    "no woken messages and does not sweep. Set dlock_url before the worker starts"
+)
 
 #: What a worker's main process needs, by name: who only publishes loads nothing of it.
 REQUEST = "celery_dlock.worker.request:LockedRequest"
@@ -117,8 +126,9 @@ class LockedTask(TypedTask[P, R_co]):
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        app.steps["worker"].update(WORKER_STEPS)
-        app.steps["consumer"].update(CONSUMER_STEPS)
+        if app in _workers_without_steps:
+            logger.warning(TOO_LATE, cls.name)
+        _add_steps(app)
         for name in ON_COMMIT:
             if not hasattr(cls, name) and (method := getattr(app.Task, name, None)):
                 setattr(cls, name, method)
@@ -513,10 +523,24 @@ signals.task_prerun.connect(leave_before_the_body)
 signals.task_postrun.connect(leave_after_result)
 
 
-@signals.worker_init.connect  # type: ignore[untyped-decorator]
-def load_request(**_: Any) -> None:
-    """What listens in a worker's main process listens there also where no task has a lock any more.
+#: Applications whose worker in this process started without the library's steps.
+_workers_without_steps: WeakSet[Celery] = WeakSet()
 
-    A message of one that had may still come.
+
+def _add_steps(app: Celery) -> None:
+    app.steps["worker"].update(WORKER_STEPS)
+    app.steps["consumer"].update(CONSUMER_STEPS)
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def prepare_worker(sender: Any, **_: Any) -> None:
+    """Adds the library's steps to a worker that has a lock store, before they are first needed.
+
+    Its tasks may get their locks after it has started, or may have had them before: a message of
+    one that had may still come.
     """
     import_module(REQUEST.partition(":")[0])
+    if sender.app.conf.get("dlock_url") is not None:
+        _add_steps(sender.app)
+    elif sender.app.steps["consumer"].isdisjoint(CONSUMER_STEPS):
+        _workers_without_steps.add(sender.app)

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Protocol
 from celery import bootsteps, signals
 
 from celery_dlock.runtime import finish
+from celery_dlock.worker.guard import Guard
 
 logger = logging.getLogger("celery_dlock")
 
@@ -100,17 +101,20 @@ class Children:
                 _safely(self._calls.get())
 
 
+_RELEASE_GUARD = Guard(
+    "keys of a task whose process has ended may be held until their leases expire"
+)
+
+
 def _safely(call: Call) -> None:
-    try:
+    with _RELEASE_GUARD:
         call()
-    except Exception:  # the others need this thread
-        logger.exception("the keys of a dead child may be held until their leases expire")
 
 
 def soon(call: Call) -> None:
     """Call it in the watching thread, so that the worker's loop goes on; here, if there is none."""
     if Children.here is None:
-        call()
+        _safely(call)
     else:
         Children.here.call(call)
 

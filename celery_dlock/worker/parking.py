@@ -28,8 +28,10 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from celery import bootsteps
+from celery.exceptions import InvalidTaskError
 from celery.worker import state
 from celery.worker.strategy import default
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.events import Dropped, Subject, TooLarge
@@ -44,6 +46,7 @@ from celery_dlock.messages.envelope import ParkedMessage, as_it_came
 from celery_dlock.messages.headers import HISTORY, History, identity_in
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import runtime, this_process
+from celery_dlock.worker.guard import Guard
 
 logger = logging.getLogger("celery_dlock")
 
@@ -71,9 +74,16 @@ class HeldBack:
     message: Any
     handler: Handler
     rest: tuple[Any, ...]
+    consumer: Any
 
     def to_pool(self) -> None:
-        self.handler(self.message, *self.rest)
+        """As Celery's loop does it: what is wrong with the message is no trouble of the worker."""
+        try:
+            self.handler(self.message, *self.rest)
+        except (InvalidTaskError, ContentDisallowed) as exc:
+            self.consumer.on_invalid_task(None, self.message, exc)
+        except DecodeError as exc:
+            self.consumer.on_decode_error(self.message, exc)
 
     def acknowledge(self, errors: tuple[type[Exception], ...]) -> None:
         _, acknowledge, *_ = self.rest
@@ -300,18 +310,26 @@ def followed(request: Any) -> dict[str, Any]:
 def strategy(task: Any, app: Any, consumer: Any) -> Handler:
     """Celery's, and before it the question whether the message is one to be parked here."""
     handler: Handler = default(task, app, consumer)
-    asks = _asks(task, app)
+    asks: Queueing | None = None
+    with _PARKING_GUARD:
+        asks = _asks(task, app)
     if asks is None:
         return handler
 
     def handle(message: Any, *rest: Any) -> Any:
-        here = Parking.here
-        key = None if here is None else _key(task, message, consumer.task_buckets)
-        if here is None or key is None or _asks_first(task, message):
+        here, key = Parking.here, None
+        if here is None:
             return handler(message, *rest)
-        return here.arrive(key, HeldBack(task, asks, message, handler, rest))
+        with _PARKING_GUARD:
+            key = _key(task, message, consumer.task_buckets)
+        if key is None:
+            return handler(message, *rest)
+        return here.arrive(key, HeldBack(task, asks, message, handler, rest, consumer))
 
     return handle
+
+
+_PARKING_GUARD = Guard("messages that wait for a key are sent to a child, which parks them")
 
 
 def _asks(task: Any, app: Any) -> Queueing | None:
@@ -330,9 +348,13 @@ def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:
     headers = message.headers
     if HISTORY in headers or any(headers.get(name) for name in ("eta", "expires", "retries")):
         return None
+    if "id" not in headers:  # message protocol 1 has it in the body
+        return None
     if headers["id"] in state.revoked or state.revoked_stamps or buckets[task.name]:
         return None
     if (message.delivery_info or {}).get("redelivered"):  # it may have run too often
+        return None
+    if _asks_first(task, message):
         return None
     try:
         args, kwargs, _ = message.payload
@@ -343,12 +365,16 @@ def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:
     return str(key)
 
 
+_HELD_BACK = "messages that are held back may wait until the next connection"
+
+
 class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
     """A step of the consumer, in a prefork worker with a loop, whose children are forked."""
 
     requires = frozenset({"celery.worker.consumer.connection:Connection"})
 
     _looks: Any = None
+    _guard = Guard(_HELD_BACK)
 
     def include_if(self, parent: Any) -> bool:
         pool = getattr(parent.controller, "pool_cls", None)
@@ -362,6 +388,7 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
         ToMain.way.setblocking(False)
 
     def start(self, parent: Any) -> None:
+        self._guard = Guard(_HELD_BACK, parent.connection_errors)
         Parking.here = Parking(parent.app, parent.connection_errors)
         Parking.here.start()
 
@@ -377,20 +404,19 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
         self._looks = hub.call_repeatedly(LOOK_EVERY, self._look)
 
     def _look(self) -> None:
-        if Parking.here is not None:
-            Parking.here.look()
+        with self._guard:
+            if Parking.here is not None:
+                Parking.here.look()
 
     def _hear(self) -> None:
-        """Nothing may be raised here: it would end the consumer, or the worker."""
         here = Parking.here
-        try:
-            for told in self._told():
+        for told in self._told():
+            with self._guard:
                 if here is not None and told:
                     here.asked(told[1:].decode(), waits=told[:1] == WAITS)
+        with self._guard:
             if here is not None:
                 here.parked()
-        except Exception:
-            logger.exception("messages that are held back may wait until the next connection")
 
     def _told(self) -> Iterator[bytes]:
         """What has been said; nothing if the thread only wants to be seen to."""

@@ -42,15 +42,23 @@ from celery_dlock.messages.headers import (
     History,
     identity,
     identity_in,
+    text_or_none,
     was_woken,
 )
 from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
+from celery_dlock.worker.guard import Guard
 from celery_dlock.worker.parking import followed
 from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
 
 logger = logging.getLogger("celery_dlock")
+
+_DELIVERY_GUARD = Guard(
+    "the lock store cannot keep the message of a task, which may be rescheduled instead"
+)
+_RELEASE_GUARD = Guard("what a task held may stay locked until its lease expires")
+_DEAD_LETTER_GUARD = Guard("a woken message that no task takes is woken again")
 
 _LOST = WorkerLostError | SystemExit | KeyboardInterrupt | Terminated
 _PROCESS_ENDS = _LOST | TimeLimitExceeded
@@ -69,12 +77,20 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        delivery = {"nonce": uuid.uuid4().hex, "content_type": self.content_type}
-        if self.content_type:
-            delivery |= as_it_came(self.message)
-            delivery["headers"] = {k: v for k, v in self.message.headers.items() if k != DELIVERY}
-        delivery |= followed(self)
-        self._request_dict[DELIVERY] = delivery
+        self._delivery: dict[str, Any] = {"nonce": uuid.uuid4().hex}
+        self._request_dict[DELIVERY] = self._delivery
+        self.woken = self._reserves = False
+        with _DELIVERY_GUARD:
+            self._note_delivery()
+
+    def _note_delivery(self) -> None:
+        headers = self.message.headers or {}
+        if self._decoded:  # message protocol 1 has beside its body what the library says
+            ours = {name: headers[name] for name in (HISTORY, UNIQUE) if name in headers}
+            self._request_dict.update(ours)
+        message = as_it_came(self.message)
+        message["headers"] = {k: v for k, v in headers.items() if k != DELIVERY}
+        self._delivery.update(message, **followed(self))
         self.woken = was_woken(self._request_dict)
         asks = queueing(self._policy)
         self._reserves = asks is not None and asks.reserve_retries
@@ -92,8 +108,9 @@ class LockedRequest(Request):  # type: ignore[misc]
         try:
             super().on_accepted(pid, time_accepted)
         finally:
-            if Children.here is not None:
-                Children.here.watch(pid, self._child_is_gone)
+            with _RELEASE_GUARD:
+                if Children.here is not None:
+                    Children.here.watch(pid, self._child_is_gone)
 
     def terminate(self, *args: Any, **kwargs: Any) -> None:
         self._broken_off = True
@@ -116,8 +133,10 @@ class LockedRequest(Request):  # type: ignore[misc]
             return
         self._broken_off = True
         # Its process is reaped by now. Whether it came as far as the store, only the store knows.
-        lost = self._is_lost(exc_info)
-        if lost and self._keeps() and self._release():
+        lost, carried_on = self._is_lost(exc_info), False
+        with _RELEASE_GUARD:
+            carried_on = lost and self._keeps() and self._release()
+        if carried_on:
             task_ready(self)
             self.acknowledge()
             logger.warning("%s has lost its process; the lock store has its message", self)
@@ -128,7 +147,12 @@ class LockedRequest(Request):  # type: ignore[misc]
             self.reject(requeue=True)
             logger.warning("%s has lost its process; the broker has its message", self)
             return
-        super().on_failure(exc_info, send_failed_event, return_ok)
+        try:
+            super().on_failure(exc_info, send_failed_event, return_ok)
+        finally:  # Celery's fails for a message whose callbacks or chord are of another type
+            self._release_after(exc_info)
+
+    def _release_after(self, exc_info: Any) -> None:
         if self._already_cancelled:
             return
         if not isinstance(_raised(exc_info), _PROCESS_ENDS):
@@ -139,9 +163,12 @@ class LockedRequest(Request):  # type: ignore[misc]
         soon(self._record_is_final)
 
     def on_retry(self, exc_info: Any) -> None:
-        super().on_retry(exc_info)
-        if self._reserves and self.id in state.revoked:  # as its body ran: what follows does not
-            next_will_not_come(self)
+        try:
+            super().on_retry(exc_info)
+        finally:
+            with _RELEASE_GUARD:
+                if self._reserves and self.id in state.revoked:  # as its body ran: it is the last
+                    next_will_not_come(self)
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""
@@ -168,7 +195,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         """Whether the task is carried on; a claim that the child has left is not touched by it."""
         here = runtime(self.app)
         request = Context(self._request_dict)
-        nonce = self._request_dict[DELIVERY]["nonce"]
+        nonce = self._delivery["nonce"]
         done_ttl = here.done_ttl(queues=queueing(self._policy) is not None)
         claims = left_by(self.task, request, nonce, done_ttl)
         logger.info("%s ended with its process: its keys are released", self)
@@ -186,6 +213,7 @@ def _raised(exc_info: Any) -> BaseException:
 
 
 @signals.task_revoked.connect  # type: ignore[untyped-decorator]
+@_RELEASE_GUARD
 def release_turn(
     sender: Any = None, request: Any = None, terminated: bool = False, **_: Any
 ) -> None:
@@ -226,17 +254,19 @@ class DeadLetterUndecodable(bootsteps.Step):  # type: ignore[misc]
 
         def discard_and_dead_letter(message: Any, exc: Exception) -> None:
             discard(message, exc)
-            try:
-                _dead_letter(parent.app, message, "", Cause.UNREADABLE)
-            except Exception:  # nor may what a receiver of a signal raises end the worker's loop
-                logger.exception("a message that cannot be decoded is woken again")
+            _dead_letter(parent.app, message, "", Cause.UNREADABLE)
 
         parent.on_decode_error = discard_and_dead_letter
 
 
+@_DEAD_LETTER_GUARD
 def _dead_letter(app: Any, message: Any, name: str, cause: Cause) -> None:
     headers = message.headers or {}
     past = headers.get(HISTORY)
-    key = past.get("key") if isinstance(past, dict) else None
-    if isinstance(key, str) and "id" in headers:
-        runtime(app).wake.dead_letter(key, identity_in(headers), name, cause)
+    if not isinstance(past, dict):
+        return
+    # Message protocol 1 has its id in a body that may not be readable.
+    who = identity_in(headers) if "id" in headers else text_or_none(past.get("task"))
+    key = text_or_none(past.get("key"))
+    if key is not None and who is not None:
+        runtime(app).wake.dead_letter(key, who, name, cause)

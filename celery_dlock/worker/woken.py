@@ -8,22 +8,30 @@ stand at its end. So there are two lines, each in the order of arrival: when a s
 oldest woken message and the oldest other one go by turns, and where only one line has any, that
 one. No line can starve the other, however many keys are hot. Other pools queue by themselves, and
 have no such place.
+
+From Redis messages are fetched by turns, too, whatever ``queue_order_strategy`` says: in a fixed
+order of queues, woken messages would be fetched only when there are no others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from celery import bootsteps
 
 from celery_dlock.messages.woken_queues import lead_home
 from celery_dlock.runtime import runtime
+from celery_dlock.worker.guard import Guard
 
 logger = logging.getLogger("celery_dlock")
 
+
+_NOT_BESIDE = "this worker may not consume the queue of woken messages"
+_HOME_GUARD = Guard("a woken message does not name the queue that it came from")
+_TURN_GUARD = Guard("a message waits for a slot behind those that were not woken")
 
 NONE_BESIDE = (
     "woken messages of the queue %s go to its end, behind all that was published meanwhile: %s"
@@ -39,6 +47,7 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(parent, **options)
         self._names: set[str] = set()
         self._told: set[str] = set()
+        self._guard = Guard(_NOT_BESIDE, parent.connection_errors)
         make_handler = parent.create_task_handler
         add, cancel = parent.add_task_queue, parent.cancel_task_queue
 
@@ -47,22 +56,27 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
 
         def add_task_queue(queue: str, *args: Any, **more: Any) -> None:
             add(queue, *args, **more)
-            self._add(parent, parent.app.amqp.queues[queue])
-            parent.task_consumer.consume()
+            with self._guard:
+                self._add(parent, parent.app.amqp.queues[queue])
+                parent.task_consumer.consume()
 
         def cancel_task_queue(queue: str) -> None:
             home = parent.app.amqp.queues.get(queue)
             cancel(queue)
-            beside = home and runtime(parent.app).wake.queues.beside(home)
-            if beside is not None:
-                parent.task_consumer.cancel_by_queue(beside.name)
+            with self._guard:
+                beside = home and runtime(parent.app).wake.queues.beside(home)
+                if beside is not None:
+                    parent.task_consumer.cancel_by_queue(beside.name)
 
         parent.create_task_handler = create_task_handler
         parent.add_task_queue, parent.cancel_task_queue = add_task_queue, cancel_task_queue
 
     def start(self, parent: Any) -> None:
         for home in list(parent.task_consumer.queues):
-            self._add(parent, home)
+            with self._guard:
+                self._add(parent, home)
+        with self._guard:
+            fetch_by_turns(parent.task_consumer.channel, self._names)
 
     def _add(self, parent: Any, home: Any) -> None:
         """Before the consumer consumes: a queue that cannot be declared would end the worker."""
@@ -80,11 +94,42 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _leading_home(self, handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def handle_led_home(message: Any) -> Any:
-            if message.delivery_info.get("routing_key") in self._names:
-                lead_home(message)
+            with _HOME_GUARD:
+                if message.delivery_info.get("routing_key") in self._names:
+                    lead_home(message)
             return handle(message)
 
         return handle_led_home
+
+
+class FetchByTurns:
+    """The *order* in which kombu asks Redis for the messages of queues, but for the *woken* ones.
+
+    Of those it asks first, unless they had the last message.
+    """
+
+    def __init__(self, order: Any, woken: Set[str]) -> None:
+        self._order = order
+        self._woken = woken
+        self._woken_first = True
+
+    def update(self, queues: Iterable[str]) -> None:
+        self._order.update(queues)
+
+    def consume(self, number: int) -> list[str]:
+        queues = self._order.consume(number)
+        return sorted(queues, key=lambda queue: (queue in self._woken) is not self._woken_first)
+
+    def rotate(self, queue: str) -> Any:
+        self._woken_first = queue not in self._woken
+        return self._order.rotate(queue)
+
+
+def fetch_by_turns(channel: Any, woken: Set[str]) -> None:
+    """Let *channel* do so, where it is one of kombu's Redis."""
+    order = getattr(channel, "_queue_cycle", None)
+    if order is not None:
+        channel._queue_cycle = FetchByTurns(order, woken)  # noqa: SLF001  # there is no public way
 
 
 class ByTurns:
@@ -102,8 +147,9 @@ class ByTurns:
 
     def append(self, waiter: tuple[Any, tuple[Any, ...], Any]) -> None:
         """*waiter* is a callback with its arguments; Celery's has the request."""
-        _, args, _ = waiter
-        woken = any(getattr(each, "woken", False) for each in args)
+        woken = False
+        with _TURN_GUARD:
+            woken = any(getattr(each, "woken", False) for each in waiter[1])
         (self._woken if woken else self._others).append(waiter)
 
     def popleft(self) -> Any:

@@ -102,6 +102,23 @@ def test_a_lost_process_is_no_failure_while_the_store_has_the_message(
     assert desk.result(request.id).state == "SUCCESS"
 
 
+def test_a_message_for_which_celery_cannot_record_the_failure_keeps_no_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = called(desk)
+    monkeypatch.setattr(desk.app.backend, "mark_as_failure", unwilling)
+
+    with pytest.raises(TypeError):
+        fails(request, TypeError("argument after ** must be a mapping"))
+
+    state = runtime(desk.app).backend.peek("order:42")
+    assert (state.grants, state.holders) == ((), ())
+
+
+def unwilling(*_: object, **__: object) -> None:
+    raise TypeError("argument after ** must be a mapping")
+
+
 class Pool:
     """It ends nothing: the test says when the process is gone."""
 

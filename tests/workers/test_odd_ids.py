@@ -1,12 +1,16 @@
-"""A task id may be any text: one that no store can keep is no outage of the store."""
+"""A message may say anything of itself: what no store can keep is no outage of the store."""
 
 from __future__ import annotations
+
+import logging
+import math
 
 import pytest
 
 from celery_dlock import LockedTask, lock
 from celery_dlock.core.events import Unavailable
-from celery_dlock.messages.headers import storable
+from celery_dlock.messages.headers import identity_in, storable
+from celery_dlock.messages.unique import UniqueTerms
 from tests.services.desk import Desk
 
 pytestmark = pytest.mark.every_store
@@ -43,6 +47,43 @@ def test_a_task_whose_id_no_store_can_keep_runs_and_waits_like_any(
     desk.deliver_all()
     assert ran == [1, 2]
     assert desk.happened(Unavailable) == []
+
+
+@pytest.mark.parametrize("name", ["retries", "replaced_task_nesting", "dlock", "debounced_at"])
+def test_a_header_that_no_store_can_keep_puts_nothing_off(
+    desk: Desk, charge: LockedTask, ran: list[int], name: str
+) -> None:
+    value = "half a pair \ud800"
+    told = {"id": "odd", "task": "charge", name: value}
+    headers = {
+        "dlock": {"dlock": {"task": "odd:0:0", "key": value, "carried": {"a": value}}},
+        "debounced_at": {"dlock_unique": told},
+    }.get(name, {name: value})
+    charge.apply_async(("42", 1), task_id="odd", headers=headers)
+    desk.deliver_all()
+    assert ran == [1]
+    assert desk.happened(Unavailable) == []
+
+
+def test_a_unique_claim_that_was_never_in_the_store_is_not_looked_for(
+    desk: Desk, charge: LockedTask, ran: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = {"name": "charge(1)", "until": "done", "ttl": 60.0, "stands": "nonsense"}
+    told = {"id": "odd", "task": "charge", **claim}
+    charge.apply_async(("42", 1), task_id="odd", headers={"dlock_unique": told})
+    with caplog.at_level(logging.INFO, logger="celery_dlock"):
+        desk.deliver_all()
+    assert ran == [1]
+    assert "was not updated" not in caplog.text
+
+
+@pytest.mark.parametrize("value", ["half a pair \ud800", "2", [], {}, 10**400, math.nan, -1, 1e300])
+def test_a_number_that_is_none_counts_nothing(value: object) -> None:
+    odd = {"id": "id", "retries": value, "replaced_task_nesting": value}
+    assert identity_in(odd) == identity_in({"id": "id"})
+    claim = {"name": "n", "until": "done", "ttl": value, "stands": ""}
+    told = {"id": "id", "task": "charge", **claim}
+    assert UniqueTerms.read({"id": "id", "task": "charge", "dlock_unique": told}) is None
 
 
 def test_ids_that_cannot_be_kept_stay_apart() -> None:

@@ -60,7 +60,9 @@ class Loop:
                 self.acknowledged.append(number)
 
             rest = (None, acknowledge, None, ())
-            self.parking.arrive(KEY, HeldBack(self.task, self.asks, message, self._handle, rest))
+            self.parking.arrive(
+                KEY, HeldBack(self.task, self.asks, message, self._handle, rest, None)
+            )
 
     def _handle(self, message: Any, *_: Any) -> None:
         request = LockedRequest(message, app=self.desk.app, task=self.task)
@@ -180,7 +182,7 @@ def test_a_duplicate_is_acknowledged(desk: Desk, loop: Loop, charge: LockedTask)
         loop.asked(0, waits=True)
         message: Any = charge.apply_async(("42", 1), task_id=first.id) and desk.take()
         rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
-        loop.parking.arrive(KEY, HeldBack(charge, loop.asks, message, loop._handle, rest))
+        loop.parking.arrive(KEY, HeldBack(charge, loop.asks, message, loop._handle, rest, None))
         loop.park()
         assert loop.acknowledged == [1]
         assert [event.reason for event in desk.happened(Dropped)] == ["waiting"]

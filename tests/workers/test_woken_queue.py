@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu.entity import Queue
 
 from celery_dlock import lock
 from celery_dlock.core import turns
+from celery_dlock.worker.woken import ConsumeWoken
 from tests.services.brokers import close, kept_in_sqlite, over_rabbitmq, over_redis, queues_of
 from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
@@ -127,6 +130,37 @@ def test_who_does_not_look_at_it_is_sent_the_message_once_more(
         nothing_is_left(lab, "first")
     assert numbers(lab, "first") == [1, 2]
     close(lab.app)
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize("strategy", ["round_robin", "priority", "sorted"])
+def test_redis_gives_woken_messages_by_turns_in_whatever_order_queues_are_asked(
+    redis_server: RedisServer, tmp_path: Path, strategy: str
+) -> None:
+    # Given a worker's consumer, whose queues are full
+    app = Celery("turns", set_as_current=False)
+    app.conf.update(**over_redis(redis_server.port), **kept_in_sqlite(tmp_path))
+    app.conf.broker_transport_options = {"queue_order_strategy": strategy}
+    home, beside = queues_of(app)
+    with app.connection_for_read() as connection, app.producer_or_acquire() as producer:
+        for queue in (home, beside) * 5:
+            producer.publish("", routing_key=queue)
+        parent: Any = SimpleNamespace(app=app, connection=connection, connection_errors=())
+        parent.task_consumer = app.amqp.TaskConsumer(connection)
+        parent.create_task_handler = parent.add_task_queue = parent.cancel_task_queue = None
+        ConsumeWoken(parent).start(parent)
+
+        # When it fetches them
+        fetched: list[str] = []
+        parent.task_consumer.on_message = lambda message: fetched.append(
+            message.delivery_info["routing_key"]
+        )
+        parent.task_consumer.consume()
+        until("all came", lambda: connection.drain_events(timeout=5) or len(fetched) == 10)
+
+    # Then they come by turns
+    assert fetched == [beside, home] * 5
+    close(app)
 
 
 @pytest.mark.server("redis")
