@@ -2,7 +2,8 @@
 
 The claims are asked for where a task is published, and by the worker that has it. Each change is
 a compare-and-set of one small value (:meth:`LockBackend.swap`), made again with what stands there
-if somebody was faster. Whoever knows what stands needs one round trip.
+if somebody was faster. That ends, for each one that is lost another has won. Whoever knows what
+stands needs one round trip.
 """
 
 from __future__ import annotations
@@ -22,17 +23,13 @@ from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
 from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, doubted, ended, met
-from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.unreadable import UnreadableKey
 
 T = TypeVar("T")
 
 Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
-
-#: So often a change is made again for others that were faster.
-ATTEMPTS = 50
-
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
@@ -145,13 +142,20 @@ class UniqueClaims:
         self._clock = clock
 
     def call(self, name: str, mine: UniqueClaim, ttl: float) -> Called:
-        """The task of *mine* is called: whether to publish it, and under which id."""
+        """The task of *mine* is called: whether to publish it, and under which id.
+
+        One that publishes nothing has nothing to write but that it was counted. Where another one
+        is faster it is not: else a crowd of calls would be busy with overtaking each other.
+        """
 
         def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
             becomes = called(stands, mine, self._clock(), lives=lives)
             return becomes.claim, becomes
 
-        _, answer = self._change(name, mine.task_id, rule, ttl, None)
+        def counts(answer: Called) -> bool:
+            return not answer.publish
+
+        _, answer = self._change(name, mine.task_id, rule, ttl, None, counts)
         return answer
 
     def newest(
@@ -222,21 +226,32 @@ class UniqueClaims:
         self._change(name, task_id, rule, SECOND, None)
 
     def _change(
-        self, name: str, task_id: str, rule: Rule[T], ttl: float, known: bytes | None
+        self,
+        name: str,
+        task_id: str,
+        rule: Rule[T],
+        ttl: float,
+        known: bytes | None,
+        counts: Callable[[T], bool] = lambda _: False,
     ) -> tuple[bytes | None, T]:
-        """What stands after *rule*, and its answer; *known* is what probably stands before."""
-        text = known
-        for _ in range(ATTEMPTS):
+        """What stands after *rule*, and its answer; *known* is what probably stands before.
+
+        An answer that only *counts* is tried once on what really stands.
+        """
+        text, counted = known, False
+        while True:
             stands = None if text is None else _decoded(name, text)
             lives = stands is not None and stands.task_id != task_id and self._shows(stands)
             becomes, answer = rule(stands, lives)
+            if counted and counts(answer):
+                return text, answer
+            counted = counts(answer)
             lasts = 0.0 if becomes is None else becomes.lasts(ttl, self._clock())
             value = None if becomes is None else becomes.encode()
             there = self._store.swap(name, text, value, round(lasts * SECOND))
             if there == value:
                 return value, answer
             text = there
-        raise BackendUnavailable(f"other processes keep changing the unique claim {name!r}")
 
     def _shows(self, claim: UniqueClaim) -> bool:
         """Whether the lock store shows that the task runs, waits or was woken."""

@@ -156,6 +156,47 @@ def test_the_same_call_said_twice_is_the_same() -> None:
     assert (again.publish, again.duplicate) == (True, False)
 
 
+class Overtaken(MemoryBackend):
+    """Of what is changed under a name, another process changes it first, so many *times*."""
+
+    times = 0
+    swaps = 0
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        self.swaps += 1
+        if was is not None and self.times:
+            self.times -= 1
+            claim = UniqueClaim.decode(super().swap(name, None, None, 0) or b"")
+            counted = replace(claim, calls=claim.calls + 1)
+            super().swap(name, claim.encode(), counted.encode(), stays)
+        return super().swap(name, was, becomes, stays)
+
+
+def test_a_duplicate_that_others_overtake_is_answered_and_not_counted() -> None:
+    store = Overtaken(BackendOptions())
+    UniqueClaims(store, lambda: NOW).call("report(1)", SENT, 60)
+    store.times, store.swaps = 10**9, 0
+
+    answer = UniqueClaims(store, lambda: NOW).call("report(1)", MINE, 60)
+
+    assert (answer.claim.task_id, answer.publish, answer.duplicate) == ("theirs", False, True)
+    assert store.swaps == 2
+
+
+def test_what_has_to_be_written_is_written_however_many_are_faster() -> None:
+    store = Overtaken(BackendOptions())
+    claims = UniqueClaims(store, lambda: NOW)
+    claims.call("report(1)", LATE, 60)
+    store.times = 500
+
+    again = claims.call("report(1)", MINE, 60)
+    store.times = 500
+    claims.end("report(1)", "theirs", 60, None)
+
+    assert (again.publish, again.duplicate) == (True, True)
+    assert store.swap("report(1)", None, None, 0) is None
+
+
 # The name.
 
 
