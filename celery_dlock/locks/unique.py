@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
 
+
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
     """How the calls of a unique task are told apart."""

@@ -26,7 +26,7 @@ from celery_dlock.messages.headers import identity_in
 from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.publishing.answer import Send, answered, is_its_own
 from celery_dlock.publishing.ordered import Ordered
-from celery_dlock.publishing.outbox import NotKept
+from celery_dlock.publishing.outbox import NotKept, Unsent
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 
@@ -100,7 +100,7 @@ class NewestCall:
         return terms.header(claim.task_id, self._task.name)
 
 
-class _HasBegun(Exception):  # nothing is wrong; Celery is to do no more for this id
+class _HasBegun(Unsent):
     """The task whose message was to be replaced does not wait any more."""
 
 
