@@ -214,11 +214,13 @@ class LockManager:
         outcome: Outcome,
         message: bytes | None = None,
         successor: Successor | None = None,
+        remembers: int = 0,
     ) -> bool:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
         On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
-        a *successor* every key stays reserved. The parents are only given back.
+        a *successor* every key stays reserved. The parents are only given back. That it is done the
+        store *remembers* for so many microseconds at least.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
@@ -235,7 +237,8 @@ class LockManager:
         first = lease.own[0]
         for term in lease.terms:
             # An earlier try may have been interrupted, and nobody heard what was answered.
-            claim = replace(term.claim, again=True) if term.leaves else term.claim
+            claim = remembered(term.claim, remembers)
+            claim = replace(claim, again=True) if term.leaves else claim
             term.leaves = True
             # It is put back into one queue only. It may have been woken from there by now and wait
             # at the next key, behind this very claim: that must stay.
@@ -328,3 +331,8 @@ class LockManager:
         self._keeper.close()
         self._pending_releases.close()
         self._backend.close()
+
+
+def remembered(claim: Claim, least: int) -> Claim:
+    """*claim* of a task that the store is to remember for that long, if for any time."""
+    return replace(claim, done_ttl=max(claim.done_ttl, least)) if claim.done_ttl else claim

@@ -133,6 +133,16 @@ def named_by(task: str, by: KeyTemplate, args: Sequence[Any], kwargs: Mapping[st
     return canonical(f"{task}({by.keys(args, kwargs)[0]})")
 
 
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What a worker is told that has the message of a task: the id of ``another`` that lives, and
+    whether the message was published ``again``.
+    """
+
+    another: str | None
+    again: bool
+
+
 class UniqueClaims:
     """The unique claims of one store. Whatever is asked raises
     :exc:`~celery_dlock.BackendUnavailable`.
@@ -183,22 +193,24 @@ class UniqueClaims:
 
     def meet(
         self, name: str, mine: UniqueClaim, ttl: float, known: bytes | None
-    ) -> tuple[bytes | None, str | None]:
-        """A worker has the message of *mine*: what stands now, and the id of another that lives."""
+    ) -> tuple[bytes | None, Met]:
+        """A worker has the message of *mine*: what stands now."""
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, str | None]:
-            return met(stands, mine, lives=lives)
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Met]:
+            becomes, other = met(stands, mine, lives=lives)
+            return becomes, Met(other, becomes.again)
 
         return self._change(name, mine.task_id, rule, ttl, known)
 
-    def begin(self, name: str, task_id: str, ttl: float, known: bytes | None) -> str | None:
-        """The body begins, and the task is unique until then: the id of another that lives."""
+    def begin(self, name: str, task_id: str, ttl: float, known: bytes | None) -> Met:
+        """The body begins, and the task is unique until then."""
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, str | None]:
-            return begun(stands, task_id, self._clock(), lives=lives)
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, Met]:
+            becomes, other = begun(stands, task_id, self._clock(), lives=lives)
+            return becomes, Met(other, stands is not None and stands.again)
 
-        _, other = self._change(name, task_id, rule, ttl, known)
-        return other
+        _, answer = self._change(name, task_id, rule, ttl, known)
+        return answer
 
     def doubt(self, name: str, mine: UniqueClaim, ttl: float) -> None:
         """Whether the message of *mine* was published is not known."""
