@@ -16,7 +16,7 @@ from hashlib import sha256
 from inspect import Parameter, Signature
 from typing import Any, Self, TypeVar
 
-from celery_dlock.core.canonical import canonical, render
+from celery_dlock.core.canonical import canonical, exact
 from celery_dlock.core.checks import quoted
 from celery_dlock.core.debounce import DEBOUNCED, Debounce
 from celery_dlock.core.keys import Key, KeyTemplate
@@ -34,11 +34,13 @@ Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """How the calls of a unique task are told apart."""
+    """How the calls of a unique task are told apart: *by* that, or else by what the task *locks*
+    and by its arguments.
+    """
 
     task: str
     options: Unique
-    signature: Signature
+    locks: KeyTemplate
     by: KeyTemplate | None
 
     @classmethod
@@ -48,9 +50,9 @@ class Uniqueness:
         Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant.
         """
         if options.replaces:
-            return cls(task, options, locks.signature, by_key(task, options.by, locks))
+            return cls(task, options, locks, by_key(task, options.by, locks))
         by = None if options.by is None else _compiled(task, options.by, locks.signature)
-        return cls(task, options, locks.signature, by)
+        return cls(task, options, locks, by)
 
     def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Under which name the claim of a call stands.
@@ -60,15 +62,16 @@ class Uniqueness:
         """
         if self.by is not None:
             return named_by(self.task, self.by, args, kwargs)
+        signature = self.locks.signature
         try:
-            given = self.signature.bind(*args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs).arguments
         except TypeError as exc:
             raise TypeError(f"{self.task}() {exc}") from None
-        parameters = self.signature.parameters
+        parameters = signature.parameters
         try:
             # Without what has its default, so that a version with one parameter more knows it, too.
             told = [
-                f"{name}={render(value)}"
+                f"{name}={exact(value)}"
                 for name, value in given.items()
                 if not _is_default(parameters[name], value)
             ]
@@ -77,6 +80,8 @@ class Uniqueness:
                 f"task {self.task} is unique, and of its arguments {exc}: say by= which of them "
                 "make two calls the same, as in Unique(by='{order_id}')"
             ) from exc
+        if not self.locks.reads_arguments_only:  # what differs in its lock is not the same, either
+            told += self.locks.keys(args, kwargs)
         # Arguments may be secret, and names are shown.
         digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
         return canonical(f"{self.task}({digest})")
@@ -286,7 +291,7 @@ def _is_default(parameter: Parameter, value: object) -> bool:
     if value is default or default is Parameter.empty:
         return value is default
     with suppress(TypeError, ValueError, OverflowError):  # it has no text, so it is no default
-        return render(value) == render(default)
+        return exact(value) == exact(default)
     return False
 
 
