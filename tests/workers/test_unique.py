@@ -152,6 +152,32 @@ def test_what_makes_no_sense_is_refused_as_it_is_defined(make: Make, wrong: Any,
         make(wrong() if callable(wrong) else wrong)
 
 
+@UNTIL
+def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
+    desk: Desk,
+    make: Make,
+    runs: Runs,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    until: str,
+) -> None:
+    monkeypatch.setattr("celery_dlock.publishing.unique._calls_itself", set())
+
+    def call_again(task: Any) -> None:
+        if len(runs) < 3:
+            task.delay(1)
+            task.delay(1)
+
+    make(until, call_again).delay(1)
+
+    desk.deliver_all()
+
+    assert runs == ([1] if until == "done" else [1, 1, 1])
+    said = [r.getMessage() for r in caplog.records if r.name == "celery_dlock"]
+    assert len(said) == (until == "done")
+    assert all("has called itself" in text and 'unique="start"' in text for text in said)
+
+
 # Calls that somebody depends on.
 
 
