@@ -42,9 +42,9 @@ class Unique:
     body. It also lives for *period* seconds after it was published. It lives no longer than *ttl*
     seconds after a publisher or worker last dealt with it.
 
-    Two calls do the same if they have the same arguments; with ``"replace"``, if they lock the same
-    key. *by* changes that: a template or callable, written like a task's key, whose value must be
-    the same.
+    Two calls do the same if they have the same arguments, of the same types, and their key, if a
+    callable makes it, is the same; with ``"replace"``, if they lock the same key. *by* changes
+    that: a template or callable, written like a task's key, whose value must be the same.
 
     A duplicate call gets the result of the task that lives (*on_duplicate* ``"existing"``) or
     raises :exc:`~celery_dlock.DuplicateTask` (``"raise"``). With ``"replace"`` the task waits in
