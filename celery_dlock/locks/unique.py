@@ -58,7 +58,8 @@ class Uniqueness:
         """Under which name the claim of a call stands.
 
         Raises :exc:`TypeError` when the task cannot be called like that, and
-        :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text.
+        :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text, or the
+        callable that makes its key raises.
         """
         if self.by is not None:
             return named_by(self.task, self.by, args, kwargs)
@@ -81,10 +82,21 @@ class Uniqueness:
                 "make two calls the same, as in Unique(by='{order_id}')"
             ) from exc
         if not self.locks.reads_arguments_only:  # what differs in its lock is not the same, either
-            told += self.locks.keys(args, kwargs)
+            told += self._keys(args, kwargs)
         # Arguments may be secret, and names are shown.
         digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
         return canonical(f"{self.task}({digest})")
+
+    def _keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        try:
+            return self.locks.keys(args, kwargs)
+        except ConfigurationError:
+            raise
+        except Exception as exc:  # whatever a callable of the project's raises
+            raise ConfigurationError(
+                f"task {self.task} is unique, and its key cannot be made where it is called "
+                f"({exc!r}): say by= what makes two calls the same, as in Unique(by='{{order_id}}')"
+            ) from exc
 
 
 @dataclass(frozen=True, slots=True)

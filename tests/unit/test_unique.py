@@ -317,6 +317,9 @@ def test_calls_that_lock_different_keys_are_not_the_same() -> None:
     tenants[0] = "zenith"
 
     assert first == again != unique.name((1,), {})
+    tenants.clear()
+    with pytest.raises(ConfigurationError, match=r"key cannot be made .* say by="):
+        unique.name((1,), {})
 
 
 def test_arguments_may_be_secret_and_are_not_shown() -> None:

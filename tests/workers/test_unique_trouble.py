@@ -255,13 +255,18 @@ def test_a_claim_whose_process_died_before_the_store_heard_of_its_end_is_believe
 
 
 def test_what_fails_before_it_comes_to_its_lock_has_ended(desk: Desk, make: Make) -> None:
-    def no_key(day: Any, depth: int = 1) -> str:
-        raise ValueError("no such day")
+    days = ["day:1"]
 
-    report = make(key=no_key)
+    def key(day: Any, depth: int = 1) -> str:
+        return days[0]
+
+    report = make(key=key)
     report.delay(1)
 
+    days.clear()
     desk.deliver()
+
+    days.append("day:1")
 
     assert claims(desk, report) is None
 
@@ -277,9 +282,15 @@ def test_no_call_that_somebody_depends_on_fails_for_its_claim(
 
     nameless = report.apply_async((float("nan"),), task_id="nameless")
 
+    def no_key(day: Any, depth: int = 1) -> str:
+        raise ValueError("no such day")
+
+    keyless = make(key=no_key, name="keyless").apply_async((1,), task_id="keyless")
+
     desk.deliver_all()
     assert runs == [1]
     assert isinstance(nameless.result, ConfigurationError)
+    assert isinstance(keyless.result, ValueError)
 
 
 def test_a_member_of_a_canvas_takes_over_from_what_seems_to_be_lost(
