@@ -6,6 +6,9 @@ value whose text could differ between two processes is refused instead of guesse
 means that a few different values share a text: ``1`` and ``"1"``, ``True`` and ``"True"``, bytes
 and their UTF-8 text. Sharing makes two tasks wait for each other; it never lets both run.
 
+Of two calls that share a text one would be lost. So they are compared by their :func:`exact` text,
+which says the type as well, as far as every serializer that takes such a value keeps its type.
+
 Every value is percent-encoded down to letters, digits and ``-_.@+``. The rest of printable ASCII
 is left for structure, so ``("a:b", "c")`` and ``("a", "b:c")`` stay apart.
 """
@@ -67,17 +70,32 @@ def render(value: object) -> str:
 
     Raises :exc:`TypeError` for a type without one, :exc:`ValueError` for a value without one.
     """
+    return _text(value, typed=False)
+
+
+def exact(value: object) -> str:
+    """As :func:`render`, and another text for another type: ``1`` and ``"1"`` differ.
+
+    What a serializer merges is the same still: a tuple and a list, a ``str`` Enum and its content.
+    """
+    return _text(value, typed=True)
+
+
+def _text(value: object, *, typed: bool) -> str:
     if isinstance(value, Enum) and not isinstance(value, _WRITTEN_AS_CONTENT):
         value = value.value
-    for kind, text in _SCALARS:
+    for kind, name, text in _SCALARS:
         if isinstance(value, kind):
-            return _quote(text(value), safe="@+").replace("~", "%7E")
+            scalar = _quote(text(value), safe="@+").replace("~", "%7E")
+            return f"{name}'{scalar}" if typed else scalar
     if isinstance(value, dict):
-        return f"({','.join(f'{name}={content}' for name, content in _pairs(value))})"
+        pairs = _pairs(value, typed=typed)
+        return f"({','.join(f'{name}={content}' for name, content in pairs)})"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_item, value))}]"
+        return f"[{','.join(_item(each, typed=typed) for each in value)}]"
     if isinstance(value, (set, frozenset)):
-        return f"[{','.join(sorted(map(_item, value)))}]"
+        members = ",".join(sorted(_item(each, typed=typed) for each in value))
+        return f"set[{members}]" if typed else f"[{members}]"
     raise TypeError(f"{type(value).__name__} has no text that is the same in every process")
 
 
@@ -87,16 +105,16 @@ def _quote(text: str | bytes, safe: str = "") -> str:
     return quote(text, safe, errors="surrogatepass")  # JSON carries lone surrogates
 
 
-def _item(value: object) -> str:
-    return render(value) or "''"  # else [""] would read like []
+def _item(value: object, *, typed: bool) -> str:
+    return _text(value, typed=typed) or "''"  # else [""] would read like []
 
 
-def _pairs(value: dict[Any, Any]) -> list[tuple[str, str]]:
+def _pairs(value: dict[Any, Any], *, typed: bool) -> list[tuple[str, str]]:
     """The items as texts, in their order; JSON makes text of names that are numbers."""
     for name in value:
         if not isinstance(name, (str, int, float)) or isinstance(name, bool):
             raise TypeError(f"{type(name).__name__} as the key of a dict has no stable text")
-    pairs = {render(name): render(content) for name, content in value.items()}
+    pairs = {render(name): _text(content, typed=typed) for name, content in value.items()}
     if len(pairs) < len(value):
         raise ValueError("two keys of a dict have the same text")
     return sorted(pairs.items())
@@ -121,14 +139,16 @@ def _instant(value: datetime) -> str:
 #: A member of such an Enum goes through JSON as what it contains, whatever its ``value``.
 _WRITTEN_AS_CONTENT = (str, bytes, int, float)
 
-_SCALARS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str | bytes]], ...] = (
-    (str, str.__str__),
-    ((bytes, bytearray, memoryview), bytes),
-    ((bool, NoneType), str),
-    (int, int.__repr__),
-    (float, _float),
-    (Decimal, _decimal),
-    (UUID, str),
-    (datetime, _instant),
-    ((date, time), lambda value: value.isoformat()),
+#: A kind of values, its name, and how it is written. What is of two kinds is of the first.
+_SCALARS: tuple[tuple[type | tuple[type, ...], str, Callable[[Any], str | bytes]], ...] = (
+    (str, "str", str.__str__),
+    ((bytes, bytearray, memoryview), "bytes", bytes),
+    ((bool, NoneType), "constant", str),
+    (int, "int", int.__repr__),
+    (float, "float", _float),
+    (Decimal, "decimal", _decimal),
+    (UUID, "uuid", str),
+    (datetime, "datetime", _instant),
+    (date, "date", date.isoformat),
+    (time, "time", time.isoformat),
 )

@@ -60,6 +60,11 @@ class KeyTemplate:
         return len(self.parts) == 1 and isinstance(self.parts[0], _Text)
 
     @property
+    def reads_arguments_only(self) -> bool:
+        """Whether a call's arguments decide on its keys; a callable may read more, as a context."""
+        return all(isinstance(part, _Text) for part in self.parts)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The label of each template, as metrics and logs use it: its text, a callable's name."""
         return tuple(part.label for part in self.parts)

@@ -8,7 +8,8 @@ lock: a claim that is forgotten costs a duplicate, which the lock makes wait, an
 A claim of a task that is not there must not swallow the calls of others for long. So it is believed
 only as far as somebody has the task: for ``GRACE`` after its message was published, and from then
 on while the lock store shows that it runs or waits. What nobody shows is published once more under
-the same id, of which copies are dropped in any case.
+the same id. If the first message was only late, the second is a duplicate of a task that is done:
+of such a task the lock store remembers that for as long as the second may be on its way.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Unique:
     body. It also lives for *period* seconds after it was published. It lives no longer than *ttl*
     seconds after a publisher or worker last dealt with it.
 
-    Two calls do the same if they have the same arguments; with ``"replace"``, if they lock the same
-    key. *by* changes that: a template or callable, written like a task's key, whose value must be
-    the same.
+    Two calls do the same if they have the same arguments, of the same types, and their key, if a
+    callable makes it, is the same; with ``"replace"``, if they lock the same key. *by* changes
+    that: a template or callable, written like a task's key, whose value must be the same.
 
     A duplicate call gets the result of the task that lives (*on_duplicate* ``"existing"``) or
     raises :exc:`~celery_dlock.DuplicateTask` (``"raise"``). With ``"replace"`` the task waits in
@@ -107,7 +108,8 @@ class UniqueClaim:
     at ``heard``, or is due then; ``key`` is the lock at which the store has it, running or waiting,
     and empty as long as only the broker does. ``acked`` says that the broker has no message any
     more: a task that the store does not show is gone then. It stays until ``period_ends``, also
-    when it is ``over``. ``calls`` have been answered with it, the last one at ``called``.
+    when it is ``over``. ``calls`` have been answered with it, the last one at ``called``; one of
+    them has published its message ``again``, so that two may be on their way.
     """
 
     task: str
@@ -120,6 +122,7 @@ class UniqueClaim:
     over: bool = False
     calls: int = 0
     called: float = 0.0
+    again: bool = False
 
     @property
     def task_id(self) -> str:
@@ -168,12 +171,12 @@ def called(stands: UniqueClaim | None, mine: UniqueClaim, now: float, *, lives: 
     if stands is None or _is_gone(stands, lives=lives):
         return Called(mine, publish=True, duplicate=False)
     if stands.task_id == mine.task_id:  # the same call for the second time
-        again = stands if stands.key else replace(stands, heard=mine.heard)
-        return Called(again, publish=True, duplicate=False)
+        heard = stands.heard if stands.key else mine.heard
+        return Called(replace(stands, heard=heard, again=True), publish=True, duplicate=False)
     counted = replace(stands, calls=stands.calls + 1, called=now)
     if stands.over or lives or now - stands.heard <= GRACE:
         return Called(counted, publish=False, duplicate=True)
-    return Called(replace(counted, heard=now), publish=True, duplicate=True)
+    return Called(replace(counted, heard=now, again=True), publish=True, duplicate=True)
 
 
 def met(
@@ -185,7 +188,7 @@ def met(
     """
     if stands is not None and stands.task_id == mine.task_id:
         same = replace(mine, period_ends=stands.period_ends)
-        return replace(same, calls=stands.calls, called=stands.called), None
+        return replace(same, calls=stands.calls, called=stands.called, again=stands.again), None
     if stands is not None and (stands.over or lives):
         return stands, stands.task_id
     return mine, None

@@ -66,14 +66,19 @@ def leave_after_result(
     try:
         if execution.unique is not None:
             _tell_unique(execution.unique, execution, outcome, retval)
-        execution.hold.give_back(outcome, successor=successor)
+        _give_back(execution, outcome, successor)
     except BaseException:
         # A soft time limit strikes once, and can strike here: Celery would only log it.
-        execution.hold.give_back(outcome, successor=successor)
+        _give_back(execution, outcome, successor)
         raise
     finally:
         vars(task.request).pop(EXECUTION, None)
         execution.ended()
+
+
+def _give_back(execution: Execution, outcome: Outcome, successor: Successor | None) -> None:
+    remembers = 0 if execution.unique is None else execution.unique.remembers
+    execution.hold.give_back(outcome, successor=successor, remembers=remembers)
 
 
 def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retval: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from celery.app.task import Context
 
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
@@ -34,7 +35,8 @@ class UniqueRun:
 
     ``known`` is what stood in the store when it was last asked, and ``asked`` whether it was as the
     task was published; if it was not, its period begins here, and ends at ``period_ends``. It is no
-    ``concern`` of the delivery once it has ended, or is another's.
+    ``concern`` of the delivery once it has ended, or is another's. A message of the same task may
+    be on its way that was published ``again``.
     """
 
     here: Runtime
@@ -48,6 +50,7 @@ class UniqueRun:
     period_ends: float = 0.0
     claims: UniqueClaims = field(init=False)
     concern: bool = field(init=False)
+    again: bool = field(default=False, init=False)
     known: bytes | None = field(init=False)
     _at: str | None = field(default=None, init=False)
 
@@ -132,24 +135,30 @@ class UniqueRun:
         self.concern = False
         name, task_id = self.terms.name, task_id_of(self.task)
         try:
-            other = self.claims.begin(name, task_id, self.terms.ttl, self.known)
+            met = self.claims.begin(name, task_id, self.terms.ttl, self.known)
         except BackendUnavailable as exc:
             end = partial(self.claims.end, name, task_id, self.terms.ttl, self.known)
             _tell_later(self.here, self.terms, exc, end)
             return None
-        return None if self.begun else other
+        self.again |= met.again
+        return None if self.begun else met.another
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
         if not self.concern or self.terms.replaces:
             return None
         mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked, self.period_ends)
         try:
-            self.known, other = self.claims.meet(self.terms.name, mine, self.terms.ttl, self.known)
+            self.known, met = self.claims.meet(self.terms.name, mine, self.terms.ttl, self.known)
         except BackendUnavailable as exc:
             _not_told(self.terms, exc)
             return None
-        self.concern = other is None
-        return None if self.begun else other
+        self.concern, self.again = met.another is None, met.again
+        return None if self.begun else met.another
+
+    @property
+    def remembers(self) -> int:
+        """For how many microseconds at least the store is to remember that this attempt is done."""
+        return round(self.terms.ttl * SECOND) if self.again else 0
 
     def ends(self, attempt: str = "") -> None:
         """Its task has ended, or that *attempt*, which the claim may be of."""

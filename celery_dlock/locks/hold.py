@@ -24,7 +24,7 @@ from celery_dlock.core.events import (
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.manager import Keeping, LockManager, Successor
+from celery_dlock.locks.manager import Keeping, LockManager, Successor, remembered
 from celery_dlock.locks.several import Refused
 
 #: What is called with a key that is lost, and the reason.
@@ -91,25 +91,36 @@ class Hold:
         self._since = time.monotonic()
 
     def give_back(
-        self, outcome: Outcome, message: bytes | None = None, successor: Successor | None = None
+        self,
+        outcome: Outcome,
+        message: bytes | None = None,
+        successor: Successor | None = None,
+        remembers: int = 0,
     ) -> bool:
         """Tell the store that it is over; whether somebody else carries the task's message.
 
-        Raises nothing of its own. What a signal interrupted can be said again.
+        Of a task that is done it *remembers* that for so many microseconds at least. Raises nothing
+        of its own. What a signal interrupted can be said again.
         """
         lease = self.lease
         if lease is None:
-            self.manager.take_back(self._claims, outcome)
+            claims = [remembered(claim, remembers) for claim in self._claims]
+            self.manager.take_back(claims, outcome)
             self._claims = ()
             return False
-        carried = self._release(lease, outcome, message, successor)
+        carried = self._release(lease, outcome, message, successor, remembers)
         self.lease = None
         if outcome is not Outcome.REPEAT:  # else its message may wait there
             self._claims = ()
         return carried
 
     def _release(
-        self, lease: Lease, outcome: Outcome, message: bytes | None, successor: Successor | None
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        message: bytes | None,
+        successor: Successor | None,
+        remembers: int,
     ) -> bool:
         if self._leaves:  # what the interrupted call has freed by now is no loss to be told
             for term in lease.terms:
@@ -119,7 +130,7 @@ class Hold:
             self._tell_losses(lease)
         carried = False
         try:
-            carried = self.manager.release(lease, outcome, message, successor)
+            carried = self.manager.release(lease, outcome, message, successor, remembers)
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             if self.ends_once:

@@ -225,11 +225,13 @@ class LockManager:
         outcome: Outcome,
         message: bytes | None = None,
         successor: Successor | None = None,
+        remembers: int = 0,
     ) -> bool:
         """Give every key of *lease* back; whether somebody still carries the task's message.
 
         On ``REPEAT`` a task that queues waits for the first of its keys again, with *message*. For
-        a *successor* the keys stay reserved that it has, too. The parents are only given back.
+        a *successor* the keys stay reserved that it has, too. The parents are only given back. That
+        it is done the store *remembers* for so many microseconds at least.
 
         A process that was forked off the holder frees nothing: the claims belong to its parent.
         Raises :exc:`~celery_dlock.BackendUnavailable` after every key was tried. What the store did
@@ -246,7 +248,8 @@ class LockManager:
         first = lease.own[0]
         for term in lease.terms:
             # An earlier try may have been interrupted, and nobody heard what was answered.
-            claim = replace(term.claim, again=True) if term.leaves else term.claim
+            claim = remembered(term.claim, remembers)
+            claim = replace(claim, again=True) if term.leaves else claim
             term.leaves = True
             # It is put back into one queue only. It may have been woken from there by now and wait
             # at the next key, behind this very claim: that must stay.
@@ -357,3 +360,8 @@ def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
     """The one of *claims* by whose key their task is ordered, as ``Keys.first`` says."""
     own = [claim for claim in claims if claim.key not in parents]
     return next((claim for claim in own if claim.mode is Mode.EXCLUSIVE), own[0])
+
+
+def remembered(claim: Claim, least: int) -> Claim:
+    """*claim* of a task that the store is to remember for that long, if for any time."""
+    return replace(claim, done_ttl=max(claim.done_ttl, least)) if claim.done_ttl else claim

@@ -2,7 +2,8 @@
 
 The claims are asked for where a task is published, and by the worker that has it. Each change is
 a compare-and-set of one small value (:meth:`LockBackend.swap`), made again with what stands there
-if somebody was faster. Whoever knows what stands needs one round trip.
+if somebody was faster. That ends, for each one that is lost another has won. Whoever knows what
+stands needs one round trip.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from hashlib import sha256
 from inspect import Parameter, Signature
 from typing import Any, Self, TypeVar
 
-from celery_dlock.core.canonical import canonical, render
+from celery_dlock.core.canonical import canonical, exact
 from celery_dlock.core.checks import quoted
 from celery_dlock.core.debounce import DEBOUNCED, Debounce
 from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import task_id_of
 from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, doubted, ended, met
-from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey, sound
 
@@ -30,17 +31,16 @@ T = TypeVar("T")
 
 Rule = Callable[[UniqueClaim | None, bool], tuple[UniqueClaim | None, T]]
 
-#: So often a change is made again for others that were faster.
-ATTEMPTS = 50
-
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """How the calls of a unique task are told apart."""
+    """How the calls of a unique task are told apart: *by* that, or else by what the task *locks*
+    and by its arguments.
+    """
 
     task: str
     options: Unique
-    signature: Signature
+    locks: KeyTemplate
     by: KeyTemplate | None
 
     @classmethod
@@ -50,27 +50,29 @@ class Uniqueness:
         Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant.
         """
         if options.replaces:
-            return cls(task, options, locks.signature, by_key(task, options.by, locks))
+            return cls(task, options, locks, by_key(task, options.by, locks))
         by = None if options.by is None else _compiled(task, options.by, locks.signature)
-        return cls(task, options, locks.signature, by)
+        return cls(task, options, locks, by)
 
     def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Under which name the claim of a call stands.
 
         Raises :exc:`TypeError` when the task cannot be called like that, and
-        :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text.
+        :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text, or the
+        callable that makes its key raises.
         """
         if self.by is not None:
             return named_by(self.task, self.by, args, kwargs)
+        signature = self.locks.signature
         try:
-            given = self.signature.bind(*args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs).arguments
         except TypeError as exc:
             raise TypeError(f"{self.task}() {exc}") from None
-        parameters = self.signature.parameters
+        parameters = signature.parameters
         try:
             # Without what has its default, so that a version with one parameter more knows it, too.
             told = [
-                f"{name}={render(value)}"
+                f"{name}={exact(value)}"
                 for name, value in given.items()
                 if not _is_default(parameters[name], value)
             ]
@@ -79,9 +81,22 @@ class Uniqueness:
                 f"task {self.task} is unique, and of its arguments {exc}: say by= which of them "
                 "make two calls the same, as in Unique(by='{order_id}')"
             ) from exc
+        if not self.locks.reads_arguments_only:  # what differs in its lock is not the same, either
+            told += self._keys(args, kwargs)
         # Arguments may be secret, and names are shown.
         digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
         return canonical(f"{self.task}({digest})")
+
+    def _keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        try:
+            return self.locks.keys(args, kwargs)
+        except ConfigurationError:
+            raise
+        except Exception as exc:  # whatever a callable of the project's raises
+            raise ConfigurationError(
+                f"task {self.task} is unique, and its key cannot be made where it is called "
+                f"({exc!r}): say by= what makes two calls the same, as in Unique(by='{{order_id}}')"
+            ) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +150,16 @@ def named_by(task: str, by: KeyTemplate, args: Sequence[Any], kwargs: Mapping[st
     return canonical(f"{task}({by.keys(args, kwargs)[0]})")
 
 
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What a worker is told that has the message of a task: the id of ``another`` that lives, and
+    whether the message was published ``again``.
+    """
+
+    another: str | None
+    again: bool
+
+
 class UniqueClaims:
     """The unique claims of one store. Whatever is asked raises
     :exc:`~celery_dlock.BackendUnavailable`.
@@ -145,13 +170,20 @@ class UniqueClaims:
         self._clock = clock
 
     def call(self, name: str, mine: UniqueClaim, ttl: float) -> Called:
-        """The task of *mine* is called: whether to publish it, and under which id."""
+        """The task of *mine* is called: whether to publish it, and under which id.
+
+        One that publishes nothing has nothing to write but that it was counted. Where another one
+        is faster it is not: else a crowd of calls would be busy with overtaking each other.
+        """
 
         def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
             becomes = called(stands, mine, self._clock(), lives=lives)
             return becomes.claim, becomes
 
-        _, answer = self._change(name, mine.task_id, rule, ttl, None)
+        def counts(answer: Called) -> bool:
+            return not answer.publish
+
+        _, answer = self._change(name, mine.task_id, rule, ttl, None, counts)
         return answer
 
     def newest(
@@ -178,22 +210,24 @@ class UniqueClaims:
 
     def meet(
         self, name: str, mine: UniqueClaim, ttl: float, known: bytes | None
-    ) -> tuple[bytes | None, str | None]:
-        """A worker has the message of *mine*: what stands now, and the id of another that lives."""
+    ) -> tuple[bytes | None, Met]:
+        """A worker has the message of *mine*: what stands now."""
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, str | None]:
-            return met(stands, mine, lives=lives)
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Met]:
+            becomes, other = met(stands, mine, lives=lives)
+            return becomes, Met(other, becomes.again)
 
         return self._change(name, mine.task_id, rule, ttl, known)
 
-    def begin(self, name: str, task_id: str, ttl: float, known: bytes | None) -> str | None:
-        """The body begins, and the task is unique until then: the id of another that lives."""
+    def begin(self, name: str, task_id: str, ttl: float, known: bytes | None) -> Met:
+        """The body begins, and the task is unique until then."""
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, str | None]:
-            return begun(stands, task_id, self._clock(), lives=lives)
+        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, Met]:
+            becomes, other = begun(stands, task_id, self._clock(), lives=lives)
+            return becomes, Met(other, stands is not None and stands.again)
 
-        _, other = self._change(name, task_id, rule, ttl, known)
-        return other
+        _, answer = self._change(name, task_id, rule, ttl, known)
+        return answer
 
     def doubt(self, name: str, mine: UniqueClaim, ttl: float) -> None:
         """Whether the message of *mine* was published is not known."""
@@ -222,21 +256,32 @@ class UniqueClaims:
         self._change(name, task_id, rule, SECOND, None)
 
     def _change(
-        self, name: str, task_id: str, rule: Rule[T], ttl: float, known: bytes | None
+        self,
+        name: str,
+        task_id: str,
+        rule: Rule[T],
+        ttl: float,
+        known: bytes | None,
+        counts: Callable[[T], bool] = lambda _: False,
     ) -> tuple[bytes | None, T]:
-        """What stands after *rule*, and its answer; *known* is what probably stands before."""
-        text = known if _is_readable(known) else None
-        for _ in range(ATTEMPTS):
+        """What stands after *rule*, and its answer; *known* is what probably stands before.
+
+        An answer that only *counts* is tried once on what really stands.
+        """
+        text, counted = known if _is_readable(known) else None, False
+        while True:
             stands = None if text is None else _decoded(name, text)
             lives = stands is not None and stands.task_id != task_id and self._shows(stands)
             becomes, answer = rule(stands, lives)
+            if counted and counts(answer):
+                return text, answer
+            counted = counts(answer)
             lasts = 0.0 if becomes is None else becomes.lasts(ttl, self._clock())
             value = None if becomes is None else becomes.encode()
             there = self._store.swap(name, text, value, round(lasts * SECOND))
             if there == value:
                 return value, answer
             text = there
-        raise BackendUnavailable(f"other processes keep changing the unique claim {name!r}")
 
     def _shows(self, claim: UniqueClaim) -> bool:
         """Whether the lock store shows that the task runs, waits or was woken."""
@@ -258,7 +303,7 @@ def _is_default(parameter: Parameter, value: object) -> bool:
     if value is default or default is Parameter.empty:
         return value is default
     with suppress(TypeError, ValueError, OverflowError):  # it has no text, so it is no default
-        return render(value) == render(default)
+        return exact(value) == exact(default)
     return False
 
 

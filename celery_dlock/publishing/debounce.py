@@ -22,7 +22,7 @@ from celery_dlock.messages.countdown import countdown_from
 from celery_dlock.messages.headers import identity_in
 from celery_dlock.messages.unique import debounced
 from celery_dlock.publishing.answer import Send, answered, is_its_own, result_under
-from celery_dlock.publishing.outbox import NotKept, Outbox
+from celery_dlock.publishing.outbox import NotKept, Outbox, Unsent
 from celery_dlock.runtime import runtime
 
 
@@ -76,7 +76,7 @@ class DebouncedCall:
         return answered(instead, duplicate=False)
 
 
-class _Merged(Exception):  # nothing is wrong; Celery is to do no more for this call
+class _Merged(Unsent):
     """The message is that of another task now, the *living* one."""
 
     def __init__(self, living: str) -> None:

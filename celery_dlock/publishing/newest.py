@@ -20,13 +20,13 @@ from celery_dlock.core.state import Drop, Park, WaitMode
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
-from celery_dlock.locks.unique import ATTEMPTS, UniqueClaims, Uniqueness
+from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.headers import identity_in
 from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.publishing.answer import Send, answered, is_its_own
 from celery_dlock.publishing.ordered import Ordered
-from celery_dlock.publishing.outbox import NotKept
+from celery_dlock.publishing.outbox import NotKept, Unsent
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 
@@ -77,7 +77,7 @@ class NewestCall:
         claims, begun = UniqueClaims(here.backend), None
         asks = queueing(self._task.lock_definition.policy_in(here.policy))
         assert asks is not None
-        for _ in range(ATTEMPTS):
+        while True:  # for each one that has begun meanwhile
             stands, claim = claims.newest(self._name, self._mine, self._unique.options.ttl, begun)
             is_mine = claim.task_id == self._mine.task_id
             at = replace(claim, key=claim.key or self._mine.key)
@@ -90,7 +90,6 @@ class NewestCall:
             if not is_mine:
                 here.sinks.emit(Deduplicated(self._subject, self._name, claim.task_id))
             return answered(result, duplicate=not is_mine)
-        raise BackendUnavailable(f"the calls of {self._name!r} keep replacing each other")
 
     @property
     def _subject(self) -> Subject:
@@ -101,7 +100,7 @@ class NewestCall:
         return terms.header(claim.task_id, self._task.name)
 
 
-class _HasBegun(Exception):  # nothing is wrong; Celery is to do no more for this id
+class _HasBegun(Unsent):
     """The task whose message was to be replaced does not wait any more."""
 
 

@@ -7,10 +7,14 @@ outbox stands where it expects a producer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from celery import Celery
+from celery.backends.base import BaseKeyValueStoreBackend
+
 from celery_dlock.core.events import Subject, TooLarge
+from celery_dlock.errors import DLockError
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, identity_in
@@ -18,7 +22,11 @@ from celery_dlock.runtime import Runtime, runtime
 from celery_dlock.stores.base import Reply
 
 
-class NotKept(Exception):  # the broker takes it instead
+class Unsent(Exception):  # nothing is wrong; Celery is to do no more for this message
+    """The message is not published, as the outbox has found out."""
+
+
+class NotKept(Unsent):  # the broker takes it instead
     """The store has no message of the call, which is too large for it."""
 
 
@@ -40,7 +48,17 @@ class Outbox(ABC):
     def publish(self, body: Any, **options: Any) -> Any:
         """What the store does not take is published as usual, and Celery's event about the task."""
         if not _is_due(body, options["headers"]) or not self._left(body, options):
+            self._subscribe(options)
             return self._producer.publish(body, **options)
+
+    def _subscribe(self, options: Mapping[str, Any]) -> None:
+        """As Celery does it just before. Who publishes nothing asks for a result when it wants one.
+
+        Celery's events have no such id.
+        """
+        app, task_id = self._task.app, options.get("correlation_id")
+        if task_id and _is_kept(app) and not options["headers"].get("ignore_result"):
+            app.backend.on_task_call(self._producer, task_id)
 
     @abstractmethod
     def _left(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
@@ -78,6 +96,41 @@ class Outbox(ABC):
             connection, policy = self._producer.connection, options.get("retry_policy") or {}
             declare = connection.ensure(self._producer, declare, **policy)
         declare()
+
+
+def publish_by(
+    outbox: Callable[[Any], Outbox],
+    task: TaskWithLock,
+    publish: Callable[..., Any],
+    task_id: str | None,
+    producer: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    """What *publish* returns, which is Celery's, with an *outbox* in place of the *producer*.
+
+    What the outbox raises is no fault of the broker's connection: kombu would close the connection
+    of whoever leaves it with an exception.
+    """
+    ignored = options.get("ignore_result", task.ignore_result)
+    if _is_kept(task.app) and not ignored:
+        # Celery would subscribe to the result before it is known under which id there is one.
+        headers = {**(options.get("headers") or {}), "ignore_result": ignored}
+        options = {**options, "headers": headers, "ignore_result": True}
+    with task.app.producer_or_acquire(producer) as acquired:
+        try:
+            result = publish(task_id=task_id, producer=outbox(acquired), **options)
+        except (Unsent, DLockError) as exc:
+            unsent = exc
+        else:
+            if result is not None:  # a base class of the project's may return what it likes
+                result.ignored = ignored
+            return result
+    raise unsent
+
+
+def _is_kept(app: Celery) -> bool:
+    """Whether a result can be asked for when it is there; one of ``rpc://`` has to be awaited."""
+    return isinstance(app.backend, BaseKeyValueStoreBackend)
 
 
 def _is_due(body: Any, headers: Mapping[str, Any]) -> bool:

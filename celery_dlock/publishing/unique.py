@@ -6,6 +6,7 @@ a message, which is believed for a minute of calls.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,11 @@ from celery_dlock.messages.headers import storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate
 from celery_dlock.publishing.answer import Send, answered, depended_on, result_of_another
 from celery_dlock.runtime import Runtime, runtime, this_process
+
+logger = logging.getLogger("celery_dlock")
+
+#: Tasks that have called themselves.
+_calls_itself: set[str] = set()
 
 #: After these the message may have been sent.
 _UNKNOWN = (OperationalError, OSError, BackendUnavailable, SoftTimeLimitExceeded)
@@ -106,7 +112,20 @@ class Call:
                 return answered(send(living, headers, retries=retries), duplicate=True)
         if options.on_duplicate == "raise":
             raise DuplicateTask(self._task.name, living)
+        self._note_own(living)
         return answered(result_of_another(self._task, living, self._options), duplicate=True)
+
+    def _note_own(self, living: str) -> None:
+        """Say once for a task that a body has called its next run, which is not to be."""
+        runs, name = self._task.app.current_worker_task, self._task.name
+        if runs is not None and runs.request.id == living and name not in _calls_itself:
+            _calls_itself.add(name)
+            logger.warning(
+                "%s has called itself, and the call is a duplicate of its own run: nothing was "
+                'published. For a next run write unique="start", or by= with what differs from run '
+                "to run",
+                name,
+            )
 
     def _send(self, here: Runtime, send: Send, claim: UniqueClaim) -> Any:
         """Publish it. A claim of what was certainly not sent is given back: where that failed, or

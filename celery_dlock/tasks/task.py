@@ -36,6 +36,7 @@ from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
+from celery_dlock.publishing.outbox import publish_by
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
@@ -232,8 +233,7 @@ class LockedTask(TypedTask[P, R_co]):
         outbox = outbox or ordered_here(self, options)
         if outbox is None:
             return publish(task_id=task_id, producer=producer, **options)
-        with self.app.producer_or_acquire(producer) as acquired:
-            return publish(task_id=task_id, producer=outbox(acquired), **options)
+        return publish_by(outbox, self, publish, task_id, producer, options)
 
     def apply(self, *args: Any, **options: Any) -> EagerResult[R_co]:
         return shielded(super().apply, *args, **options)

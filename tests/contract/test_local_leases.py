@@ -14,6 +14,7 @@ from celery_dlock.core.state import (
     Ending,
     NotHeld,
     Outcome,
+    Park,
     Renewed,
     Replaced,
     Run,
@@ -214,6 +215,44 @@ def test_who_was_refused_has_nothing_to_give_up(store: RowsBackend) -> None:
 
     assert set(store._own().leases._ends) == {Name(Kind.HOLDER, "key", "a|1")}
     assert store._own().leases._expired == {}
+
+
+def test_who_asks_for_a_turn_and_not_for_the_key_has_nothing_to_give_up(
+    store: RowsBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A publisher's claim: its lease would be over before it began, and each is the same row."""
+    running(store.enter(claim("a")))
+    expected: list[Name] = []
+    store.rows.before_commit = lambda _: expected.extend(store._own().leases._ends)
+
+    for wait in (WaitMode.ENQUEUE, *[WaitMode.NEWEST] * 20):
+        reply = store.enter(claim("b", "", ttl=0, wait=wait), b"b")
+        assert isinstance(reply.verdict, Park)
+
+    assert set(expected) == {Name(Kind.HOLDER, "key", "a|1")}
+    assert caplog.records == []
+
+
+def test_only_of_a_lock_that_was_granted_the_log_says_that_it_was_not_renewed(
+    store: RowsBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose(_: Commit) -> None:
+        store.rows.after_commit = lambda _: None
+        raise BackendUnavailable("the reply was lost")
+
+    store.rows.after_commit = lose
+    with pytest.raises(BackendUnavailable):
+        store.enter(claim("a", key="asked", ttl=0.05))
+    running(store.enter(claim("a", key="granted", ttl=0.05)))
+
+    def is_free(key: str) -> bool:
+        return isinstance(store.enter(claim("b", key=key)).verdict, Run)
+
+    until("the one is free", lambda: is_free("asked"))
+    until("the other is free", lambda: is_free("granted"))
+
+    (record,) = (r for r in caplog.records if r.levelname == "WARNING")
+    assert "'granted' was not renewed in time" in record.getMessage()
 
 
 def test_a_store_that_is_closed_has_nothing_to_give_up(store: RowsBackend) -> None:

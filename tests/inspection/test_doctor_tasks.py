@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.inspection.patients import found, patient
 
 KINDS = ("tasks", "unique", "newest", "settings")
 
+WEEK = Unique(period=7 * 86_400)
 DEBOUNCE = Debounce(1, 2, by="{order_id}")
 
 
@@ -86,6 +88,14 @@ def test_a_skip_that_nobody_is_told_of_is_found(
         ({"lock_unique": DEBOUNCE}, {"dlock_done_ttl": 0}, {}),
         ({}, {"result_backend": "rpc://"}, {}),
         ({"lock_unique": "start"}, {"dlock_done_ttl": 0}, {"unique-copies": "weak"}),
+        ({"lock_unique": WEEK}, {"result_backend": "cache+memory://"}, {"unique-result": "weak"}),
+        ({"lock_unique": WEEK}, {}, {}),
+        ({"lock_unique": WEEK, "ignore_result": True}, {"result_backend": "cache+memory://"}, {}),
+        (
+            {"lock_unique": WEEK},
+            {"result_backend": "cache+memory://", "result_expires": timedelta(days=7)},
+            {},
+        ),
         ({"lock_unique": Unique(ttl=60), "lock_on_contention": Queue(max_wait=60)}, {}, {}),
         (
             {"lock_unique": Unique(ttl=60), "lock_on_contention": Queue(max_wait=61)},

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.exceptions import DecodeError, EncodeError
+from kombu.serialization import dumps, loads
 
 from celery_dlock import ConfigurationError, Unique
 from celery_dlock.core.keys import KeyTemplate
@@ -156,6 +163,47 @@ def test_the_same_call_said_twice_is_the_same() -> None:
     assert (again.publish, again.duplicate) == (True, False)
 
 
+class Overtaken(MemoryBackend):
+    """Of what is changed under a name, another process changes it first, so many *times*."""
+
+    times = 0
+    swaps = 0
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        self.swaps += 1
+        if was is not None and self.times:
+            self.times -= 1
+            claim = UniqueClaim.decode(super().swap(name, None, None, 0) or b"")
+            counted = replace(claim, calls=claim.calls + 1)
+            super().swap(name, claim.encode(), counted.encode(), stays)
+        return super().swap(name, was, becomes, stays)
+
+
+def test_a_duplicate_that_others_overtake_is_answered_and_not_counted() -> None:
+    store = Overtaken(BackendOptions())
+    UniqueClaims(store, lambda: NOW).call("report(1)", SENT, 60)
+    store.times, store.swaps = 10**9, 0
+
+    answer = UniqueClaims(store, lambda: NOW).call("report(1)", MINE, 60)
+
+    assert (answer.claim.task_id, answer.publish, answer.duplicate) == ("theirs", False, True)
+    assert store.swaps == 2
+
+
+def test_what_has_to_be_written_is_written_however_many_are_faster() -> None:
+    store = Overtaken(BackendOptions())
+    claims = UniqueClaims(store, lambda: NOW)
+    claims.call("report(1)", LATE, 60)
+    store.times = 500
+
+    again = claims.call("report(1)", MINE, 60)
+    store.times = 500
+    claims.end("report(1)", "theirs", 60, None)
+
+    assert (again.publish, again.duplicate) == (True, True)
+    assert store.swap("report(1)", None, None, 0) is None
+
+
 # The name.
 
 
@@ -172,6 +220,106 @@ def test_what_has_its_default_is_no_part_of_it() -> None:
 
     assert old.name((1,), {}) == new.name((1,), {}) == new.name((1, 1), {"tags": []})
     assert new.name((1,), {"tags": ["a"]}) != new.name((1,), {})
+
+
+DAY = date(2026, 1, 1)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, "1"),
+        (1, 1.0),
+        (1, True),
+        (0, "0"),
+        (None, "None"),
+        (None, ""),
+        (True, "True"),
+        (1.5, "1.5"),
+        (Decimal("1.5"), 1.5),
+        (Decimal("1.5"), "1.5"),
+        (UUID(int=1), str(UUID(int=1))),
+        (DAY, "2026-01-01"),
+        (DAY, datetime(2026, 1, 1)),
+        (NOON, NOON.isoformat()),
+        (NOON, NOON.replace(tzinfo=None)),
+        (b"x", "x"),
+        ([1], "[1]"),
+        ([1], ["1"]),
+        (["a"], ["'a'"]),
+        ([], {}),
+        ([1], {1}),
+        ({"a": 1}, {"a": "1"}),
+        ("int'1", 1),
+    ],
+    ids=repr,
+)
+def test_what_differs_in_type_is_not_the_same_call(one: Any, other: Any) -> None:
+    """Also where one of the two is the default."""
+
+    def body(value: Any, given: Any = one) -> None: ...
+
+    unique = named(body)
+
+    assert unique.name((one,), {}) != unique.name((other,), {})
+    assert unique.name((0, one), {}) == unique.name((0,), {}) != unique.name((0, other), {})
+
+
+class Size(StrEnum):
+    SMALL = "small"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1, "1", 1.0, True, None, "", b"x", Decimal("1.50"), UUID(int=1), DAY, NOON, time(1, 2)),
+        *(NOON.replace(tzinfo=None), NOON.astimezone(timezone(timedelta(hours=1)))),
+        *((1, ("a", None)), [], {"a": (1, 2.5)}, {1: {2: 3}}, {1, 2}, Size.SMALL, Level.LOW),
+        Point(1, 2),
+    ],
+    ids=repr,
+)
+def test_a_worker_that_has_the_message_knows_the_same_call(value: Any) -> None:
+    unique, carried = named(lambda value: None), 0
+    for serializer in ("json", "msgpack", "yaml", "pickle"):
+        with suppress(EncodeError, DecodeError):  # not each carries each
+            message: Any = dumps(((value,), {}), serializer=serializer)  # type: ignore[no-untyped-call]
+            content_type, encoding, data = message
+            args, kwargs = loads(data, content_type, encoding, accept=[content_type])  # type: ignore[no-untyped-call]
+            assert unique.name(args, kwargs) == unique.name((value,), {})
+            carried += 1
+
+    assert carried
+
+
+def test_calls_that_lock_different_keys_are_not_the_same() -> None:
+    """A callable may read more than the arguments."""
+    tenants = ["acme"]
+
+    def body(order: int) -> None: ...
+
+    def key(order: int) -> str:
+        return f"{tenants[0]}:{order}"
+
+    locks = KeyTemplate.compile([key, "all"], inspect.signature(body), default="report")
+    unique = Uniqueness.of("report", Unique(), locks)
+    first, again = unique.name((1,), {}), unique.name((), {"order": 1})
+    tenants[0] = "zenith"
+
+    assert first == again != unique.name((1,), {})
+    tenants.clear()
+    with pytest.raises(ConfigurationError, match=r"key cannot be made .* say by="):
+        unique.name((1,), {})
 
 
 def test_arguments_may_be_secret_and_are_not_shown() -> None:

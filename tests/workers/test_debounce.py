@@ -400,7 +400,8 @@ def test_a_copy_of_what_has_run_does_not_run_again(
 def test_an_operator_ends_it_before_it_is_due_and_when_it_was_woken(
     desk: Desk, clock: ManualClock, make: Make, runs: Runs, woken: bool
 ) -> None:
-    first = make().delay("a")
+    save = make()
+    first = save.delay("a")
     if woken:
         passes(desk, clock, 10)
     here = runtime(desk.app)
@@ -408,11 +409,15 @@ def test_an_operator_ends_it_before_it_is_due_and_when_it_was_woken(
     assert key == WAITS_AT
 
     here.wake(here.backend.cancel(key, task).wakes)
+    second = save.delay("b")  # the next call has nothing to do with it
 
     desk.deliver_all()
     assert runs == []
     assert first.status == "REVOKED"
+    assert not second.is_duplicate
     passes(desk, clock, 10)
+    desk.deliver_all()
+    assert runs == [("b", second.id)]
     assert keys(desk) == ()
 
 

@@ -9,14 +9,14 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from celery_dlock import BackendUnavailable, ConfigurationError, LockedTask, Queue, Unique, lock
-from celery_dlock.core.events import Deduplicated, Skipped, TooLarge
+from celery_dlock.core.events import Deduplicated, Skipped, TooLarge, Unavailable
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.ops.overview import lines_in_use
 from celery_dlock.publishing.newest import NewestCall
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import QUEUE
+from celery_dlock.testing.contract.words import QUEUE, at_once
 from celery_dlock.testing.contract.words import claim as asked
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
@@ -85,6 +85,22 @@ def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make, r
     assert runs == [("a", first.id), ("d", waiting[0].id)]
     assert [event.living for event in desk.happened(Deduplicated)] == [waiting[0].id] * 2
     assert claim(desk, save) is None
+
+
+def test_of_calls_from_many_threads_one_waits_and_it_is_the_newest(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    save = make()
+    with lock(KEY, app=desk.app, timeout=0):
+        calls = at_once(8, lambda number: [save.delay(f"{number}") for _ in range(4)])
+        newest = save.delay("newest")
+
+        assert {result.id for results in calls for result in results} == {newest.id}
+        assert desk.size() == 0
+
+    desk.deliver_all()
+    assert runs == [("newest", newest.id)]
+    assert desk.happened(Unavailable) == []
 
 
 @pytest.mark.parametrize(

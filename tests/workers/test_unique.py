@@ -102,7 +102,7 @@ def test_however_an_argument_is_given_it_is_the_same(desk: Desk, make: Make) -> 
     report = make()
     report.delay(1)
 
-    for args, kwargs in [((), {"day": 1}), ((1, 1), {}), ((1,), {"depth": 1}), (("1",), {})]:
+    for args, kwargs in [((), {"day": 1}), ((1, 1), {}), ((1,), {"depth": 1})]:
         assert report.apply_async(args, kwargs).is_duplicate
 
     assert desk.size() == 1
@@ -150,6 +150,32 @@ def test_tasks_that_share_a_lock_are_not_each_others_duplicates(desk: Desk, make
 def test_what_makes_no_sense_is_refused_as_it_is_defined(make: Make, wrong: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         make(wrong() if callable(wrong) else wrong)
+
+
+@UNTIL
+def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
+    desk: Desk,
+    make: Make,
+    runs: Runs,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    until: str,
+) -> None:
+    monkeypatch.setattr("celery_dlock.publishing.unique._calls_itself", set())
+
+    def call_again(task: Any) -> None:
+        if len(runs) < 3:
+            task.delay(1)
+            task.delay(1)
+
+    make(until, call_again).delay(1)
+
+    desk.deliver_all()
+
+    assert runs == ([1] if until == "done" else [1, 1, 1])
+    said = [r.getMessage() for r in caplog.records if r.name == "celery_dlock"]
+    assert len(said) == (until == "done")
+    assert all("has called itself" in text and 'unique="start"' in text for text in said)
 
 
 # Calls that somebody depends on.

@@ -14,6 +14,7 @@ from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
+from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard, without_answer
 from tests.services.until import until as wait_until
@@ -51,6 +52,39 @@ def test_what_was_only_late_and_comes_twice_runs_once(
     assert runs == [1]
     assert len(desk.happened(Dropped)) == 2
     assert claims(desk, report) is None
+
+
+@UNTIL
+@pytest.mark.parametrize("first", [0, 1])
+def test_and_once_however_long_the_backlog_is_between_the_two(
+    desk: Desk,
+    clock: ManualClock,
+    make: Make,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    until: str,
+    first: int,
+) -> None:
+    """The store remembers other finished tasks for ``dlock_done_ttl``."""
+    report, plain = make(until, key="day:{day}"), make("done", name="plain", key="day:{day}")
+    plain.delay(2)
+    desk.deliver()
+    unheard(monkeypatch)
+    result = report.delay(1)
+    assert report.delay(1).id == result.id
+    messages = [desk.take(), desk.take()]
+    one, other = messages[first], messages[1 - first]
+    assert one is not None
+    assert other is not None
+
+    desk.run(one)
+    clock.advance(2 * runtime(desk.app).remembers)
+    desk.run(other)
+
+    assert runs == [2, 1]
+    assert result.get() == "1"
+    assert claims(desk, report) is None
+    assert not report.delay(1).is_duplicate
 
 
 def test_a_retry_that_is_lost_is_published_again_as_that_attempt(
@@ -221,13 +255,18 @@ def test_a_claim_whose_process_died_before_the_store_heard_of_its_end_is_believe
 
 
 def test_what_fails_before_it_comes_to_its_lock_has_ended(desk: Desk, make: Make) -> None:
-    def no_key(day: Any, depth: int = 1) -> str:
-        raise ValueError("no such day")
+    days = ["day:1"]
 
-    report = make(key=no_key)
+    def key(day: Any, depth: int = 1) -> str:
+        return days[0]
+
+    report = make(key=key)
     report.delay(1)
 
+    days.clear()
     desk.deliver()
+
+    days.append("day:1")
 
     assert claims(desk, report) is None
 
@@ -243,9 +282,15 @@ def test_no_call_that_somebody_depends_on_fails_for_its_claim(
 
     nameless = report.apply_async((float("nan"),), task_id="nameless")
 
+    def no_key(day: Any, depth: int = 1) -> str:
+        raise ValueError("no such day")
+
+    keyless = make(key=no_key, name="keyless").apply_async((1,), task_id="keyless")
+
     desk.deliver_all()
     assert runs == [1]
     assert isinstance(nameless.result, ConfigurationError)
+    assert isinstance(keyless.result, ValueError)
 
 
 def test_a_member_of_a_canvas_takes_over_from_what_seems_to_be_lost(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Self
 
 from celery_dlock.contention import Policy, Queueing, Skip, queueing
@@ -181,6 +182,25 @@ def _unique(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             "If the first message was only late, the task may run twice.",
             found="dlock_done_ttl = 0, so a duplicate of a finished task is not dropped",
             fix="leave dlock_done_ttl out",
+        )
+    kept = case.conf.result_expires
+    kept = kept.total_seconds() if isinstance(kept, timedelta) else kept
+    gone = [
+        task.name
+        for task in claimed
+        if kept
+        and (task.task.lock_definition.unique.options.period or 0) > kept
+        and not task.task.ignore_result
+    ]
+    if gone and case.conf.result_backend:
+        yield Finding(
+            "unique-result",
+            "weak",
+            _named(gone),
+            promise="A duplicate call late in the period gets a result object that never becomes "
+            "ready.",
+            found=f"its Unique(period=…) is longer than result_expires = {kept:g}",
+            fix="result_expires as long as the period, or ignore_result=True",
         )
     short = [
         task.name

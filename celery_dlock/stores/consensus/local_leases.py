@@ -34,6 +34,7 @@ class LocalLeases:
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._ends: dict[Name, float] = {}
+        self._granted: set[Name] = set()
         self._expired: dict[Name, None] = {}  # in the order in which they are tried
         self._thread: threading.Thread | None = None
 
@@ -53,6 +54,11 @@ class LocalLeases:
             if row not in self._ends:
                 self._may_stay(row, self._monotonic())
 
+    def granted(self, row: Name) -> None:
+        """*row* is there, and somebody relies on it: its end is a loss, of which the log tells."""
+        with self._mutex:
+            self._granted.add(row)
+
     def renew(self, row: Name, ttl: int) -> bool:
         """The same for a row that is there already; ``False`` if its time has passed."""
         with self._mutex:
@@ -66,11 +72,13 @@ class LocalLeases:
         """*row* is gone for good; the thread is not woken for this."""
         with self._mutex:
             self._ends.pop(row, None)
+            self._granted.discard(row)
 
     def clear(self) -> None:
         """All rows are gone."""
         with self._mutex:
             self._ends.clear()
+            self._granted.clear()
             self._expired.clear()
 
     def _may_stay(self, row: Name, end: float) -> None:
@@ -94,11 +102,13 @@ class LocalLeases:
                 self._expired |= dict.fromkeys(late)
                 for row in late:
                     del self._ends[row]
+                lost = late & self._granted
+                self._granted -= lost
                 if not late:  # a shorter ttl than any before is late by a pause at most
                     soonest = min(self._ends.values(), default=now + PAUSE)
                     self._changed.wait(min(soonest - now, PAUSE))
                 expired = list(self._expired)
-            for row in late:  # said once; the store may have to be told again each second
+            for row in lost:  # said once; the store may have to be told again each second
                 logger.warning("%r was not renewed in time and is released", row.key)
             for row in expired:
                 if not self._let_go(row):

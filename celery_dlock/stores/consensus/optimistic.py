@@ -102,23 +102,28 @@ class OptimisticBackend(NoteStore):
                 return self._transactions.apply(operation).reply
 
     def _enter(self, enter: Enter) -> Reply[EnterVerdict]:
-        row = _row(enter.claim)
-        own = self._own()
-        leases = own.leases
-        if self._clock is None:  # before it is asked for: the reply may be lost
-            leases.expect(row, enter.claim.ttl)
+        if self._clock is not None or enter.claim.enqueues:  # it asks for a turn, and for no lease
+            return self._ask(enter)
+        row, leases = _row(enter.claim), self._own().leases
+        leases.expect(row, enter.claim.ttl)  # before it is asked for: the reply may be lost
         try:
-            free = None if enter.claim.key in own.used else self._enter_free(enter.claim, row)
-            reply = free or self._enter_used(enter, own)
+            reply = self._ask(enter)
         finally:
-            if self._clock is None:
-                leases.answered(row)
-        if not isinstance(reply.verdict, Run):
+            leases.answered(row)
+        if isinstance(reply.verdict, Run):
+            leases.granted(row)
+        else:
             leases.forget(row)
         return reply
 
-    def _enter_free(self, claim: Claim, row: Name) -> Reply[EnterVerdict] | None:
+    def _ask(self, enter: Enter) -> Reply[EnterVerdict]:
+        own = self._own()
+        free = None if enter.claim.key in own.used else self._enter_free(enter.claim)
+        return free or self._enter_used(enter, own)
+
+    def _enter_free(self, claim: Claim) -> Reply[EnterVerdict] | None:
         """On the chance that nobody uses the key."""
+        row = _row(claim)
         commit = None if self._clock else taken_free(claim, row, self._transactions.now())
         committed = None if commit is None else self._rows.commit(commit)
         if committed is None or committed.version_row is None:
