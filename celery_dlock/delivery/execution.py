@@ -24,7 +24,7 @@ from celery_dlock.delivery.abort import Abort
 from celery_dlock.delivery.asked import FOLLOWED, ToMain
 from celery_dlock.delivery.plan import Known
 from celery_dlock.delivery.unique import UniqueRun
-from celery_dlock.locks.current import holding
+from celery_dlock.locks.current import make_current
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.hold import Hold
 from celery_dlock.messages.claims import claims_of, queued
@@ -203,7 +203,11 @@ class Execution:
         )
 
     def run(self, body: Callable[..., Any], lease: Lease) -> Any:
-        """Run the body under *lease*."""
+        """Run the body under *lease*.
+
+        It stays the current one until it is released: Celery calls error callbacks and eager links
+        after the body, in the same process.
+        """
         definition, past, now = self.task.lock_definition, self.history, time.time()
         abort = Abort() if definition.aborts else None
         self.hold.strike = None if abort is None else abort.strike
@@ -213,12 +217,12 @@ class Execution:
             waited=0.0 if past.since is None else max(0.0, now - past.since),
             since_woken=None if past.woken is None else max(0.0, now - past.woken),
         )
-        with holding(lease, self.runtime.backend):
-            kwargs = definition.injected(self.kwargs, lease)
-            lease.check()  # it may have stood still since it asked
-            if abort is None:
-                return body(*self.args, **kwargs)
-            return abort.run(lease, body, *self.args, **kwargs)
+        make_current(lease, self.runtime.backend)
+        kwargs = definition.injected(self.kwargs, lease)
+        lease.check()  # it may have stood still since it asked
+        if abort is None:
+            return body(*self.args, **kwargs)
+        return abort.run(lease, body, *self.args, **kwargs)
 
     def mark_final(self) -> None:
         """Its task ends with this delivery, whatever is raised from now on."""

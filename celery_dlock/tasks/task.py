@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, Protocol, cast, overload
@@ -27,7 +28,13 @@ from celery_dlock.delivery.plan import lost, replaced
 from celery_dlock.delivery.publish import message_of_next, retrying, without_reject
 from celery_dlock.delivery.result_state import RetryStored
 from celery_dlock.delivery.taking import take
-from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockContended,
+    LockLost,
+    StaleFencingToken,
+)
 from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
@@ -37,6 +44,7 @@ from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
+from celery_dlock.tasks.errbacks import called_by_celery, send
 from celery_dlock.tasks.mistakes import (
     LOCK,
     given_to_celery,
@@ -125,7 +133,10 @@ class LockedTask(TypedTask[P, R_co]):
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:
-                cls.__header__ = staticmethod(cls.lock_definition.argument_checker(cls.name))
+                checker = cls.lock_definition.argument_checker(cls.name)
+                # By a partial Celery knows the error callbacks that it has to send: bound tasks.
+                sent = isinstance(cls.__header__, partial)
+                cls.__header__ = staticmethod(partial(checker) if sent else checker)
 
     @classmethod
     def define_lock(cls) -> Definition:
@@ -285,7 +296,10 @@ class LockedTask(TypedTask[P, R_co]):
             return carry_out(execution, lost(known, exc))
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
+        """A plain call, without a message: it takes the lock, and fails at once when it cannot.
+
+        An error callback is sent as a message then.
+        """
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
         begin = partial(
@@ -298,7 +312,14 @@ class LockedTask(TypedTask[P, R_co]):
             timeout=0,
             strike=None if abort is None else abort.strike,
         )
-        with locked_block(begin) as lease:
+        with ExitStack() as stack:
+            try:
+                lease = stack.enter_context(locked_block(begin))
+            except (LockContended, LockLost, BackendUnavailable):
+                called = called_by_celery(self)
+                if called is None:
+                    raise
+                return send(self, *called, args, kwargs)
             kwargs = definition.injected(kwargs, lease)
             if abort is None:
                 return self.lock_body(*args, **kwargs)
