@@ -93,7 +93,8 @@ class Call:
         if not told.duplicate:
             result = self._send(here, send, told.claim)
             return answered(result, duplicate=_id_of(result) != self._task_id)
-        if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
+        # Of what seems to be lost the worker knows more; the task before it in a chain ends now.
+        if self._depended_on and (told.publish or living == self._options.get("parent_id")):
             return answered(send(self._task_id, {}), duplicate=False)
         here.sinks.emit(Deduplicated(subject, self._name, living, published=self._depended_on))
         if self._depended_on:
