@@ -143,7 +143,8 @@ class Execution:
     def known(self, since: float = 0.0, waited: float = 0.0) -> Known:
         """As far as it decides what becomes of it."""
         eager, queues = bool(self.request.is_eager), self.asks is not None
-        return Known(self.subject, self.history, eager, queues, since, waited)
+        repeated = not self.is_first
+        return Known(self.subject, self.history, eager, queues, since, waited, repeated=repeated)
 
     def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
         """The claims of this attempt.

@@ -61,7 +61,8 @@ class Known:
     """What is known of a delivery; ``queues`` is whether its message may wait in the store.
 
     It was first refused at ``since``, and has ``waited`` for so many seconds. ``follows`` is
-    whether the key would be free but for the task that published this one.
+    whether the key would be free but for the task that published this one. It is ``repeated`` if
+    it is known to have been delivered, or published, before.
     """
 
     subject: events.Subject
@@ -71,6 +72,7 @@ class Known:
     since: float = 0.0
     waited: float = 0.0
     follows: bool = False
+    repeated: bool = True
 
     def is_own(self, holder: Holder | None) -> bool:
         """Whether *holder* is another attempt of the same task, or what it replaces."""
@@ -196,7 +198,7 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
             )
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
-            dropped = events.Dropped(subject, key, reason)
+            dropped = events.Dropped(subject, key, reason, known.repeated)
             return Gone(f"a duplicate of a task that is already {reason}", dropped)
         case Same(holder=holder, left=left):
             if known.eager:

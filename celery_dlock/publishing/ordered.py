@@ -19,7 +19,7 @@ from celery_dlock.core.events import Dropped, Parked
 from celery_dlock.core.state import Busy, Claim, Drop, End, EnterVerdict, Park, Run, Same
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.messages.claims import enqueued
-from celery_dlock.messages.headers import identity_in
+from celery_dlock.messages.headers import HISTORY, identity_in
 from celery_dlock.publishing.outbox import Outbox
 
 logger = logging.getLogger("celery_dlock")
@@ -86,6 +86,7 @@ class Ordered(Outbox):
         self, claim: Claim, body: tuple[Any, ...], options: dict[str, Any], since: float
     ) -> EnterVerdict | None:
         """What the store says; ``None`` if it has not been asked, for the message is too large."""
+        repeated = HISTORY in options["headers"]
         message = self._written(claim.key, body, options, since)
         if message is None:
             return None
@@ -95,7 +96,7 @@ class Ordered(Outbox):
             case Park():
                 emit(Parked(subject, claim.key, refused=False))
             case Drop(reason=reason):
-                emit(Dropped(subject, claim.key, reason))
+                emit(Dropped(subject, claim.key, reason, repeated))
             case Busy() | Run() | Same() | End():
                 pass  # it is full; the others are answers to those who ask for the key
         self._wake(reply)

@@ -39,6 +39,7 @@ from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
+from celery_dlock.messages.headers import step_of
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.runtime import runtime
@@ -212,6 +213,8 @@ class LockedTask(TypedTask[P, R_co]):
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
             return self.AsyncResult(task_id)
+        if (step := step_of(task_id, options)) and task_id != self.request.id:
+            options["headers"] = {**(options.get("headers") or {}), **step}
         call = call_of(self, args or (), kwargs or {}, task_id, options)
         if call is None:
             return self._publish(publish, task_id, producer, options)

@@ -114,6 +114,7 @@ class Entry:
     claim: Claim
     message: bytes
     unique: UniqueRun | None
+    repeated: bool
 
 
 class Parking:
@@ -253,7 +254,7 @@ class Parking:
                     if entry.unique is not None:
                         entry.unique.waits(key)
                 case Drop(reason=reason):
-                    here.sinks.emit(Dropped(entry.subject, key, reason))
+                    here.sinks.emit(Dropped(entry.subject, key, reason, entry.repeated))
                 case _:
                     break
             taken += 1
@@ -269,7 +270,10 @@ class Parking:
         parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
         claim = enqueued(definition.access[0], held.asks, key, who, held.task.name)
         unique = _unique(self._app, headers, who, held.task.name)
-        return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique)
+        before = ("retries", "replaced_task_nesting", HISTORY, "x-death")
+        redelivered = (held.message.delivery_info or {}).get("redelivered")
+        repeated = bool(redelivered or any(map(headers.get, before)))
+        return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique, repeated)
 
 
 def _asks_first(task: Any, message: Any) -> bool:
