@@ -21,7 +21,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError, Duplicat
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.messages.countdown import seconds_until
-from celery_dlock.messages.headers import storable
+from celery_dlock.messages.headers import identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, duplicate
 from celery_dlock.publishing.answer import Send, answered, depended_on, result_of_another
 from celery_dlock.runtime import Runtime, runtime, this_process
@@ -147,7 +147,7 @@ class Call:
         now, app, period = time.time(), self._task.app, self._unique.options.period
         due = self._options.get("eta") or self._options.get("countdown") or 0
         return UniqueClaim(
-            task=f"{storable(self._task_id)}:0:0",
+            task=identity_as_sent(self._task_id, self._options),
             name=self._task.name,
             where=this_process(),
             heard=now + seconds_until(app, due),

@@ -34,7 +34,7 @@ from celery.worker.strategy import default
 from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.events import Dropped, Subject, TooLarge
 from celery_dlock.core.operations import Enter
-from celery_dlock.core.state import Claim, Drop, Park
+from celery_dlock.core.state import Claim, Drop, Park, Reason
 from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.delivery.unique import UniqueRun
@@ -255,6 +255,8 @@ class Parking:
                         entry.unique.waits(key)
                 case Drop(reason=reason):
                     here.sinks.emit(Dropped(entry.subject, key, reason, entry.repeated))
+                    if entry.unique is not None and reason is Reason.DONE:
+                        entry.unique.ends(entry.claim.task)
                 case _:
                     break
             taken += 1
