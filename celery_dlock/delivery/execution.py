@@ -149,19 +149,23 @@ class Execution:
     def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
         """The claims of this attempt.
 
-        With *look* a task that would queue asks first, and is told that the key is taken.
+        With *look* a task that would queue asks first, and is told that the key is taken. An eager
+        task has no message, of which a duplicate might come: Celery gives all steps of an eager
+        chain one id.
         """
         definition, settings = self.task.lock_definition, self.runtime.settings
-        keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
+        eager, who = bool(self.request.is_eager), self.history.task
+        keeps = 0.0 if eager else patience(self.policy, self.history.waits)
+        remembers = self.runtime.done_ttl(queues=bool(self.asks or self.history.key))
         claim = Claim(
             key="",
-            task=self.history.task,
+            task=f"{who}~{self.nonce}" if eager else who,
             nonce=self.nonce,
             ttl=self.runtime.lease_time(definition.ttl),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
             patience=int(keeps * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
-            done_ttl=self.runtime.done_ttl(queues=bool(self.asks or self.history.key)),
+            done_ttl=0 if eager else remembers,
             name=self.task.name,
             where=this_process(self.request.hostname),
         )

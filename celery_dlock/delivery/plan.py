@@ -75,8 +75,13 @@ class Known:
     repeated: bool = True
 
     def is_own(self, holder: Holder | None) -> bool:
-        """Whether *holder* is another attempt of the same task, or what it replaces."""
-        return holder is not None and task_id_of(holder.task) == task_id_of(self.history.task)
+        """Whether *holder* is another attempt of the same task, or what it replaces.
+
+        An eager task has no other: it only shares its id.
+        """
+        if holder is None or self.eager:
+            return False
+        return task_id_of(holder.task) == task_id_of(self.history.task)
 
 
 @dataclass(frozen=True, slots=True)
