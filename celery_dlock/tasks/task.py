@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, Protocol, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    NoReturn,
+    Protocol,
+    cast,
+    overload,
+)
 
 from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore
@@ -47,10 +57,12 @@ from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.errbacks import called_by_celery, send
 from celery_dlock.tasks.mistakes import (
+    CALL_EACH,
     LOCK,
     given_to_celery,
     libraries_of,
     refuse_decorator,
+    refuse_each,
     refuse_without_prefix,
 )
 from celery_dlock.tasks.typed import (
@@ -276,6 +288,18 @@ class LockedTask(TypedTask[P, R_co]):
                 execution.mark_final()
             raise
 
+    def map(self, it: object) -> NoReturn:
+        """Not for a task with a lock."""
+        refuse_each(self.name)
+
+    def starmap(self, it: object) -> NoReturn:
+        """Not for a task with a lock."""
+        refuse_each(self.name)
+
+    def chunks(self, it: object, n: int) -> NoReturn:
+        """Not for a task with a lock."""
+        refuse_each(self.name)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return cast("R_co", self._call(args, kwargs))
 
@@ -303,6 +327,9 @@ class LockedTask(TypedTask[P, R_co]):
 
         An error callback is sent as a message then.
         """
+        caller = self.app.current_worker_task
+        if caller is not None and caller.name in CALL_EACH:
+            refuse_each(self.name)
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
         begin = partial(

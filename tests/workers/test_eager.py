@@ -189,7 +189,8 @@ def _uses(make: Any, build: Any, *, always: bool) -> Any:
     def called(request: Any, exc: Exception, traceback: Any) -> None:
         ran.append(("called back", type(exc)))
 
-    made, ends = build(add, fails, by_id, called), []
+    made = build(add, fails, by_id, called)
+    ends: list[list[Any]] = []
     for _ in range(2):
         try:
             result = made.apply_async() if always else made.apply()
@@ -354,3 +355,26 @@ def test_vars_of_the_task_do_not_change(desk: Desk, charge: LockedTask) -> None:
     charge.apply(("43",))
 
     assert vars(charge) == before
+
+
+@pytest.mark.parametrize("how", ["map", "starmap", "chunks"])
+@pytest.mark.parametrize("published", ["by the task", "by its name"])
+def test_it_is_not_called_for_each_of_many_items(desk: Desk, how: str, published: str) -> None:
+    ran = []
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: str) -> None:
+        ran.append(order)
+
+    items = ["1", "2"] if how == "map" else [("1",), ("2",)]
+    if published == "by the task":
+        with pytest.raises(ConfigurationError, match=r"task charge: map\(\).* Publish a group"):
+            getattr(charge, how)(items, *([2] if how == "chunks" else []))
+        return
+    name = "celery.map" if how == "map" else "celery.starmap"
+    result = desk.app.tasks[name].delay(charge.s(), items)
+    with held_elsewhere(desk, "order:2"):
+        desk.deliver()
+
+    assert (result.state, type(result.result)) == ("FAILURE", ConfigurationError)
+    assert ran == []
