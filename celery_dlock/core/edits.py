@@ -31,6 +31,12 @@ def free(state: KeyState, mode: Mode, limit: int) -> bool:
     return mode is Mode.SHARED or len(taken) < min((limit, *(t.limit for t in taken)))
 
 
+def free_but_for(state: KeyState, task_id: str, mode: Mode, limit: int) -> bool:
+    """Whether the key would be free if the task with that id did not hold it."""
+    others = tuple(h for h in state.holders if task_id_of(h.task) != task_id)
+    return free(replace(state, holders=others), mode, limit)
+
+
 def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, Run]:
     """Grant the key to *claim*, in the lowest slot that is free."""
     taken = {h.slot for h in state.holders}

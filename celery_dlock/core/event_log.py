@@ -74,8 +74,8 @@ def _course(event: Event) -> str | None:
             return f"rescheduled to {at:%H:%M:%S} ({event.countdown:.1f} s): {event.reason}"
         case Skipped():
             return f"skipped: {event.reason or _taken(event)}"
-        case Dropped():
-            return f"dropped at {event.key!r}: a duplicate, its task is already {event.reason}"
+        case Dropped() if event.repeated or event.reason != "done":
+            return _dropped(event)
         case Revoked():
             return f"revoked while it waited for {event.key!r}"
         case Lost(newer=str()):
@@ -115,6 +115,11 @@ def _wrong(event: Event) -> str | None:
             return f"lost its lock on {event.key!r}: {event.reason}"
         case StaleRejected():
             return f"was refused a late write to {event.resource!r} with token {event.mine}"
+        case Dropped():
+            return (
+                f"{_dropped(event)}. As far as can be known it was not redelivered: if it was "
+                "published again on purpose, publish it under a new id"
+            )
         case DeadLettered():
             return f"became a dead letter at {event.key!r}: {event.cause}"
         case TooLarge():
@@ -125,6 +130,10 @@ def _wrong(event: Event) -> str | None:
             return f"has missed its ticks from {event.first} until {event.until}"
         case _:
             return None
+
+
+def _dropped(event: Dropped) -> str:
+    return f"dropped at {event.key!r}: a duplicate, its task is already {event.reason}"
 
 
 def _woken(event: Woken) -> str:

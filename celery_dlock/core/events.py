@@ -150,11 +150,16 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A duplicate was dropped: its task is ``done`` or ``waiting`` already."""
+    """A duplicate was dropped: its task is ``done`` or ``waiting`` already.
+
+    One that is known to be ``repeated`` was redelivered by the broker, or published again by this
+    library. Any other may have been published on purpose under the id of a finished task.
+    """
 
     subject: Subject
     key: str
     reason: str
+    repeated: bool = True
 
 
 @dataclass(frozen=True, slots=True)

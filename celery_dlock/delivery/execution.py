@@ -24,7 +24,7 @@ from celery_dlock.delivery.abort import Abort
 from celery_dlock.delivery.asked import FOLLOWED, ToMain
 from celery_dlock.delivery.plan import Known, comes_back_within
 from celery_dlock.delivery.unique import UniqueRun
-from celery_dlock.locks.current import holding
+from celery_dlock.locks.current import make_current
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.hold import Hold
 from celery_dlock.messages.claims import claims_of, queued
@@ -149,25 +149,30 @@ class Execution:
     def known(self, since: float = 0.0, waited: float = 0.0) -> Known:
         """As far as it decides what becomes of it."""
         eager, queues = bool(self.request.is_eager), self.asks is not None
-        return Known(self.subject, self.history, eager, queues, since, waited)
+        repeated = not self.is_first
+        return Known(self.subject, self.history, eager, queues, since, waited, repeated=repeated)
 
     def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
         """The claims of this attempt.
 
-        With *look* a task that would queue asks first, and is told that the key is taken.
+        With *look* a task that would queue asks first, and is told that the key is taken. An eager
+        task has no message, of which a duplicate might come: Celery gives all steps of an eager
+        chain one id.
         """
         definition, settings = self.task.lock_definition, self.runtime.settings
-        keeps = 0.0 if self.request.is_eager else patience(self.policy, self.history.waits)
+        eager, who = bool(self.request.is_eager), self.history.task
+        keeps = 0.0 if eager else patience(self.policy, self.history.waits)
         trouble = comes_back_within(self.history) if self.asks else 0.0
+        remembers = self.runtime.done_ttl(queues=bool(self.asks or self.history.key))
         claim = Claim(
             key="",
-            task=self.history.task,
+            task=f"{who}~{self.nonce}" if eager else who,
             nonce=self.nonce,
             ttl=self.runtime.lease_time(definition.ttl),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
             patience=int(max(keeps, trouble) * SECOND),
             lock_delay=int(settings.lock_delay * SECOND),
-            done_ttl=self.runtime.done_ttl(queues=bool(self.asks or self.history.key)),
+            done_ttl=0 if eager else remembers,
             name=self.task.name,
             where=this_process(self.request.hostname),
         )
@@ -210,7 +215,11 @@ class Execution:
         )
 
     def run(self, body: Callable[..., Any], lease: Lease) -> Any:
-        """Run the body under *lease*."""
+        """Run the body under *lease*.
+
+        It stays the current one until it is released: Celery calls error callbacks and eager links
+        after the body, in the same process.
+        """
         definition, past, now = self.task.lock_definition, self.history, time.time()
         abort = Abort() if definition.aborts else None
         self.hold.strike = None if abort is None else abort.strike
@@ -220,12 +229,12 @@ class Execution:
             waited=0.0 if past.since is None else max(0.0, now - past.since),
             since_woken=None if past.woken is None else max(0.0, now - past.woken),
         )
-        with holding(lease, self.runtime.backend):
-            kwargs = definition.injected(self.kwargs, lease)
-            lease.check()  # it may have stood still since it asked
-            if abort is None:
-                return body(*self.args, **kwargs)
-            return abort.run(lease, body, *self.args, **kwargs)
+        make_current(lease, self.runtime.backend)
+        kwargs = definition.injected(self.kwargs, lease)
+        lease.check()  # it may have stood still since it asked
+        if abort is None:
+            return body(*self.args, **kwargs)
+        return abort.run(lease, body, *self.args, **kwargs)
 
     def mark_final(self) -> None:
         """Its task ends with this delivery, whatever is raised from now on."""

@@ -50,6 +50,10 @@ from celery_dlock.messages.headers import History
 
 _AFTER_TROUBLE = FullJitter(base=1, cap=60)
 
+#: Seconds within which a task that has published its next steps has released its keys, if all is
+#: well: its body has ended.
+RELEASES_WITHIN = 1.0
+
 Random = Callable[[], float]
 
 
@@ -57,7 +61,9 @@ Random = Callable[[], float]
 class Known:
     """What is known of a delivery; ``queues`` is whether its message may wait in the store.
 
-    It was first refused at ``since``, and has ``waited`` for so many seconds.
+    It was first refused at ``since``, and has ``waited`` for so many seconds. ``follows`` is
+    whether the key would be free but for the task that published this one. It is ``repeated`` if
+    it is known to have been delivered, or published, before.
     """
 
     subject: events.Subject
@@ -66,10 +72,17 @@ class Known:
     queues: bool
     since: float = 0.0
     waited: float = 0.0
+    follows: bool = False
+    repeated: bool = True
 
     def is_own(self, holder: Holder | None) -> bool:
-        """Whether *holder* is another attempt of the same task, or what it replaces."""
-        return holder is not None and task_id_of(holder.task) == task_id_of(self.history.task)
+        """Whether *holder* is another attempt of the same task, or what it replaces.
+
+        An eager task has no other: it only shares its id.
+        """
+        if holder is None or self.eager:
+            return False
+        return task_id_of(holder.task) == task_id_of(self.history.task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +204,7 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | St
             )
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
-            dropped = events.Dropped(subject, key, reason)
+            dropped = events.Dropped(subject, key, reason, known.repeated)
             return Gone(f"a duplicate of a task that is already {reason}", dropped)
         case Same(holder=holder, left=left):
             if known.eager:
@@ -253,12 +266,27 @@ def _looks_again(known: Known, left: float) -> Resend:
     return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)
 
 
+def _waits_for_predecessor(known: Known, left: float) -> Stay | Resend:
+    """The task that has published this one is no reason to refuse it, whatever the policy says.
+
+    Celery publishes the next step of a chain before a task has ended, so it may come faster than
+    the key is released. If that takes longer (its worker was killed, or its body still runs), this
+    one comes back when that lease would end.
+    """
+    if known.waited < RELEASES_WITHIN:
+        return Stay(RELEASES_WITHIN - known.waited)
+    reason = "the task that published it has the key"
+    return Resend(min(max(left, 1.0), 60.0), known.history, reason, reason)
+
+
 def _decided(
     known: Known, error: LockContended, holder: Holder | None, decision: Decision
 ) -> Plan | Stay:
     subject, key = known.subject, error.key
     by = "" if holder is None or error.hold else holder.who
     match decision:
+        case Complete() | GiveUp() if known.follows:
+            return _waits_for_predecessor(known, error.seconds_left)
         case Complete():
             reason = decision.result.get("reason")
             return Finish(decision, events.Skipped(subject, key, error.holder, reason, by))

@@ -26,7 +26,7 @@ from celery_dlock.delivery.outgoing import Outgoing
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.exchanges import instead_of_all
-from celery_dlock.messages.headers import HISTORY, History, identity_in
+from celery_dlock.messages.headers import HISTORY, History, identity_as_sent
 
 
 def publish_again(execution: Execution, countdown: float, history: History, reason: str) -> bool:
@@ -77,7 +77,7 @@ def message_of_next(
     execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Outgoing:
     """What is to be published of *execution*'s task with these *options*."""
-    who = identity_in({**options, "id": execution.request.id})
+    who = identity_as_sent(execution.request.id, options)
     carried = execution.runtime.sinks.carry(execution.subject)
     history = History(who, due=_due(execution.task.app, options), carried=carried)
     return Outgoing(

@@ -12,11 +12,24 @@ from typing import Any, assert_never
 
 from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import Contention, Decision, GiveUp
+from celery_dlock.contention import Complete, Contention, Decision, GiveUp
 from celery_dlock.core.backoff import CHANCE, pauses
+from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Busy, Claim, Drop, End, Park, Reason, Run, Same, WaitMode
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    Mode,
+    Park,
+    Reason,
+    Run,
+    Same,
+    WaitMode,
+    task_id_of,
+)
 from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
@@ -34,7 +47,7 @@ from celery_dlock.delivery.result_state import asks_before_queueing, store_parke
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.several import Refused
-from celery_dlock.messages.headers import HISTORY
+from celery_dlock.messages.headers import HISTORY, storable
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery
 
@@ -131,12 +144,35 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
             known = execution.known(since, waited)
             found, told = contention(known, answer), stay_until > 0
-            next_step = plan(known, answer, _ask_policy(execution, found, told=told))
+            decision = _ask_policy(execution, found, told=told)
+            if isinstance(decision, Complete | GiveUp):
+                known = replace(known, follows=_follows_the_holder(execution, answer))
+            next_step = plan(known, answer, decision)
             if not isinstance(next_step, Stay):
                 return carry_out(execution, next_step)
             stay_until = time.monotonic() + next_step.seconds
             _note_stay(execution, answer, next_step.seconds)
         time.sleep(min(next(pause), max(0.0, stay_until - time.monotonic())))
+
+
+def _follows_the_holder(execution: Execution, refused: Refused) -> bool:
+    """Whether the key would be free for it but for the task that has published it.
+
+    The store is asked only where several may hold the key. One that does not answer refuses nobody.
+    """
+    busy, claim, request = refused.verdict, refused.claim, execution.request
+    if request.is_eager or not request.parent_id or not isinstance(busy, Busy):
+        return False
+    holder, parent = busy.holder, storable(request.parent_id)
+    if holder is None or busy.hold is not None or busy.full:
+        return False
+    if holder.mode is Mode.EXCLUSIVE and holder.limit == 1:
+        return task_id_of(holder.task) == parent
+    try:
+        (state,) = execution.runtime.backend.look([claim.key])
+    except BackendUnavailable:
+        return True
+    return free_but_for(state, parent, claim.mode, claim.limit)
 
 
 def _waited_before(execution: Execution, refused: Refused, arrived: float) -> float:

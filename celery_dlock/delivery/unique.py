@@ -34,9 +34,10 @@ class UniqueRun:
     ``retried`` if it has.
 
     ``known`` is what stood in the store when it was last asked, and ``asked`` whether it was as the
-    task was published; if it was not, its period begins here, and ends at ``period_ends``. It is no
-    ``concern`` of the delivery once it has ended, or is another's. A message of the same task may
-    be on its way that was published ``again``.
+    task was published; if it was not, its period begins here, and ends at ``period_ends``. The task
+    that it ``follows`` in a chain ends, and is no other one that lives. It is no ``concern`` of the
+    delivery once it has ended, or is another's. A message of the same task may be on its way that
+    was published ``again``.
     """
 
     here: Runtime
@@ -47,6 +48,7 @@ class UniqueRun:
     asked: bool
     begun: bool
     retried: bool
+    follows: str = ""
     period_ends: float = 0.0
     claims: UniqueClaims = field(init=False)
     concern: bool = field(init=False)
@@ -85,7 +87,8 @@ class UniqueRun:
         retried = bool(request.retries)
         begun = retried or received_before
         who = identity(request)
-        return cls(here, terms, who, task.name, where, asked, begun, retried, period_ends)
+        follows = storable(request.parent_id or "")
+        return cls(here, terms, who, task.name, where, asked, begun, retried, follows, period_ends)
 
     def arrives(self) -> str | None:
         """The id of another that lives, if nobody has asked when this one was published."""
@@ -93,7 +96,7 @@ class UniqueRun:
             return None
         self.asked = True
         try:
-            return self.claims.other(self.terms.name, task_id_of(self.task))
+            return self._unless_before(self.claims.other(self.terms.name, task_id_of(self.task)))
         except BackendUnavailable as exc:
             _not_told(self.terms, exc)
             return None
@@ -141,7 +144,10 @@ class UniqueRun:
             _tell_later(self.here, self.terms, exc, end)
             return None
         self.again |= met.again
-        return None if self.begun else met.another
+        return None if self.begun else self._unless_before(met.another)
+
+    def _unless_before(self, other: str | None) -> str | None:
+        return None if other == self.follows else other
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
         if not self.concern or self.terms.replaces:
@@ -153,7 +159,7 @@ class UniqueRun:
             _not_told(self.terms, exc)
             return None
         self.concern, self.again = met.another is None, met.again
-        return None if self.begun else met.another
+        return None if self.begun else self._unless_before(met.another)
 
     @property
     def remembers(self) -> int:

@@ -46,6 +46,18 @@ def held_keys(store: object) -> list[str]:
     return [term.key for lease, of in _held.get() if of is store for term in lease.terms]
 
 
+def make_current(lease: Lease, store: object) -> None:
+    """Make *lease* of *store* the current one until :func:`end_current`."""
+    _held.set((*_held.get(), (lease, store)))
+
+
+def end_current(lease: Lease) -> None:
+    """*lease* is not held any more; it need not be a current one."""
+    held = _held.get()
+    if any(current is lease for current, _ in held):
+        _held.set(tuple(entry for entry in held if entry[0] is not lease))
+
+
 @contextmanager
 def holding(lease: Lease, store: object = None) -> Iterator[Lease]:
     """Make *lease* of *store* the current one for the time of the block."""

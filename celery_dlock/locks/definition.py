@@ -208,7 +208,9 @@ def _split(
     signature: inspect.Signature, *, bound: bool
 ) -> tuple[inspect.Signature, frozenset[str]]:
     """Take self and the injected parameters out of *signature*."""
-    parameters = list(signature.parameters.values())[1 if bound else 0 :]
+    parameters = list(signature.parameters.values())
+    if bound and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
     for parameter in parameters:
         if parameter.name in NAMES and parameter.kind is not parameter.KEYWORD_ONLY:
             raise ConfigurationError(

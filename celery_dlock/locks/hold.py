@@ -24,6 +24,7 @@ from celery_dlock.core.events import (
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.current import end_current
 from celery_dlock.locks.manager import Keeping, LockManager, Successor, remembered
 from celery_dlock.locks.several import Refused
 
@@ -109,6 +110,7 @@ class Hold:
             self._claims = ()
             return False
         carried = self._release(lease, outcome, message, successor, remembers)
+        end_current(lease)
         self.lease = None
         if outcome is not Outcome.REPEAT:  # else its message may wait there
             self._claims = ()

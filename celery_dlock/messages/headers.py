@@ -23,6 +23,8 @@ from celery_dlock.stores.unreadable import is_text
 HISTORY = "dlock"
 #: Signs of a task id. A store has the ids of many tasks in one row, of a megabyte at the most.
 LONGEST_TASK_ID = 1_000
+#: Written into what a canvas publishes: the id, and that of the task which comes before it.
+STEP = "dlock_step"
 #: Written by the worker's main process into the request, new for each delivery.
 DELIVERY = "dlock_delivery"
 
@@ -31,8 +33,12 @@ _NO_NUMBER = 32_503_680_000
 
 
 def identity(request: Context) -> str:
-    """``task_id:retries:nesting``: ``retry()`` and ``replace()`` keep the task id."""
-    return _identity(request.id, request.retries, request.replaced_task_nesting)
+    """``task_id:retries:nesting``: ``retry()`` and ``replace()`` keep the task id.
+
+    A chain that is used again publishes its last step under the same id. There the nesting also
+    tells after which task it comes: it is another one after another task.
+    """
+    return _identity(request.id, request)
 
 
 def identity_of_next(task: str) -> str:
@@ -43,11 +49,38 @@ def identity_of_next(task: str) -> str:
 
 def identity_in(headers: Mapping[str, Any]) -> str:
     """The same from the headers of a message."""
-    return _identity(headers["id"], headers.get("retries"), headers.get("replaced_task_nesting"))
+    return _identity(headers["id"], headers)
 
 
-def _identity(task_id: object, retries: object, nesting: object) -> str:
-    return f"{storable(task_id)}:{_count(retries)}:{_count(nesting)}"
+def identity_as_sent(task_id: str, options: Mapping[str, Any]) -> str:
+    """The same of what is published under *task_id* with these *options*."""
+    return _identity(task_id, {**(options.get("headers") or {}), **options})
+
+
+def _identity(task_id: object, headers: Context | Mapping[str, Any]) -> str:
+    retries, step = _count(headers.get("retries")), headers.get(STEP)
+    nesting = str(_count(headers.get("replaced_task_nesting")))
+    if isinstance(step, dict) and step.get("id") == task_id:
+        after = str(step.get("after")).encode("utf-8", "surrogatepass")
+        nesting = f"{nesting}~{hashlib.sha256(after).hexdigest()[:16]}"
+    return f"{storable(task_id)}:{retries}:{nesting}"
+
+
+def step_of(task_id: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The header of a task that a canvas publishes under its own id, with these *options*; else
+    none. What is published once more has it, or had none.
+
+    The id of a task that comes from a body is not Celery's: whoever gives the same one twice means
+    the same task.
+    """
+    after = options.get("parent_id")
+    if not (task_id and after):
+        return {}
+    headers = options.get("headers") or {}
+    step = headers.get(STEP)
+    if HISTORY in headers or (isinstance(step, dict) and step.get("id") == task_id):
+        return {}
+    return {STEP: {"id": task_id, "after": after}}
 
 
 def storable(task_id: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from celery_dlock.locks.definition import TaskWithLock
-from celery_dlock.messages.headers import identity, identity_in
+from celery_dlock.messages.headers import identity, identity_as_sent
 from celery_dlock.messages.unique import is_told
 from celery_dlock.publishing.answer import Send
 from celery_dlock.publishing.debounce import debounced_call
@@ -37,7 +37,7 @@ def call_of(
         return debounced_call(task, definition.debounce, args, kwargs, task_id, options)
     if definition.unique is None:
         return None
-    if task_id is not None and identity_in({**options, "id": task_id}) == identity(task.request):
+    if task_id is not None and identity_as_sent(task_id, options) == identity(task.request):
         return None
     calls = newest_call if definition.unique.options.replaces else unique_call
     return calls(task, definition.unique, args, kwargs, task_id, options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,24 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock.contention import Queueing, policy_named, queueing
 from celery_dlock.core.events import Dropped, Parked
-from celery_dlock.core.state import Busy, Claim, Drop, End, EnterVerdict, Park, Run, Same
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    EnterVerdict,
+    Park,
+    Reason,
+    Run,
+    Same,
+    task_id_of,
+)
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.claims import enqueued
-from celery_dlock.messages.headers import identity_in
+from celery_dlock.messages.headers import HISTORY, identity_in
+from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.publishing.outbox import Outbox
 
 logger = logging.getLogger("celery_dlock")
@@ -87,6 +102,7 @@ class Ordered(Outbox):
         self, claim: Claim, body: tuple[Any, ...], options: dict[str, Any], since: float
     ) -> EnterVerdict | None:
         """What the store says; ``None`` if it has not been asked, for the message is too large."""
+        repeated = HISTORY in options["headers"]
         message = self._written(claim.key, body, options, since)
         if message is None:
             return None
@@ -96,11 +112,21 @@ class Ordered(Outbox):
             case Park():
                 emit(Parked(subject, claim.key, refused=False))
             case Drop(reason=reason):
-                emit(Dropped(subject, claim.key, reason))
+                emit(Dropped(subject, claim.key, reason, repeated))
+                if reason is Reason.DONE:
+                    self._end_claim(options["headers"], claim.task)
             case Busy() | Run() | Same() | End():
                 pass  # it is full; the others are answers to those who ask for the key
         self._wake(reply)
         return reply.verdict
+
+    def _end_claim(self, headers: Mapping[str, Any], attempt: str) -> None:
+        """What was published under the id of a finished task is not there to end its claim."""
+        terms = UniqueTerms.read(headers)
+        if terms is not None:
+            claims = UniqueClaims(self._here.backend)
+            with suppress(BackendUnavailable):  # then it is believed for a minute of calls
+                claims.end(terms.name, task_id_of(attempt), terms.ttl, terms.stands, attempt)
 
 
 _gone_by_broker: set[str] = set()

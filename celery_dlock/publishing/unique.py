@@ -22,7 +22,7 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError, Duplicat
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims, Uniqueness
 from celery_dlock.messages.countdown import seconds_until
-from celery_dlock.messages.headers import storable
+from celery_dlock.messages.headers import identity_as_sent
 from celery_dlock.messages.unique import UniqueTerms, duplicate
 from celery_dlock.publishing.answer import Send, answered, depended_on, result_of_another
 from celery_dlock.runtime import Runtime, runtime, this_process
@@ -99,7 +99,8 @@ class Call:
         if not told.duplicate:
             result = self._send(here, send, told.claim)
             return answered(result, duplicate=_id_of(result) != self._task_id)
-        if self._depended_on and told.publish:  # of what seems to be lost the worker knows more
+        # Of what seems to be lost the worker knows more; the task before it in a chain ends now.
+        if self._depended_on and (told.publish or living == self._options.get("parent_id")):
             return answered(send(self._task_id, {}), duplicate=False)
         here.sinks.emit(Deduplicated(subject, self._name, living, published=self._depended_on))
         if self._depended_on:
@@ -165,7 +166,7 @@ class Call:
         now, app, period = time.time(), self._task.app, self._unique.options.period
         due = self._options.get("eta") or self._options.get("countdown") or 0
         return UniqueClaim(
-            task=f"{storable(self._task_id)}:0:0",
+            task=identity_as_sent(self._task_id, self._options),
             name=self._task.name,
             where=this_process(),
             heard=now + seconds_until(app, due),

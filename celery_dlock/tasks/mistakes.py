@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import Task
 from celery.local import Proxy
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.definition import OPTIONS
+
+#: The tasks of Celery that call another one for each item.
+CALL_EACH = frozenset({"celery.map", "celery.starmap"})
 
 #: What the options of a lock begin with where they are those of a task.
 LOCK = "lock_"
@@ -36,6 +39,15 @@ def refuse_decorator(body: Any, keys: Sequence[object], options: Mapping[str, An
                 f"task {body.__qualname__}: {name}= is for base=LockedTask; locked_task() takes "
                 f"{name.removeprefix(LOCK)}="
             )
+
+
+def refuse_each(task: str) -> NoReturn:
+    """Raise :exc:`~celery_dlock.ConfigurationError`: Celery would call *task* for each item."""
+    raise ConfigurationError(
+        f"task {task}: map(), starmap() and chunks() call a task as a function, one item after the "
+        "other, in one process. Such a call cannot wait for its key, and one key that is taken "
+        "would end all that is left. Publish a group: group(task.s(item) for item in items)"
+    )
 
 
 def given_to_celery(task: type) -> Iterator[str]:

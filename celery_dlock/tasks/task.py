@@ -5,9 +5,20 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, Protocol, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    NoReturn,
+    Protocol,
+    cast,
+    overload,
+)
 from weakref import WeakSet
 
 from celery import Celery, Task, shared_task, signals
@@ -29,22 +40,32 @@ from celery_dlock.delivery.plan import lost, replaced
 from celery_dlock.delivery.publish import message_of_next, retrying, without_reject
 from celery_dlock.delivery.result_state import RetryStored
 from celery_dlock.delivery.taking import take
-from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
+from celery_dlock.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockContended,
+    LockLost,
+    StaleFencingToken,
+)
 from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
+from celery_dlock.messages.headers import step_of
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.publishing.outbox import publish_by
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
+from celery_dlock.tasks.errbacks import called_by_celery, send
 from celery_dlock.tasks.mistakes import (
+    CALL_EACH,
     LOCK,
     given_to_celery,
     libraries_of,
     refuse_decorator,
+    refuse_each,
     refuse_without_prefix,
 )
 from celery_dlock.tasks.typed import (
@@ -136,7 +157,10 @@ class LockedTask(TypedTask[P, R_co]):
         if "lock_definition" not in cls.__dict__:
             cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:
-                cls.__header__ = staticmethod(cls.lock_definition.argument_checker(cls.name))
+                checker = cls.lock_definition.argument_checker(cls.name)
+                # By a partial Celery knows the error callbacks that it has to send: bound tasks.
+                sent = isinstance(cls.__header__, partial)
+                cls.__header__ = staticmethod(partial(checker) if sent else checker)
 
     @classmethod
     def define_lock(cls) -> Definition:
@@ -212,6 +236,8 @@ class LockedTask(TypedTask[P, R_co]):
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
             return self.AsyncResult(task_id)
+        if (step := step_of(task_id, options)) and task_id != self.request.id:
+            options["headers"] = {**(options.get("headers") or {}), **step}
         call = call_of(self, args or (), kwargs or {}, task_id, options)
         if call is None:
             return self._publish(publish, task_id, producer, options)
@@ -272,6 +298,18 @@ class LockedTask(TypedTask[P, R_co]):
                 execution.mark_final()
             raise
 
+    def map(self, it: object) -> NoReturn:
+        """Not for a task with a lock."""
+        refuse_each(self.name)
+
+    def starmap(self, it: object) -> NoReturn:
+        """Not for a task with a lock."""
+        refuse_each(self.name)
+
+    def chunks(self, it: object, n: int) -> NoReturn:
+        """Not for a task with a lock."""
+        refuse_each(self.name)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return cast("R_co", self._call(args, kwargs))
 
@@ -295,7 +333,13 @@ class LockedTask(TypedTask[P, R_co]):
             return carry_out(execution, lost(known, exc))
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A plain call, without a message: it takes the lock, and fails at once when it cannot."""
+        """A plain call, without a message: it takes the lock, and fails at once when it cannot.
+
+        An error callback is sent as a message then.
+        """
+        caller = self.app.current_worker_task
+        if caller is not None and caller.name in CALL_EACH:
+            refuse_each(self.name)
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
         begin = partial(
@@ -308,7 +352,14 @@ class LockedTask(TypedTask[P, R_co]):
             timeout=0,
             strike=None if abort is None else abort.strike,
         )
-        with locked_block(begin) as lease:
+        with ExitStack() as stack:
+            try:
+                lease = stack.enter_context(locked_block(begin))
+            except (LockContended, LockLost, BackendUnavailable):
+                called = called_by_celery(self)
+                if called is None:
+                    raise
+                return send(self, *called, args, kwargs)
             kwargs = definition.injected(kwargs, lease)
             if abort is None:
                 return self.lock_body(*args, **kwargs)

@@ -36,7 +36,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.events import Dropped, Subject, TooLarge
 from celery_dlock.core.operations import Enter
-from celery_dlock.core.state import Claim, Drop, Park
+from celery_dlock.core.state import Claim, Drop, Park, Reason
 from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.delivery.unique import UniqueRun
@@ -124,6 +124,7 @@ class Entry:
     claim: Claim
     message: bytes
     unique: UniqueRun | None
+    repeated: bool
 
 
 class Parking:
@@ -263,7 +264,9 @@ class Parking:
                     if entry.unique is not None:
                         entry.unique.waits(key)
                 case Drop(reason=reason):
-                    here.sinks.emit(Dropped(entry.subject, key, reason))
+                    here.sinks.emit(Dropped(entry.subject, key, reason, entry.repeated))
+                    if entry.unique is not None and reason is Reason.DONE:
+                        entry.unique.ends(entry.claim.task)
                 case _:
                     break
             taken += 1
@@ -279,7 +282,10 @@ class Parking:
         parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
         claim = enqueued(definition.access[0], held.asks, key, who, held.task.name)
         unique = _unique(self._app, headers, who, held.task.name)
-        return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique)
+        before = ("retries", "replaced_task_nesting", HISTORY, "x-death")
+        redelivered = (held.message.delivery_info or {}).get("redelivered")
+        repeated = bool(redelivered or any(map(headers.get, before)))
+        return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique, repeated)
 
 
 def _asks_first(task: Any, message: Any) -> bool:

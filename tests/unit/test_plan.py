@@ -165,12 +165,28 @@ DECIDED: dict[tuple[Refusal, int], tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.parametrize("decision", DECISIONS[:3], ids=repr)
+def test_the_task_that_published_it_is_no_reason_to_refuse_it(decision: Decision) -> None:
+    follows = replace(KNOWN, follows=True, waited=0.25)
+    reason = "the task that published it has the key"
+
+    assert plan(follows, refused(HELD), decision) == Stay(0.75)
+    later = plan(replace(follows, waited=1.0), refused(HELD), decision)
+    assert later == Resend(4.0, PAST, reason, reason)
+
+
 @pytest.mark.parametrize("known", [KNOWN, EAGER], ids=["in a worker", "eagerly"])
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
 def test_every_answer_and_every_decision_comes_to_what_the_table_says(
     answer: Refusal, known: Known
 ) -> None:
     asked = contention(known, refused(answer)) is not None
+    if known.eager and answer == Busy(OWN, 0, 0):  # which only shares its id
+        assert asked
+        assert simply(plan(known, refused(answer), RunLater(2.0))) == fails(
+            LockContended(KEY, "id", 0.0)
+        )
+        return
     assert asked == (answer in (HELD, RESERVED))
     for number, decision in enumerate(DECISIONS if asked else [None]):
         found = simply(plan(known, refused(answer), decision))

@@ -6,10 +6,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from celery import chain
 from celery.exceptions import Ignore
 
-from celery_dlock import Fail, LockedTask, LockLost, Policy, Reschedule, Skip, Wait
+from celery_dlock import Fail, LockedTask, LockLost, Policy, Queue, Reschedule, Skip, Wait
 from celery_dlock.core.events import Acquired, Dropped
+from celery_dlock.testing import held_by_another
 from tests.services.desk import Desk
 
 IMPATIENT = [Skip(), Fail(), Wait(timeout=0), Reschedule(max_attempts=0), Reschedule(max_wait=0)]
@@ -63,6 +65,58 @@ def test_a_copy_of_a_failed_task_is_dropped_as_well(
 
     assert runs == ["42"]
     assert result.state == "FAILURE"
+
+
+@pytest.mark.parametrize("policy", [Reschedule(), Queue(), Queue(ordered="publish")], ids=repr)
+def test_each_use_of_a_chain_runs_all_of_its_steps_and_a_copy_of_one_is_dropped(
+    desk: Desk, runs: list[str], policy: Policy
+) -> None:
+    @desk.locked("order", name="step", bind=True, max_retries=1, on_contention=policy)
+    def step(self: Any, number: str) -> None:
+        runs.append(f"{number}, attempt {self.request.retries}")
+        if number == "last" and not self.request.retries:
+            raise self.retry(countdown=0)
+
+    uses = chain(step.si("first"), step.si("last"))
+    for _ in range(2):
+        uses.apply_async()
+        desk.deliver()
+        if policy != Queue(ordered="publish"):
+            with held_by_another("order", app=desk.app):  # it comes back, or waits and is woken
+                desk.deliver()
+        for _ in ("attempt", "retry"):
+            message: Any = desk.take()
+            copy = message.serializable()
+            desk.run(message)
+            desk.channel._put("celery.copies", copy)
+            desk.deliver("celery.copies")
+    assert runs == ["first, attempt 0", "last, attempt 0", "last, attempt 1"] * 2
+    assert [event.reason for event in desk.happened(Dropped)] == ["done"] * 4
+
+
+@pytest.mark.parametrize(
+    ("headers", "level"), [({}, "WARNING"), ({"dlock": {"waits": 1}}, "INFO")], ids=repr
+)
+def test_a_drop_that_may_be_wrong_is_a_warning_that_names_the_way_out(
+    desk: Desk, runs: list[str], caplog: pytest.LogCaptureFixture, headers: Any, level: str
+) -> None:
+    caplog.set_level("INFO", "celery_dlock")
+    charge = charge_on(desk, runs)
+    signature = charge.si("42")
+    signature.freeze("frozen")
+    signature.apply_async()
+    desk.deliver()
+    caplog.clear()
+
+    if headers:
+        headers["dlock"]["task"] = "frozen:0:0"
+    signature.apply_async(headers=headers)
+    desk.deliver()
+
+    (record,) = (r for r in caplog.records if "dropped at 'order:42'" in r.getMessage())
+    assert record.levelname == level
+    assert ("publish it under a new id" in record.getMessage()) == (level == "WARNING")
+    assert runs == ["42"]
 
 
 def test_a_copy_of_a_rescheduled_task_is_dropped_as_well(desk: Desk, runs: list[str]) -> None:

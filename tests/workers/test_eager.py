@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gevent
 import pytest
+from celery import chain, chord, group
 
 from celery_dlock import (
     ConfigurationError,
@@ -116,6 +119,86 @@ def test_what_a_body_sends_in_eager_mode_runs_under_its_lease(desk: Desk) -> Non
 
     assert first == second
     assert desk.holders("order:42") == []
+
+
+def frozen(canvas: Any) -> Any:
+    canvas.freeze()
+    return canvas
+
+
+#: Makes a canvas of tasks that share a key: one that adds, one that fails, two error callbacks.
+CANVASES: dict[str, Callable[..., Any]] = {
+    "chain": lambda add, *_: chain(add.s(1, 2), add.s(3), add.s(4)),
+    "frozen chain": lambda add, *_: frozen(chain(add.s(1, 2), add.s(3))),
+    "chain with an id": lambda add, *_: chain(add.s(1, 2), add.s(3)).set(task_id="one"),
+    "chain of chains": lambda add, *_: chain(chain(add.s(1, 2), add.s(3)), add.s(4)),
+    "group": lambda add, *_: group(add.s(1, 2), chain(add.s(3, 4), add.s(5))),
+    "chord": lambda add, *_: chord([add.s(1, 2), chain(add.s(3, 4), add.s(5))], add.si(6, 7)),
+    "chain with a group": lambda add, *_: chain(add.s(1, 2), group(add.s(3), add.s(4))),
+    "chain after a group": lambda add, *_: chain(group(add.s(1, 2), add.s(3, 4)), add.si(5, 6)),
+    "link": lambda add, *_: add.s(1, 2).set(link=add.s(3)),
+    "links": lambda add, *_: add.s(1, 2).set(link=[add.s(3), add.si(4, 5)]),
+    "link of a chain": lambda add, *_: chain(add.s(1, 2), add.s(3)).set(link=add.s(4)),
+    "task with an id": lambda add, *_: add.s(1, 2).set(task_id="one"),
+    "frozen task": lambda add, *_: frozen(add.s(1, 2)),
+    "error callback": lambda add, fails, by_id, called: fails.s().set(link_error=by_id.s()),
+    "called callback": lambda add, fails, by_id, called: fails.s().set(link_error=called.s()),
+    "error of a chain": lambda add, fails, by_id, called: chain(
+        add.s(1, 2), fails.si(), add.si(3, 4)
+    ).on_error(called.s()),
+    "error of a chord": lambda add, fails, by_id, called: chord(
+        [add.s(1, 2), fails.si()], add.si(3, 4).on_error(by_id.s())
+    ),
+}
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["always eager", "apply()"])
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_an_eager_canvas_behaves_as_one_of_plain_tasks(
+    desk: Desk, canvas: str, always: bool
+) -> None:
+    desk.app.conf.task_always_eager = always
+    plain = _uses(desk.app.task, CANVASES[canvas], always=always)
+    locked = _uses(partial(desk.locked, "order"), CANVASES[canvas], always=always)
+
+    assert locked == plain
+    assert plain[0], "nothing ran"
+    assert desk.holders("order") == []
+
+
+def _uses(make: Any, build: Any, *, always: bool) -> Any:
+    """What runs, and what comes of it, when a canvas of tasks of one kind is used twice."""
+    ran: list[Any] = []
+    kind = "plain" if not isinstance(make, partial) else "locked"
+
+    @make(name=f"{kind} add")
+    def add(x: int, y: int) -> int:
+        ran.append((x, y))
+        return x + y
+
+    @make(name=f"{kind} fails")
+    def fails() -> None:
+        ran.append("fails")
+        raise ValueError
+
+    @make(name=f"{kind} by id", bind=True)
+    def by_id(self: Any, task_id: str) -> None:
+        ran.append(("called back", type(task_id)))
+
+    @make(name=f"{kind} called")
+    def called(request: Any, exc: Exception, traceback: Any) -> None:
+        ran.append(("called back", type(exc)))
+
+    made = build(add, fails, by_id, called)
+    ends: list[list[Any]] = []
+    for _ in range(2):
+        try:
+            result = made.apply_async() if always else made.apply()
+            members = getattr(result, "results", [result])
+            ends.append([(r.state, r.result if r.state == "SUCCESS" else None) for r in members])
+        except Exception as exc:
+            ends.append([type(exc)])
+    return ran, ends
 
 
 def test_an_eager_failure_frees_the_lock(desk: Desk) -> None:
@@ -272,3 +355,26 @@ def test_vars_of_the_task_do_not_change(desk: Desk, charge: LockedTask) -> None:
     charge.apply(("43",))
 
     assert vars(charge) == before
+
+
+@pytest.mark.parametrize("how", ["map", "starmap", "chunks"])
+@pytest.mark.parametrize("published", ["by the task", "by its name"])
+def test_it_is_not_called_for_each_of_many_items(desk: Desk, how: str, published: str) -> None:
+    ran = []
+
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: str) -> None:
+        ran.append(order)
+
+    items = ["1", "2"] if how == "map" else [("1",), ("2",)]
+    if published == "by the task":
+        with pytest.raises(ConfigurationError, match=r"task charge: map\(\).* Publish a group"):
+            getattr(charge, how)(items, *([2] if how == "chunks" else []))
+        return
+    name = "celery.map" if how == "map" else "celery.starmap"
+    result = desk.app.tasks[name].delay(charge.s(), items)
+    with held_elsewhere(desk, "order:2"):
+        desk.deliver()
+
+    assert (result.state, type(result.result)) == ("FAILURE", ConfigurationError)
+    assert ran == []

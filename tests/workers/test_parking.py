@@ -34,6 +34,7 @@ from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
+from tests.services.unique import claims
 
 KEY = "order:42"
 
@@ -186,6 +187,25 @@ def test_a_duplicate_is_acknowledged(desk: Desk, loop: Loop, charge: LockedTask)
         loop.park()
         assert loop.acknowledged == [1]
         assert [event.reason for event in desk.happened(Dropped)] == ["waiting"]
+
+
+def test_so_is_one_that_is_done_and_its_unique_claim_ends(desk: Desk, loop: Loop) -> None:
+    @desk.locked("order:{order}", name="unique", unique="done", on_contention=Queue())
+    def unique(order: str) -> None: ...
+
+    unique.apply_async(("42",), task_id="one")
+    desk.deliver()
+    with lock(KEY, app=desk.app, timeout=0):
+        loop.arrive(0)
+        loop.asked(0, waits=True)
+        message: Any = unique.apply_async(("42",), task_id="one") and desk.take()
+        assert claims(desk, unique, "42") is not None
+        rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
+        loop.parking.arrive(KEY, HeldBack(unique, loop.asks, message, loop._handle, rest))
+        loop.park()
+    assert loop.acknowledged == [1]
+    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+    assert claims(desk, unique, "42") is None
 
 
 def test_what_ends_without_a_word_has_asked_and_of_a_quiet_key_nothing_is_kept(loop: Loop) -> None:

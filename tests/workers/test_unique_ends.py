@@ -21,6 +21,7 @@ from celery_dlock import (
     Wait,
     lock,
 )
+from celery_dlock.core.events import Dropped
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Cause, Claim, Outcome
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
@@ -121,6 +122,20 @@ def test_it_ends_when_the_task_has_waited_for_too_long(
 
     assert isinstance(result.result, LockTimeout)
     assert claims(desk, report) is None
+
+
+@pytest.mark.parametrize("policy", ["fail", "queue", Queue(ordered="publish")], ids=repr)
+@UNTIL
+def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
+    desk: Desk, make: Make, runs: Runs, until: str, policy: Any
+) -> None:
+    report = make(until, key="day:{day}", on_contention=policy)
+    for _ in range(2):
+        report.apply_async((1,), task_id="one")
+        desk.deliver_all()
+
+    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+    assert (runs, claims(desk, report)) == ([1], None)
 
 
 def test_a_retry_keeps_it(desk: Desk, make: Make, runs: Runs) -> None:

@@ -1,0 +1,104 @@
+"""Error callbacks whose key is taken: they are sent as messages, and wait under their own policy.
+
+Celery calls an error callback that takes ``(request, exc, traceback)`` as a plain function, in the
+process of the failed task. It can wait there for nobody: the failed task still holds its own key.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from celery import Signature, current_app
+from celery.app.task import Context
+from celery.backends.base import Backend
+from celery.utils.serialization import get_pickleable_exception
+from kombu.utils import json as kombu_json
+
+from celery_dlock.delivery.execution import EXECUTION
+
+#: Serializers that carry the arguments; a message with another one would be refused.
+_CARRY = frozenset({"json", "pickle", "auth"})
+
+
+class FailedRequest(Context):  # type: ignore[misc]
+    """The request of a failed task, as far as a message can carry it."""
+
+
+class _Error:
+    """What is registered with kombu for exceptions: they are encoded one by one."""
+
+
+def _decode_error(value: Mapping[str, Any]) -> Any:
+    error: BaseException = current_app.backend.exception_to_python(value)
+    return _sendable(error, value)
+
+
+def _sendable(error: BaseException, value: Mapping[str, Any]) -> BaseException:
+    """*error*, which a retry of the callback can send again as *value*."""
+    content = {"__type__": "celery_dlock.error", "__value__": value}
+    error.__json__ = partial(dict, content)  # type: ignore[attr-defined]
+    return error
+
+
+kombu_json.register_type(FailedRequest, "celery_dlock.request", vars, FailedRequest)
+kombu_json.register_type(_Error, "celery_dlock.error", vars, _decode_error)
+
+
+def called_by_celery(task: Any) -> tuple[Signature, Context] | None:
+    """The error callback as which Celery calls *task* right now, and the request that failed.
+
+    ``None`` in eager mode, too, where nothing is sent. Celery tells a task nothing of this. So the
+    nearest call of a signature is looked for in the stack: it has to be of this task, and made
+    where Celery calls the error callbacks.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame.f_code is not Signature.__call__.__code__:
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    signature, caller = frame.f_locals["self"], frame.f_back
+    calls = Backend._call_task_errbacks.__code__  # noqa: SLF001
+    if caller is None or caller.f_code is not calls or signature.task != task.name:
+        return None
+    failed = caller.f_locals["request"]
+    return None if failed.is_eager or task.app.conf.task_always_eager else (signature, failed)
+
+
+def send(
+    task: Any,
+    callback: Signature,
+    failed: Context,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Publish *task* with the *args* and *kwargs* that Celery calls it with, as *callback* says."""
+    options = {name: value for name, value in callback.options.items() if name != "task_id"}
+    serializer = options.get("serializer") or task.serializer
+    options["serializer"] = serializer if serializer in _CARRY else "json"
+    carry = partial(_carried, pickles=options["serializer"] == "pickle")
+    return task.apply_async(
+        [*map(carry, args)],
+        {name: carry(value) for name, value in kwargs.items()},
+        **{**options, "parent_id": failed.id, "root_id": failed.root_id or failed.id},
+    )
+
+
+def _carried(value: object, *, pickles: bool) -> object:
+    if isinstance(value, Context):
+        fields = {name: field for name, field in vars(value).items() if name != EXECUTION}
+        return FailedRequest({n: v for n, v in fields.items() if pickles or _is_json(v)})
+    if isinstance(value, BaseException):
+        error = get_pickleable_exception(value)
+        return _sendable(error, current_app.backend.prepare_exception(error, serializer="json"))
+    return value
+
+
+def _is_json(value: object) -> bool:
+    try:
+        kombu_json.dumps(value)  # type: ignore[no-untyped-call]
+    except (TypeError, ValueError):
+        return False
+    return True
