@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery import Task
@@ -43,6 +44,15 @@ def given_to_celery(task: type) -> Iterator[str]:
     if "_decorated" in vars(task):
         known = {name for base in task.__mro__[1:] for name in vars(base)}
         yield from (name for name in vars(task) if name not in known and not name.startswith("_"))
+
+
+def refuse_coroutine(task: str, body: Callable[..., Any]) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if Celery would make *body* and not run it."""
+    if inspect.iscoroutinefunction(inspect.unwrap(body)):
+        raise ConfigurationError(
+            f"task {task}: Celery awaits nothing, so the body would not run: make it a plain "
+            "function that calls asyncio.run()"
+        )
 
 
 def libraries_of(task: type) -> set[str]:

@@ -41,6 +41,7 @@ from celery_dlock.tasks.mistakes import (
     LOCK,
     given_to_celery,
     libraries_of,
+    refuse_coroutine,
     refuse_decorator,
     refuse_without_prefix,
 )
@@ -135,6 +136,8 @@ class LockedTask(TypedTask[P, R_co]):
                 f"task {cls.name}: {first.__name__}.__call__ comes before LockedTask's and would "
                 "run the body without its lock; put LockedTask first among the base classes"
             )
+        if cls.body_owner() is Task:
+            refuse_coroutine(cls.name, cls.run)
         names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
         refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
         refuse_without_prefix(cls, cls.name)
@@ -179,6 +182,10 @@ class LockedTask(TypedTask[P, R_co]):
         run; with an abort, after that. If the loss is noticed only when the body ends, it is called
         then. The arguments are those of the task.
         """
+        # The class that an application gives to its tasks may react for all of them.
+        of_application = getattr(super(), "on_lock_lost", None)
+        if of_application is not None:
+            of_application(lease, task_id, args, kwargs)
 
     def apply_async(
         self,
@@ -316,11 +323,34 @@ class LockedTask(TypedTask[P, R_co]):
         Never that of :class:`celery.Task`, which would push an empty request on top of this one
         (celery/celery#912).
         """
-        bases = type(self).__mro__
-        after = bases[bases.index(LockedTask) + 1 :]
-        owner = next(c for c in after if "__call__" in c.__dict__)
-        body: Callable[..., Any] = self.run if owner is Task else super().__call__
+        body: Callable[..., Any] = self.run if self.body_owner() is Task else super().__call__
         return body
+
+    @classmethod
+    def body_owner(cls) -> type:
+        """The class behind this one whose ``__call__`` runs the body."""
+        behind = cls.__mro__[cls.__mro__.index(LockedTask) + 1 :]
+        return next(c for c in behind if "__call__" in vars(c))
+
+
+class _OfApplication(type):
+    """Makes each task from the class that its application gives to tasks, with a lock in front.
+
+    Which class that is, is known as late as the application makes its tasks: ``app.Task`` may be
+    assigned until then, and a shared task is made once for each application
+    (``docs/decisions/0061-a-task-has-the-class-of-its-application.rst``).
+    """
+
+    def __new__(mcs, name: str, _bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        usual = namespace["app"].Task
+        locked = (usual,) if issubclass(usual, LockedTask) else (LockedTask, usual)
+        task = type(name, locked, namespace)
+        refuse_misspelt(namespace["name"], given_to_celery(task))
+        return task
+
+
+#: Stands for the class of the application, where a task has no ``base`` of its own.
+_USUAL = type.__new__(_OfApplication, "UsualTask", (LockedTask,), {})
 
 
 def _is_meant_for_the_lock(name: str) -> bool:
@@ -363,9 +393,6 @@ class BoundDecorator(Protocol):
 
 
 Body = Callable[..., Any]
-
-#: What ``Celery(task_cls=…)`` is when nobody has set it.
-DEFAULT_TASK = Celery.task_cls
 
 
 @overload
@@ -432,14 +459,16 @@ def locked_task(*bare: Any, **options: Any) -> Any:
     ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A
     :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
     many seconds from each start, even if the task has ended: the key starts at most one task, or
-    *limit* tasks, in that time. Without *app* it is a ``shared_task``. All other options are
+    *limit* tasks, in that time. Without *app* it is a ``shared_task``. Like every task it has the
+    class that its application gives to tasks, unless there is a *base*. All other options are
     Celery's own.
 
     A body may declare ``fencing_token`` or ``lease`` as a keyword-only parameter, for example
     ``fencing_token: int = INJECTED``. It is passed in, and type checkers know that callers leave it
     out.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option.
+    Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option; of a shared
+    task, for a misspelt one when an application makes the task, as its class may know the name.
     """
     if len(bare) == 1 and not options and _is_body(bare[0]):
         return _make(bare[0])
@@ -487,17 +516,16 @@ def _make(
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
     Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
-    # The application's own task class has what its tasks rely on: Flask's context, Django's hooks.
-    usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
-    base = task_options.pop("base", None) or usual
-    if base is LockedTask and inspect.iscoroutinefunction(body):
-        raise ConfigurationError(
-            f"task {name}: Celery awaits nothing, so the body would not run: make it a plain "
-            "function that calls asyncio.run()"
-        )
-    known = (LockedTask, base)
-    refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
-    if not issubclass(base, LockedTask):
+    base = task_options.pop("base", None)
+    early = base or (app and vars(app).get("Task", app.task_cls))
+    if early == Celery.task_cls:
+        early = Task
+    if isinstance(early, type):  # else _OfApplication looks, once the class is known
+        known = (LockedTask, early)
+        refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
+    if base is None:
+        base = _USUAL
+    elif not issubclass(base, LockedTask):
         base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
     create = shared_task if app is None else app.task
     task: LockedTask = create(

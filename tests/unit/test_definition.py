@@ -188,8 +188,9 @@ async def coroutine(order: int) -> None: ...
 
 
 def test_a_body_that_nobody_awaits_is_refused(app: Celery) -> None:
+    locked_task("order:{order}", app=app, name="coroutine", shared=False)(coroutine)
     with pytest.raises(ConfigurationError, match=r"task coroutine: .*asyncio\.run"):
-        locked_task("order:{order}", app=app)(coroutine)
+        app.finalize()
 
 
 def test_a_base_class_of_the_project_may_await_the_body_under_the_lock(app: Celery) -> None:
