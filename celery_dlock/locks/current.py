@@ -49,8 +49,9 @@ def held_keys(store: object) -> list[str]:
 @contextmanager
 def holding(lease: Lease, store: object = None) -> Iterator[Lease]:
     """Make *lease* of *store* the current one for the time of the block."""
-    reset = _held.set((*_held.get(), (lease, store)))
+    entry = (lease, store)
+    _held.set((*_held.get(), entry))
     try:
         yield lease
-    finally:
-        _held.reset(reset)
+    finally:  # a generator may end in another context than it began in: a reset would fail there
+        _held.set(tuple(other for other in _held.get() if other is not entry))
