@@ -111,7 +111,8 @@ def lock(
 class Block:
     """What :func:`lock` returns: for ``with`` and ``async with``, by as many at once as you like.
 
-    Code that can use neither has :meth:`acquire` and :meth:`release`. Those two belong to the object: it is acquired once at a time, and any thread may release it.
+    Code that can use neither has :meth:`acquire` and :meth:`release`. Those belong to the object:
+    it is acquired once at a time, and any thread may release it.
     """
 
     def __init__(

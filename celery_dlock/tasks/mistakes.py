@@ -55,6 +55,20 @@ def refuse_coroutine(task: str, body: Callable[..., Any]) -> None:
         )
 
 
+def refuse_strategy(task: str, made: type, locked: type) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if a class of *made*, but for *locked*, has a
+    way of its own to take messages in: its messages would run without a lock, or not its way.
+    """
+    for base in made.__mro__:
+        own = vars(base).get("Strategy", Task.Strategy) != Task.Strategy
+        if base not in (locked, Task) and (own or "start_strategy" in vars(base)):
+            raise ConfigurationError(
+                f"task {task}: {base.__name__} has a Strategy of its own, which decides what a "
+                "worker does with messages, and a lock for each message does not go with it. Keep "
+                "the task without a lock, and use `with lock(...)` in its body"
+            )
+
+
 def libraries_of(task: type) -> set[str]:
     """The packages that the bases of *task* are from, as pip calls them."""
     return {base.__module__.partition(".")[0].replace("_", "-") for base in task.__mro__}

@@ -43,6 +43,7 @@ from celery_dlock.tasks.mistakes import (
     libraries_of,
     refuse_coroutine,
     refuse_decorator,
+    refuse_strategy,
     refuse_without_prefix,
 )
 from celery_dlock.tasks.typed import (
@@ -65,8 +66,7 @@ if TYPE_CHECKING:
 ON_COMMIT = ("delay_on_commit", "apply_async_on_commit")
 
 #: What a worker's main process needs, by name: who only publishes loads nothing of it.
-REQUEST = "celery_dlock.worker.request:LockedRequest"
-STRATEGY = "celery_dlock.worker.parking:strategy"
+STRATEGY = "celery_dlock.worker.request:strategy"
 WORKER_STEPS = (
     "celery_dlock.worker.children:WatchChildren",
     "celery_dlock.worker.periodic:EndRevoked",
@@ -97,7 +97,6 @@ class LockedTask(TypedTask[P, R_co]):
     """
 
     abstract = True
-    Request = REQUEST
     Strategy = STRATEGY
     #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
     request_stack = LocalStack()
@@ -136,6 +135,7 @@ class LockedTask(TypedTask[P, R_co]):
                 f"task {cls.name}: {first.__name__}.__call__ comes before LockedTask's and would "
                 "run the body without its lock; put LockedTask first among the base classes"
             )
+        refuse_strategy(cls.name, cls, LockedTask)
         if cls.body_owner() is Task:
             refuse_coroutine(cls.name, cls.run)
         names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
@@ -525,7 +525,9 @@ def _make(
         refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
     if base is None:
         base = _USUAL
-    elif not issubclass(base, LockedTask):
+    else:
+        refuse_strategy(name, base, LockedTask)
+    if not issubclass(base, LockedTask):
         base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
     create = shared_task if app is None else app.task
     task: LockedTask = create(
@@ -547,4 +549,4 @@ def load_request(**_: Any) -> None:
 
     A message of one that had may still come.
     """
-    import_module(REQUEST.partition(":")[0])
+    import_module(STRATEGY.partition(":")[0])
