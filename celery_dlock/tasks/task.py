@@ -157,6 +157,7 @@ class LockedTask(TypedTask[P, R_co]):
             on_lost=cls.lock_on_lost,
             unique=cls.lock_unique,
             cooldown=cls.lock_cooldown,
+            dump=getattr(cls, "_dump_pydantic_arguments", None),
         )
 
     @property
@@ -208,7 +209,8 @@ class LockedTask(TypedTask[P, R_co]):
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
             return self.AsyncResult(task_id)
-        call = call_of(self, args or (), kwargs or {}, task_id, options)
+        sent = self.lock_definition.sent(args or (), kwargs or {})
+        call = call_of(self, *sent, task_id, options)
         if call is None:
             return self._publish(publish, task_id, producer, options)
 
