@@ -165,7 +165,7 @@ class Definition:
 
     def refuse_injected(self, name: str, kwargs: Mapping[str, Any]) -> None:
         """Raise :exc:`TypeError` if a caller passes what only the library may."""
-        passed = self.injects & kwargs.keys()
+        passed = self.injects.intersection(kwargs)  # of anything: Celery says what it has to be
         if passed:
             raise TypeError(
                 f"{name}: {', '.join(sorted(passed))} is handed to the body by celery_dlock "

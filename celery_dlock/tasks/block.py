@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -212,24 +212,20 @@ class Block:
     ) -> bool | None:
         return self._entered.take(_caller()).__exit__(kind, error, traceback)
 
-    # Plain functions, which are called from the frame of the `async with`.
-
-    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
-        return self._enter_async(_caller())
-
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, bool | None]:
-        return self._awaited.take(_caller()).__aexit__(kind, error, traceback)
-
-    async def _enter_async(self, frame: FrameType | None) -> Lease:
+    async def __aenter__(self) -> Lease:
+        frame = _caller()
         block = _locked_async_block(self._app, self._begin, raises=self._raises)
         lease = await block.__aenter__()
         self._awaited.add(block, frame)
         return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._awaited.take(_caller()).__aexit__(kind, error, traceback)
 
     def _block(self, *, current: bool = True) -> AbstractContextManager[Lease]:
         if self._timeout:
@@ -242,7 +238,7 @@ _UNRELEASED: set[Block] = set()
 
 
 def _caller() -> FrameType | None:
-    """The frame that has called the caller of this function."""
+    """The frame that has called the caller of this function, or awaits it."""
     frame = inspect.currentframe()
     own = None if frame is None else frame.f_back
     return None if own is None else own.f_back

@@ -32,6 +32,7 @@ from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
+from celery_dlock.publishing.answer import answered
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.runtime import runtime
@@ -59,7 +60,9 @@ from celery_dlock.tasks.typed import (
 )
 
 if TYPE_CHECKING:
-    from celery.result import AsyncResult, EagerResult
+    from celery.result import EagerResult
+
+    from celery_dlock.tasks.typed import TaskResult
 
 #: What Celery gives the tasks of a Django project. A shared task knows no application as it is
 #: defined, so it has them from the one that it is bound to.
@@ -93,7 +96,8 @@ class LockedTask(TypedTask[P, R_co]):
 
     The options are those of :func:`~celery_dlock.locked_task` with the prefix ``lock_``. A wrong
     one raises :exc:`~celery_dlock.ConfigurationError` when Celery finalizes the task. A class that
-    also inherits from another task class must name this one first.
+    also inherits from another task class must name this one first. A ``Request`` class of your own
+    is used together with the library's; a ``Strategy`` of your own is refused.
     """
 
     abstract = True
@@ -198,7 +202,7 @@ class LockedTask(TypedTask[P, R_co]):
         link_error: Any = None,
         shadow: str | None = None,
         **options: Any,
-    ) -> AsyncResult[R_co]:
+    ) -> TaskResult[R_co]:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
         # By their names: the method of a base class of the project's may know no more than two.
         given = {"link": link, "link_error": link_error, "shadow": shadow}
@@ -208,17 +212,18 @@ class LockedTask(TypedTask[P, R_co]):
         if execution is not None:
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
-            return self.AsyncResult(task_id)
+            return cast("TaskResult[R_co]", answered(self.AsyncResult(task_id), duplicate=False))
         sent = self.lock_definition.sent(args or (), kwargs or {})
         call = call_of(self, *sent, task_id, options)
         if call is None:
-            return self._publish(publish, task_id, producer, options)
+            result = self._publish(publish, task_id, producer, options)
+            return cast("TaskResult[R_co]", answered(result, duplicate=False))
 
         def send(task_id: str, headers: Mapping[str, Any], outbox: Any = None, **more: Any) -> Any:
             told = {**options, "headers": {**(options.get("headers") or {}), **headers}, **more}
             return self._publish(publish, task_id, producer, told, outbox)
 
-        return call.publish(send)
+        return cast("TaskResult[R_co]", call.publish(send))
 
     def _publish(
         self,
