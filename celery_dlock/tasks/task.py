@@ -29,7 +29,7 @@ from celery_dlock.delivery.result_state import RetryStored
 from celery_dlock.delivery.taking import take
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import current_lease, held_term
-from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
+from celery_dlock.locks.definition import OPTIONS, Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.publishing.answer import answered
@@ -467,8 +467,8 @@ def locked_task(*bare: Any, **options: Any) -> Any:
     :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
     many seconds from each start, even if the task has ended: the key starts at most one task, or
     *limit* tasks, in that time. Without *app* it is a ``shared_task``. Like every task it has the
-    class that its application gives to tasks, unless there is a *base*. All other options are
-    Celery's own.
+    class that its application gives to tasks, unless there is a *base*; options that are not given
+    here may be set there, with the prefix ``lock_``. All other options are Celery's own.
 
     A body may declare ``fencing_token`` or ``lease`` as a keyword-only parameter, for example
     ``fencing_token: int = INJECTED``. It is passed in, and type checkers know that callers leave it
@@ -493,36 +493,14 @@ def _is_body(function: object) -> bool:
     return inspect.isfunction(function) and function.__name__ != "<lambda>"
 
 
-def _make(
-    body: Body,
-    key: Wanted | Sequence[Wanted] | None = None,
-    *,
-    app: Any = None,
-    ttl: float | None = None,
-    on_contention: PolicyName | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    parents: Key | Sequence[Key] = (),
-    on_lost: OnLost = "flag",
-    unique: Until | Unique | Debounce | None = None,
-    cooldown: float | None = None,
-    **task_options: Any,
-) -> LockedTask:
-    options: dict[str, Any] = {
-        "ttl": ttl,
-        "on_contention": on_contention,
-        "limit": limit,
-        "shared": shared,
-        "max_hold": max_hold,
-        "parents": parents,
-        "on_lost": on_lost,
-        "unique": unique,
-        "cooldown": cooldown,
-    }
+def _make(body: Body, *key: Any, app: Any = None, **task_options: Any) -> LockedTask:
+    """The task of *body*. What is not said of its lock, the class that it is made from may say."""
+    if key:
+        task_options["key"] = key[0]
+    options = {name: task_options.pop(name) for name in OPTIONS if name in task_options}
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
-    Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
+    Definition.of(body, bound=bound, name=name, **options)  # wrong ones end here
     base = task_options.pop("base", None)
     early = base or (app and vars(app).get("Task", app.task_cls))
     if early == Celery.task_cls:
@@ -539,8 +517,7 @@ def _make(
     create = shared_task if app is None else app.task
     task: LockedTask = create(
         base=base,
-        lock_key=key,
-        **{f"lock_{option}": value for option, value in options.items()},
+        **{f"{LOCK}{option}": value for option, value in options.items()},
         **task_options,
     )(body)
     return task

@@ -202,3 +202,23 @@ def test_a_coroutine_needs_a_class_that_runs_it(application: Make) -> None:
     result = called(app, "awaited")[1]
     result.close()
     assert inspect.iscoroutine(result)
+
+
+@pytest.mark.parametrize("based", [False, True])
+def test_what_a_class_says_of_locks_holds_for_tasks_that_do_not_say_it(
+    application: Make, based: bool
+) -> None:
+    class Ours(LockedTask):
+        abstract = True
+        lock_key = "tenants"
+        lock_ttl = 60
+        lock_limit = 5
+
+    app = application() if based else application(task_cls=Ours)
+    options: dict[str, Any] = {"base": Ours} if based else {}
+    locked_task(name="charge", **options)(charge)
+    locked_task("order:{order}", name="own", ttl=10, limit=1, **options)(charge)
+
+    theirs, own = app.tasks["charge"].lock_definition, app.tasks["own"].lock_definition
+    assert (theirs.label, theirs.ttl, theirs.access[0].limit) == ("tenants", 60, 5)
+    assert (own.label, own.ttl, own.access[0].limit) == ("order:{order}", 10, 1)
