@@ -5,7 +5,8 @@ with the task's signature, or as a list of either. Whatever can be wrong without
 is an error of :meth:`KeyTemplate.compile`.
 
 A template's fields are ``{order_id}``, ``{order.id}``, ``{order[id]}``, ``{ids[0]}``: the grammar
-of :meth:`str.format`, by name only and without conversions or formats.
+of :meth:`str.format`, by name only and without conversions or formats. ``{order.id}`` also reads
+the item ``id`` of a dict.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ Key = str | Callable[..., str]
 
 _FIELD = re.compile(r"([^\W\d]\w*)((?:\.[^\W\d]\w*|\[[^\[\]]+\])*)")
 _STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
+
+#: A field in the notation of ``%``, or with a brace too many.
+_OTHER_FORMAT = re.compile(r"%(?:\((\w+)\))?[sdr](?!\w)|\{\{ ?(\w+) ?\}\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +160,20 @@ class _Field:
         value: object = arguments[self.name]
         for attribute, item in self.steps:
             try:
-                value = getattr(value, attribute) if attribute else _item(value, item)
+                value = _attribute(value, attribute) if attribute else _item(value, item)
             except (AttributeError, LookupError, TypeError) as exc:
                 step = f".{attribute}" if attribute else f"[{item}]"
                 raise ValueError(f"{type(value).__name__} has no {step}") from exc
         return value
+
+
+def _attribute(value: object, attribute: str) -> object:
+    """Of a dict its item: a serializer has made a dict of the object that the author knows."""
+    if isinstance(value, Mapping):
+        if attribute in value:
+            return value[attribute]
+        raise AttributeError(attribute)  # not a method of the dict
+    return getattr(value, attribute)
 
 
 def _item(value: Any, item: str) -> object:
@@ -205,12 +218,23 @@ def _compile_text(text: str, signature: Signature) -> _Text:
             pieces.append(escape(literal))
             if field is not None:
                 pieces.append(_compile_field(field, conversion or spec, signature))
+        if all(isinstance(piece, str) for piece in pieces):
+            _refuse_other_formats(text, signature)
     except ValueError as exc:
         hint = "write a field as {order_id}, and a literal brace twice"
         raise ConfigurationError(f"lock key {text!r}: {exc}; {hint}") from exc
     except ConfigurationError as exc:
         raise ConfigurationError(f"lock key {text!r}: {exc}") from exc
     return _Text(text, tuple(pieces))
+
+
+def _refuse_other_formats(text: str, signature: Signature) -> None:
+    """Raise for a field in another notation: in a template without one, all calls share the key."""
+    parameters = list(signature.parameters)
+    for field in _OTHER_FORMAT.finditer(text):
+        name = field[1] or field[2] or next(iter(parameters), None)
+        if name in parameters:
+            raise ConfigurationError(f"{field[0]} is text, the same for all; write {{{name}}}")
 
 
 def _compile_field(field: str, extra: str | None, signature: Signature) -> _Field:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, TypeVar, overload
 
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.errors import ConfigurationError
@@ -16,20 +17,31 @@ from celery_dlock.errors import ConfigurationError
 #: Leases, each with the store it is of: another application's key of the same name is another lock.
 _held: ContextVar[tuple[tuple[Lease, object], ...]] = ContextVar("celery_dlock_held", default=())
 
+T = TypeVar("T")
 
-def current_lease() -> Lease:
-    """The innermost lease that the running code holds.
+#: Stands for no default.
+_RAISE = object()
 
-    Raises :exc:`~celery_dlock.ConfigurationError` when it holds none: outside a locked task's
-    body, or in a thread that the body started.
+
+@overload
+def current_lease() -> Lease: ...
+@overload
+def current_lease(default: T) -> Lease | T: ...
+def current_lease(default: Any = _RAISE) -> Any:
+    """The innermost lease that the running code holds, or *default* when it holds none.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` when it holds none and there is no default:
+    outside a locked task's body, or in a thread that the body started.
     """
     held = _held.get()
-    if not held:
-        raise ConfigurationError(
-            "no lock is held here: current_lease() works in the body of a locked task or "
-            "inside lock(); pass the lease to threads that the body starts"
-        )
-    return held[-1][0]
+    if held:
+        return held[-1][0]
+    if default is not _RAISE:
+        return default
+    raise ConfigurationError(
+        "no lock is held here: current_lease() works in the body of a locked task or "
+        "inside lock(); pass the lease to threads that the body starts"
+    )
 
 
 def held_term(key: str, store: object = None) -> Term | None:
@@ -61,8 +73,9 @@ def end_current(lease: Lease) -> None:
 @contextmanager
 def holding(lease: Lease, store: object = None) -> Iterator[Lease]:
     """Make *lease* of *store* the current one for the time of the block."""
-    reset = _held.set((*_held.get(), (lease, store)))
+    entry = (lease, store)
+    _held.set((*_held.get(), entry))
     try:
         yield lease
-    finally:
-        _held.reset(reset)
+    finally:  # a generator may end in another context than it began in: a reset would fail there
+        _held.set(tuple(other for other in _held.get() if other is not entry))

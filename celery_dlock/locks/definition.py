@@ -23,6 +23,9 @@ from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.locks.injected import NAMES
 from celery_dlock.locks.unique import Debouncing, Uniqueness
 
+#: Celery's for a task with ``pydantic=True``; before Celery 5.7 there is none.
+Dump = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]]
+
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]
 
@@ -41,7 +44,8 @@ NEAR, NEAR_IF_SHORT = 0.8, 0.65
 class Definition:
     """A task's lock options, checked. ``None`` leaves the choice to the settings.
 
-    ``access`` is how each key of the ``template`` is held.
+    ``access`` is how each key of the ``template`` is held. ``dump`` makes of the arguments of a
+    call those of its message, if Celery does more than serialize them.
     """
 
     template: KeyTemplate
@@ -55,6 +59,7 @@ class Definition:
     aborts: bool
     unique: Uniqueness | None
     debounce: Debouncing | None
+    dump: Dump | None
 
     @classmethod
     def of(
@@ -73,6 +78,7 @@ class Definition:
         on_lost: OnLost = "flag",
         unique: object = None,
         cooldown: float | None = None,
+        dump: Dump | None = None,
     ) -> Definition:
         """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
 
@@ -99,6 +105,7 @@ class Definition:
                 aborts=_aborts(on_lost),
                 unique=_unique(name, unique, template),
                 debounce=_debounce(name, unique, template),
+                dump=dump,
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
@@ -124,8 +131,15 @@ class Definition:
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """What a call locks. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""
+        args, kwargs = self.sent(args, kwargs)
         own = zip(self.template.rendered(args, kwargs), self.access, strict=True)
         return Keys.of(tuple(own), self.parents.keys(args, kwargs) if self.parents else ())
+
+    def sent(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments as the message has them: with ``pydantic=True``, dicts for the models."""
+        return (args, kwargs) if self.dump is None else self.dump(args, kwargs)
 
     def argument_checker(self, name: str) -> Callable[..., Any]:
         """What Celery checks a caller's arguments with: the parameters a caller may pass.
@@ -151,7 +165,7 @@ class Definition:
 
     def refuse_injected(self, name: str, kwargs: Mapping[str, Any]) -> None:
         """Raise :exc:`TypeError` if a caller passes what only the library may."""
-        passed = self.injects & kwargs.keys()
+        passed = self.injects.intersection(kwargs)  # of anything: Celery says what it has to be
         if passed:
             raise TypeError(
                 f"{name}: {', '.join(sorted(passed))} is handed to the body by celery_dlock "

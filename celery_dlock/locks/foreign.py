@@ -28,7 +28,7 @@ FOREIGN = {
     "lock_timeout": ("other locks", "{p}ttl= for the length of the lease"),
     "expire": ("other locks", "{p}ttl= for the length of the lease"),
     "blocking": ("other locks", '{p}on_contention=, as "wait", "queue", "skip" or "fail"'),
-    "blocking_timeout": ("other locks", "{p}on_contention=Wait(max_wait=60)"),
+    "blocking_timeout": ("other locks", "{p}on_contention=Wait(timeout=60)"),
     "max_concurrent": ("other locks", "{p}limit="),
     "max_concurrency": ("other locks", "{p}limit="),
     "concurrency": ("other locks", "{p}limit="),

@@ -23,7 +23,7 @@ from celery_dlock.core.events import (
 )
 from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.errors import BackendUnavailable
+from celery_dlock.errors import BackendUnavailable, LockLost
 from celery_dlock.locks.current import end_current
 from celery_dlock.locks.manager import Keeping, LockManager, Successor, remembered
 from celery_dlock.locks.several import Refused
@@ -39,7 +39,8 @@ class Hold:
     ``strike`` is called with the key and the reason as soon as a key is lost, while the body may
     still run; ``after_loss`` with the lease once that is told. A hold that ``ends_once`` tells of
     no end before it is given back: then that it was released, or else that it was lost. A task that
-    ``comes_back`` asks again where the store does not answer.
+    ``comes_back`` asks again where the store does not answer. ``loss`` is the first loss that was
+    told.
     """
 
     manager: LockManager
@@ -50,6 +51,7 @@ class Hold:
     ends_once: bool = False
     comes_back: bool = True
     lease: Lease | None = field(default=None, init=False)
+    loss: LockLost | None = field(default=None, init=False)
     _claims: tuple[Claim, ...] = field(default=(), init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _leaves: bool = field(default=False, init=False)
@@ -173,6 +175,7 @@ class Hold:
 
     def _tell(self, lease: Lease, term: Term, reason: str) -> None:
         if term.first_to_tell():
+            self.loss = self.loss or LockLost(term.key, reason)
             self.emit(Lost(self.subject, term.key, reason, term.replaced))
             if self.after_loss is not None:
                 self.after_loss(lease)

@@ -120,6 +120,16 @@ class Asking:
         terms = sorted((*self.held.values(), *self._taken), key=lambda term: term.claim.order)
         return self.here.manager.lease(terms, self.parents)
 
+    def check_end(self, *, raises: bool) -> None:
+        """Raise :exc:`LockLost` for a key of the code around that it has given back meanwhile; or,
+        if it *raises*, has lost.
+
+        Whoever is nested relies on that code, and learns of its end in no other way.
+        """
+        for key, term in self.held.items():
+            if term.lost and (raises or term.leaves):
+                raise LockLost(key, term.lost)
+
 
 def _held(here: Runtime, keys: Keys) -> dict[str, Term]:
     """What the running code holds already of *keys*.

@@ -7,8 +7,10 @@ again: the block runs under the lease that is there. For a coroutine threads ask
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
@@ -19,20 +21,23 @@ from contextlib import (
     nullcontext,
 )
 from functools import partial
-from types import TracebackType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Literal
 
 from celery import current_app
 
-from celery_dlock.core.access import Keys, Wanted, entries
+from celery_dlock.core.access import Access, Keys, Wanted, entries
 from celery_dlock.core.checks import duration, quoted
+from celery_dlock.core.edits import free
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import Mode, Outcome
+from celery_dlock.core.turns import drop_expired
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.current import holding
 from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.asking import Asking
+from celery_dlock.tasks.entered import Entered
 
 #: What looks like a field of a template, whose f or format() was forgotten.
 _FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
@@ -48,8 +53,12 @@ def lock(
     shared: bool = False,
     parents: str | Sequence[str] = (),
     cooldown: float | None = None,
+    on_lost: Literal["flag", "raise"] = "flag",
 ) -> Block:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
+
+    The object may be a constant of a module: each ``with`` and ``async with`` takes the lock anew,
+    in any number of threads, coroutines and greenlets at once.
 
     With ``async with`` it does not block the event loop of asyncio. It waits for up to *timeout*
     seconds (0: it asks once and does not wait). *ttl* is the length of the lease in seconds, which
@@ -57,7 +66,9 @@ def lock(
     may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. *parents* are keys that
     the block holds for reading: an exclusive lock on one of them waits for the block, and the block
     waits for it. *cooldown* keeps the key closed for that many seconds from the beginning of the
-    block, even if the block has ended.
+    block, even if the block has ended. *on_lost* says what happens at the end of a block whose lock
+    was lost meanwhile: ``"raise"`` raises :exc:`~celery_dlock.LockLost`, unless the block ends with
+    an error of its own; with ``"flag"`` it ends as usual. Neither interrupts the block.
 
     It raises
 
@@ -67,41 +78,55 @@ def lock(
     * :exc:`~celery_dlock.LockContended` at once with ``timeout=0``, or if the running code holds
       the key in another mode;
     * :exc:`~celery_dlock.LockLost` if the running code held the key and has lost it, or if the
-      process was paused before the block began;
+      process was paused before the block began; and at the end of a block that ran under the lease
+      of a block around it, if that has ended first;
     * :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
     """
     own = entries(key, limit, shared=shared, cooldown=cooldown)
     if not own:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
     above = [parents] if isinstance(parents, str) else parents
+    if on_lost not in ("flag", "raise"):
+        raise ConfigurationError(
+            f"on_lost of lock() is 'flag' or 'raise', got {on_lost!r}: nothing interrupts a block"
+        )
     timeout = duration("timeout", timeout, zero=True)
     app = app or current_app
+    keys = Keys.of(
+        [(canonical(_literal(k)), access) for k, access in own],
+        (canonical(_literal(k)) for k in above),
+    )
     begin = partial(
         Asking.begin,
         app,
-        Keys.of(
-            [(canonical(_literal(k)), access) for k, access in own],
-            (canonical(_literal(k)) for k in above),
-        ),
+        keys,
         name="lock()",
         ttl=None if ttl is None else duration("ttl", ttl),
         max_hold=None,
         timeout=timeout,
     )
-    return Block(app, timeout, begin)
+    return Block(app, keys, timeout, begin, raises=on_lost == "raise")
 
 
 class Block:
-    """What :func:`lock` returns: for ``with`` and ``async with``; or for code that can use neither,
-    :meth:`acquire` and :meth:`release`, which any thread may call.
+    """What :func:`lock` returns: for ``with`` and ``async with``, by as many at once as you like.
+
+    Code that can use neither has :meth:`acquire` and :meth:`release`. Those belong to the object:
+    it is acquired once at a time, and any thread may release it.
     """
 
-    def __init__(self, app: Any, timeout: float, begin: Callable[[], Asking]) -> None:
+    def __init__(
+        self, app: Any, keys: Keys, timeout: float, begin: Callable[[], Asking], *, raises: bool
+    ) -> None:
         self._app = app
+        self._keys = keys
         self._timeout = timeout
         self._begin = begin
-        self._entered: AbstractContextManager[Lease] | None = None
-        self._awaited: AbstractAsyncContextManager[Lease] | None = None
+        self._raises = raises
+        self._entered: Entered[AbstractContextManager[Lease]] = Entered()
+        self._awaited: Entered[AbstractAsyncContextManager[Lease]] = Entered()
+        self._one_owner = threading.Lock()  # from acquire() to release()
+        self._acquired: list[AbstractContextManager[Lease]] = []
 
     def acquire(self) -> Lease:
         """Take the lock, as ``with`` does.
@@ -112,20 +137,72 @@ class Block:
 
         Raises what :func:`lock` does, and :exc:`RuntimeError` if it is already acquired.
         """
-        lease = self._enter(locked_block(self._begin, current=False))
+        if not self._one_owner.acquire(blocking=False):
+            raise RuntimeError(
+                "this lock() is acquired already: another owner needs a lock() of its own"
+            )
+        try:
+            block = self._block(current=False)
+            lease = block.__enter__()
+            self._acquired.append(block)
+        except BaseException:
+            self._one_owner.release()
+            raise
         _UNRELEASED.add(self)
         return lease
 
     def release(self) -> None:
         """Release the lock that :meth:`acquire` has taken, and never that of a later owner.
 
-        Raises :exc:`RuntimeError` if it is not acquired, or is already released.
+        Raises :exc:`RuntimeError` if it is not acquired, or is already released, and
+        :exc:`~celery_dlock.LockLost` if it was lost and ``on_lost`` is ``"raise"``.
         """
+        try:
+            block = self._acquired.pop()  # in one step, so one of two threads has it
+        except IndexError:
+            raise RuntimeError("this lock() is not acquired, or is released already") from None
         _UNRELEASED.discard(self)
-        self._leave(None, None, None)
+        try:
+            block.__exit__(None, None, None)
+        finally:
+            self._one_owner.release()
+
+    def locked(self) -> bool:
+        """Whether this lock could not be taken now: somebody holds the key, in whatever process.
+
+        With a limit, whether all its slots are taken; with ``shared=True``, whether the key is held
+        for writing. A lock that the running code holds counts, too. It asks the store once and
+        changes nothing. The answer may be outdated at once: to act on it, take the lock with
+        ``timeout=0``.
+
+        Raises :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
+        """
+        store = runtime(real_app(self._app)).backend
+        reads = dict.fromkeys(self._keys.parents, Access(Mode.SHARED))
+        wanted = {**self._keys.access, **reads}
+        states, now = store.look(list(wanted)), store.now()
+        return not all(
+            free(drop_expired(state, now), access.mode, access.limit)
+            for state, access in zip(states, wanted.values(), strict=True)
+        )
+
+    async def alocked(self) -> bool:
+        """The same as :meth:`locked` for a coroutine: it does not block the event loop."""
+        from celery_dlock.tasks.event_loop import Calls
+
+        return await Calls().call(self.locked)
+
+    def __repr__(self) -> str:
+        keys = ", ".join(map(repr, self._keys.own))
+        blocks = len(self._entered) + len(self._awaited) + len(self._acquired)
+        state = f"held by {blocks} of its blocks" if blocks else "not held by it"
+        return f"<lock() of {keys}: {state}>"
 
     def __enter__(self) -> Lease:
-        return self._enter(locked_block(self._begin))
+        block = self._block()
+        lease = block.__enter__()
+        self._entered.add(block, _caller())
+        return lease
 
     def __exit__(
         self,
@@ -133,45 +210,38 @@ class Block:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        return self._leave(kind, error, traceback)
+        return self._entered.take(_caller()).__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> Lease:
-        self._refuse_second()
-        self._awaited = _locked_async_block(self._app, self._begin)
-        try:
-            return await self._awaited.__aenter__()
-        except BaseException:
-            self._awaited = None
-            raise
-
-    async def __aexit__(self, *error: Any) -> None:
-        block, self._awaited = self._awaited, None
-        if block is not None:
-            await block.__aexit__(*error)
-
-    def _enter(self, block: AbstractContextManager[Lease]) -> Lease:
-        if self._timeout:
-            _refuse_to_block_a_loop(self._timeout)
-        self._refuse_second()
-        lease = block.__enter__()
-        self._entered = block
+        frame = _caller()
+        block = _locked_async_block(self._app, self._begin, raises=self._raises)
+        lease = await block.__aenter__()
+        self._awaited.add(block, frame)
         return lease
 
-    def _refuse_second(self) -> None:
-        if self._entered is not None or self._awaited is not None:
-            raise RuntimeError(
-                "this lock() is acquired already: another owner needs a lock() of its own"
-            )
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._awaited.take(_caller()).__aexit__(kind, error, traceback)
 
-    def _leave(self, *error: Any) -> bool | None:
-        block, self._entered = self._entered, None
-        if block is None:
-            raise RuntimeError("this lock() is not acquired, or is released already")
-        return block.__exit__(*error)
+    def _block(self, *, current: bool = True) -> AbstractContextManager[Lease]:
+        if self._timeout:
+            _refuse_to_block_a_loop(self._timeout)
+        return locked_block(self._begin, current=current, raises=self._raises)
 
 
 #: What is not to be released by the garbage collector, when only its lease is kept.
 _UNRELEASED: set[Block] = set()
+
+
+def _caller() -> FrameType | None:
+    """The frame that has called the caller of this function, or awaits it."""
+    frame = inspect.currentframe()
+    own = None if frame is None else frame.f_back
+    return None if own is None else own.f_back
 
 
 def _literal(text: object) -> str:
@@ -204,8 +274,14 @@ def _refuse_to_block_a_loop(timeout: float) -> None:
 
 
 @contextmanager
-def locked_block(begin: Callable[[], Asking], *, current: bool = True) -> Iterator[Lease]:
-    """Run the block under what is asked for; its lease is the *current* one of the running code."""
+def locked_block(
+    begin: Callable[[], Asking], *, current: bool = True, raises: bool = False
+) -> Iterator[Lease]:
+    """Run the block under what is asked for; its lease is the *current* one of the running code.
+
+    If the block ends without an error and has lost its lock, it *raises* that where it is to. If it
+    is nested and the code around it has ended first, it always does.
+    """
     asking = begin()
     try:
         while (pause := asking.ask()) is not None:
@@ -214,6 +290,7 @@ def locked_block(begin: Callable[[], Asking], *, current: bool = True) -> Iterat
         with holding(lease, asking.here.backend) if current else nullcontext():
             lease.check()  # it may have stood still since it asked
             yield lease
+            asking.check_end(raises=raises)
     finally:
         try:
             asking.hold.give_back(Outcome.OVER)
@@ -221,10 +298,14 @@ def locked_block(begin: Callable[[], Asking], *, current: bool = True) -> Iterat
             # A soft time limit can strike anywhere, here too; the keeper would renew for ever.
             asking.hold.give_back(Outcome.OVER)
             raise
+    if raises and asking.hold.loss is not None:
+        raise asking.hold.loss
 
 
 @asynccontextmanager
-async def _locked_async_block(app: Any, begin: Callable[[], Asking]) -> AsyncIterator[Lease]:
+async def _locked_async_block(
+    app: Any, begin: Callable[[], Asking], *, raises: bool
+) -> AsyncIterator[Lease]:
     """The same for a coroutine. Once that is cancelled, a thread gives back what is granted."""
     import asyncio
 
@@ -245,5 +326,8 @@ async def _locked_async_block(app: Any, begin: Callable[[], Asking]) -> AsyncIte
     try:
         with holding(lease, asking.here.backend):
             yield lease
+            asking.check_end(raises=raises)
     finally:
         await calls.end(release)
+    if raises and asking.hold.loss is not None:
+        raise asking.hold.loss

@@ -24,16 +24,18 @@ def idempotency_key(effect: str) -> str:
     body runs eagerly has a new id each time, and so a new key. A task that a body calls like a
     function has the keys of that body.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` outside a task's body, in a thread that the body
-    started, and for an empty *effect*.
+    Raises :exc:`~celery_dlock.ConfigurationError` outside a task's body, in a task that is called
+    like a function outside of any other (it has no id; ``pay.apply(args)`` has one), in a thread
+    that the body started, and for an empty *effect*.
     """
     if not isinstance(effect, str) or not effect:
         raise ConfigurationError(f"the name of an effect is a non-empty str, got {effect!r}")
     request = _delivered()
     if request is None:
         raise ConfigurationError(
-            "no task runs here: idempotency_key() works in the body of a task. Pass the key to "
-            "threads that the body starts; elsewhere make a key from your own data"
+            "no task with an id runs here: idempotency_key() works in the body of a task. A direct "
+            "call has no task id: call it with pay.apply(args), where pay is the task. Pass the "
+            "key to threads that the body starts; elsewhere make a key from your own data"
         )
     name = json.dumps([str(request.id), request.replaced_task_nesting or 0, effect])
     return str(uuid.uuid5(_NAMESPACE, name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from celery import Task
@@ -55,6 +56,29 @@ def given_to_celery(task: type) -> Iterator[str]:
     if "_decorated" in vars(task):
         known = {name for base in task.__mro__[1:] for name in vars(base)}
         yield from (name for name in vars(task) if name not in known and not name.startswith("_"))
+
+
+def refuse_coroutine(task: str, body: Callable[..., Any]) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if Celery would make *body* and not run it."""
+    if inspect.iscoroutinefunction(inspect.unwrap(body)):
+        raise ConfigurationError(
+            f"task {task}: Celery awaits nothing, so the body would not run: make it a plain "
+            "function that calls asyncio.run()"
+        )
+
+
+def refuse_strategy(task: str, made: type, locked: type) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if a class of *made*, but for *locked*, has a
+    way of its own to take messages in: its messages would run without a lock, or not its way.
+    """
+    for base in made.__mro__:
+        own = vars(base).get("Strategy", Task.Strategy) != Task.Strategy
+        if base not in (locked, Task) and (own or "start_strategy" in vars(base)):
+            raise ConfigurationError(
+                f"task {task}: {base.__name__} has a Strategy of its own, which decides what a "
+                "worker does with messages, and a lock for each message does not go with it. Keep "
+                "the task without a lock, and use `with lock(...)` in its body"
+            )
 
 
 def libraries_of(task: type) -> set[str]:

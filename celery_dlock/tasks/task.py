@@ -48,10 +48,11 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from celery_dlock.locks.current import current_lease, held_term
-from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
+from celery_dlock.locks.definition import OPTIONS, Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.messages.headers import step_of
+from celery_dlock.publishing.answer import answered
 from celery_dlock.publishing.call import call_of
 from celery_dlock.publishing.ordered import ordered_here
 from celery_dlock.publishing.outbox import publish_by
@@ -64,8 +65,10 @@ from celery_dlock.tasks.mistakes import (
     LOCK,
     given_to_celery,
     libraries_of,
+    refuse_coroutine,
     refuse_decorator,
     refuse_each,
+    refuse_strategy,
     refuse_without_prefix,
 )
 from celery_dlock.tasks.typed import (
@@ -81,7 +84,9 @@ from celery_dlock.tasks.typed import (
 )
 
 if TYPE_CHECKING:
-    from celery.result import AsyncResult, EagerResult
+    from celery.result import EagerResult
+
+    from celery_dlock.tasks.typed import TaskResult
 
 logger = logging.getLogger("celery_dlock")
 
@@ -95,8 +100,7 @@ TOO_LATE = (
 )
 
 #: What a worker's main process needs, by name: who only publishes loads nothing of it.
-REQUEST = "celery_dlock.worker.request:LockedRequest"
-STRATEGY = "celery_dlock.worker.parking:strategy"
+STRATEGY = "celery_dlock.worker.request:strategy"
 WORKER_STEPS = (
     "celery_dlock.worker.children:WatchChildren",
     "celery_dlock.worker.periodic:EndRevoked",
@@ -123,11 +127,11 @@ class LockedTask(TypedTask[P, R_co]):
 
     The options are those of :func:`~celery_dlock.locked_task` with the prefix ``lock_``. A wrong
     one raises :exc:`~celery_dlock.ConfigurationError` when Celery finalizes the task. A class that
-    also inherits from another task class must name this one first.
+    also inherits from another task class must name this one first. A ``Request`` class of your own
+    is used together with the library's; a ``Strategy`` of your own is refused.
     """
 
     abstract = True
-    Request = REQUEST
     Strategy = STRATEGY
     #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
     request_stack = LocalStack()
@@ -170,6 +174,9 @@ class LockedTask(TypedTask[P, R_co]):
                 f"task {cls.name}: {first.__name__}.__call__ comes before LockedTask's and would "
                 "run the body without its lock; put LockedTask first among the base classes"
             )
+        refuse_strategy(cls.name, cls, LockedTask)
+        if cls.body_owner() is Task:
+            refuse_coroutine(cls.name, cls.run)
         names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
         refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
         refuse_without_prefix(cls, cls.name)
@@ -189,6 +196,7 @@ class LockedTask(TypedTask[P, R_co]):
             on_lost=cls.lock_on_lost,
             unique=cls.lock_unique,
             cooldown=cls.lock_cooldown,
+            dump=getattr(cls, "_dump_pydantic_arguments", None),
         )
 
     @property
@@ -214,6 +222,10 @@ class LockedTask(TypedTask[P, R_co]):
         run; with an abort, after that. If the loss is noticed only when the body ends, it is called
         then. The arguments are those of the task.
         """
+        # The class that an application gives to its tasks may react for all of them.
+        of_application = getattr(super(), "on_lock_lost", None)
+        if of_application is not None:
+            of_application(lease, task_id, args, kwargs)
 
     def apply_async(
         self,
@@ -225,7 +237,7 @@ class LockedTask(TypedTask[P, R_co]):
         link_error: Any = None,
         shadow: str | None = None,
         **options: Any,
-    ) -> AsyncResult[R_co]:
+    ) -> TaskResult[R_co]:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
         # By their names: the method of a base class of the project's may know no more than two.
         given = {"link": link, "link_error": link_error, "shadow": shadow}
@@ -235,18 +247,20 @@ class LockedTask(TypedTask[P, R_co]):
         if execution is not None:
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
-            return self.AsyncResult(task_id)
+            return cast("TaskResult[R_co]", answered(self.AsyncResult(task_id), duplicate=False))
         if (step := step_of(task_id, options)) and task_id != self.request.id:
             options["headers"] = {**(options.get("headers") or {}), **step}
-        call = call_of(self, args or (), kwargs or {}, task_id, options)
+        sent = self.lock_definition.sent(args or (), kwargs or {})
+        call = call_of(self, *sent, task_id, options)
         if call is None:
-            return self._publish(publish, task_id, producer, options)
+            result = self._publish(publish, task_id, producer, options)
+            return cast("TaskResult[R_co]", answered(result, duplicate=False))
 
         def send(task_id: str, headers: Mapping[str, Any], outbox: Any = None, **more: Any) -> Any:
             told = {**options, "headers": {**(options.get("headers") or {}), **headers}, **more}
             return self._publish(publish, task_id, producer, told, outbox)
 
-        return call.publish(send)
+        return cast("TaskResult[R_co]", call.publish(send))
 
     def _publish(
         self,
@@ -377,11 +391,34 @@ class LockedTask(TypedTask[P, R_co]):
         Never that of :class:`celery.Task`, which would push an empty request on top of this one
         (celery/celery#912).
         """
-        bases = type(self).__mro__
-        after = bases[bases.index(LockedTask) + 1 :]
-        owner = next(c for c in after if "__call__" in c.__dict__)
-        body: Callable[..., Any] = self.run if owner is Task else super().__call__
+        body: Callable[..., Any] = self.run if self.body_owner() is Task else super().__call__
         return body
+
+    @classmethod
+    def body_owner(cls) -> type:
+        """The class behind this one whose ``__call__`` runs the body."""
+        behind = cls.__mro__[cls.__mro__.index(LockedTask) + 1 :]
+        return next(c for c in behind if "__call__" in vars(c))
+
+
+class _OfApplication(type):
+    """Makes each task from the class that its application gives to tasks, with a lock in front.
+
+    Which class that is, is known as late as the application makes its tasks: ``app.Task`` may be
+    assigned until then, and a shared task is made once for each application
+    (``docs/decisions/0061-a-task-has-the-class-of-its-application.rst``).
+    """
+
+    def __new__(mcs, name: str, _bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        usual = namespace["app"].Task
+        locked = (usual,) if issubclass(usual, LockedTask) else (LockedTask, usual)
+        task = type(name, locked, namespace)
+        refuse_misspelt(namespace["name"], given_to_celery(task))
+        return task
+
+
+#: Stands for the class of the application, where a task has no ``base`` of its own.
+_USUAL = type.__new__(_OfApplication, "UsualTask", (LockedTask,), {})
 
 
 def _is_meant_for_the_lock(name: str) -> bool:
@@ -424,9 +461,6 @@ class BoundDecorator(Protocol):
 
 
 Body = Callable[..., Any]
-
-#: What ``Celery(task_cls=…)`` is when nobody has set it.
-DEFAULT_TASK = Celery.task_cls
 
 
 @overload
@@ -493,14 +527,16 @@ def locked_task(*bare: Any, **options: Any) -> Any:
     ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A
     :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
     many seconds from each start, even if the task has ended: the key starts at most one task, or
-    *limit* tasks, in that time. Without *app* it is a ``shared_task``. All other options are
-    Celery's own.
+    *limit* tasks, in that time. Without *app* it is a ``shared_task``. Like every task it has the
+    class that its application gives to tasks, unless there is a *base*; options that are not given
+    here may be set there, with the prefix ``lock_``. All other options are Celery's own.
 
     A body may declare ``fencing_token`` or ``lease`` as a keyword-only parameter, for example
     ``fencing_token: int = INJECTED``. It is passed in, and type checkers know that callers leave it
     out.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option.
+    Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option; of a shared
+    task, for a misspelt one when an application makes the task, as its class may know the name.
     """
     if len(bare) == 1 and not options and _is_body(bare[0]):
         return _make(bare[0])
@@ -518,53 +554,31 @@ def _is_body(function: object) -> bool:
     return inspect.isfunction(function) and function.__name__ != "<lambda>"
 
 
-def _make(
-    body: Body,
-    key: Wanted | Sequence[Wanted] | None = None,
-    *,
-    app: Any = None,
-    ttl: float | None = None,
-    on_contention: PolicyName | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    parents: Key | Sequence[Key] = (),
-    on_lost: OnLost = "flag",
-    unique: Until | Unique | Debounce | None = None,
-    cooldown: float | None = None,
-    **task_options: Any,
-) -> LockedTask:
-    options: dict[str, Any] = {
-        "ttl": ttl,
-        "on_contention": on_contention,
-        "limit": limit,
-        "shared": shared,
-        "max_hold": max_hold,
-        "parents": parents,
-        "on_lost": on_lost,
-        "unique": unique,
-        "cooldown": cooldown,
-    }
+def _make(body: Body, *key: Any, app: Any = None, **task_options: Any) -> LockedTask:
+    """The task of *body*. What is not said of its lock, the class that it is made from may say."""
+    if key:
+        task_options["key"] = key[0]
+    options = {name: task_options.pop(name) for name in OPTIONS if name in task_options}
     bound = bool(task_options.get("bind"))
     name = task_options.get("name") or body.__qualname__
-    Definition.of(body, bound=bound, name=name, key=key, **options)  # wrong ones end here
-    # The application's own task class has what its tasks rely on: Flask's context, Django's hooks.
-    usual = LockedTask if app is None or app.task_cls == DEFAULT_TASK else app.Task
-    base = task_options.pop("base", None) or usual
-    if base is LockedTask and inspect.iscoroutinefunction(body):
-        raise ConfigurationError(
-            f"task {name}: Celery awaits nothing, so the body would not run: make it a plain "
-            "function that calls asyncio.run()"
-        )
-    known = (LockedTask, base)
-    refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
+    Definition.of(body, bound=bound, name=name, **options)  # wrong ones end here
+    base = task_options.pop("base", None)
+    early = base or (app and vars(app).get("Task", app.task_cls))
+    if early == Celery.task_cls:
+        early = Task
+    if isinstance(early, type):  # else _OfApplication looks, once the class is known
+        known = (LockedTask, early)
+        refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
+    if base is None:
+        base = _USUAL
+    else:
+        refuse_strategy(name, base, LockedTask)
     if not issubclass(base, LockedTask):
         base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
     create = shared_task if app is None else app.task
     task: LockedTask = create(
         base=base,
-        lock_key=key,
-        **{f"lock_{option}": value for option, value in options.items()},
+        **{f"{LOCK}{option}": value for option, value in options.items()},
         **task_options,
     )(body)
     return task
@@ -590,7 +604,7 @@ def prepare_worker(sender: Any, **_: Any) -> None:
     Its tasks may get their locks after it has started, or may have had them before: a message of
     one that had may still come.
     """
-    import_module(REQUEST.partition(":")[0])
+    import_module(STRATEGY.partition(":")[0])
     if sender.app.conf.get("dlock_url") is not None:
         _add_steps(sender.app)
     elif sender.app.steps["consumer"].isdisjoint(CONSUMER_STEPS):

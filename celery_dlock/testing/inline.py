@@ -21,7 +21,6 @@ from celery.concurrency.solo import TaskPool
 from celery.worker.request import create_request_cls
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
-from kombu.utils.imports import symbol_by_name
 
 from celery_dlock.core.events import (
     Deduplicated,
@@ -37,6 +36,7 @@ from celery_dlock.errors import ConfigurationError
 from celery_dlock.messages.woken_queues import lead_home
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import lock
+from celery_dlock.worker.request import request_class
 
 #: What :meth:`InlineWorker.deliver` says of a message whose task did not run.
 _INSTEAD: Mapping[type[Event], str] = {
@@ -89,7 +89,7 @@ class InlineWorker:
         """Handle *message* as a worker does."""
         task = self._app.tasks[message.headers["task"]]
         request = create_request_cls(
-            symbol_by_name(task.Request), task, TaskPool(), "inline", self.eventer, app=self._app
+            request_class(task), task, TaskPool(), "inline", self.eventer, app=self._app
         )(
             message,
             on_ack=message.ack_log_error,

@@ -364,7 +364,7 @@ def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:
         return None
     try:
         args, kwargs, _ = message.payload
-        (key,) = task.lock_definition.template.keys(args, kwargs)
+        (key,) = task.lock_definition.keys(args, kwargs).own
     except Exception:  # which the task is to say
         logger.debug("the arguments of %s give no key", headers["id"], exc_info=True)
         return None

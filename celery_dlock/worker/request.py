@@ -30,6 +30,7 @@ from celery.app.task import Context
 from celery.worker import state
 from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
+from kombu.utils.imports import symbol_by_name
 
 from celery_dlock.contention import Policy, queueing
 from celery_dlock.core.state import Cause, Outcome
@@ -49,7 +50,8 @@ from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.guard import Guard
-from celery_dlock.worker.parking import followed
+from celery_dlock.worker.parking import Handler, followed
+from celery_dlock.worker.parking import strategy as parks_first
 from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
 
 logger = logging.getLogger("celery_dlock")
@@ -129,7 +131,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> None:
         if return_ok:  # the child says so, and has released what it held
-            super().on_failure(exc_info, send_failed_event, return_ok)
+            super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
             return
         self._broken_off = True
         # Its process is reaped by now. Whether it came as far as the store, only the store knows.
@@ -148,7 +150,7 @@ class LockedRequest(Request):  # type: ignore[misc]
             logger.warning("%s has lost its process; the broker has its message", self)
             return
         try:
-            super().on_failure(exc_info, send_failed_event, return_ok)
+            super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
         finally:  # Celery's fails for a message whose callbacks or chord are of another type
             self._release_after(exc_info)
 
@@ -210,6 +212,26 @@ def _raised(exc_info: Any) -> BaseException:
     exc: Any = exc_info.exception
     raised: BaseException = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
     return raised
+
+
+def request_class(task: Any) -> Any:
+    """The class of the requests of *task*: if it has a lock, ours, in front of one of its own.
+
+    Celery documents ``Task.Request`` for a project's ``on_timeout`` and ``on_failure``. They are
+    called for what Celery would call them for, but not for a lost process whose message is kept.
+    """
+    own = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
+    if not hasattr(task, "lock_definition") or issubclass(own, LockedRequest):
+        return own
+    if issubclass(LockedRequest, own):
+        return LockedRequest
+    return type(f"Locked{own.__name__}", (LockedRequest, own), {})
+
+
+def strategy(task: Any, app: Any, consumer: Any) -> Handler:
+    """What a worker does with each message of *task*: its ``Strategy``."""
+    type(task).Request = request_class(task)
+    return parks_first(task, app, consumer)
 
 
 @signals.task_revoked.connect  # type: ignore[untyped-decorator]

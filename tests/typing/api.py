@@ -101,6 +101,11 @@ assert_type(idempotency_key("charge"), str)
 by_hand = lock("order:42", app=app, timeout=5)
 assert_type(by_hand.acquire(), Lease)
 by_hand.release()
+assert_type(by_hand.locked(), bool)
+lock("order:42", on_lost="raise")
+lock("order:42", on_lost="abort")  # type: ignore[arg-type]
+assert_type(current_lease(default=None), Lease | None)
+assert_type(current_lease(None), Lease | None)
 plain: AbstractContextManager[Lease] = lock("order:42", app=app, timeout=5)
 without_blocking: AbstractAsyncContextManager[Lease] = lock("order:42")
 with lock(["a", "b"], ttl=10, limit=1, shared=False, parents=["c"]) as held:

@@ -14,7 +14,10 @@ from tests.typing.shop import again, charge, nightly, transfer
 
 
 def results() -> None:
-    assert_type(charge.delay(42, 10), AsyncResult[str])
+    result: AsyncResult[str] = charge.delay(42, 10)
+    assert_type(result.get(), str)
+    assert_type(charge.delay(42, 10).is_duplicate, bool)
+    assert_type(charge.apply_async((42,)).is_duplicate, bool)
     assert_type(charge.delay(42, 10).get(timeout=5), str)
     assert_type(charge.apply_async((42,), countdown=5).get(), str)
     assert_type(charge.apply((42,)), EagerResult[str])

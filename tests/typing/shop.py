@@ -68,6 +68,9 @@ def call_them() -> None:
     charge.s(amount=10)
     again.delay(42)
     both.delay()
+    assert_type(charge.delay(42).is_duplicate, bool)
+    assert_type(charge.delay_on_commit(42, amount=10), None)
+    charge.apply_async_on_commit((42,), countdown=5)
 
 
 def not_like_this() -> None:
@@ -75,6 +78,7 @@ def not_like_this() -> None:
     charge.delay()  # type: ignore[call-arg]
     charge.delay(42, 10, 7)  # type: ignore[call-arg]
     charge.delay(42, fencing="no")  # type: ignore[call-arg]
+    charge.delay_on_commit("42")  # type: ignore[arg-type]
     charge.s("2026", "11", "24")  # type: ignore[call-overload]
     charge.si()  # type: ignore[call-arg]
     transfer.delay("a", "b")  # type: ignore[call-arg]

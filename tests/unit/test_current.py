@@ -22,6 +22,9 @@ def test_outside_a_body_there_is_none_and_the_error_says_where_it_works() -> Non
     with pytest.raises(ConfigurationError, match="in the body of a locked task"):
         current_lease()
     assert held_term("a") is None
+    assert current_lease(default=None) is current_lease(None) is None
+    with holding(lease("a")) as held:
+        assert current_lease(default=None) is held
 
 
 def test_it_is_the_innermost_one_and_the_outer_is_back_afterwards() -> None:

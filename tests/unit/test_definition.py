@@ -188,8 +188,9 @@ async def coroutine(order: int) -> None: ...
 
 
 def test_a_body_that_nobody_awaits_is_refused(app: Celery) -> None:
+    locked_task("order:{order}", app=app, name="coroutine", shared=False)(coroutine)
     with pytest.raises(ConfigurationError, match=r"task coroutine: .*asyncio\.run"):
-        locked_task("order:{order}", app=app)(coroutine)
+        app.finalize()
 
 
 def test_a_base_class_of_the_project_may_await_the_body_under_the_lock(app: Celery) -> None:
@@ -239,3 +240,25 @@ def test_a_call_that_would_come_before_the_lock_is_refused(app: Celery) -> None:
 
     with pytest.raises(ConfigurationError, match="put LockedTask first"):
         app.finalize()
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_the_result_of_any_call_says_that_it_is_no_duplicate(app: Celery, eager: bool) -> None:
+    app.conf.task_always_eager = eager
+    for unique in (None, "done"):
+        task = locked_task("order:{order}", app=app, name=f"of {unique}", unique=unique)(body)
+        assert task.delay("42").is_duplicate is False
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [(([], "str"), {}), (("str",), {}), ((), {"kwargs": ["a"]}), ((5,), {})]
+)
+def test_arguments_of_another_kind_are_refused_as_by_celery(
+    app: Celery, args: Any, kwargs: Any
+) -> None:
+    plain = app.task(name="plain")(body)
+    task = locked_task("order:{order}", app=app, name="locked", unique="done")(body)
+    for made in (plain, task):
+        with pytest.raises(TypeError) as caught:
+            made.apply_async(*args, **kwargs)
+        assert "celery_dlock" not in str(caught.value)

@@ -146,6 +146,10 @@ class TestSeveralKeys:
     def test_a_callable_object_is_labelled_by_its_class(self) -> None:
         assert template(functools.partial(str), lambda: None).names == ("partial",)
 
+    @pytest.mark.parametrize("text", ["50%sure", "{{other}}", "{{order}}:{order}", "%s:{order}"])
+    def test_text_that_only_resembles_another_notation_is_text(self, text: str) -> None:
+        assert key_of(text, 7)
+
 
 class TestRefusedWhenTheTaskIsDefined:
     @pytest.mark.parametrize(
@@ -153,6 +157,9 @@ class TestRefusedWhenTheTaskIsDefined:
         [
             ("{order_id}", "no parameter 'order_id'; did you mean 'order'"),
             ("{quantity}", "known: currency, order"),
+            ("o:%s", "%s is text, the same for all; write {order}"),
+            ("o:%(currency)s", "%(currency)s is text, the same for all; write {currency}"),
+            ("o:{{order}}", "{{order}} is text, the same for all; write {order}"),
             ("{order!r}", "{order} takes no !conversion"),
             ("{order:>5}", "{order} takes no !conversion and no :format"),
             ("{order:{currency}}", "no :format"),
@@ -214,7 +221,8 @@ class TestRefusedWhenAMessageComes:
         ("key", "order", "why"),
         [
             ("{tenant}", 1, "{tenant}: the call has no such argument"),
-            ("{order.id}", {"id": 1}, "{order.id}: dict has no .id"),
+            ("{order.id}", {"ID": 1}, "{order.id}: dict has no .id"),
+            ("{order.items}", {"id": 1}, "{order.items}: dict has no .items"),
             ("{order[id]}", {}, "dict has no [id]"),
             ("{order[3]}", [1], "list has no [3]"),
             ("{order[id]}", 5, "int has no [id]"),

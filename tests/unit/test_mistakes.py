@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from celery import Celery
 from celery._state import _on_app_finalizers
 
+import celery_dlock
 from celery_dlock import ConfigurationError, LockedTask, Queue, lock, locked_task
+from celery_dlock.locks.definition import OPTIONS
 from celery_dlock.locks.foreign import FOREIGN
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.worker.startup import check_decorators
@@ -67,6 +70,17 @@ def test_another_librarys_option_is_answered_with_ours(app: Celery, name: str) -
         return app.finalize()
 
     assert f"task shop.charge: {name}= is an option of {FOREIGN[name][0]}" in error(with_base)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_an_answer_says_to_write_can_be_written(app: Celery, name: str) -> None:
+    raw = FOREIGN[name][1]
+    assert set(re.findall(r"\{p\}(\w+)=", raw)) <= set(OPTIONS)
+
+    written = re.findall(r'(\w+)=("[^"]*"|[A-Z]\w+\([^()]*\))', raw.format(p=""))
+    assert written or "(" not in raw
+    for option, value in written:
+        made(app, "order:{order_id}", **{option: eval(value, vars(celery_dlock))})
 
 
 def test_an_option_that_a_base_class_of_the_project_knows_is_its_own(app: Celery) -> None:

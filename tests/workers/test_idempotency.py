@@ -120,7 +120,7 @@ def test_where_no_task_runs_there_is_none(desk: Desk) -> None:
     errors: list[Exception] = []
 
     def ask() -> None:
-        with pytest.raises(ConfigurationError, match="no task runs here") as caught:
+        with pytest.raises(ConfigurationError, match="no task with an id runs here") as caught:
             idempotency_key("charge")
         errors.append(caught.value)
 
@@ -142,3 +142,14 @@ def test_where_no_task_runs_there_is_none(desk: Desk) -> None:
 def test_an_effect_has_a_name(effect: Any) -> None:
     with pytest.raises(ConfigurationError, match="a non-empty str"):
         idempotency_key(effect)
+
+
+def test_a_direct_call_has_no_id_and_is_told_what_to_write(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="pay")
+    def pay(order: str) -> str:
+        return idempotency_key("charge")
+
+    with pytest.raises(ConfigurationError, match=r"direct call has no task id: .*pay\.apply\(args"):
+        pay("42")
+    assert UUID(pay.apply(("42",)).get())
+    assert desk.holders("order:42") == []

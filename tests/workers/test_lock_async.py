@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from contextvars import Context
 from typing import Any
 
@@ -337,18 +338,27 @@ def test_a_store_that_does_not_answer_is_an_error(
         asyncio.run(takes(desk))
 
 
-def test_one_lock_is_for_one_at_a_time_and_may_be_taken_again(desk: Desk) -> None:
-    async def two() -> None:
-        block = lock(KEY, app=desk.app)
-        async with block:
-            with pytest.raises(RuntimeError, match="acquired already"):
-                await block.__aenter__()
-            assert len(await asyncio.to_thread(desk.holders, KEY)) == 1
-        async with block as lease:
-            assert not lease.lost
+def test_whether_it_is_locked_is_said_without_taking_it(desk: Desk) -> None:
+    alone, reader = lock(KEY, app=desk.app), lock(KEY, app=desk.app, shared=True)
+    one_of_two = lock(KEY, app=desk.app, limit=2)
+    below = lock("item:1", app=desk.app, parents=KEY)
 
-    asyncio.run(two())
+    def locked() -> list[bool]:
+        return [block.locked() for block in (alone, reader, one_of_two, below)]
 
+    assert locked() == [False, False, False, False]
+    with alone:
+        assert locked() == [True, True, True, True]
+    with reader:
+        assert locked() == [True, False, True, False]
+    with one_of_two:
+        assert locked() == [True, True, False, True]
+        assert asyncio.run(one_of_two.alocked()) is False
+        with ThreadPoolExecutor(1) as other, ExitStack() as stack:
+            other.submit(stack.enter_context, lock(KEY, app=desk.app, limit=2)).result(60)
+            assert one_of_two.locked()
+            assert asyncio.run(one_of_two.alocked()) is True
+    assert locked() == [False, False, False, False]
     assert nothing_is_left(desk)
 
 

@@ -1,0 +1,368 @@
+"""A ``lock()`` object is a constant of a module: whoever leaves a block ends that one alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from greenlet import greenlet
+
+from celery_dlock import ConfigurationError, Lease, LockContended, LockLost, current_lease, lock
+from celery_dlock.core.state import Outcome
+from celery_dlock.runtime import runtime
+from tests.services.desk import Desk
+
+KEY = "catalog"
+
+
+def readers(desk: Desk) -> int:
+    return len(desk.holders(KEY))
+
+
+class Thread:
+    """A thread that enters a block and stays there until it is told to leave."""
+
+    def __init__(self, enter: Callable[[], Any]) -> None:
+        self._leave, self._entered = threading.Event(), threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+        self._ended = self._pool.submit(self._stay, enter)
+        assert self._entered.wait(30) or self.leave()
+
+    def _stay(self, enter: Callable[[], Any]) -> bool:
+        try:
+            with enter() as lease:
+                self._entered.set()
+                assert self._leave.wait(30)
+                lease.check()
+                return True
+        finally:
+            self._entered.set()
+
+    def leave(self) -> bool:
+        self._leave.set()
+        with self._pool:
+            return self._ended.result(30)
+
+
+@contextmanager
+def stacked(block: Any) -> Iterator[Lease]:
+    with ExitStack() as stack:
+        yield stack.enter_context(block)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("how", [lambda block: block, stacked])
+def test_each_of_several_threads_leaves_its_own_block(
+    desk: Desk, how: Callable[[Any], Any], order: tuple[int, ...]
+) -> None:
+    block = lock(KEY, app=desk.app, shared=True)
+    threads = [Thread(lambda: how(block)) for _ in order]
+    for left, number in enumerate(order):
+        assert readers(desk) == 3 - left
+        assert threads[number].leave()
+    assert readers(desk) == 0
+
+
+def test_threads_that_begin_at_once_take_turns_at_a_key(desk: Desk) -> None:
+    block, start = lock(KEY, app=desk.app, timeout=30), threading.Barrier(4)
+    inside: list[int] = []
+    tokens: list[int] = []
+
+    def enter(number: int) -> None:
+        start.wait(30)
+        with block as lease:
+            inside.append(number)
+            tokens.append(lease.fencing_token)
+            assert inside == [number]
+            inside.remove(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(enter, range(4)))
+
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 4
+
+
+@pytest.mark.parametrize("stack", [False, True])
+@pytest.mark.parametrize("one_context", [False, True])
+def test_each_of_several_coroutines_leaves_its_own_block(
+    desk: Desk, stack: bool, one_context: bool
+) -> None:
+    block = lock(KEY, app=desk.app, shared=True)
+
+    async def read(inside: asyncio.Event, leave: asyncio.Event) -> None:
+        async with AsyncExitStack() as exits:
+            if stack:
+                lease = await exits.enter_async_context(block)
+                inside.set()
+                await leave.wait()
+                lease.check()
+                return
+        async with block as lease:
+            inside.set()
+            await leave.wait()
+            lease.check()
+
+    async def main() -> None:
+        context = contextvars.copy_context()
+        events = [(asyncio.Event(), asyncio.Event()) for _ in range(3)]
+        tasks = []
+        for inside, leave in events:
+            options: Any = {"context": context} if one_context else {}
+            tasks.append(asyncio.create_task(read(inside, leave), **options))
+            # In one context each is nested in the one before, until that has left.
+            await inside.wait()
+        for (_, leave), task in zip(reversed(events), reversed(tasks), strict=True):
+            leave.set()
+            await task
+
+    asyncio.run(main())
+
+    assert readers(desk) == 0
+
+
+def test_coroutines_take_turns_at_a_key(desk: Desk) -> None:
+    block, inside = lock(KEY, app=desk.app, timeout=30), []
+
+    async def enter(number: int) -> None:
+        async with block:
+            inside.append(number)
+            await asyncio.sleep(0)
+            assert inside == [number]
+            inside.remove(number)
+
+    async def main() -> None:
+        await asyncio.gather(*map(enter, range(10)))
+
+    asyncio.run(main())
+
+
+def test_each_of_several_greenlets_leaves_its_own_block(desk: Desk) -> None:
+    block, main = lock(KEY, app=desk.app, shared=True), greenlet.getcurrent()
+
+    def read() -> bool:
+        with ExitStack() as stack:
+            lease: Lease = stack.enter_context(block)
+            main.switch()
+            lease.check()
+            return True
+
+    first, second = greenlet(read), greenlet(read)
+    first.switch()
+    second.switch()
+    assert readers(desk) == 2
+    assert first.switch()
+    assert readers(desk) == 1
+    assert second.switch()
+    assert readers(desk) == 0
+
+
+def test_generators_that_take_turns_leave_their_own_blocks(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app, shared=True, timeout=0)
+
+    def read() -> Iterator[Lease]:
+        with block as lease:
+            yield lease
+
+    first, second = (contextvars.Context().run(iter, read()) for _ in range(2))
+    kept = contextvars.Context().run(next, first)
+    contextvars.Context().run(next, second)
+    assert readers(desk) == 2
+    assert next(second, None) is None
+    kept.check()
+    assert next(first, None) is None
+    assert readers(desk) == 0
+    with pytest.raises(ConfigurationError):
+        current_lease()
+
+
+def test_a_generator_that_another_coroutine_closes_leaves_its_own_block(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app, shared=True)
+
+    async def read() -> AsyncIterator[Lease]:
+        async with block as lease:
+            yield lease
+
+    async def main() -> None:
+        streams = [read() for _ in range(3)]
+        leases: list[Any] = [await asyncio.create_task(anext(stream)) for stream in streams]  # type: ignore[arg-type]
+        await asyncio.create_task(streams[1].aclose())  # type: ignore[attr-defined]
+        assert await asyncio.to_thread(readers, desk) == 2
+        assert [lease.lost for lease in leases] == [False, True, False]
+        for stream in (streams[0], streams[2]):
+            await asyncio.create_task(stream.aclose())  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+
+    assert readers(desk) == 0
+
+
+def test_what_is_entered_in_one_thread_may_be_left_in_another_if_it_is_alone(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app, shared=True)
+    first, second = ExitStack(), ExitStack()
+    with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as other:
+        pool.submit(first.enter_context, block).result(30)
+        pool.submit(contextvars.Context().run, second.enter_context, block).result(30)
+        assert readers(desk) == 1 + 1
+        with pytest.raises(RuntimeError, match="a lock\\(\\) of its own"):
+            other.submit(block.__exit__, None, None, None).result(30)
+        assert readers(desk) == 1 + 1
+        pool.submit(second.close).result(30)
+        other.submit(first.close).result(30)
+    assert readers(desk) == 0
+    with pytest.raises(RuntimeError, match="is left already"):
+        block.__exit__(None, None, None)
+
+
+def test_of_several_who_acquire_and_release_one_object_one_does(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app, limit=9, timeout=0)
+    start = threading.Barrier(8)
+
+    def ends(call: Callable[[], object]) -> bool:
+        start.wait(30)
+        try:
+            call()
+        except RuntimeError:
+            return False
+        return True
+
+    for call in (block.acquire, block.release):
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(ends, [call] * 8)) == 1
+        assert readers(desk) == (call == block.acquire)
+
+
+def test_what_could_not_be_acquired_can_be_tried_again(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app, timeout=0)
+    with lock(KEY, app=desk.app), pytest.raises(LockContended):
+        contextvars.Context().run(block.acquire)
+    block.acquire()
+    with pytest.raises(LockContended), block:
+        pytest.fail("it has a key of its own, which is not re-entrant")
+    block.release()
+    with block, block as lease:
+        lease.check()
+    assert readers(desk) == 0
+
+
+def test_it_names_its_key_and_whether_it_is_held_by_it(desk: Desk) -> None:
+    block = lock(["a", "b"], app=desk.app)
+    assert repr(block) == "<lock() of 'a', 'b': not held by it>"
+    with block:
+        assert repr(block) == "<lock() of 'a', 'b': held by 1 of its blocks>"
+
+
+def nested(block: Any, go: threading.Event, inside: threading.Event) -> str:
+    with block:
+        inside.set()
+        assert go.wait(30)
+    return "ended as if nothing had happened"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_nested_block_that_outlives_the_one_around_it_says_so(desk: Desk, own: bool) -> None:
+    outer = lock(KEY, app=desk.app)
+    inner = lock(KEY, app=desk.app) if own else outer
+    go, inside = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        with outer:
+            context = contextvars.copy_context()
+            ends = pool.submit(context.run, nested, inner, go, inside)
+            assert inside.wait(30)
+        with lock(KEY, app=desk.app, timeout=0):
+            go.set()
+            with pytest.raises(LockLost, match="released"):
+                ends.result(30)
+        with pytest.raises(LockLost, match="released"):
+            context.run(nested, inner, go, inside)
+    assert readers(desk) == 0
+
+
+def test_a_nested_coroutine_that_outlives_the_block_around_it_is_told(desk: Desk) -> None:
+    block = lock(KEY, app=desk.app)
+
+    async def inner(
+        inside: asyncio.Event, go: asyncio.Event, error: type[Exception] | None
+    ) -> None:
+        async with block:
+            inside.set()
+            await go.wait()
+            if error:
+                raise error
+
+    async def main(error: type[Exception] | None) -> None:
+        inside, go = asyncio.Event(), asyncio.Event()
+        async with block:
+            task = asyncio.create_task(inner(inside, go, error))
+            await inside.wait()
+        go.set()
+        with pytest.raises(error or LockLost):
+            await task
+
+    asyncio.run(main(None))
+    asyncio.run(main(KeyError))  # an error of its own is not hidden
+
+    assert readers(desk) == 0
+
+
+def steal(desk: Desk) -> None:
+    """As an operator releases the key, or a store that has forgotten it."""
+    store = runtime(desk.app).backend
+    for holder in store.peek(KEY).holders:
+        claim = current_lease().terms[0].claim
+        assert claim.nonce == holder.nonce
+        store.leave(claim, Outcome.OVER)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize(
+    ("on_lost", "error", "raised"),
+    [("flag", None, None), ("raise", None, LockLost), ("raise", KeyError, KeyError)],
+)
+def test_a_lost_lock_is_an_error_at_the_end_of_a_block_that_asks_for_it(
+    desk: Desk, awaits: bool, on_lost: Any, error: Any, raised: Any
+) -> None:
+    block = lock(KEY, app=desk.app, on_lost=on_lost)
+
+    def body() -> None:
+        steal(desk)
+        if error:
+            raise error
+
+    def plain() -> None:
+        with block:
+            body()
+
+    async def coroutine() -> None:
+        async with block:
+            await asyncio.to_thread(body)
+
+    def run() -> type[BaseException] | None:
+        try:
+            asyncio.run(coroutine()) if awaits else plain()
+        except Exception as exc:
+            return type(exc)
+        return None
+
+    assert run() is raised
+    assert readers(desk) == 0
+
+
+@pytest.mark.parametrize("on_lost", ["flag", "raise"])
+def test_a_nested_block_tells_of_a_loss_if_it_is_to(desk: Desk, on_lost: Any) -> None:
+    with lock(KEY, app=desk.app) as lease, ExitStack() as stack:
+        if on_lost == "raise":
+            stack.enter_context(pytest.raises(LockLost, match="paused"))
+        with lock(KEY, app=desk.app, on_lost=on_lost):
+            lease.terms[0].lose("the process was paused")
+
+
+def test_nothing_of_a_lock_interrupts_a_block(desk: Desk) -> None:
+    with pytest.raises(ConfigurationError, match="'flag' or 'raise', got 'abort'"):
+        lock(KEY, app=desk.app, on_lost="abort")  # type: ignore[arg-type]
