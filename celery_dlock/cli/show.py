@@ -56,7 +56,7 @@ HOLDING = ("TASK", "HOLDER", "WORKER", ">>HELD FOR", ">>LEASE LEFT")
 COLUMNS = ("KEY", *HOLDING, ">WAITING", ">>OLDEST WAIT")
 
 #: Lines of the screen that are no keys; and the keys that are shown where there is no screen.
-AROUND, PIPED = 4, 50
+AROUND, PIPED = 5, 50
 
 _match: Option = click.option(
     "--match", default="", metavar="TEXT", help="Only keys with TEXT in their name."
@@ -77,7 +77,8 @@ def ls(
     """List the keys that are held or waited for, and the unique tasks that live.
 
     Keys whose tasks have waited longest come first, then those held longest. A key that cannot be
-    read, or that a person has put on hold, comes before them.
+    read, or that a person has put on hold, comes before them. The lock of beat is not among them:
+    `dlock beat` shows it.
     """
     app = app_of(ctx)
     found = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
@@ -89,7 +90,8 @@ def ls(
             {**plain_line(line, found.now), "broker": brokers.get(line.key)} for line in found.lines
         ]
         told_unique = list(map(asdict, unique))
-        click.echo(as_json({"total": found.counts.keys, "keys": told, "unique": told_unique}))
+        counted = {"total": found.counts.keys, "unreadable": found.counts.unreadable}
+        click.echo(as_json({**counted, "keys": told, "unique": told_unique}))
         return
     if not found.lines:
         which = f"no key with {shown(match)} in its name" if match else "no key"
@@ -98,11 +100,18 @@ def ls(
         put(ctx, _lines_table(found))
     for key, broker in brokers.items():
         click.echo(f"{shown(key)}: the next task belongs to the broker {shown(broker)}", err=True)
+    if found.counts.unreadable:
+        click.echo(_unreadable(found), err=True)
     if found.counts.keys > len(found.lines):
         those = f"{len(found.lines)} of {found.counts.keys} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
     if unique:
         put(ctx, "", _unique_table(unique, found.now))
+
+
+def _unreadable(found: Selection) -> str:
+    counts = found.counts
+    return f"{counts.unreadable} of {counts.keys} keys cannot be read: `dlock show KEY` says why"
 
 
 def _unique_table(found: Iterable[Living], now: datetime) -> Table:
@@ -169,6 +178,8 @@ def holding(held: Held, now: datetime) -> list[str | Text]:
     who = name(held.task_id)
     if held.mode is Mode.SHARED:
         who.append(" reads", style="dim")
+    elif held.limit > 1:
+        who.append(f" one of {held.limit}", style="dim")
     return [
         name(held.name) if held.name else "",
         who,
@@ -224,8 +235,10 @@ def _watch(console: Console, look: Any, every: float) -> None:
 
 
 def _shown(found: Selection) -> RenderableType:
-    keys = f"{len(found.lines)} of {found.counts.keys} keys"
-    return Group(_lines_table(found), Text(keys, style="dim"))
+    below = [Text(f"{len(found.lines)} of {found.counts.keys} keys", style="dim")]
+    if found.counts.unreadable:
+        below.append(Text(_unreadable(found), style="red"))
+    return Group(_lines_table(found), *below)
 
 
 def _now() -> str:

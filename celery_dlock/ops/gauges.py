@@ -35,6 +35,7 @@ class Gauges:
     waiting_tasks: int
     oldest_wait: float
     unanswered_messages: int
+    unreadable_keys: int
     dead_messages: int
 
     @classmethod
@@ -49,6 +50,7 @@ class Gauges:
             waits = max(0.0, (found.now - found.oldest).total_seconds())
         return cls(
             *(found.held, found.waited_for, found.waiting, waits, found.unanswered),
+            unreadable_keys=found.unreadable,
             dead_messages=len(backend.dead(COUNTED)),
         )
 

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Self
 
+from celery_dlock.beat import leader
 from celery_dlock.core.debounce import DEBOUNCED, named
 from celery_dlock.core.edits import backlog, on_hold
 from celery_dlock.core.lease import SECOND
@@ -34,16 +35,13 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend, live
-from celery_dlock.stores.unreadable import KeysUnavailable, is_text
+from celery_dlock.stores.unreadable import KeysUnavailable, UnreadableKey, is_text
 
 #: Names that are asked for at a time where all of them are looked through.
 BATCH = 1000
 
 #: A page that shows few of the names, because few match, looks through so many of them at most.
 LOOKED_THROUGH = 20_000
-
-#: A store that cannot tell of more keys than this at a time is unavailable, whatever it says.
-MOST_UNREADABLE = 10
 
 #: Nobody holds it, so any store that answers can tell of it.
 NOBODYS = "dlock:nobody"
@@ -272,7 +270,8 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
     """The state of each of *keys*, or why that one cannot be read.
 
     A store fails for all keys of a look when one makes no sense to it, which is right for a task
-    and wrong for a list: who looks for the key that is broken must not be shown nothing.
+    and wrong for a list: who looks for the key that is broken must not be shown nothing. However
+    many are broken, each costs a few more looks.
 
     Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
     """
@@ -285,24 +284,15 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
     except BackendUnavailable as exc:
         if _is_of_the_network(exc):
             raise  # who has waited for one answer in vain does not wait for another
+        is_of_a_key = isinstance(exc, UnreadableKey)
+        failures = [exc] if len(keys) == 1 else []
     # Out of the block above: an error that is kept keeps what the store was doing.
-    backend.look([NOBODYS])
-    failed = 0
-
-    def part(some: Sequence[str]) -> list[KeyState | BackendUnavailable]:
-        nonlocal failed
-        try:
-            return [*backend.look(some)]
-        except BackendUnavailable as exc:
-            if len(some) == 1:
-                failed += 1
-                if failed > MOST_UNREADABLE:
-                    raise
-                return [exc]
-        middle = len(some) // 2
-        return part(some[:middle]) + part(some[middle:])
-
-    return part(keys)
+    if not is_of_a_key:
+        backend.look([NOBODYS])  # fails if it is not the keys that are broken, but the store
+    if failures:
+        return [*failures]
+    middle = len(keys) // 2
+    return look(backend, keys[:middle]) + look(backend, keys[middle:])
 
 
 def _is_of_the_network(error: BaseException | None) -> bool:
@@ -379,7 +369,11 @@ def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[lis
 
 
 def lines_of(backend: LockBackend, keys: list[str]) -> list[Line]:
-    """Those of *keys* that are in use still, or cannot be read."""
+    """Those of *keys* that are in use still, or cannot be read.
+
+    The key that beats lead by is left out: no task waits for it, and `dlock beat` shows who does.
+    """
+    keys = [key for key in keys if not key.startswith(leader.KEYS)]
     lines = (_line(key, state) for key, state in zip(keys, look(backend, keys), strict=True))
     return [line for line in lines if not line.is_idle]
 

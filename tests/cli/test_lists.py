@@ -23,7 +23,7 @@ def test_nothing_to_list_is_no_error(desk: Operator) -> None:
     none = desk.run("ls", "--match", "invoice\n").output
     assert none == "no key with $'invoice\\n' in its name is held or waited for\n"
     assert desk.run("dead").output == "there are no dead letters\n"
-    assert desk.read("ls") == {"total": 0, "keys": [], "unique": []}
+    assert desk.read("ls") == {"total": 0, "unreadable": 0, "keys": [], "unique": []}
     assert desk.read("dead") == {"more": False, "dead": []}
     assert desk.run("top").exit_code == 0
 
@@ -73,7 +73,11 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
         db.execute("UPDATE guard SET held='garbage' WHERE key='order:2'")
 
-    _, broken, sound = desk.run("ls").stdout.splitlines()
+    listed = desk.run("ls")
+    _, broken, sound = listed.stdout.splitlines()
+
+    assert "1 of 2 keys cannot be read" in listed.stderr
+    assert desk.read("ls")["unreadable"] == 1
 
     assert broken == "order:2  cannot be read"
     assert (
@@ -81,6 +85,16 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     )
     assert sound.split()[:2] == ["order:1", "first"]
     assert [bool(key["unreadable"]) for key in desk.read("ls")["keys"]] == [True, False]
+
+
+def test_each_of_several_holders_says_how_many_there_may_be(desk: Operator) -> None:
+    desk.hold("pool", "first", limit=3)
+    desk.hold("order:1", "alone")
+
+    _, some, alone = desk.run("ls").stdout.splitlines()
+
+    assert "first one of 3" in some
+    assert " of " not in alone
 
 
 def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:

@@ -13,7 +13,7 @@ from celery_dlock.ops import gauges
 from celery_dlock.ops.gauges import CachedGauges, Gauges
 from tests.services.until import until
 
-SOME = Gauges(1, 2, 3, 4.0, 5, 6)
+SOME = Gauges(1, 2, 3, 4.0, 5, 6, 7)
 
 
 @pytest.fixture
