@@ -32,6 +32,7 @@ from celery_dlock.core.state import (
     task_id_of,
 )
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend, live
@@ -42,9 +43,6 @@ BATCH = 1000
 
 #: A page that shows few of the names, because few match, looks through so many of them at most.
 LOOKED_THROUGH = 20_000
-
-#: Nobody holds it, so any store that answers can tell of it.
-NOBODYS = "dlock:nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,9 +369,9 @@ def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[lis
 def lines_of(backend: LockBackend, keys: list[str]) -> list[Line]:
     """Those of *keys* that are in use still, or cannot be read.
 
-    The key that beats lead by is left out: no task waits for it, and `dlock beat` shows who does.
+    The library's own are left out: no task waits for them, and `dlock beat` shows the beats.
     """
-    keys = [key for key in keys if not key.startswith(leader.KEYS)]
+    keys = [key for key in keys if not (key.startswith(leader.KEYS) or key == NOBODYS)]
     lines = (_line(key, state) for key, state in zip(keys, look(backend, keys), strict=True))
     return [line for line in lines if not line.is_idle]
 

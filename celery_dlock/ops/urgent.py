@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, Self
 
+from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.ops import overview
 from celery_dlock.ops.overview import (
-    NOBODYS,
     Line,
     lines_in_use,
     lines_of,

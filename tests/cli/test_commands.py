@@ -104,7 +104,8 @@ def test_metrics_are_served_while_the_store_is_away(
     def away(*_: object, **__: object) -> None:
         raise BackendUnavailable("no answer")
 
-    monkeypatch.setattr(desk.backend, "keys", away)
+    assert "dlock_store" not in desk.run("metrics", "--no-gauges").stdout
+    monkeypatch.setattr(desk.backend, "look", away)
     result = desk.run("metrics")
 
     assert result.exit_code == 0

@@ -12,6 +12,7 @@ from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Postpone
 from celery_dlock.core.state import WINDOW, Claim, KeyState, Outcome, Run, WaitMode
+from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.ops import overview
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import KeyDetails, line, page
@@ -215,7 +216,7 @@ def test_a_snapshot_looks_at_so_many_keys_and_those_with_messages_are_among_them
     found = Snapshot.of(app, most=20)
 
     assert [each.key for each in found.lines[:3]] == ["order:30", "order:70", "order:90"]
-    assert len(found.lines) == found.counts.keys == len(set(looked) - {overview.NOBODYS}) == 23
+    assert len(found.lines) == found.counts.keys == len(set(looked) - {NOBODYS}) == 23
     assert (found.counts.waiting, found.counts.held) == (3, 23)
     seen, cursor = {each.key for each in found.lines}, found.rest
     while cursor is not None:
