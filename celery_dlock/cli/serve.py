@@ -34,7 +34,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="The port to listen on.",
 )
 @click.option(
-    "--writable", is_flag=True, help="Allow release, cancel and replay, after signing in."
+    "--writable", is_flag=True, help="Allow release, cancel, replay and discard, after signing in."
 )
 @click.option(
     "--token-file",

@@ -17,6 +17,7 @@ from celery_dlock.core.events import (
     DeadLettered,
     Debounced,
     Deduplicated,
+    Discarded,
     Dropped,
     Event,
     LeftToOthers,
@@ -78,6 +79,8 @@ def _course(event: Event) -> str | None:
             return f"dropped at {event.key!r}: a duplicate, its task is already {event.reason}"
         case Revoked():
             return f"revoked while it waited for {event.key!r}"
+        case Discarded():
+            return f"discarded by {event.by}: it was a dead letter at {event.key!r}"
         case Lost(newer=str()):
             return f"lost its lock on {event.key!r} as intended: {event.reason}"
         case LeftToOthers():

@@ -26,6 +26,7 @@ from celery_dlock.core.events import (
     DeadLettered,
     Debounced,
     Deduplicated,
+    Discarded,
     Dropped,
     Event,
     LeftToOthers,
@@ -187,7 +188,7 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((DEBOUNCED, 1),)
         case Lost(newer=newer):
             return ((LOST, 1),) if newer is None else ()
-        case Uncertain() | Confirmed():
+        case Uncertain() | Confirmed() | Discarded():
             return ()
         case StaleRejected():
             return ((STALE, 1),)

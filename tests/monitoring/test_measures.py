@@ -29,6 +29,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     "TooLarge": {"dlock_too_large": 1},
     "Revoked": {"dlock_revoked": 1},
     "DeadLettered": {"dlock_dead_lettered": 1},
+    "Discarded": {},
     "LeftToOthers": {"dlock_left_to_others": 1},
     "Skipped": {"dlock_skipped": 1},
     "Dropped": {"dlock_dropped": 1},

@@ -18,6 +18,7 @@ from celery_dlock.core.events import (
     DeadLettered,
     Debounced,
     Deduplicated,
+    Discarded,
     Dropped,
     Event,
     LeftToOthers,
@@ -81,6 +82,7 @@ COURSE: list[tuple[Event, str]] = [
     ),
     (Confirmed(A, "k"), "is certain of its lock on 'k' again"),
     (Revoked(A, "k"), "revoked while it waited for 'k'"),
+    (Discarded(A, "k", "ann@desk"), "discarded by ann@desk: it was a dead letter at 'k'"),
     (
         LeftToOthers(A, "k", "redis://x"),
         "left to the workers at redis://x: its turn for 'k' has come",

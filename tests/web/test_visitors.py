@@ -87,7 +87,7 @@ def test_a_form_without_the_secret_of_its_session_does_nothing(
     assert holders(app, "order:42") == ["ship:0:0"]
 
 
-@pytest.mark.parametrize("act", ["release", "hold", "end_hold", "cancel", "replay"])
+@pytest.mark.parametrize("act", ["release", "hold", "end_hold", "cancel", "replay", "discard"])
 def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, act: str) -> None:
     client = open_site(token=TOKEN)
     client.get("/sign-in", params={"token": TOKEN})
