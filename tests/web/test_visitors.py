@@ -138,6 +138,8 @@ def test_another_token_opens_nothing(open_site: Open, token: str) -> None:
     by_form = client.post("/sign-in", data={"token": token_in_form}, headers=OWN)
 
     assert (by_link.status_code, by_form.status_code) == (401, 401)
+    assert "banner" in by_form.text
+    assert "banner" not in open_site(token=TOKEN).get("/").text  # nobody has tried anything yet
     assert not client.cookies
     assert client.get("/").status_code == 401
 
