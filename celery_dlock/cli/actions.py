@@ -18,7 +18,7 @@ import click
 from rich.table import Table
 
 from celery_dlock.beat import leader
-from celery_dlock.beat.leader import Status
+from celery_dlock.beat.leader import Status, reads_a_database
 from celery_dlock.cli.command import (
     Command,
     Option,
@@ -408,10 +408,11 @@ def beat(ctx: click.Context, *, for_programs: bool, step_down: bool, timeout: fl
     Exits with 1 if none leads, or if no other beat has taken over in time.
     """
     app = app_of(ctx)
-    status = Status.of(app)
+    status, stepped_down = Status.of(app), None
     if step_down:
+        stepped_down = status.leader
         status = _step_down(app, status, timeout)
-    click.echo(as_json(_plain(status)) if for_programs else _lines(status, app.timezone))
+    click.echo(as_json(_plain(status)) if for_programs else _lines(app, status, stepped_down))
     if status.leader is None:
         ctx.exit(1)
 
@@ -446,16 +447,24 @@ def _plain(status: Status) -> dict[str, Any]:
     }
 
 
-def _lines(status: Status, timezone: Any) -> str:
+#: What is told of entries of a database, which its scheduler reads when they come near.
+_DATABASE = "(crontabs of the database that are due in more than two hours are not listed)"
+
+
+def _lines(app: Any, status: Status, stepped_down: str | None) -> str:
     def shown(instant: datetime | None) -> str:
-        return instant.astimezone(timezone).isoformat(" ", "seconds") if instant else ""
+        return instant.astimezone(app.timezone).isoformat(" ", "seconds") if instant else ""
 
     leads = f"{status.leader}  since {shown(status.since)}" if status.leader else "no beat"
     names = max((len(name) for name in status.records), default=0)
+    standbys = list(status.standbys)
+    if stepped_down is not None and stepped_down not in standbys:
+        standbys.append(f"{stepped_down}  has stepped down, and asks again in a moment")
+    due = [f"{name:<{names}}  {shown(due)}" for name, due in status.dues()]
     rows = [
         ("leads", [leads]),
-        ("stands by", list(status.standbys) or ["no beat"]),
-        ("next due", [f"{name:<{names}}  {shown(due)}" for name, due in status.dues()]),
+        ("stands by", standbys or ["no beat"]),
+        ("next due", [*due, _DATABASE] if reads_a_database(app) else due),
     ]
     return "\n".join(
         f"{title if first == 0 else '':<11}{one_line(line)}"
