@@ -5,7 +5,7 @@ dead, how a key stands, and why a task did not run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -41,11 +41,12 @@ from celery_dlock.ops.overview import (
     Held,
     KeyDetails,
     Line,
+    MessageFacts,
     OnHold,
     QueueEntry,
     as_stored,
-    brokers_in_queue,
     brokers_of_heads,
+    messages_of,
 )
 from celery_dlock.ops.unique import ALL_CLAIMS, Living, living
 from celery_dlock.ops.urgent import Selection, most_urgent
@@ -261,14 +262,14 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
     readable(found.line)
     total = len(found.queue) + found.behind
     more = "+" if found.line.more_wait else ""
-    brokers = brokers_in_queue(app, key, found.queue)
+    facts = messages_of(app, key, found.queue)
     if for_programs:
-        tasks = [{**asdict(each), "broker": brokers.get(each.task)} for each in found.queue]
+        tasks = [_plain_entry(each, facts.get(each.task)) for each in found.queue]
         click.echo(as_json({"key": key, "total": total, "waiting": tasks}))
     elif found.queue:
-        put(ctx, queue_table(found.queue, found.now))
+        put(ctx, queue_table(found.queue, found.now, facts))
         for each in found.queue:
-            if broker := brokers.get(each.task):
+            if each.task in facts and (broker := facts[each.task].broker):
                 told = f"{shown(each.task_id)} belongs to the broker {shown(broker)}"
                 click.echo(told, err=True)
         if found.behind:
@@ -278,10 +279,24 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
     ctx.exit(0 if total else 1)
 
 
-def queue_table(found: Iterable[QueueEntry], now: datetime) -> Table:
-    """Who waits, for people; *now* is the store's."""
-    columns = (">", "TASK ID", ">>WAITS FOR", "HOW", "STATE")
-    rows = [[str(number), *_row(each, now)] for number, each in enumerate(found, 1)]
+def _plain_entry(each: QueueEntry, facts: MessageFacts | None) -> dict[str, Any]:
+    known = facts or MessageFacts()
+    return {**asdict(each), "name": known.name or None, "broker": known.broker or None}
+
+
+def _name(each: QueueEntry, facts: Mapping[str, MessageFacts]) -> str | Text:
+    known = facts.get(each.task)
+    return name(known.name) if known and known.name else ""
+
+
+def queue_table(
+    found: Iterable[QueueEntry], now: datetime, facts: Mapping[str, MessageFacts]
+) -> Table:
+    """Who waits, for people; *now* is the store's. A task that comes back by itself has no name."""
+    columns = (">", "TASK", "TASK ID", ">>WAITS FOR", "HOW", "STATE")
+    rows = [
+        [str(number), _name(each, facts), *_row(each, now)] for number, each in enumerate(found, 1)
+    ]
     return table(*columns, rows=rows)
 
 
@@ -416,7 +431,8 @@ def _events(app: Any, task_id: str) -> Sequence[HistoryEntry]:
 def _put_key(ctx: click.Context, app: Any, answer: KeyAnswer) -> None:
     put(ctx, Text("key ") + name(answer.key, "bold"), *_sentences(answer.sentences))
     if answer.queue:
-        put(ctx, "", queue_table(answer.queue, answer.now))
+        facts = messages_of(app, answer.key, answer.queue)
+        put(ctx, "", queue_table(answer.queue, answer.now, facts))
     if answer.entries:
         put(ctx, "", _timeline(answer.entries, Clock.of(app)))
 

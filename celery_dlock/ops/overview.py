@@ -465,33 +465,47 @@ def other_broker(app: Any, key: str, task: str) -> str:
 
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
+    return _about(app, key, task).broker
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFacts:
+    """The name of its task, and its broker, which is empty for ours; both are if not known."""
+
+    name: str = ""
+    broker: str = ""
+
+
+def _about(app: Any, key: str, task: str) -> MessageFacts:
     here = runtime(app)
     message = here.existing_store().message(key, task)
     try:
-        broker = ParkedMessage.decode(key, task, message or b"").broker
+        entry = ParkedMessage.decode(key, task, message or b"")
     except (Undecodable, OfAnotherVersion):
-        return ""
-    return "" if broker == here.wake.broker else broker
+        return MessageFacts()
+    name = entry.headers.get("task")
+    broker = "" if entry.broker == here.wake.broker else entry.broker
+    return MessageFacts(name if isinstance(name, str) else "", broker)
 
 
 def brokers_of_heads(app: Any, lines: Iterable[Line]) -> Mapping[str, str]:
     """The other broker of who comes next, by key, for the first of *lines* that nobody holds."""
     free = (line for line in lines if line.head and not line.holders)
-    return _found(app, ((line.key, line.key, line.head) for line in free))
+    found = _found(app, ((line.key, line.key, line.head) for line in free))
+    return {key: facts.broker for key, facts in found.items() if facts.broker}
 
 
-def brokers_in_queue(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, str]:
-    """The other broker of the first messages of *queue*, by the identity of their task."""
+def messages_of(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, MessageFacts]:
+    """What the first messages of *queue* say, by the identity of their task."""
     return _found(app, ((each.task, key, each.task) for each in queue if each.parked))
 
 
-def _found(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, str]:
+def _found(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, MessageFacts]:
     """Under the first of each three, for a key and a task, as far as the store answers."""
-    found: dict[str, str] = {}
+    found: dict[str, MessageFacts] = {}
     with suppress(BackendUnavailable):  # what is shown beside it is not lost for that
         for name, key, task in islice(asked, MOST_MESSAGES):
-            if broker := other_broker(app, key, task):
-                found[name] = broker
+            found[name] = _about(app, key, task)
     return found
 
 

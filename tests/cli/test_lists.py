@@ -103,6 +103,8 @@ def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
 
     few, many = desk.read("waiting", "order:42"), desk.read("waiting", "order:42", "--limit", "35")
 
+    assert {each["name"] for each in few["waiting"][:20]} == {"charge"}
+    assert "1  charge  task-00" in desk.run("waiting", "order:42").stdout
     assert [each["task_id"] for each in few["waiting"]] == [f"task-{n:02}" for n in range(30)]
     assert [each["task_id"] for each in many["waiting"]] == [f"task-{n:02}" for n in range(35)]
     assert (few["total"], many["total"]) == (40, 40)
