@@ -17,6 +17,11 @@ constructor are ``args``, and nothing else is needed to build it again.
 
 from __future__ import annotations
 
+import re
+
+#: The id of code outside tasks, as of ``lock()`` and beat: what it is, its host, its process.
+_OUTSIDE_TASKS = re.compile(r"([^@]+)@([^@/]+)/(\d+)/[0-9a-f]+")
+
 
 class DLockError(Exception):
     """The root of every error of this library."""
@@ -54,7 +59,17 @@ class LockContended(DLockError):
             return f"{self.key!r} is cooling down for another {self.seconds_left:.1f} s"
         if self.holder is None:
             return f"{self.key!r} is reserved for a task that waits for it"
-        return f"{self.key!r} is held by task {self.holder} for another {self.seconds_left:.1f} s"
+        return f"{self.key!r} is held by {_who(self.holder)} {lease_ends(self.seconds_left)}"
+
+
+def lease_ends(seconds_left: float) -> str:
+    """What a lease says of when its key is free: a holder that works renews it."""
+    return f"(its lease ends in {seconds_left:.1f} s unless it is renewed)"
+
+
+def _who(holder: str) -> str:
+    outside = _OUTSIDE_TASKS.fullmatch(holder)
+    return f"{outside[1]} on {outside[2]}:{outside[3]}" if outside else f"task {holder}"
 
 
 class LockTimeout(LockContended, TimeoutError):

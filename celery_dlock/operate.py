@@ -1,4 +1,4 @@
-"""The commands for locks as functions: who holds a key, who waits, release, cancel, hold.
+"""The commands for locks as functions: held, waiting, release, cancel, hold, discard.
 
 A key is written as for :func:`celery_dlock.lock`. Each function makes one or a few requests to the
 store, never creates one, and raises :exc:`~celery_dlock.BackendUnavailable` if it does not answer.
@@ -21,6 +21,7 @@ __all__ = [
     "OnHold",
     "QueueEntry",
     "cancel",
+    "discard",
     "held",
     "hold",
     "on_hold",
@@ -94,3 +95,14 @@ def cancel(task_id: str, *, app: Any = None) -> bool:
         unique.end(app, claim)
         ended.append(True)
     return any(ended)
+
+
+def discard(task_id: str, *, by: str = "", app: Any = None) -> bool:
+    """Discard the dead letter of a task: it does not run. ``False`` if it has none.
+
+    *by* names the person, by default the user and host of this program. Its result stays as it is;
+    its unique claim ends.
+    """
+    app = app or current_app
+    letters = actions.dead_under(app, task_id)
+    return any([*actions.discard(app, letters, by or holds.this_person())])

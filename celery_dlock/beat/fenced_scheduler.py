@@ -66,6 +66,8 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
         self._met: dict[str, Any] = {}
         self._off: dict[str, datetime] = {}
         self._broken: dict[str, Any] = {}
+        #: When entries were read that were made since this beat leads.
+        self._read_at: dict[str, datetime] = {}
         #: What the leader before has claimed: it may have been sent, or not.
         self.doubtful = {
             name: record.claimed for name, record in records.all().items() if record.claimed
@@ -141,6 +143,8 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
     def _last(self, entry: Any, known: TickRecord | None) -> datetime:
         """Up to where the ticks of *entry* are done with."""
         last = _stands(entry, known, entry.name in self._met)
+        if known is None and last >= self.led_since:
+            self._read_at[entry.name] = now_of(entry.schedule)
         if known is not None and _is_over(entry, known):
             entry.model.total_run_count = 1
         if _is_off(entry):
@@ -179,10 +183,14 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
         assert self.leader is not None
         return Subject(tick_id(self.leader.scope, entry.name, due), entry.task, entry.name)
 
+    def _text(self, instant: datetime) -> str:
+        """In the time zone of the application, as its schedule is written."""
+        return instant.astimezone(self.app.timezone).isoformat()
+
     def tell_missed(self, entry: Any, first: datetime, until: datetime) -> None:
         """The ticks of *entry* from *first* on and before *until* are left out."""
         subject = self.subject_of(entry, until)
-        self.tell(TicksMissed(subject, first.isoformat(), until.isoformat()))
+        self.tell(TicksMissed(subject, self._text(first), self._text(until)))
 
 
 _MOMENT = timedelta(microseconds=1)
@@ -413,11 +421,19 @@ class FencedScheduler(ScheduleEntries):
         with self._broker():  # what is not claimed yet is in no doubt when there is none
             self._ensure_connected()
         known = self.records.get(entry.name)
-        if tick.first is not None:  # rather twice than never
-            self.tell_missed(entry, tick.first, tick.due)
+        first = self._first_missed(entry, tick)
+        if first is not None:  # rather twice than never
+            self.tell_missed(entry, first, tick.due)
         self.records.claim(entry.name, known.sent if known else tick.due, tick.due)
         self.doubtful.pop(entry.name, None)
         return tick
+
+    def _first_missed(self, entry: Any, tick: Tick) -> datetime | None:
+        """The first tick that is left out, of those after *entry* was read, if it is new."""
+        first, read_at = tick.first, self._read_at.pop(entry.name, None)
+        if first is not None and read_at is not None and first <= read_at:
+            first = next_due(entry.schedule, read_at)
+        return first if first is not None and first < tick.due else None
 
     def _advance(self, entry: Any, tick: Tick) -> Any:
         """*entry* after *tick*: it was last run when that was due, and not a little later."""
@@ -449,7 +465,7 @@ class FencedScheduler(ScheduleEntries):
         finally:
             entry.args, entry.kwargs, entry.options = given
         self.records.sent(entry.name, due, following)
-        self.tell(TickSent(subject, due.isoformat()))
+        self.tell(TickSent(subject, self._text(due)))
         return result
 
     def _publish(self, entry: Any, tick: Tick, producer: Any, **kwargs: Any) -> Any:
@@ -459,7 +475,7 @@ class FencedScheduler(ScheduleEntries):
         except NotNow as exc:  # it is claimed, and it is not known what else it takes
             raise StepDown(str(exc)) from exc
         if tick.again:
-            self.tell(TickRepeated(self.subject_of(entry, tick.due), tick.due.isoformat()))
+            self.tell(TickRepeated(self.subject_of(entry, tick.due), self._text(tick.due)))
         with self._broker():
             return super().apply_async(entry, producer=producer, advance=False, **kwargs)
 

@@ -42,6 +42,15 @@ def key_of(app: Any) -> str:
     return f"{KEYS}{app.main or ''}"
 
 
+def reads_a_database(app: Any) -> bool:
+    """Whether the entries come from django-celery-beat, which leaves out crontabs of later hours.
+
+    A scheduler of the application's own that derives from it is not known.
+    """
+    scheduler = runtime(app).settings.beat_scheduler
+    return scheduler == "django" or scheduler.startswith("django_celery_beat")
+
+
 def _requests_of(key: str) -> str:
     """Beside this key stands who was asked to step down, under the name ``to``."""
     return f"{key}:step-down"

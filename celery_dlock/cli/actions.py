@@ -1,5 +1,5 @@
-"""``dlock release``, ``cancel`` and ``replay``: to what was shown, and to nothing else; and
-``dlock beat``: who leads, and having another one lead.
+"""``dlock release``, ``cancel``, ``replay`` and ``discard``: to what was shown, and to nothing
+else; and ``dlock beat``: who leads, and having another one lead.
 
 Before anything is done there is a question. Without a terminal there is nobody to answer; a program
 is not asked, and gets a document of what was done.
@@ -18,7 +18,7 @@ import click
 from rich.table import Table
 
 from celery_dlock.beat import leader
-from celery_dlock.beat.leader import Status
+from celery_dlock.beat.leader import Status, reads_a_database
 from celery_dlock.cli.command import (
     Command,
     Option,
@@ -50,7 +50,7 @@ from celery_dlock.runtime import runtime
 
 #: Said of what cannot be replayed.
 EXPIRED = "has expired: a worker would discard it, so it stays where it is"
-REPLAYED = "is no longer a dead letter: it has run, or was replayed"
+REPLAYED = "is no longer a dead letter: it has run, was replayed or discarded"
 
 #: For scripts.
 yes_option: Option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -156,10 +156,7 @@ def _ask(
     if len(chosen) > 1 and not all_holders:
         raise click.UsageError("there are several holders: give --token, --owner or --all-holders")
     if not yes and not for_programs:
-        click.echo("\nWhat happens then:")
-        for consequence in actions.CONSEQUENCES:
-            click.echo(click.wrap_text(consequence, 100, "  ", "  "))
-        click.echo()
+        _say_consequences(actions.CONSEQUENCES)
     whom = f"task {shown(chosen[0].task_id)}" if len(chosen) == 1 else f"{len(chosen)} holders"
     question = f"Take {shown(found.line.key)} from {whom}?"
     agreed(question, yes=yes, for_programs=for_programs)
@@ -272,22 +269,13 @@ def replay(
     Its lost runs are forgotten. One that has run by another copy of its message is only taken off
     the list. Exits with 1 then, or if there is no such dead letter, or if it has expired.
     """
-    if (task_id is None) is not all_:
-        raise click.UsageError("give either a task id or --all")
     app = app_of(ctx)
-    if task_id is None:
-        letters = actions.dead(app, actions.ALL_DEAD)
-        found = [actions.Message(letter.key, letter.dead.task) for letter in letters]
-        nothing, question = "there are no dead letters", f"Replay all {len(found)} dead letters?"
-    else:
-        found = actions.dead_under(app, task_id)
-        nothing = f"{shown(task_id)} has no dead letter"
-        question = f"Replay {shown(task_id)} for {', '.join(shown(each.key) for each in found)}?"
+    found, whose = _dead_letters(app, task_id, all_=all_)
     if found:
-        agreed(question, yes=yes, for_programs=for_programs)
+        agreed(f"Replay {whose}?", yes=yes, for_programs=for_programs)
     with _document({}, "messages", for_programs=for_programs) as told:
         if not found:
-            raise click.ClickException(nothing)
+            raise click.ClickException(whose)
         expired = actions.expired(app, found)
         for message in found:
             task, gone = shown(message.task_id), message in expired
@@ -297,15 +285,68 @@ def replay(
                 f"{task} {EXPIRED if gone else REPLAYED}",
                 people=not for_programs,
             )
-            told.append(
-                {
-                    "key": message.key,
-                    "task_id": message.task_id,
-                    "task": message.task,
-                    "replayed": replayed,
-                }
-            )
+            told.append({**_plain_message(message), "replayed": replayed})
     ctx.exit(0 if all(each["replayed"] for each in told) else 1)
+
+
+@click.command(cls=Command)
+@click.argument("task_id", required=False, shell_complete=dead_tasks)
+@click.option("--all", "all_", is_flag=True, help="All dead letters.")
+@yes_option
+@for_programs
+@click.pass_context
+def discard(
+    ctx: click.Context, *, task_id: str | None, all_: bool, yes: bool, for_programs: bool
+) -> None:
+    """Discard the dead letter of TASK_ID: the task does not run.
+
+    Its message is deleted and cannot be restored, and its result stays as it is. Exits with 1 if
+    there is no such dead letter.
+    """
+    app = app_of(ctx)
+    found, whose = _dead_letters(app, task_id, all_=all_)
+    if found:
+        if not yes and not for_programs:
+            _say_consequences(actions.DISCARDED)
+        agreed(f"Discard {whose}?", yes=yes, for_programs=for_programs)
+    with _document({}, "messages", for_programs=for_programs) as told:
+        if not found:
+            raise click.ClickException(whose)
+        answers = actions.discard(app, found, holds.this_person())
+        for message, done in zip(found, answers, strict=True):
+            discarded = _said(
+                done,
+                f"{shown(message.task_id)} is discarded",
+                f"{shown(message.task_id)} {REPLAYED}",
+                people=not for_programs,
+            )
+            told.append({**_plain_message(message), "discarded": discarded})
+    ctx.exit(0 if all(each["discarded"] for each in told) else 1)
+
+
+def _dead_letters(
+    app: Any, task_id: str | None, *, all_: bool
+) -> tuple[list[actions.Message], str]:
+    """Those that are meant, and whose they are; or that there are none."""
+    if (task_id is None) is not all_:
+        raise click.UsageError("give either a task id or --all")
+    found = actions.dead_under(app, task_id)
+    if task_id is None:
+        return found, f"all {len(found)} dead letters" if found else "there are no dead letters"
+    keys_ = ", ".join(shown(each.key) for each in found)
+    who = shown(task_id)
+    return found, f"{who} for {keys_}" if found else f"{who} has no dead letter"
+
+
+def _plain_message(message: actions.Message) -> dict[str, Any]:
+    return {"key": message.key, "task_id": message.task_id, "task": message.task}
+
+
+def _say_consequences(consequences: Sequence[str]) -> None:
+    click.echo("\nWhat happens then:")
+    for consequence in consequences:
+        click.echo(click.wrap_text(consequence, 100, "  ", "  "))
+    click.echo()
 
 
 def agreed(question: str, *, yes: bool, for_programs: bool) -> None:
@@ -367,10 +408,11 @@ def beat(ctx: click.Context, *, for_programs: bool, step_down: bool, timeout: fl
     Exits with 1 if none leads, or if no other beat has taken over in time.
     """
     app = app_of(ctx)
-    status = Status.of(app)
+    status, stepped_down = Status.of(app), None
     if step_down:
+        stepped_down = status.leader
         status = _step_down(app, status, timeout)
-    click.echo(as_json(_plain(status)) if for_programs else _lines(status, app.timezone))
+    click.echo(as_json(_plain(status)) if for_programs else _lines(app, status, stepped_down))
     if status.leader is None:
         ctx.exit(1)
 
@@ -405,16 +447,24 @@ def _plain(status: Status) -> dict[str, Any]:
     }
 
 
-def _lines(status: Status, timezone: Any) -> str:
+#: What is told of entries of a database, which its scheduler reads when they come near.
+_DATABASE = "(crontabs of the database that are due in more than two hours are not listed)"
+
+
+def _lines(app: Any, status: Status, stepped_down: str | None) -> str:
     def shown(instant: datetime | None) -> str:
-        return instant.astimezone(timezone).isoformat(" ", "seconds") if instant else ""
+        return instant.astimezone(app.timezone).isoformat(" ", "seconds") if instant else ""
 
     leads = f"{status.leader}  since {shown(status.since)}" if status.leader else "no beat"
     names = max((len(name) for name in status.records), default=0)
+    standbys = list(status.standbys)
+    if stepped_down is not None and stepped_down not in standbys:
+        standbys.append(f"{stepped_down}  has stepped down, and asks again in a moment")
+    due = [f"{name:<{names}}  {shown(due)}" for name, due in status.dues()]
     rows = [
         ("leads", [leads]),
-        ("stands by", list(status.standbys) or ["no beat"]),
-        ("next due", [f"{name:<{names}}  {shown(due)}" for name, due in status.dues()]),
+        ("stands by", standbys or ["no beat"]),
+        ("next due", [*due, _DATABASE] if reads_a_database(app) else due),
     ]
     return "\n".join(
         f"{title if first == 0 else '':<11}{one_line(line)}"

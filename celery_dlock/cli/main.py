@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "beat": "celery_dlock.cli.actions",
     "cancel": "celery_dlock.cli.actions",
     "dead": "celery_dlock.cli.show",
+    "discard": "celery_dlock.cli.actions",
     "doctor": "celery_dlock.cli.doctor",
     "hold": "celery_dlock.cli.hold",
     "ls": "celery_dlock.cli.show",

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from celery_dlock.cli.command import Service, app_of
-from celery_dlock.ops.gauges import CachedGauges
+from celery_dlock.ops.gauges import READ_TIMEOUT, CachedGauges
 from celery_dlock.registry import load
 
 #: By which names a browser on this host may call it.
@@ -34,7 +34,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     help="The port to listen on.",
 )
 @click.option(
-    "--writable", is_flag=True, help="Allow release, cancel and replay, after signing in."
+    "--writable", is_flag=True, help="Allow release, cancel, replay and discard, after signing in."
 )
 @click.option(
     "--token-file",
@@ -169,17 +169,29 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
     callback=_address,
     help="Serve them at http://HOST:PORT/metrics.",
 )
+@click.option(
+    "--no-gauges",
+    is_flag=True,
+    help="Leave out the gauges of the lock store: one host of several is enough for these.",
+)
 @click.option("--rules", is_flag=True, help="Print alerting and recording rules for Prometheus.")
 @click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana.")
 @click.pass_context
 def metrics(
-    ctx: click.Context, *, listen: tuple[str, int] | None, rules: bool, dashboard: bool
+    ctx: click.Context,
+    *,
+    listen: tuple[str, int] | None,
+    no_gauges: bool,
+    rules: bool,
+    dashboard: bool,
 ) -> None:
     """Print or serve the metrics for Prometheus.
 
     Gauges describe the lock store and are the same on each host. Counters come from the processes
     of this host that share the folder PROMETHEUS_MULTIPROC_DIR and have the sink "prometheus".
-    While the store is unavailable they are still served, and dlock_store_up is 0.
+
+    While the store is unavailable dlock_store_up is 0, and dlock_store_writable while it refuses
+    writes. The other gauges are those of the last reading; dlock_reading_age_seconds is its age.
     """
     if rules + dashboard + (listen is not None) > 1:
         raise click.UsageError("give only one of --listen, --rules and --dashboard")
@@ -187,7 +199,7 @@ def metrics(
         file = files("celery_dlock.monitoring") / ("rules.yml" if rules else "dashboard.json")
         click.echo(file.read_text(encoding="utf-8"), nl=False)
         return
-    registry = _registry_of(app_of(ctx))
+    registry = registry_of_app(app_of(ctx), gauges=not no_gauges, waits=listen is None)
     if listen is None:
         from prometheus_client import generate_latest
 
@@ -197,20 +209,23 @@ def metrics(
         _serve(listen, registry)
 
 
-def _registry_of(app: Any) -> Any:
-    """Two that ask at once have the store asked once.
+def registry_of_app(app: Any, *, gauges: bool, waits: bool) -> Any:
+    """Two that ask at once have the store asked once; who *waits* has all its keys read.
 
     Raises :exc:`~celery_dlock.ConfigurationError` with the command to run when the library of
     Prometheus is not installed.
     """
     registry_of = load(REGISTRY, "prometheus", "dlock metrics")
-    gauges = CachedGauges(app)
+    cached = CachedGauges(app, None if waits else READ_TIMEOUT)
 
     def store_gauges() -> dict[str, float]:
-        found = gauges.get()
-        return {"store_up": float(found is not None), **({} if found is None else asdict(found))}
+        report = cached.get()
+        found = {"store_up": float(report.up), "store_writable": float(report.writable)}
+        if report.gauges is not None and report.age is not None:
+            found |= {"reading_age": report.age, **asdict(report.gauges)}
+        return found
 
-    return registry_of(store_gauges)
+    return registry_of(store_gauges if gauges else dict)
 
 
 def _say_if_nothing_is_counted() -> None:

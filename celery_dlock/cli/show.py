@@ -5,7 +5,7 @@ dead, how a key stands, and why a task did not run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -41,11 +41,12 @@ from celery_dlock.ops.overview import (
     Held,
     KeyDetails,
     Line,
+    MessageFacts,
     OnHold,
     QueueEntry,
     as_stored,
-    brokers_in_queue,
     brokers_of_heads,
+    messages_of,
 )
 from celery_dlock.ops.unique import ALL_CLAIMS, Living, living
 from celery_dlock.ops.urgent import Selection, most_urgent
@@ -56,7 +57,7 @@ HOLDING = ("TASK", "HOLDER", "WORKER", ">>HELD FOR", ">>LEASE LEFT")
 COLUMNS = ("KEY", *HOLDING, ">WAITING", ">>OLDEST WAIT")
 
 #: Lines of the screen that are no keys; and the keys that are shown where there is no screen.
-AROUND, PIPED = 4, 50
+AROUND, PIPED = 5, 50
 
 _match: Option = click.option(
     "--match", default="", metavar="TEXT", help="Only keys with TEXT in their name."
@@ -77,7 +78,8 @@ def ls(
     """List the keys that are held or waited for, and the unique tasks that live.
 
     Keys whose tasks have waited longest come first, then those held longest. A key that cannot be
-    read, or that a person has put on hold, comes before them.
+    read, or that a person has put on hold, comes before them. The lock of beat is not among them:
+    `dlock beat` shows it.
     """
     app = app_of(ctx)
     found = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
@@ -89,7 +91,8 @@ def ls(
             {**plain_line(line, found.now), "broker": brokers.get(line.key)} for line in found.lines
         ]
         told_unique = list(map(asdict, unique))
-        click.echo(as_json({"total": found.counts.keys, "keys": told, "unique": told_unique}))
+        counted = {"total": found.counts.keys, "unreadable": found.counts.unreadable}
+        click.echo(as_json({**counted, "keys": told, "unique": told_unique}))
         return
     if not found.lines:
         which = f"no key with {shown(match)} in its name" if match else "no key"
@@ -98,11 +101,18 @@ def ls(
         put(ctx, _lines_table(found))
     for key, broker in brokers.items():
         click.echo(f"{shown(key)}: the next task belongs to the broker {shown(broker)}", err=True)
+    if found.counts.unreadable:
+        click.echo(_unreadable(found), err=True)
     if found.counts.keys > len(found.lines):
         those = f"{len(found.lines)} of {found.counts.keys} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
     if unique:
         put(ctx, "", _unique_table(unique, found.now))
+
+
+def _unreadable(found: Selection) -> str:
+    counts = found.counts
+    return f"{counts.unreadable} of {counts.keys} keys cannot be read: `dlock show KEY` says why"
 
 
 def _unique_table(found: Iterable[Living], now: datetime) -> Table:
@@ -169,6 +179,8 @@ def holding(held: Held, now: datetime) -> list[str | Text]:
     who = name(held.task_id)
     if held.mode is Mode.SHARED:
         who.append(" reads", style="dim")
+    elif held.limit > 1:
+        who.append(f" one of {held.limit}", style="dim")
     return [
         name(held.name) if held.name else "",
         who,
@@ -224,8 +236,10 @@ def _watch(console: Console, look: Any, every: float) -> None:
 
 
 def _shown(found: Selection) -> RenderableType:
-    keys = f"{len(found.lines)} of {found.counts.keys} keys"
-    return Group(_lines_table(found), Text(keys, style="dim"))
+    below = [Text(f"{len(found.lines)} of {found.counts.keys} keys", style="dim")]
+    if found.counts.unreadable:
+        below.append(Text(_unreadable(found), style="red"))
+    return Group(_lines_table(found), *below)
 
 
 def _now() -> str:
@@ -248,14 +262,14 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
     readable(found.line)
     total = len(found.queue) + found.behind
     more = "+" if found.line.more_wait else ""
-    brokers = brokers_in_queue(app, key, found.queue)
+    facts = messages_of(app, key, found.queue)
     if for_programs:
-        tasks = [{**asdict(each), "broker": brokers.get(each.task)} for each in found.queue]
+        tasks = [_plain_entry(each, facts.get(each.task)) for each in found.queue]
         click.echo(as_json({"key": key, "total": total, "waiting": tasks}))
     elif found.queue:
-        put(ctx, queue_table(found.queue, found.now))
+        put(ctx, queue_table(found.queue, found.now, facts))
         for each in found.queue:
-            if broker := brokers.get(each.task):
+            if each.task in facts and (broker := facts[each.task].broker):
                 told = f"{shown(each.task_id)} belongs to the broker {shown(broker)}"
                 click.echo(told, err=True)
         if found.behind:
@@ -265,10 +279,24 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
     ctx.exit(0 if total else 1)
 
 
-def queue_table(found: Iterable[QueueEntry], now: datetime) -> Table:
-    """Who waits, for people; *now* is the store's."""
-    columns = (">", "TASK ID", ">>WAITS FOR", "HOW", "STATE")
-    rows = [[str(number), *_row(each, now)] for number, each in enumerate(found, 1)]
+def _plain_entry(each: QueueEntry, facts: MessageFacts | None) -> dict[str, Any]:
+    known = facts or MessageFacts()
+    return {**asdict(each), "name": known.name or None, "broker": known.broker or None}
+
+
+def _name(each: QueueEntry, facts: Mapping[str, MessageFacts]) -> str | Text:
+    known = facts.get(each.task)
+    return name(known.name) if known and known.name else ""
+
+
+def queue_table(
+    found: Iterable[QueueEntry], now: datetime, facts: Mapping[str, MessageFacts]
+) -> Table:
+    """Who waits, for people; *now* is the store's. A task that comes back by itself has no name."""
+    columns = (">", "TASK", "TASK ID", ">>WAITS FOR", "HOW", "STATE")
+    rows = [
+        [str(number), _name(each, facts), *_row(each, now)] for number, each in enumerate(found, 1)
+    ]
     return table(*columns, rows=rows)
 
 
@@ -403,7 +431,8 @@ def _events(app: Any, task_id: str) -> Sequence[HistoryEntry]:
 def _put_key(ctx: click.Context, app: Any, answer: KeyAnswer) -> None:
     put(ctx, Text("key ") + name(answer.key, "bold"), *_sentences(answer.sentences))
     if answer.queue:
-        put(ctx, "", queue_table(answer.queue, answer.now))
+        facts = messages_of(app, answer.key, answer.queue)
+        put(ctx, "", queue_table(answer.queue, answer.now, facts))
     if answer.entries:
         put(ctx, "", _timeline(answer.entries, Clock.of(app)))
 

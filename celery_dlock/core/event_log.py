@@ -17,6 +17,7 @@ from celery_dlock.core.events import (
     DeadLettered,
     Debounced,
     Deduplicated,
+    Discarded,
     Dropped,
     Event,
     LeftToOthers,
@@ -46,12 +47,18 @@ def log(event: Event) -> None:
     if logger.isEnabledFor(level):
         values = plain(event)
         text = wrong or course or _values(**values)
-        logger.log(level, "%s %s", _who(event.subject), text, extra={"dlock": values})
+        logger.log(level, "%s %s", _whose(event), text, extra={"dlock": values})
 
 
 def tells(level: int = logging.INFO) -> bool:
     """Whether anybody reads here what became of a delivery."""
     return logger.isEnabledFor(level)
+
+
+def _whose(event: Event) -> str:
+    if isinstance(event, TicksMissed):  # which no task ever had
+        return f"Entry {event.subject.label!r} ({event.subject.task_name})"
+    return _who(event.subject)
 
 
 def _who(subject: Subject) -> str:
@@ -78,6 +85,8 @@ def _course(event: Event) -> str | None:
             return _dropped(event)
         case Revoked():
             return f"revoked while it waited for {event.key!r}"
+        case Discarded():
+            return f"discarded by {event.by}: it was a dead letter at {event.key!r}"
         case Lost(newer=str()):
             return f"lost its lock on {event.key!r} as intended: {event.reason}"
         case LeftToOthers():
@@ -125,9 +134,11 @@ def _wrong(event: Event) -> str | None:
         case TooLarge():
             return f"waits in the broker: {event.size} bytes are too many for the lock store"
         case TickRepeated():
-            return f"is sent again for {event.due}: a previous beat may have sent it or not"
+            due = _readable(event.due)
+            return f"is sent again for {due}: a previous beat may have sent it or not"
         case TicksMissed():
-            return f"has missed its ticks from {event.first} until {event.until}"
+            times = f"from {_readable(event.first)} and before {_readable(event.until)}"
+            return f"skipped its ticks {times}: no beat sent them in time"
         case _:
             return None
 
@@ -139,8 +150,13 @@ def _dropped(event: Dropped) -> str:
 def _woken(event: Woken) -> str:
     if event.ending is not None:
         return f"woken from the queue of {event.key!r} to end: {event.ending}"
-    again = f", after {event.before} unanswered wakes" if event.before else ""
+    wakes = "1 unanswered wake" if event.before == 1 else f"{event.before} unanswered wakes"
+    again = f", after {wakes}" if event.before else ""
     return f"woken: its turn for {event.key!r} has come{again}"
+
+
+def _readable(instant: str) -> str:
+    return datetime.fromisoformat(instant).isoformat(" ", "seconds")
 
 
 def _taken(event: Skipped) -> str:

@@ -138,6 +138,15 @@ class DeadLettered:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    """The person ``by`` discarded the task's dead letter: it does not run."""
+
+    subject: Subject
+    key: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """The task did not run, because ``holder`` has the key, or for the ``reason`` that is said."""
 
@@ -292,6 +301,7 @@ Event = (
     | TooLarge
     | Revoked
     | DeadLettered
+    | Discarded
     | Skipped
     | Dropped
     | Deduplicated

@@ -180,16 +180,38 @@ class HandBack(_Upkeep):
 
 
 @dataclass(frozen=True, slots=True)
-class Replay(_Upkeep):
+class OnDeadLetter(_Upkeep):
+    """Takes the task's dead letter off the list: for this a store loads it as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay(OnDeadLetter):
     """Forget that the task is done or lost runs; whether it was dead, and waits for the key again.
 
     If another message of it waits, that one stays, and the dead one is forgotten. So it is if a
-    copy of what no worker could run has run. For this one a store loads the task's dead letter as
-    well.
+    copy of what no worker could run has run.
     """
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:
         return upkeep.replay(state, self.task, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(OnDeadLetter):
+    """Forget the task's dead letter; whether there was one.
+
+    For *done_ttl* the task counts as done, so that a duplicate of its message is dropped; but if
+    another message of it waits, that one stays and runs.
+    """
+
+    done_ttl: int
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.key, self.task, nonce="", ttl=0, done_ttl=self.done_ttl)
+
+    def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:
+        return upkeep.discard(state, self.task, self.done_ttl, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ None of it takes or frees a lock::
     dead_letter (state, task, cause, now) -> whether it is dead  nobody can read it
     hand_back   (state, task, now) -> whether it was woken      it is for others to publish
     replay      (state, task, now) -> whether a dead one waits  it may run again, and waits if dead
+    discard     (state, task, …, now) -> whether one was dead   it is done, without having run
     put_on_hold (state, was, …, now) -> whether it is on that   nobody gets the key for a while
 """
 
@@ -15,6 +16,7 @@ from dataclasses import replace
 
 from celery_dlock.core import edits
 from celery_dlock.core.edits import (
+    forget_lost,
     forget_past,
     kept,
     messages,
@@ -84,6 +86,17 @@ def replay(state: KeyState, task: str, now: int) -> Step[bool]:
     state = forget_past(state, task)
     if dead is not None and not kept(state, task):
         state = put_back(state, dead, now)
+    return _settled(state, now, dead is not None)
+
+
+def discard(state: KeyState, task: str, done_ttl: int, now: int) -> Step[bool]:
+    """The dead letter of *task* is gone, and the task done, unless another message of it waits."""
+    dead = next((d for d in state.dead if d.task == task), None)
+    state = expire(replace(state, dead=()), now)
+    if dead is not None and not kept(state, task):
+        state = forget_lost(state, task)
+        if done_ttl > 0:
+            state = replace(state, done=state.done | {task})
     return _settled(state, now, dead is not None)
 
 

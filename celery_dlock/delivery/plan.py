@@ -44,6 +44,7 @@ from celery_dlock.errors import (
     LockLost,
     LockTimeout,
     StaleFencingToken,
+    lease_ends,
 )
 from celery_dlock.locks.several import Refused
 from celery_dlock.messages.headers import History
@@ -303,11 +304,8 @@ def _decided(
             if error.hold:  # by which time it may well have ended: that is not to be known
                 closed = min(countdown, error.seconds_left)
                 past = past.on_hold(past.held_until, past.held_until + closed)
-            why = (
-                f"{key!r} is held by {by} for another {error.seconds_left:.1f} s"
-                if by
-                else str(error)
-            )
+            held = f"{key!r} is held by {by} {lease_ends(error.seconds_left)}"
+            why = held if by else str(error)
             return Resend(countdown, past, why, error, bounded=False)
         case WaitHere(seconds=seconds):
             return Stay(seconds)

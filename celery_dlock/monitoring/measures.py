@@ -1,12 +1,13 @@
 """From an event to what is measured by it: the one list that all exporters of metrics share.
 
-The five of the literature keep their names. Two are histograms here; the three rates are made by
+All names begin with ``dlock_``, and end with the unit of what has one. Three ratios are made by
 whoever evaluates the counters, as the rules for Prometheus beside this file do:
 
-* ``lock_contention_rate``: ``dlock_refused`` among it and the locks that were had at once, which
-  are ``lock_acquisition_time`` less ``dlock_wait_seconds``, of which ``dlock_timed_out`` had none
-* ``lock_timeout_rate``: ``dlock_timed_out`` among it and ``lock_acquisition_time``
-* ``fencing_token_reject_rate``: ``dlock_stale_rejected`` to ``lock_acquisition_time``
+* ``dlock_contention_ratio``: ``dlock_refused`` among it and the locks that were had at once, which
+  are ``dlock_acquisition_seconds`` less ``dlock_wait_seconds``, of which ``dlock_timed_out`` had
+  none
+* ``dlock_timeout_ratio``: ``dlock_timed_out`` among it and ``dlock_acquisition_seconds``
+* ``dlock_stale_rejected_ratio``: ``dlock_stale_rejected`` to ``dlock_acquisition_seconds``
 
 Labels are the task's name and its key's template: there are too many keys, and they say too much.
 """
@@ -25,6 +26,7 @@ from celery_dlock.core.events import (
     DeadLettered,
     Debounced,
     Deduplicated,
+    Discarded,
     Dropped,
     Event,
     LeftToOthers,
@@ -71,17 +73,17 @@ _BODY = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 24, 60, 120, 300, 1200, 3600)
 
 ACQUISITION = Measure(
     MetricKind.HISTOGRAM,
-    "lock_acquisition_time",
+    "dlock_acquisition_seconds",
     "Seconds from a delivery's first request for its lock until it was taken",
     _STORE,
 )
 HOLD = Measure(
     MetricKind.HISTOGRAM,
-    "lock_hold_duration",
+    "dlock_hold_seconds",
     "Seconds for which a lock was held until released",
     _BODY,
 )
-TTL = Measure(MetricKind.GAUGE, "lock_ttl_seconds", "Seconds of the latest lease")
+TTL = Measure(MetricKind.GAUGE, "dlock_ttl_seconds", "Seconds of the latest lease")
 WAIT = Measure(
     MetricKind.HISTOGRAM,
     "dlock_wait_seconds",
@@ -99,7 +101,9 @@ TIMED_OUT = Measure(MetricKind.COUNTER, "dlock_timed_out", "Tasks that waited to
 STALE = Measure(MetricKind.COUNTER, "dlock_stale_rejected", "Late writes that the fence refused")
 LOST = Measure(MetricKind.COUNTER, "dlock_lost", "Locks that were lost while their body ran")
 UNAVAILABLE = Measure(
-    MetricKind.COUNTER, "dlock_unavailable", "Times that the lock store did not answer"
+    MetricKind.COUNTER,
+    "dlock_unavailable",
+    "Times that the lock store did not answer, or refused a write",
 )
 RESCHEDULED = Measure(MetricKind.COUNTER, "dlock_rescheduled", "Messages that were published again")
 PARKED = Measure(MetricKind.COUNTER, "dlock_parked", "Messages that were parked in the lock store")
@@ -184,7 +188,7 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
             return ((DEBOUNCED, 1),)
         case Lost(newer=newer):
             return ((LOST, 1),) if newer is None else ()
-        case Uncertain() | Confirmed():
+        case Uncertain() | Confirmed() | Discarded():
             return ()
         case StaleRejected():
             return ((STALE, 1),)

@@ -158,7 +158,15 @@ class InSlot:
 
 #: What only the lock store knows, by the names that :func:`registry_of` is given.
 STORE_GAUGES: Mapping[str, tuple[str, str]] = {
-    "store_up": ("dlock_store_up", "Whether the lock store answered, for the gauges below"),
+    "store_up": ("dlock_store_up", "Whether the lock store answers"),
+    "store_writable": (
+        "dlock_store_writable",
+        "Whether the lock store takes writes, without which no task gets a lock",
+    ),
+    "reading_age": (
+        "dlock_reading_age_seconds",
+        "Seconds since the keys of the lock store were read, for the gauges below",
+    ),
     "held_keys": ("dlock_held_keys", "Keys that are held"),
     "waiting_keys": ("dlock_waiting_keys", "Keys with waiting tasks"),
     "waiting_tasks": (
@@ -173,6 +181,7 @@ STORE_GAUGES: Mapping[str, tuple[str, str]] = {
         "dlock_unanswered_messages",
         "Messages whose wakes are not answered: does a worker consume their queue?",
     ),
+    "unreadable_keys": ("dlock_unreadable_keys", "Keys that the lock store cannot read"),
     "dead_messages": ("dlock_dead_messages", "Dead letters"),
 }
 

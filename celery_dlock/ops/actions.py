@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from celery_dlock.core.events import Discarded, Subject
 from celery_dlock.core.state import Cause, Claim, Left, Outcome, task_id_of
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
+from celery_dlock.ops import unique
 from celery_dlock.ops.overview import Cooling, Held, instant, time_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
@@ -37,10 +39,14 @@ ALL_DEAD = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The message of one task in the queue of one key; ``task`` is its whole identity."""
+    """The message of one task in the queue of one key; ``task`` is its whole identity.
+
+    ``name`` is its task's, where that is known.
+    """
 
     key: str
     task: str
+    name: str = field(default="", compare=False)
 
     @property
     def task_id(self) -> str:
@@ -106,10 +112,12 @@ def dead_letters_of(backend: LockBackend, task_id: str) -> tuple[DeadMessage, ..
     return tuple(backend.dead_of([task_id]))
 
 
-def dead_under(app: Any, task_id: str) -> list[Message]:
-    """The dead messages of one task, to be replayed."""
-    found = dead_letters_of(runtime(app).existing_store(), task_id)
-    return [Message(letter.key, letter.dead.task) for letter in found]
+def dead_under(app: Any, task_id: str | None) -> list[Message]:
+    """The dead messages of one task, or the first ten thousand of all."""
+    backend = runtime(app).existing_store()
+    found = backend.dead(ALL_DEAD) if task_id is None else dead_letters_of(backend, task_id)
+    letters = map(DeadLetterEntry.of, found)
+    return [Message(letter.key, letter.task, letter.name or "") for letter in letters]
 
 
 def expired(app: Any, messages: Collection[Message]) -> set[Message]:
@@ -139,6 +147,35 @@ def replay(app: Any, message: Message) -> bool:
     reply = here.existing_store().replay(message.key, message.task)
     here.wake(reply.wakes)
     return reply.verdict
+
+
+#: What becomes of a task whose dead letter is discarded.
+DISCARDED = (
+    "It never runs, and a duplicate of its message is dropped. Its message cannot be restored.",
+    "Its result stays as it is: what waits for it, such as a chord, is not told.",
+    "If it is unique its claim ends, and the next call is published.",
+)
+
+
+def discard(app: Any, messages: Iterable[Message], by: str) -> Iterator[bool]:
+    """Forget dead *messages* for the person *by*; of each, ``False`` if it is not dead any more.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`; whether the next one is discarded is then
+    unknown.
+    """
+    here = runtime(app)
+    backend = here.existing_store()
+    claims: dict[str, list[unique.Living]] = {}
+    for claim in unique.living(backend):
+        claims.setdefault(claim.task_id, []).append(claim)
+    for message in messages:
+        reply = backend.discard(message.key, message.task, here.done_ttl(queues=True))
+        here.wake(reply.wakes)
+        if reply.verdict:
+            for claim in claims.get(message.task_id, ()):
+                unique.end(app, claim)
+            here.sinks.emit(Discarded(Subject(message.task_id, message.name, ""), message.key, by))
+        yield reply.verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[HistoryEntry, Mapping[str, Any]], str]] = 
     "TooLarge": lambda _, d: f"was too large for the lock store, with {d.get('size')} bytes",
     "Revoked": lambda entry, _: f"was revoked while it waited for {entry.key!r}",
     "DeadLettered": lambda entry, d: f"became a dead letter at {entry.key!r}: {d.get('cause')}",
+    "Discarded": lambda entry, d: f"was discarded at {entry.key!r}, by {d.get('by')}",
     "Dropped": lambda _, d: f"had a duplicate dropped, because it was already {d.get('reason')}",
     "Deduplicated": _deduplicated,
     "Debounced": _debounced,

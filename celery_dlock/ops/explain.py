@@ -44,6 +44,7 @@ class State(StrEnum):
     DONE = "done"
     FAILED = "failed"
     DEAD = "dead"
+    DISCARDED = "discarded"
     REVOKED = "revoked"
     UNKNOWN = "unknown"
 
@@ -224,6 +225,7 @@ _AFTER = {
     "TimedOut": State.FAILED,
     "Revoked": State.REVOKED,
     "DeadLettered": State.DEAD,
+    "Discarded": State.DISCARDED,
 }
 
 _WITHOUT_STORE = {

@@ -19,8 +19,8 @@ from celery_dlock.ops.overview import (
     KeyDetails,
     Line,
     QueueEntry,
-    brokers_in_queue,
     is_debounced,
+    messages_of,
 )
 from celery_dlock.ops.unique import living
 from celery_dlock.runtime import runtime
@@ -61,8 +61,9 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
             waiting = near.queue
         sentences += _of_line(stands, waiting, clock)
         sentences += [
-            f"{task_id_of(task)} belongs to another broker, {broker}"
-            for task, broker in brokers_in_queue(app, key, waiting).items()
+            f"{task_id_of(task)} belongs to another broker, {facts.broker}"
+            for task, facts in messages_of(app, key, waiting).items()
+            if facts.broker
         ]
         unique = living(runtime(app).existing_store(), key=key)
         sentences += [f"{each.task_id} {each.sentence(clock)}" for each in unique[:limit]]

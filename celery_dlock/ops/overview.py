@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Self
 
+from celery_dlock.beat import leader
 from celery_dlock.core.debounce import DEBOUNCED, named
 from celery_dlock.core.edits import backlog, on_hold
 from celery_dlock.core.lease import SECOND
@@ -31,22 +32,17 @@ from celery_dlock.core.state import (
     task_id_of,
 )
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend, live
-from celery_dlock.stores.unreadable import KeysUnavailable, is_text
+from celery_dlock.stores.unreadable import KeysUnavailable, UnreadableKey, is_text
 
 #: Names that are asked for at a time where all of them are looked through.
 BATCH = 1000
 
 #: A page that shows few of the names, because few match, looks through so many of them at most.
 LOOKED_THROUGH = 20_000
-
-#: A store that cannot tell of more keys than this at a time is unavailable, whatever it says.
-MOST_UNREADABLE = 10
-
-#: Nobody holds it, so any store that answers can tell of it.
-NOBODYS = "dlock:nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +267,8 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
     """The state of each of *keys*, or why that one cannot be read.
 
     A store fails for all keys of a look when one makes no sense to it, which is right for a task
-    and wrong for a list: who looks for the key that is broken must not be shown nothing.
+    and wrong for a list: who looks for the key that is broken must not be shown nothing. However
+    many are broken, each costs a few more looks.
 
     Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer.
     """
@@ -284,24 +281,15 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
     except BackendUnavailable as exc:
         if _is_of_the_network(exc):
             raise  # who has waited for one answer in vain does not wait for another
+        is_of_a_key = isinstance(exc, UnreadableKey)
+        failures = [exc] if len(keys) == 1 else []
     # Out of the block above: an error that is kept keeps what the store was doing.
-    backend.look([NOBODYS])
-    failed = 0
-
-    def part(some: Sequence[str]) -> list[KeyState | BackendUnavailable]:
-        nonlocal failed
-        try:
-            return [*backend.look(some)]
-        except BackendUnavailable as exc:
-            if len(some) == 1:
-                failed += 1
-                if failed > MOST_UNREADABLE:
-                    raise
-                return [exc]
-        middle = len(some) // 2
-        return part(some[:middle]) + part(some[middle:])
-
-    return part(keys)
+    if not is_of_a_key:
+        backend.look([NOBODYS])  # fails if it is not the keys that are broken, but the store
+    if failures:
+        return [*failures]
+    middle = len(keys) // 2
+    return look(backend, keys[:middle]) + look(backend, keys[middle:])
 
 
 def _is_of_the_network(error: BaseException | None) -> bool:
@@ -378,7 +366,11 @@ def names_in_use(backend: LockBackend, *, waiting: bool = False) -> Iterator[lis
 
 
 def lines_of(backend: LockBackend, keys: list[str]) -> list[Line]:
-    """Those of *keys* that are in use still, or cannot be read."""
+    """Those of *keys* that are in use still, or cannot be read.
+
+    The library's own are left out: no task waits for them, and `dlock beat` shows the beats.
+    """
+    keys = [key for key in keys if not (key.startswith(leader.KEYS) or key == NOBODYS)]
     lines = (_line(key, state) for key, state in zip(keys, look(backend, keys), strict=True))
     return [line for line in lines if not line.is_idle]
 
@@ -472,33 +464,47 @@ def other_broker(app: Any, key: str, task: str) -> str:
 
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
+    return _about(app, key, task).broker
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFacts:
+    """The name of its task, and its broker, which is empty for ours; both are if not known."""
+
+    name: str = ""
+    broker: str = ""
+
+
+def _about(app: Any, key: str, task: str) -> MessageFacts:
     here = runtime(app)
     message = here.existing_store().message(key, task)
     try:
-        broker = ParkedMessage.decode(key, task, message or b"").broker
+        entry = ParkedMessage.decode(key, task, message or b"")
     except (Undecodable, OfAnotherVersion):
-        return ""
-    return "" if broker == here.wake.broker else broker
+        return MessageFacts()
+    name = entry.headers.get("task")
+    broker = "" if entry.broker == here.wake.broker else entry.broker
+    return MessageFacts(name if isinstance(name, str) else "", broker)
 
 
 def brokers_of_heads(app: Any, lines: Iterable[Line]) -> Mapping[str, str]:
     """The other broker of who comes next, by key, for the first of *lines* that nobody holds."""
     free = (line for line in lines if line.head and not line.holders)
-    return _found(app, ((line.key, line.key, line.head) for line in free))
+    found = _found(app, ((line.key, line.key, line.head) for line in free))
+    return {key: facts.broker for key, facts in found.items() if facts.broker}
 
 
-def brokers_in_queue(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, str]:
-    """The other broker of the first messages of *queue*, by the identity of their task."""
+def messages_of(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, MessageFacts]:
+    """What the first messages of *queue* say, by the identity of their task."""
     return _found(app, ((each.task, key, each.task) for each in queue if each.parked))
 
 
-def _found(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, str]:
+def _found(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, MessageFacts]:
     """Under the first of each three, for a key and a task, as far as the store answers."""
-    found: dict[str, str] = {}
+    found: dict[str, MessageFacts] = {}
     with suppress(BackendUnavailable):  # what is shown beside it is not lost for that
         for name, key, task in islice(asked, MOST_MESSAGES):
-            if broker := other_broker(app, key, task):
-                found[name] = broker
+            found[name] = _about(app, key, task)
     return found
 
 

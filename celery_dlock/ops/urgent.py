@@ -1,7 +1,7 @@
 """Keys in the order in which a person wants to see them, and what is counted of them.
 
-Those first that cannot be read or that a person has put on hold, then those where somebody waits
-longest, and then those that are held longest.
+Some that cannot be read come first, then those that a person has put on hold, then those where
+somebody waits longest, and then those that are held longest.
 
 To know who waits, whatever their policy, the state of each key in use is looked at, as who holds it
 is: no index is kept of those who come back by themselves, which each of their asks would pay for.
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, Self
 
+from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.ops import overview
 from celery_dlock.ops.overview import (
-    NOBODYS,
     Line,
     lines_in_use,
     lines_of,
@@ -29,6 +29,9 @@ from celery_dlock.ops.overview import (
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 
+#: So many keys that cannot be read stand before all others, and the rest of them at the end.
+FIRST_UNREADABLE = 10
+
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -36,7 +39,8 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 class Counts:
     """Of some keys how many are held and waited for; how many wait *now*, since when the first.
 
-    ``more_wait`` and ``unanswered`` are as in a :class:`~celery_dlock.ops.overview.Line`.
+    ``more_wait`` and ``unanswered`` are as in a :class:`~celery_dlock.ops.overview.Line`; of
+    ``unreadable`` keys nothing else is known.
     """
 
     now: datetime
@@ -46,6 +50,7 @@ class Counts:
     waiting: int = 0
     more_wait: bool = False
     unanswered: int = 0
+    unreadable: int = 0
     oldest: datetime | None = None
 
     def add(self, line: Line) -> Line:
@@ -53,6 +58,7 @@ class Counts:
         self.keys += 1
         self.held += bool(line.holders)
         self.unanswered += line.unanswered
+        self.unreadable += bool(line.unreadable)
         if line.waits(self.now):
             self.waited_for += 1
             self.waiting += line.waiting
@@ -64,8 +70,7 @@ class Counts:
         """By what it stands before others."""
         oldest = line.oldest if line.waits(self.now) else None
         since = min((held.since for held in line.holders), default=_NEVER)
-        is_first = bool(line.unreadable or line.hold)
-        return not is_first, oldest or _NEVER, since, line.key
+        return not line.hold, oldest or _NEVER, since, line.key
 
     def is_waited_for(self, line: Line) -> bool:
         """Whether anybody waits for it, has been woken, or that cannot be read."""
@@ -102,11 +107,27 @@ def most_urgent(
     backend = runtime(app).existing_store()
     counts, found = counted(backend, lines_in_use(backend, match))
     lines = (counts.add(line) for line in found if not waiting or counts.is_waited_for(line))
+    return Selection(tuple(_first(limit, lines, counts)), counts, time_of(backend))
+
+
+def _first(limit: int | None, lines: Iterable[Line], counts: Counts) -> list[Line]:
+    """The most urgent; what cannot be read is first, but no long list of it hides the others."""
+    unreadable: list[Line] = []
+
+    def readable() -> Iterator[Line]:
+        for line in lines:
+            if line.unreadable:
+                unreadable.append(line)
+            else:
+                yield line
+
     if limit is None:
-        first = sorted(lines, key=counts.urgency)
+        urgent = sorted(readable(), key=counts.urgency)
     else:
-        first = heapq.nsmallest(limit, lines, key=counts.urgency)
-    return Selection(tuple(first), counts, time_of(backend))
+        urgent = heapq.nsmallest(limit, readable(), key=counts.urgency)
+    unreadable.sort(key=lambda line: line.key)
+    first, others = unreadable[:FIRST_UNREADABLE], unreadable[FIRST_UNREADABLE:]
+    return [*first, *urgent, *others][:limit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +157,7 @@ class Snapshot:
         latency = time.perf_counter() - began
         counts = Counts(time_of(backend))
         found, rest = _some_in_use(backend, most)
-        lines = sorted(map(counts.add, found), key=counts.urgency)
+        lines = _first(None, map(counts.add, found), counts)
         return cls(tuple(lines), counts, rest, latency, time_of(backend))
 
 

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from celery_dlock.core.operations import (
     Cancel,
     DeadLetter,
+    Discard,
     Enter,
     HandBack,
     Leave,
@@ -206,7 +207,8 @@ class LockBackend(ABC):
         """Commit what *operation* comes to, all or nothing.
 
         An :class:`~celery_dlock.core.operations.Enter` that is granted gets a fencing token larger
-        than all before, and a :class:`~celery_dlock.core.operations.Replay` sees the dead letter.
+        than all before. An :class:`~celery_dlock.core.operations.OnDeadLetter` sees the dead
+        letter.
         """
 
     def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
@@ -383,6 +385,9 @@ class LockBackend(ABC):
 
     def replay(self, key: str, task: str) -> Reply[bool]:
         return self.apply(Replay(key, task))
+
+    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
+        return self.apply(Discard(key, task, done_ttl))
 
     def put_on_hold(
         self, key: str, was: str, name: str, by: str, because: str, lasts: int

@@ -16,7 +16,7 @@ from typing import ClassVar, Self, TypeVar
 
 from celery_dlock.core import turns
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.operations import Enter, Operation, Renew, Replay
+from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Renew
 from celery_dlock.core.state import WINDOW, Claim, KeyState, RenewVerdict, Step, Waiting, task_id_of
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import (
@@ -224,7 +224,9 @@ class MemoryBackend(NoteStore):
         past = found.past.get(claim.task, _Past())
         known = {claim.task, *(holder.task for holder in found.state.holders)}
         lost = ((task, found.past[task].lost) for task in sorted(known & found.past.keys()))
-        letter = self._dead.get((claim.key, claim.task)) if isinstance(operation, Replay) else None
+        letter = (
+            self._dead.get((claim.key, claim.task)) if isinstance(operation, OnDeadLetter) else None
+        )
         return replace(
             found.state,
             done=frozenset({claim.task} if past.done_until > now else ()),

@@ -147,7 +147,7 @@ class Visitors:
         """Raise what is told to a visitor who may not see; and note whether this one may act."""
         if self.sign_in is not None:
             if not self.sign_in.knows(request.cookies.get(cookie(request), "")):
-                raise HTTPException(401, "sign in with the token of this page")
+                raise HTTPException(401, "")  # nobody has done anything wrong yet
         elif not await _says_yes(self.allowed, request):
             raise HTTPException(403, "you may not see this page")
         writable = self.writable

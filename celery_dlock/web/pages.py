@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Generic, Self, TypeVar
@@ -78,8 +78,9 @@ DONE: Mapping[str, str] = {
     "cancelled": "The task is woken and will end as revoked.",
     "not-waiting": "Nothing was done: that message no longer waits.",
     "replayed": "The message waits for its key again.",
+    "discarded": "The message is gone, and its task does not run.",
     "expired": "Nothing was done: that message has expired, and a worker would discard it.",
-    "not-dead": "It does not wait again: it is no longer a dead letter, has run, or was replayed.",
+    "not-dead": "It does not wait again: it has run, or was replayed or discarded.",
 }
 
 
@@ -428,8 +429,31 @@ def replay(request: Request) -> Response:
     return _back(request, "dead", "replayed" if done else "expired" if expired else "not-dead")
 
 
-def _ask(request: Request, page: str) -> Response:
-    return show(request, page, message=_message(request), secret=_secret(request))
+def ask_discard(request: Request) -> Response:
+    """A dead message."""
+    return _ask(request, "discard.html", consequences=actions.DISCARDED)
+
+
+def discard(request: Request) -> Response:
+    """Forget it."""
+    message = _message(request)
+    letters = request.app.state.dead.get().found
+    name = next((each.name for each in letters if _is_of(each, message)), None)
+    message, by = replace(message, name=name or ""), _who(request)[: holds.LONGEST_NAME]
+
+    def act(app: Any, dead: actions.Message) -> bool:
+        return all(actions.discard(app, [dead], by))
+
+    done = _acted(request, act, message, "discard %r for %r")
+    return _back(request, "dead", "discarded" if done else "not-dead")
+
+
+def _is_of(letter: actions.DeadLetterEntry, message: actions.Message) -> bool:
+    return (letter.key, letter.task) == (message.key, message.task)
+
+
+def _ask(request: Request, page: str, **more: Any) -> Response:
+    return show(request, page, message=_message(request), secret=_secret(request), **more)
 
 
 def _acted(

@@ -116,6 +116,7 @@ def _acts(visitors: Visitors) -> list[Route]:
         ("end_hold", pages.ask_end_hold, pages.end_hold),
         ("cancel", pages.ask_cancel, pages.cancel),
         ("replay", pages.ask_replay, pages.replay),
+        ("discard", pages.ask_discard, pages.discard),
     ):
         found += [
             Route(f"/{name}", visitors.confirmation(ask), name=f"ask_{name}"),

@@ -33,6 +33,7 @@ from celery.worker.request import Request
 
 from celery_dlock.core.state import Claim
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.probe import check_writes
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.messages.claims import left_by
 from celery_dlock.messages.headers import identity_of_next
@@ -88,9 +89,14 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
         return self.pause_after_failure
 
 
+#: Seconds after which a store that has taken a write is asked whether it still does.
+CHECK_WRITES_EVERY = 30.0
+
+
 class Sweeper(PeriodicStep):
     """Sweeps once a run. It asks the store all the time, so it says for all of the worker when that
-    is unavailable, and when it is available again.
+    is unavailable, and when it is available again. A sweep that finds nothing only reads: whether
+    the store takes writes is asked beside it.
     """
 
     failure = "a sweep of the lock store failed"
@@ -99,10 +105,14 @@ class Sweeper(PeriodicStep):
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         self._warning = ThrottledWarning()
+        self._check_writes_at = -inf
 
     def run_once(self) -> float:
         here = runtime(self._app)
         try:
+            if time.monotonic() >= self._check_writes_at:
+                check_writes(here.backend, here.lease_time(None))
+                self._check_writes_at = time.monotonic() + CHECK_WRITES_EVERY
             swept = here.backend.sweep()
         except BackendUnavailable as exc:
             self._warning.warn("the lock store is unavailable: %s", exc)

@@ -104,5 +104,8 @@ def check_countdowns(app: Any, default: Any) -> None:
         if isinstance(policy, Reschedule) and policy.backoff.cap >= visible:
             raise ConfigurationError(
                 f"task {task.name} may be rescheduled by {policy.backoff.cap:g} s, but the broker "
-                f"redelivers after visibility_timeout={visible:g} s: lower the backoff's cap"
+                f"redelivers after visibility_timeout={visible:g} s: lower the backoff's cap, for "
+                "all tasks without a policy of their own by "
+                f"dlock_on_contention = Reschedule(backoff=FullJitter(cap={visible / 2:g})), or "
+                "raise visibility_timeout in broker_transport_options"
             )

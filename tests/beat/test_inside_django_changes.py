@@ -22,6 +22,7 @@ from tests.services.django_rows import (
     clocked,
     crontab,
     every,
+    forget_runs,
     saved,
     task,
 )
@@ -228,6 +229,23 @@ def away(folder: Path) -> Iterator[None]:
         yield
     finally:
         elsewhere.rename(folder)
+
+
+def test_who_is_made_after_ticks_of_its_grid_has_missed_none(make: Make) -> None:
+    with make() as of:
+        task(**every(60))
+        of.tick(0)
+        of.advance(4)
+        row = task("late", **every(3))
+        row.date_changed = of.now  # Django has written the time of this host
+        forget_runs(row)
+        of.advance(12)
+        of.tick(0)
+        of.advance(3)
+        of.tick(0)
+
+        assert of.dues("late") == [at(18), at(21)]
+        assert of.missed() == []
 
 
 def test_a_database_that_is_away_while_a_beat_leads(make: Make, tmp_path: Path) -> None:

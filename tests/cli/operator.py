@@ -34,6 +34,7 @@ COMMANDS = [
     ["cancel", "id", "--yes"],
     ["dead"],
     ["replay", "id", "--yes"],
+    ["discard", "id", "--yes"],
     ["metrics"],
     ["top"],
 ]

@@ -104,7 +104,8 @@ def test_metrics_are_served_while_the_store_is_away(
     def away(*_: object, **__: object) -> None:
         raise BackendUnavailable("no answer")
 
-    monkeypatch.setattr(desk.backend, "keys", away)
+    assert "dlock_store" not in desk.run("metrics", "--no-gauges").stdout
+    monkeypatch.setattr(desk.backend, "look", away)
     result = desk.run("metrics")
 
     assert result.exit_code == 0
@@ -119,6 +120,8 @@ def test_metrics_are_served_while_the_store_is_away(
         ["cancel", "waits"],
         ["replay", "lost"],
         ["replay", "--all"],
+        ["discard", "lost"],
+        ["discard", "--all"],
     ],
     ids=" ".join,
 )
@@ -170,6 +173,8 @@ def test_what_becomes_of_a_body_that_still_runs_is_said_before_the_question(
         ["release", "order:42", "--token", "0"],
         ["replay"],
         ["replay", "id", "--all"],
+        ["discard"],
+        ["discard", "id", "--all"],
         ["show", "id", "--key", "--task"],
         ["metrics", "--rules", "--dashboard"],
         ["metrics", "--listen", "9808"],
@@ -196,6 +201,8 @@ def test_what_is_not_there_is_answered_with_one(desk: Operator) -> None:
         ["cancel", "id", "--yes"],
         ["replay", "id", "--yes"],
         ["replay", "--all", "--yes"],
+        ["discard", "id", "--yes"],
+        ["discard", "--all", "--yes"],
         ["show", "id"],
         ["show", "order:43", "--key"],
     ):

@@ -59,17 +59,20 @@ def test_no_command_prints_it(desk: Operator, text: str, monkeypatch: pytest.Mon
         ["cancel", f"{text}-not"],
         ["replay", f"{text}-dead"],
         ["replay", f"{text}-not"],
+        ["discard", f"{text}-dead"],
+        ["discard", f"{text}-not"],
         ["release", f"{text}-not"],
         ["release", text, "--yes"],
         ["cancel", f"{text}-too", "--yes"],
         ["replay", f"{text}-dead", "--yes"],
+        ["discard", f"{text}-dead", "--yes"],
     ]
     said = {tuple(command): desk.run(*command).output for command in commands}
 
     for command, output in said.items():
         assert output, command
         assert is_harmless(output), (command, output)
-    assert len(asked) == 3
+    assert len(asked) == 4
     assert all(map(is_harmless, asked))
     # And to programs it is said as it is
     assert json.loads(said["ls", "--json"])["keys"][0]["key"] == text

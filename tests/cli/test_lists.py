@@ -23,7 +23,7 @@ def test_nothing_to_list_is_no_error(desk: Operator) -> None:
     none = desk.run("ls", "--match", "invoice\n").output
     assert none == "no key with $'invoice\\n' in its name is held or waited for\n"
     assert desk.run("dead").output == "there are no dead letters\n"
-    assert desk.read("ls") == {"total": 0, "keys": [], "unique": []}
+    assert desk.read("ls") == {"total": 0, "unreadable": 0, "keys": [], "unique": []}
     assert desk.read("dead") == {"more": False, "dead": []}
     assert desk.run("top").exit_code == 0
 
@@ -73,7 +73,11 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
         db.execute("UPDATE guard SET held='garbage' WHERE key='order:2'")
 
-    _, broken, sound = desk.run("ls").stdout.splitlines()
+    listed = desk.run("ls")
+    _, broken, sound = listed.stdout.splitlines()
+
+    assert "1 of 2 keys cannot be read" in listed.stderr
+    assert desk.read("ls")["unreadable"] == 1
 
     assert broken == "order:2  cannot be read"
     assert (
@@ -83,12 +87,24 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     assert [bool(key["unreadable"]) for key in desk.read("ls")["keys"]] == [True, False]
 
 
+def test_each_of_several_holders_says_how_many_there_may_be(desk: Operator) -> None:
+    desk.hold("pool", "first", limit=3)
+    desk.hold("order:1", "alone")
+
+    _, some, alone = desk.run("ls").stdout.splitlines()
+
+    assert "first one of 3" in some
+    assert " of " not in alone
+
+
 def test_a_queue_is_shown_from_its_head(desk: Operator) -> None:
     desk.hold("order:42")
     desk.park("order:42", *(f"task-{number:02}" for number in range(40)))
 
     few, many = desk.read("waiting", "order:42"), desk.read("waiting", "order:42", "--limit", "35")
 
+    assert {each["name"] for each in few["waiting"][:20]} == {"charge"}
+    assert "1  charge  task-00" in desk.run("waiting", "order:42").stdout
     assert [each["task_id"] for each in few["waiting"]] == [f"task-{n:02}" for n in range(30)]
     assert [each["task_id"] for each in many["waiting"]] == [f"task-{n:02}" for n in range(35)]
     assert (few["total"], many["total"]) == (40, 40)

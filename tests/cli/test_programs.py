@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.core.events import Discarded
 from celery_dlock.core.state import Mode, Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import actions
+from celery_dlock.ops.holds import this_person
 from tests.cli.operator import Operator, answers
 
 
@@ -78,6 +80,26 @@ def test_of_a_replay_each_message_is_told(desk: Operator) -> None:
     assert [each["task"] for each in told] == ["unlucky:0:0", "unlucky-too:0:0"]
 
 
+def test_of_what_is_discarded_each_message_is_told(desk: Operator) -> None:
+    for key, task in (("order:42", "one"), ("order:43", "two"), ("order:44", "three")):
+        desk.dead_letter(key, task)
+    told = desk.read("discard", "one", "--yes")["messages"]
+    assert told == [{"key": "order:42", "task_id": "one", "task": "one:0:0", "discarded": True}]
+
+    told = desk.read("discard", "--all", "--yes")["messages"]
+
+    assert [(each["task_id"], each["discarded"]) for each in told] == [
+        ("two", True),
+        ("three", True),
+    ]
+    assert (desk.backend.dead(), desk.woken()) == ([], [])
+    happened = [event for event in desk.events if isinstance(event, Discarded)]
+    assert [(event.subject.task_name, event.key) for event in happened] == [
+        ("charge", f"order:{number}") for number in (42, 43, 44)
+    ]
+    assert {event.by for event in happened} == {this_person()}
+
+
 @pytest.mark.parametrize(
     ("expires", "expired"),
     [
@@ -132,6 +154,7 @@ def test_what_has_run_by_a_copy_is_not_replayed_and_told(
         ("cancel id --yes", {"task_id": "id", "claims": [], "messages": []}),
         ("replay id --yes", {"messages": []}),
         ("replay --all --yes", {"messages": []}),
+        ("discard --all --yes", {"messages": []}),
     ],
 )
 def test_where_nothing_was_there_to_do_the_list_is_empty(

@@ -269,6 +269,55 @@ class RemembersWhatIsReplayed(Broken):
         return super().replay(key, task)
 
 
+class DiscardsAndStaysDead(Broken):
+    noticed_by = "test_a_discarded_message_is_gone_and_its_task_counts_as_done"
+
+    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
+        was = self._dead.get((key, task))
+        reply = super().discard(key, task, done_ttl)
+        if was:
+            self._dead[key, task] = was
+        return reply
+
+
+class DiscardsAndLetsACopyRun(Broken):
+    noticed_by = "test_a_discarded_message_is_gone_and_its_task_counts_as_done"
+
+    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
+        return super().discard(key, task, 0)
+
+
+class DiscardsAnotherMessageToo(Broken):
+    """What waits of the same task is done, and never woken."""
+
+    noticed_by = "test_another_message_of_a_discarded_task_stays"
+
+    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
+        self.cancel(key, task)
+        return super().discard(key, task, done_ttl)
+
+
+class DiscardsWhatIsNotDead(Broken):
+    noticed_by = "test_discarding_what_is_not_dead_changes_nothing"
+
+    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
+        super().discard(key, task, done_ttl)
+        return Reply(True)
+
+
+class RemembersTheLostRunsOfWhatIsDiscarded(Broken):
+    noticed_by = "test_a_discarded_task_starts_with_no_lost_runs_once_it_is_forgotten"
+
+    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
+        before = self._keys[key].past.get(task) if key in self._keys else None
+        count = before.lost if before else 0
+        reply = super().discard(key, task, done_ttl)
+        if before and count and key in self._keys:
+            before.lost, before.lost_until = count, self._now() + 86_400_000_000
+            self._keys[key].past[task] = before
+        return reply
+
+
 class TellsTheDeadInAnyOrder(Broken):
     noticed_by = "test_the_dead_tell_the_name_of_any_key_and_task"
 

@@ -9,7 +9,7 @@ import pytest
 
 from celery_dlock.core.state import KeyState, Outcome, Renewed
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.ops.overview import MOST_UNREADABLE, look
+from celery_dlock.ops.overview import look
 from celery_dlock.stores.base import BackendOptions, Swept, Wake
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
 from celery_dlock.stores.redis.wire import base_name, shard_of
@@ -107,7 +107,6 @@ def test_lists_go_on_and_name_the_keys_of_the_slot_that_is_moved(
 ) -> None:
     die(store, clock, "dead")
     keys = [*MOVED, ELSEWHERE]
-    assert len(MOVED) > MOST_UNREADABLE
     for key in keys:
         wait_for(store, key)
 

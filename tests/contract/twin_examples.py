@@ -118,6 +118,17 @@ def _dead_and_about() -> Operations:
     return [*operations, *dies, *waits, done, _enter(reader), ("replay", KEY, "b"), _enter(reader)]
 
 
+def _dead_and_discarded() -> Operations:
+    """It is done without having run, for a while; or another message of its task waits."""
+    holder, again = _claim("a"), _enter(_claim("b", QUEUE), "again")
+    dies = [_enter(holder), _enter(_claim("b", QUEUE)), _leave(holder), *[_pass(700), REAP] * 4]
+    dies.append(("dead_letter", KEY, "b", Cause.UNKNOWN_TASK))
+    discarded = ("discard", KEY, "b", 9 * SECOND)
+    forgotten = [_pass(10), *dies, ("discard", KEY, "b", 0), again, _leave(_claim("b"))]
+    waits = [*dies, _enter(holder), again, discarded, discarded, _leave(holder)]
+    return [*dies, discarded, again, ("replay", KEY, "b"), *forgotten, *waits]
+
+
 def _kept() -> Operations:
     """The first message is kept; it lies at the head and outlasts its patience."""
     mine = _claim("a", QUEUE, keep=True, gives_up=SECOND)
@@ -287,6 +298,7 @@ ALL: dict[str, Operations] = {
     "dies before it waits": _dies_before_it_waits(),
     "nobody reads it": _nobody_reads_it(),
     "dead and about": _dead_and_about(),
+    "dead and discarded": _dead_and_discarded(),
     "kept": _kept(),
     "kept counts as nothing": _kept_counts_as_nothing(),
     "kept in turn": _kept_in_turn(),

@@ -69,6 +69,9 @@ _leave = st.tuples(st.just("leave"), claims, st.sampled_from(list(Outcome)), _me
 _renew = st.tuples(st.just("renew"), st.lists(claims, max_size=3))
 _cancel = st.tuples(st.sampled_from(["cancel", "hand_back"]), st.just(KEY), _tasks)
 _replay = st.tuples(st.just("replay"), st.just(KEY), _tasks)
+_discard = st.tuples(
+    st.just("discard"), st.just(KEY), _tasks, st.sampled_from([0, 5 * SECOND, DAY])
+)
 _dead_letter = st.tuples(st.just("dead_letter"), st.just(KEY), _tasks, st.sampled_from(list(Cause)))
 _postpone = st.tuples(
     *(st.just("postpone"), claims, st.binary(min_size=1, max_size=8)),
@@ -94,6 +97,7 @@ operations = st.one_of(
     *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _dead_letter),
     _postpone,
     _hold,
+    _discard,
 )
 
 

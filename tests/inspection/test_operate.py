@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from celery_dlock import BackendUnavailable, operate
-from celery_dlock.core.state import NotHeld, Renewed
+from celery_dlock.core.state import Drop, NotHeld, Reason, Renewed, WaitMode
+from celery_dlock.core.unique import UniqueClaim
 from tests.cli.operator import Operator, operator
 
 
@@ -53,6 +54,19 @@ def test_a_task_that_waits_is_cancelled(desk: Operator) -> None:
     assert operate.cancel("second", app=desk.app)
     assert desk.woken() == [("second", "revoked")]
     assert not operate.cancel("first", app=desk.app)
+
+
+def test_a_dead_letter_is_discarded_and_its_unique_claim_ends(desk: Operator) -> None:
+    desk.dead_letter("order:42", "dead")
+    claim = UniqueClaim("dead:0:0", "charge", "host:1", heard=0.0)
+    desk.backend.swap("charge(42)", None, claim.encode(), 60_000_000)
+
+    assert operate.discard("dead", by="ann", app=desk.app)
+
+    assert (desk.backend.dead(), desk.backend.swapped()) == ([], [])
+    assert not operate.discard("dead", app=desk.app)
+    copy = desk.claim("order:42", "dead", wait=WaitMode.QUEUE)
+    assert desk.backend.enter(copy, b"message").verdict == Drop(Reason.DONE)
 
 
 def test_where_there_is_no_store_that_is_said(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 from celery import Celery
 
+from celery_dlock.beat.leader import Leader, Status, key_of
 from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Postpone
 from celery_dlock.core.state import WINDOW, Claim, KeyState, Outcome, Run, WaitMode
+from celery_dlock.locks.probe import NOBODYS
 from celery_dlock.ops import overview
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import KeyDetails, line, page
@@ -152,6 +154,31 @@ def test_a_call_that_is_debounced_waits_for_nobody_until_it_is_due(
     assert Gauges.of(app).waiting_tasks == 0
 
 
+def test_a_beat_that_stands_by_is_no_task_that_waits(
+    app: Celery, store: LockBackend, clock: ManualClock
+) -> None:
+    # Given a beat that has stood by for more than a quarter of an hour, and a task that waits
+    leads, stands_by = hold(store, key_of(app), "leads"), Leader(app)
+    for _ in range(16 * 60 // 4):
+        assert not stands_by.campaign()
+        clock.advance(4)
+        store.renew([leads])
+    assert not stands_by.campaign()
+    hold(store, "order:1")
+    park(store, "order:1", "waits")
+    clock.advance(3)
+
+    found, gauges = most_urgent(app), Gauges.of(app)
+
+    assert [each.key for each in found.lines] == ["order:1"]
+    assert (found.counts.keys, found.counts.held, found.counts.waiting) == (1, 1, 1)
+    assert Snapshot.of(app, 100).counts == found.counts
+    assert [each.key for each in page(app).lines] == ["order:1"]
+    assert (gauges.held_keys, gauges.waiting_keys, gauges.waiting_tasks) == (1, 1, 1)
+    assert gauges.oldest_wait == 3.0
+    assert Status.of(app).standbys == (stands_by.who,)
+
+
 def test_of_very_many_who_ask_again_by_themselves_it_is_said_that_there_are_more(
     app: Celery, store: LockBackend, clock: ManualClock
 ) -> None:
@@ -189,7 +216,7 @@ def test_a_snapshot_looks_at_so_many_keys_and_those_with_messages_are_among_them
     found = Snapshot.of(app, most=20)
 
     assert [each.key for each in found.lines[:3]] == ["order:30", "order:70", "order:90"]
-    assert len(found.lines) == found.counts.keys == len(set(looked) - {overview.NOBODYS}) == 23
+    assert len(found.lines) == found.counts.keys == len(set(looked) - {NOBODYS}) == 23
     assert (found.counts.waiting, found.counts.held) == (3, 23)
     seen, cursor = {each.key for each in found.lines}, found.rest
     while cursor is not None:

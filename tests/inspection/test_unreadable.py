@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from celery_dlock.ops import overview
 from celery_dlock.ops.explain import State, explain
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import page
-from celery_dlock.ops.urgent import most_urgent
+from celery_dlock.ops.urgent import FIRST_UNREADABLE, Snapshot, most_urgent
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.redis.wire import base_name
@@ -36,9 +36,9 @@ def app(tmp_path: Path) -> Iterator[Celery]:
     forget(made)
 
 
-def hold_all(app: Celery) -> None:
+def hold_all(app: Celery, keys: Sequence[str] = KEYS) -> None:
     """Each key is held by a task of its own, and one waits for it."""
-    for key in KEYS:
+    for key in keys:
         for task in ("holds", "waits"):
             claim = Claim(key, f"{key}-{task}:0:0", "n", ttl=A_MINUTE, wait=WaitMode.QUEUE)
             runtime(app).backend.enter(claim, b"{}\n")
@@ -95,7 +95,6 @@ def test_many_keys_that_cannot_be_read_are_named_by_one_look_and_hide_no_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(overview, "MOST_UNREADABLE", 0)
     prefix = uuid.uuid4().hex
     if store == "redis":
         app.conf.update(dlock_url=redis_server.url, dlock_key_prefix=prefix)
@@ -122,25 +121,44 @@ def test_many_keys_that_cannot_be_read_are_named_by_one_look_and_hide_no_others(
     assert asked == [8, 1]
 
 
-def test_a_store_that_does_not_say_which_keys_it_cannot_read_is_asked_for_few_of_them(
+def test_however_many_cannot_be_read_the_others_are_shown_and_these_are_counted(
+    app: Celery, tmp_path: Path
+) -> None:
+    keys = [f"order:{number}" for number in range(60)]
+    hold_all(app, keys)
+    spoil(tmp_path, *keys[:57])
+
+    for found in (most_urgent(app), most_urgent(app, waiting=True), Snapshot.of(app, 100)):
+        unreadable = [bool(line.unreadable) for line in found.lines]
+        assert (found.counts.unreadable, found.counts.held, found.counts.waiting) == (57, 3, 3)
+        assert unreadable == [True] * FIRST_UNREADABLE + [False] * 3 + [True] * (57 - 10)
+    assert [bool(line.unreadable) for line in most_urgent(app, 12).lines] == [True] * 10 + [
+        False
+    ] * 2
+    assert [line.key for line in page(app).lines if not line.unreadable] == keys[57:]
+    gauges = Gauges.of(app)
+    assert (gauges.held_keys, gauges.waiting_tasks, gauges.unreadable_keys) == (3, 3, 57)
+
+
+def test_a_store_that_can_read_no_key_of_a_driver_that_does_not_say_why_is_away(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "MOST_UNREADABLE", 2)
+    """It was up when the list began, and then each question is answered with an error."""
+    backend: LockBackend = runtime(app).backend
     hold_all(app)
-    backend, spoilt = runtime(app).backend, KEYS[:2]
+    asked: list[int] = []
     look = backend.look
 
-    def garbage(keys: list[str]) -> list[KeyState]:
-        if set(spoilt) & set(keys):
-            raise BackendUnavailable("garbage")
-        return look(keys)
+    def breaks(keys: Sequence[str]) -> list[KeyState]:
+        asked.append(len(keys))
+        if len(asked) == 2:
+            return look(keys)
+        raise BackendUnavailable("an error")
 
-    monkeypatch.setattr(backend, "look", garbage)
-    assert sum(bool(line.unreadable) for line in most_urgent(app).lines) == 2
-
-    spoilt = KEYS[:3]
+    monkeypatch.setattr(backend, "look", breaks)
     with pytest.raises(BackendUnavailable):
-        most_urgent(app)
+        overview.look(backend, KEYS)
+    assert asked == [8, 1, 4, 1]
 
 
 def test_a_store_that_is_away_is_not_asked_for_each_key(

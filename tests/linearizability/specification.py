@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_dlock.core import turns
-from celery_dlock.core.operations import Operation, Reap, Replay
+from celery_dlock.core.operations import OnDeadLetter, Operation, Reap
 from celery_dlock.core.state import Busy, Dead, Holder, KeyState, Renewed, Run, Same
 from celery_dlock.stores.base import Wake
 from celery_dlock.stores.change import REMEMBER_LOST, difference
@@ -84,7 +84,7 @@ class Known:
             lost=tuple(
                 (name, runs) for name, runs, end in sorted(self.lost) if name in about and end > now
             ),
-            dead=tuple(replayed) if isinstance(operation, Replay) else (),
+            dead=tuple(replayed) if isinstance(operation, OnDeadLetter) else (),
         )
 
 

@@ -63,7 +63,7 @@ def begin(lab: Lab) -> None:
     Effects(lab.folder).create()
     for task in ("apply", "pay"):
         lab.app.tasks[task].delay("0")
-        until_counted(task, "lock_hold_duration_count")
+        until_counted(task, "dlock_hold_seconds_count")
 
 
 def make_everything_happen(lab: Lab) -> None:

@@ -83,7 +83,7 @@ def test_every_panel_shows_something(prometheus: PrometheusServer) -> None:
 
     until("the alerts fire", lambda: firing() == {"StaleWriteRejected", "DeadMessages"})
     until("somebody waits", lambda: prometheus.query("dlock_waiting_tasks > 0"))
-    for rate in ("lock_contention_rate", "lock_timeout_rate", "fencing_token_reject_rate"):
+    for rate in ("dlock_contention_ratio", "dlock_timeout_ratio", "dlock_stale_rejected_ratio"):
         until(f"{rate} of it", partial(prometheus.query, f"{rate} > 0"))
 
 
@@ -111,8 +111,8 @@ def test_it_has_the_danger_lines() -> None:
         for panel in PANELS
     }
 
-    assert lines["lock_contention_rate"] == 0.3
-    assert lines["lock_timeout_rate"] == 0.05
-    assert 0 < lines["fencing_token_reject_rate"] < 0.001
-    assert lines["lock_acquisition_time, p99 of the TTL"] == 0.5
-    assert lines["lock_hold_duration, p99 of the TTL"] is None
+    assert lines["dlock_contention_ratio"] == 0.3
+    assert lines["dlock_timeout_ratio"] == 0.05
+    assert 0 < lines["dlock_stale_rejected_ratio"] < 0.001
+    assert lines["dlock_acquisition_seconds, p99 of the TTL"] == 0.5
+    assert lines["dlock_hold_seconds, p99 of the TTL"] is None

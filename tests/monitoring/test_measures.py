@@ -17,8 +17,8 @@ from tests.monitoring.happenings import KEY, about, acquired, one_of_each
 
 EXPECTED: dict[str, dict[str, float]] = {
     "Acquired": {
-        "lock_acquisition_time": 0.004,
-        "lock_ttl_seconds": 30.0,
+        "dlock_acquisition_seconds": 0.004,
+        "dlock_ttl_seconds": 30.0,
         "dlock_wait_seconds": 2.0,
         "dlock_woken_seconds": 0.01,
     },
@@ -29,13 +29,14 @@ EXPECTED: dict[str, dict[str, float]] = {
     "TooLarge": {"dlock_too_large": 1},
     "Revoked": {"dlock_revoked": 1},
     "DeadLettered": {"dlock_dead_lettered": 1},
+    "Discarded": {},
     "LeftToOthers": {"dlock_left_to_others": 1},
     "Skipped": {"dlock_skipped": 1},
     "Dropped": {"dlock_dropped": 1},
     "Deduplicated": {"dlock_deduplicated": 1},
     "Debounced": {"dlock_debounced": 1},
     "TimedOut": {"dlock_timed_out": 1, "dlock_wait_seconds": 3.0},
-    "Released": {"lock_hold_duration": 1.5},
+    "Released": {"dlock_hold_seconds": 1.5},
     "Lost": {"dlock_lost": 1},
     "Uncertain": {},
     "Confirmed": {},
@@ -74,7 +75,10 @@ def test_the_time_since_a_task_was_woken_is_seen_by_the_millisecond() -> None:
 
 
 def test_who_was_neither_refused_nor_woken_has_not_waited() -> None:
-    assert measured(acquired(about())) == {"lock_acquisition_time": 0.004, "lock_ttl_seconds": 30.0}
+    assert measured(acquired(about())) == {
+        "dlock_acquisition_seconds": 0.004,
+        "dlock_ttl_seconds": 30.0,
+    }
 
 
 def test_a_task_that_is_refused_again_is_one_that_was_refused() -> None:

@@ -251,7 +251,7 @@ def test_metrics_are_recorded_with_their_labels_and_no_key() -> None:
     assert data is not None
     found = {m.name: m for m in data.resource_metrics[0].scope_metrics[0].metrics}
     took = next(
-        p for p in found["lock_acquisition_time"].data.data_points
+        p for p in found["dlock_acquisition_seconds"].data.data_points
         if (p.attributes or {})["task"] == "metered"
     )  # fmt: skip
     assert took.attributes == {"task": "metered", "template": "order:{order_id}"}

@@ -38,14 +38,17 @@ def test_the_life_of_a_lock_is_counted_by_task_and_template(subject: Subject) ->
     sink(released(subject, held=1.5))
 
     found = samples(exposition(), subject.task_name)
-    assert found["lock_acquisition_time_count"] == found["lock_hold_duration_count"] == 1
-    assert (found["lock_acquisition_time_bucket 0.002"], found["lock_acquisition_time_sum"]) == (
+    assert found["dlock_acquisition_seconds_count"] == found["dlock_hold_seconds_count"] == 1
+    assert (
+        found["dlock_acquisition_seconds_bucket 0.002"],
+        found["dlock_acquisition_seconds_sum"],
+    ) == (
         0,
         0.004,
     )
-    assert found["lock_acquisition_time_bucket 0.005"] == 1
-    assert found["lock_hold_duration_bucket 2.0"] == 1
-    assert found["lock_ttl_seconds"] == 30
+    assert found["dlock_acquisition_seconds_bucket 0.005"] == 1
+    assert found["dlock_hold_seconds_bucket 2.0"] == 1
+    assert found["dlock_ttl_seconds"] == 30
     assert f'task="{subject.task_name}",template="order:{{order_id}}"' in exposition()
 
 
@@ -73,7 +76,7 @@ def test_several_apps_count_in_the_same_metrics(subject: Subject) -> None:
         runtime(app).sinks.emit(acquired(subject))
         forget(app)
 
-    assert samples(exposition(), subject.task_name)["lock_acquisition_time_count"] == 2
+    assert samples(exposition(), subject.task_name)["dlock_acquisition_seconds_count"] == 2
 
 
 def test_a_lease_time_that_changes_is_shown(subject: Subject) -> None:
@@ -82,7 +85,7 @@ def test_a_lease_time_that_changes_is_shown(subject: Subject) -> None:
     for ttl in (30.0, 60.0, 60.0):
         sink(acquired(subject, ttl=ttl))
 
-    assert samples(exposition(), subject.task_name)["lock_ttl_seconds"] == 60
+    assert samples(exposition(), subject.task_name)["dlock_ttl_seconds"] == 60
 
 
 def test_threads_count_together(subject: Subject) -> None:
@@ -98,7 +101,7 @@ def test_threads_count_together(subject: Subject) -> None:
     for thread in threads:
         thread.join()
 
-    assert samples(exposition(), subject.task_name)["lock_acquisition_time_count"] == 4000
+    assert samples(exposition(), subject.task_name)["dlock_acquisition_seconds_count"] == 4000
 
 
 def test_gauges_of_the_store_are_added(subject: Subject) -> None:

@@ -38,7 +38,9 @@ def test_children_forked_by_one_that_is_counting_count_for_themselves(folder: Pa
     taken = int(run("while-counting"))
 
     assert counted() == CHILDREN
-    assert counted("busy", "lock_acquisition_time_count") == taken, "what was kept is the parent's"
+    assert counted("busy", "dlock_acquisition_seconds_count") == taken, (
+        "what was kept is the parent's"
+    )
 
 
 def test_what_a_child_counted_that_is_killed_stays(folder: Path) -> None:
@@ -84,10 +86,10 @@ def test_a_worker_that_replaces_its_children_loses_no_count(
         # When they work, and somebody looks all the while
         for number in range(tasks):
             lab.app.tasks["apply"].delay(f"{number}")
-        until("all left", lambda: counted("apply", "lock_hold_duration_count") >= tasks)
+        until("all left", lambda: counted("apply", "dlock_hold_seconds_count") >= tasks)
 
     # Then each is counted once, and there is not a file for each child that there was
     found = samples(exposition(), "apply")
-    assert found["lock_acquisition_time_count"] == found["lock_hold_duration_count"] == tasks
+    assert found["dlock_acquisition_seconds_count"] == found["dlock_hold_seconds_count"] == tasks
     assert len({entry["pid"] for entry in lab.journal.read("end")}) == tasks
     assert len(list(folder.glob("histogram_*.db"))) <= 6

@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from celery_dlock.beat.leader import Leader, key_of
+from celery_dlock.cli.serve import registry_of_app
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.measures import MEASURES, MetricKind
 from celery_dlock.monitoring.prometheus import STORE_GAUGES
+from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.testing import ManualClock
 from tests.services.require import require
 
 pytestmark = [pytest.mark.server("promtool"), pytest.mark.once]
@@ -41,20 +53,22 @@ def asked(refused: int, at_once: int, timed_out: int = 0) -> Series:
     """So many tasks are refused, and the others are not; of the first some wait in vain."""
     return {
         **counter("dlock_refused_total", refused),
-        **counter("lock_acquisition_time_count", at_once + refused - timed_out),
+        **counter("dlock_acquisition_seconds_count", at_once + refused - timed_out),
         **counter("dlock_wait_seconds_count", refused),
         **counter("dlock_timed_out_total", timed_out),
     }
 
 
-TTL = {f"lock_ttl_seconds{{{LABELS}}}": "30+0x30"}
+TTL = {f"dlock_ttl_seconds{{{LABELS}}}": "30+0x30"}
+
+UP = {"dlock_store_up": "1x30", "dlock_reading_age_seconds": "5x30"}
 
 #: What fires, below its line and above it. The lines are 15 s, 30 %, 5 % and zero.
 CASES: list[tuple[str, Series, Series]] = [
     (
         "LockAcquisitionSlow",
-        histogram("lock_acquisition_time", 10_000, le10=0, le15=9901, le30=10_000) | TTL,
-        histogram("lock_acquisition_time", 10_000, le10=0, le15=9899, le30=10_000) | TTL,
+        histogram("dlock_acquisition_seconds", 10_000, le10=0, le15=9901, le30=10_000) | TTL,
+        histogram("dlock_acquisition_seconds", 10_000, le10=0, le15=9899, le30=10_000) | TTL,
     ),
     (
         "LockContentionHigh",
@@ -63,14 +77,14 @@ CASES: list[tuple[str, Series, Series]] = [
     ),
     (
         "LockTimeouts",
-        counter("dlock_timed_out_total", 49) | counter("lock_acquisition_time_count", 951),
-        counter("dlock_timed_out_total", 51) | counter("lock_acquisition_time_count", 949),
+        counter("dlock_timed_out_total", 49) | counter("dlock_acquisition_seconds_count", 951),
+        counter("dlock_timed_out_total", 51) | counter("dlock_acquisition_seconds_count", 949),
     ),
     (
         "StaleWriteRejected",
-        counter("dlock_stale_rejected_total", 0) | counter("lock_acquisition_time_count", 1000),
+        counter("dlock_stale_rejected_total", 0) | counter("dlock_acquisition_seconds_count", 1000),
         {f"dlock_stale_rejected_total{{{LABELS}}}": "0x18 1x12"}
-        | counter("lock_acquisition_time_count", 1000),
+        | counter("dlock_acquisition_seconds_count", 1000),
     ),
     (
         "StaleWriteRejected",
@@ -81,7 +95,7 @@ CASES: list[tuple[str, Series, Series]] = [
         "StaleWriteRejected",
         {f"dlock_stale_rejected_total{{{LABELS}}}": "1x5 _x11 1x12"},
         {f"dlock_stale_rejected_total{{{LABELS}}}": "1x5 _x11 1x0 2x12"}
-        | counter("lock_acquisition_time_count", 1000),
+        | counter("dlock_acquisition_seconds_count", 1000),
     ),
     ("DeadMessages", {"dlock_dead_messages": "0x30"}, {"dlock_dead_messages": "1x30"}),
     (
@@ -89,7 +103,24 @@ CASES: list[tuple[str, Series, Series]] = [
         {"dlock_oldest_wait_seconds": "900x30"},
         {"dlock_oldest_wait_seconds": "901x30"},
     ),
-    ("LockStoreDown", {"dlock_store_up": "1x30"}, {"dlock_store_up": "0x30"}),
+    ("LocksLost", counter("dlock_lost_total", 0), {f"dlock_lost_total{{{LABELS}}}": "0x12 1x18"}),
+    ("UnreadableKeys", {"dlock_unreadable_keys": "0x30"}, {"dlock_unreadable_keys": "1x30"}),
+    (
+        "LockStoreDown",
+        {"dlock_store_up": "1x30", "dlock_reading_age_seconds": "1x30"},
+        {"dlock_store_up": "0x30"},
+    ),
+    (
+        "LockStoreRefusesWrites",
+        {"dlock_store_writable": "1x30"} | UP,
+        {"dlock_store_writable": "0x30"} | UP,
+    ),
+    (
+        "GaugesOld",
+        {"dlock_store_up": "1x30", "dlock_reading_age_seconds": "300x30"},
+        {"dlock_store_up": "1x30", "dlock_reading_age_seconds": "301x30"},
+    ),
+    ("GaugesOld", UP, {"dlock_store_up": "1x30"}),
 ]
 
 
@@ -138,27 +169,132 @@ def test_an_alert_fires_at_its_line_and_not_below_it(
     evaluate(tmp_path, above, {firing: {f'{{alertname="{alert}"}}': 1}})
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def app(clock: ManualClock) -> Iterator[Celery]:
+    made = Celery("shop", broker="memory://", set_as_current=False)
+    keep_in_memory(made, clock)
+    yield made
+    forget(made)
+
+
+@pytest.fixture
+def store(app: Celery) -> LockBackend:
+    return runtime(app).backend
+
+
+def scraped(app: Celery, **others: float) -> Series:
+    """The gauges that `dlock metrics` tells of *app*, for half an hour; or *others*."""
+    text = generate_latest(registry_of_app(app, gauges=True, waits=True)).decode()
+    names = {metric for metric, _ in STORE_GAUGES.values()}
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in names
+    }
+    return {name: f"{value}x30" for name, value in (found | others).items()}
+
+
+def claim(key: str, task: str) -> Claim:
+    return Claim(key, f"{task}:0:0", "nonce", ttl=3600 * SECOND, wait=WaitMode.QUEUE)
+
+
+def away(*_: Any) -> Any:
+    raise BackendUnavailable("away")
+
+
+def alerts(folder: Path, series: Series, *expected: str) -> None:
+    """*expected* fire, and no other is going to."""
+    firing = {f'{{alertname="{alert}"}}': 1.0 for alert in expected}
+    evaluate(folder, series, {"count by (alertname) (ALERTS)": firing})
+
+
+def test_a_healthy_system_with_two_beats_alerts_nobody(
+    app: Celery, store: LockBackend, clock: ManualClock, tmp_path: Path
+) -> None:
+    leads, stands_by = claim(key_of(app), "leads"), Leader(app)
+    store.enter(leads)
+    stands_by.campaign()
+    for _ in range(16 * 60 // 4):
+        clock.advance(4)
+        store.renew([leads])
+        stands_by.campaign()
+
+    alerts(tmp_path, scraped(app))
+
+
+def test_a_healthy_system_with_very_many_keys_alerts_nobody(app: Celery, tmp_path: Path) -> None:
+    """Reading them takes half a minute, and each scrape is told what was read before."""
+    many = {"dlock_held_keys": 100_000.0, "dlock_waiting_tasks": 100_000.0}
+    alerts(tmp_path, scraped(app, **many, dlock_reading_age_seconds=150.0))
+
+
+def test_a_store_that_is_away_alerts_once(
+    app: Celery, store: LockBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store, "look", away)
+    alerts(tmp_path, scraped(app), "LockStoreDown")
+
+
+def test_a_store_that_refuses_writes_alerts_once(
+    app: Celery, store: LockBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store, "enter", away)
+    alerts(tmp_path, scraped(app), "LockStoreRefusesWrites")
+
+
+def test_a_task_that_waits_for_long_alerts_once(
+    app: Celery, store: LockBackend, clock: ManualClock, tmp_path: Path
+) -> None:
+    store.enter(claim("order:42", "holds"))
+    store.enter(claim("order:42", "waits"), b"message")
+    clock.advance(16 * 60)
+    alerts(tmp_path, scraped(app), "WaitsForLong")
+
+
+def test_a_dead_letter_alerts_once(
+    app: Celery, store: LockBackend, clock: ManualClock, tmp_path: Path
+) -> None:
+    holds = claim("order:42", "holds")
+    store.enter(holds)
+    store.enter(claim("order:42", "dies"), b"message")
+    store.leave(holds, Outcome.OVER)
+    while not store.dead_letter("order:42", "dies:0:0", Cause.UNREADABLE).verdict:
+        clock.advance(60)
+        store.reap("order:42")  # it is woken once more
+    alerts(tmp_path, scraped(app), "DeadMessages")
+
+
+def test_locks_that_are_lost_in_a_healthy_store_alert_once(app: Celery, tmp_path: Path) -> None:
+    alerts(tmp_path, scraped(app) | counter("dlock_lost_total", 1), "LocksLost")
+
+
 def test_a_lease_that_is_renewed_for_long_alerts_nobody(tmp_path: Path) -> None:
     evaluate(
         tmp_path,
-        histogram("lock_hold_duration", 1, le30=0) | TTL,
+        histogram("dlock_hold_seconds", 1, le30=0) | TTL,
         {"count by (alertname) (ALERTS)": {}},
     )
 
 
 def test_the_rates_have_the_names_of_the_literature(tmp_path: Path) -> None:
     series = {
-        **histogram("lock_acquisition_time", 60, le1=0, le2=60),
-        **histogram("lock_hold_duration", 60, le1=0, le2=60),
+        **histogram("dlock_acquisition_seconds", 60, le1=0, le2=60),
+        **histogram("dlock_hold_seconds", 60, le1=0, le2=60),
         **asked(refused=20, at_once=55, timed_out=15),
         **counter("dlock_stale_rejected_total", 6),
     }
     values = {
-        "lock_acquisition_time_p99": 1.99,
-        "lock_hold_duration_p99": 1.99,
-        "lock_contention_rate": 0.27,
-        "lock_timeout_rate": 0.2,
-        "fencing_token_reject_rate": 0.1,
+        "dlock_acquisition_seconds_p99": 1.99,
+        "dlock_hold_seconds_p99": 1.99,
+        "dlock_contention_ratio": 0.27,
+        "dlock_timeout_ratio": 0.2,
+        "dlock_stale_rejected_ratio": 0.1,
     }
 
     rounded = {f"round({name}, 0.01)": {f"{{{LABELS}}}": value} for name, value in values.items()}

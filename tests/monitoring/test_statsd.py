@@ -68,9 +68,9 @@ def test_measurements_arrive_with_their_tags(agent: Agent, sink: StatsdSink) -> 
     until("three arrived", lambda: len(agent.received()) >= 3)
     tags = "|#task:charge,template:order:_order_id_,env:staging"  # as their names may be spelt
     assert sorted(line.split("|c:")[0] for line in agent.received()) == [
-        f"lock_acquisition_time:0.004|h{tags}",
-        f"lock_hold_duration:1.5|h{tags}",
-        f"lock_ttl_seconds:30.0|g{tags}",
+        f"dlock_acquisition_seconds:0.004|h{tags}",
+        f"dlock_hold_seconds:1.5|h{tags}",
+        f"dlock_ttl_seconds:30.0|g{tags}",
     ]
 
 
@@ -125,7 +125,7 @@ def test_a_process_that_ends_sends_what_it_has(agent: Agent) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
 
-    until("it arrived", lambda: agent.count("lock_acquisition_time"))
+    until("it arrived", lambda: agent.count("dlock_acquisition_seconds"))
 
 
 @pytest.mark.slow
@@ -137,6 +137,6 @@ def test_a_worker_sends_from_its_children_also_from_those_that_end(
     with lab.worker(concurrency=2):
         for number in range(tasks):
             lab.app.tasks["apply"].delay(f"{number}")
-        until("all arrived", lambda: agent.count("lock_hold_duration") >= tasks)
+        until("all arrived", lambda: agent.count("dlock_hold_seconds") >= tasks)
 
-    assert agent.count("lock_acquisition_time") == agent.count("lock_hold_duration") == tasks
+    assert agent.count("dlock_acquisition_seconds") == agent.count("dlock_hold_seconds") == tasks

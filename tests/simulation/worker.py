@@ -21,6 +21,7 @@ Linux, where the kernel kills them.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -48,6 +49,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_dlock.tasks.task import CONSUMER_STEPS, WORKER_STEPS
 from celery_dlock.worker import children
+from celery_dlock.worker.periodic import Sweeper
 from tests.simulation.broker import Broker, Channel, Connection
 from tests.simulation.kernel import INSTANT, Kernel
 from tests.simulation.plan import Crew
@@ -400,6 +402,9 @@ class Worker(Consumer):  # type: ignore[misc]
         ]
         self.steps = [step(self) for step in self.steps]
         self.steps = [step for step in self.steps if step.include_if(self)]
+        for step in self.steps:
+            if isinstance(step, Sweeper):
+                step._check_writes_at = math.inf  # by a key of its own, which concerns no task
         for step in self.steps:
             step.create(self)
         self.pool = (Prefork if self.crew.prefork else Threads)(self, self.crew.slots)

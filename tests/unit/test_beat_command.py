@@ -18,6 +18,7 @@ from celery_dlock.cli import actions as cli
 from celery_dlock.cli.main import dlock
 from celery_dlock.core.lease import SECOND
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.runtime import forget
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from tests.services.beats import Beats, beats
 
@@ -115,7 +116,20 @@ def test_it_hands_over_and_waits_until_that_is_so(
 
     assert result.exit_code == 0
     assert f"leads      {three.beats[2]._leader.who}" in result.output
+    assert f"{three.beats[0]._leader.who}  has stepped down, and asks again" in result.output
     assert three.leader() == 2
+
+
+def test_of_a_database_it_says_what_is_not_listed(three: Beats) -> None:
+    three.tick(0)
+    assert "of the database" not in run(three).output
+
+    forget(three.app)
+    three.app.conf.dlock_beat_scheduler = "django"
+
+    *_, last = run(three).output.splitlines()
+    hint = "(crontabs of the database that are due in more than two hours are not listed)"
+    assert last.strip() == hint
 
 
 def test_who_leads_since_then_is_not_meant(three: Beats) -> None:

@@ -18,6 +18,7 @@ from celery_dlock.core.events import (
     DeadLettered,
     Debounced,
     Deduplicated,
+    Discarded,
     Dropped,
     Event,
     LeftToOthers,
@@ -54,6 +55,7 @@ COURSE: list[tuple[Event, str]] = [
     ),
     (Woken(A, "k", None), "woken: its turn for 'k' has come"),
     (Woken(A, "k", None, before=2), "woken: its turn for 'k' has come, after 2 unanswered wakes"),
+    (Woken(A, "k", None, before=1), "woken: its turn for 'k' has come, after 1 unanswered wake"),
     (Woken(A, "k", "revoked"), "woken from the queue of 'k' to end: revoked"),
     (
         Rescheduled(A, f"'k' is held by {BY}", 1.04),
@@ -81,6 +83,7 @@ COURSE: list[tuple[Event, str]] = [
     ),
     (Confirmed(A, "k"), "is certain of its lock on 'k' again"),
     (Revoked(A, "k"), "revoked while it waited for 'k'"),
+    (Discarded(A, "k", "ann@desk"), "discarded by ann@desk: it was a dead letter at 'k'"),
     (
         LeftToOthers(A, "k", "redis://x"),
         "left to the workers at redis://x: its turn for 'k' has come",

@@ -1,7 +1,8 @@
-"""Who released, cancelled or replayed what by the page stands in its log."""
+"""Who released, cancelled, replayed or discarded what by the page stands in its log."""
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.once
 RELEASE = "/release?key=order:42&owner=ship:0:0|nonce-ship"
 CANCEL = "/cancel?key=order:42&task=pay:0:0"
 REPLAY = "/replay?key=order:42&task=pay:0:0"
+DISCARD = "/discard?key=order:42&task=pay:0:0"
 
 
 def send(client: Visitor, address: str, form: str = "") -> int:
@@ -127,3 +129,20 @@ def test_what_has_expired_is_not_replayed_and_the_page_says_so(
     (line,) = lines(caplog)
     assert line.endswith("there was nothing to do" if expires else "done")
     assert len(runtime(app).backend.dead()) == bool(expires)
+
+
+def test_a_dead_letter_is_discarded_once_and_its_event_names_who_did_it(
+    app: Celery, operator: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead_lettered(app, "order:42", "pay:0:0", b"message")
+    assert "Discard the message" in operator.get(DISCARD).text
+
+    with caplog.at_level(logging.INFO, "celery_dlock"):
+        assert [send(operator, DISCARD), send(operator, DISCARD)] == [303, 303]
+
+    done, nothing = lines(caplog)
+    assert done.endswith("discard 'pay' for 'order:42': done")
+    assert nothing.endswith("discard 'pay' for 'order:42': there was nothing to do")
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "discarded by session " in line]) == 1
+    assert runtime(app).backend.dead() == []

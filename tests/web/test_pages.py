@@ -295,7 +295,7 @@ def test_the_page_of_a_key_that_cannot_be_read_says_so_and_shows_its_past(
     assert "Nothing was done" in refused.text
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay"])
+@pytest.mark.parametrize("act", ["cancel", "replay", "discard"])
 def test_an_order_about_a_key_that_cannot_be_read_says_so(
     app: Celery, operator: Visitor, tmp_path: Path, act: str
 ) -> None:

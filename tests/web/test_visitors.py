@@ -87,7 +87,7 @@ def test_a_form_without_the_secret_of_its_session_does_nothing(
     assert holders(app, "order:42") == ["ship:0:0"]
 
 
-@pytest.mark.parametrize("act", ["release", "hold", "end_hold", "cancel", "replay"])
+@pytest.mark.parametrize("act", ["release", "hold", "end_hold", "cancel", "replay", "discard"])
 def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, act: str) -> None:
     client = open_site(token=TOKEN)
     client.get("/sign-in", params={"token": TOKEN})
@@ -138,6 +138,8 @@ def test_another_token_opens_nothing(open_site: Open, token: str) -> None:
     by_form = client.post("/sign-in", data={"token": token_in_form}, headers=OWN)
 
     assert (by_link.status_code, by_form.status_code) == (401, 401)
+    assert "banner" in by_form.text
+    assert "banner" not in open_site(token=TOKEN).get("/").text  # nobody has tried anything yet
     assert not client.cookies
     assert client.get("/").status_code == 401
 

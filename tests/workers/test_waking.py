@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from unittest import mock
@@ -24,8 +25,10 @@ from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import BackendOptions, Reply, Swept, Wake
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.testing import ManualClock
+from celery_dlock.worker import periodic
 from celery_dlock.worker.periodic import LONGEST_SLEEP, Sweeper
 from tests.services.desk import Desk
+from tests.services.redis import RedisServer
 
 KEY = "order:42"
 
@@ -339,3 +342,45 @@ def test_a_message_that_nobody_takes_times_out(
 
     with pytest.raises(LockTimeout):
         result.get()
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize(
+    ("refuse", "allow", "reason"),
+    [
+        (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"], "read only replica"),
+        (*(["CONFIG", "SET", "min-replicas-to-write", n] for n in "10"), "NOREPLICAS"),
+        (*(["CONFIG", "SET", "maxmemory", n] for n in "10"), "maxmemory"),
+    ],
+    ids=["replica", "too few replicas", "no memory"],
+)
+def test_a_store_that_answers_and_refuses_writes_is_told_and_that_it_is_back(
+    own_redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refuse: list[str],
+    allow: list[str],
+    reason: str,
+) -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.dlock_url = own_redis_server.url
+    sweeper = Sweeper(SimpleNamespace(app=app))
+    with own_redis_server.client() as client, closing(runtime(app).backend):
+        sweeper.run_once()
+        assert client.dbsize() == 0  # nothing of it stays
+
+        # When it refuses writes, a sweep that finds nothing succeeds all the same
+        client.execute_command(*refuse)
+        sweeper.run_once()
+        assert caplog.records == []
+        monkeypatch.setattr(periodic, "CHECK_WRITES_EVERY", 0.0)
+        sweeper._check_writes_at = 0.0
+        for _ in range(3):
+            sweeper._next_in()
+        client.execute_command(*allow)
+        sweeper._next_in()
+
+    trouble, over = [record.getMessage() for record in caplog.records]
+    assert trouble.startswith("the lock store is unavailable: ")
+    assert reason in trouble
+    assert over == "the lock store is available again, after 0 s"

@@ -123,7 +123,7 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
             "settings",
             promise="No worker starts. The other checks run once this is fixed.",
             found=str(exc) if ours else f"{type(exc).__name__}: {exc}",
-            fix="do what the message says",
+            fix="change the setting or the task that the message names",
         )
         return
     case = Case(app, here.settings, clock)

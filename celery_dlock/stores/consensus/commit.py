@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from celery_dlock.core.backoff import CHANCE
-from celery_dlock.core.operations import Operation, Reap, Replay
+from celery_dlock.core.operations import OnDeadLetter, Operation, Reap
 from celery_dlock.core.state import KeyState, Step, Waiting
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -123,12 +123,12 @@ class Transactions:
         if found.version_row is None:  # a key without a version row has no queue
             found.pages |= dict.fromkeys(saving.touched, ())
         self._loader.load_pages(claim.key, found, saving.touched)
-        replayed = found.dead if isinstance(operation, Replay) else None
-        if replayed is not None:
-            letter, message = decode_dead(replayed.value)
+        dead = found.dead if isinstance(operation, OnDeadLetter) else None
+        if dead is not None:
+            letter, message = decode_dead(dead.value)
         woken = self._woken(saving)
         commit = saving.commit(message, woken)
-        if replayed is not None:
+        if dead is not None:
             commit.delete.add(Name(Kind.DEAD, claim.key, claim.task))
             commit.delete |= {died(claim.key, letter), Item(True, claim.key, claim.task).name}
         # What changes nothing asks all the same whether what it has read still stands: its verdict

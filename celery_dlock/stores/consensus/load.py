@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from celery_dlock.core.operations import Operation, Replay
+from celery_dlock.core.operations import OnDeadLetter, Operation
 from celery_dlock.core.state import WINDOW, Holder, KeyState, Waiting
 from celery_dlock.stores.base import live
 from celery_dlock.stores.consensus.record import (
@@ -84,7 +84,7 @@ class Loader:
             self._load_queue(key, found, own, set(named))
         if done is not None and self._remembers(done, now):
             found.state = replace(found.state, done=frozenset({task}))
-        if dead is not None and isinstance(operation, Replay):
+        if dead is not None and isinstance(operation, OnDeadLetter):
             found.state = replace(found.state, dead=(decode_dead(dead.value)[0],))
         return found
 

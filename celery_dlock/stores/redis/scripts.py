@@ -17,6 +17,7 @@ from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import (
     Cancel,
     DeadLetter,
+    Discard,
     Enter,
     HandBack,
     Leave,
@@ -123,6 +124,9 @@ SWAP = Script.of("clock", "swap")
 TIME = Script.with_text("return redis.call('TIME')")
 
 
+_DOES = {Cancel: "cancel", HandBack: "hand_back", Replay: "replay"}
+
+
 def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
     """The script that has the rule of *operation*, and what it is told after the time."""
     match operation:
@@ -134,14 +138,12 @@ def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
             return POSTPONE, wire.postpone_arguments(operation)
         case Reap():
             return REAP, []
-        case Cancel(task=task):
-            return UPKEEP, [task, "cancel", ""]
+        case Cancel(task=task) | HandBack(task=task) | Replay(task=task):
+            return UPKEEP, [task, _DOES[type(operation)], ""]
         case DeadLetter(task=task, cause=cause):
             return UPKEEP, [task, "dead_letter", cause.value]
-        case HandBack(task=task):
-            return UPKEEP, [task, "hand_back", ""]
-        case Replay(task=task):
-            return UPKEEP, [task, "replay", ""]
+        case Discard(task=task, done_ttl=done_ttl):
+            return UPKEEP, [task, "discard", done_ttl]
         case PutOnHold(was=was, name=name, by=by, because=because, lasts=lasts):
             return UPKEEP, ["", "hold", was, name, by, because, lasts]
         case _:

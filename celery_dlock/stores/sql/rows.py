@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar, cast
 
-from celery_dlock.core.operations import Enter, Operation, Renew, Replay
+from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Renew
 from celery_dlock.core.state import (
     WINDOW,
     Claim,
@@ -307,7 +307,7 @@ class KeyRows:
             last=last or 0,
             done=frozenset({task} if done is not None else ()),
             lost=tuple((t, count) for t, count in sorted(counts) if count),
-            dead=self._dead(task) if isinstance(operation, Replay) else (),
+            dead=self._dead(task) if isinstance(operation, OnDeadLetter) else (),
             paused=guard.paused,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from celery_dlock.testing.contract.cooling import Cooling
 from celery_dlock.testing.contract.crowd import Crowd
-from celery_dlock.testing.contract.dead_letters import DeadLetters, Replaying
+from celery_dlock.testing.contract.dead_letters import DeadLetters, Discarding, Replaying
 from celery_dlock.testing.contract.ending import Endings, Revoking
 from celery_dlock.testing.contract.holding import Exclusion, Renewal, Sharing, Tokens
 from celery_dlock.testing.contract.keeping import KeepingTests, Reserving
@@ -48,6 +48,7 @@ class LockBackendContract(
     Revoking,
     DeadLetters,
     Replaying,
+    Discarding,
     Places,
     Outcomes,
     Repeating,

@@ -1,4 +1,4 @@
-"""Dead letters: set aside for a person to look at, and replayed."""
+"""Dead letters: set aside for a person to look at, and replayed or discarded."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from celery_dlock.testing.project import ManualClock
 
 LAST_CALL = 600.0  # seconds to the next call, at the most
 UNREADABLE = Cause.UNREADABLE
+AN_HOUR = 3_600_000_000  # in the microseconds of an operation
 
 
 def wake_in_vain(backend: LockBackend, clock: ManualClock, key: str = "key") -> None:
@@ -386,3 +387,58 @@ class Replaying(StoreUnderTest):
         assert backend.leave(claim("holder"), Outcome.DONE).wakes == (Wake("key", "a", b"dead"),)
         running(backend.enter(claim("a", wait=QUEUE)))
         assert backend.leave(claim("a"), Outcome.DONE).wakes == ()
+
+
+class Discarding(StoreUnderTest):
+    """Discarded: a dead message is gone for good, and no duplicate of it runs."""
+
+    def test_a_discarded_message_is_gone_and_its_task_counts_as_done(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        die(backend, clock, "a")
+        die(backend, clock, "b")
+
+        reply = backend.discard("key", "a", AN_HOUR)
+
+        assert (reply.verdict, reply.wakes, names(backend)) == (True, (), [("key", "b")])
+        assert backend.discard("key", "a", AN_HOUR).verdict is False
+        assert backend.replay("key", "b").verdict is True
+        assert backend.enter(claim("a", "copy", wait=QUEUE), b"m").verdict == Drop(Reason.DONE)
+
+    def test_a_discarded_task_starts_with_no_lost_runs_once_it_is_forgotten(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        lose_runs(backend)
+        backend.enter(claim("a", "once more", wait=QUEUE), b"m")
+
+        assert backend.discard("key", "a", 0).verdict is True
+
+        assert (backend.dead(), backend.peek("key").parked) == ([], 0)
+        running(backend.enter(claim("a", "published again", wait=QUEUE), b"m"))
+
+    def test_another_message_of_a_discarded_task_stays(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        die(backend, clock, "a", message=b"dead")
+        running(backend.enter(claim("holder")))
+        backend.enter(claim("a", "redelivered", wait=QUEUE), b"redelivered")
+
+        assert backend.discard("key", "a", AN_HOUR).verdict is True
+
+        assert backend.dead() == []
+        reply = backend.leave(claim("holder"), Outcome.DONE)
+        assert reply.wakes == (Wake("key", "a", b"redelivered"),)
+        running(backend.enter(claim("a", wait=QUEUE)))
+
+    def test_discarding_what_is_not_dead_changes_nothing(self, backend: LockBackend) -> None:
+        running(backend.enter(claim("a")))
+        park(backend, "b")
+        before = backend.peek("key")
+
+        for task in ("a", "b", "unknown"):
+            reply = backend.discard("key", task, AN_HOUR)
+            assert (reply.verdict, reply.wakes) == (False, ())
+
+        assert backend.peek("key") == before
+        backend.leave(claim("a"), Outcome.OVER)
+        running(backend.enter(claim("b", wait=QUEUE)))

@@ -1,5 +1,5 @@
 -- What people do to a queue: celery_dlock/core/upkeep.py, under the same names.
--- ARGV: now, the task, what to do, and why; of a hold which one was, its name, who, why, how long.
+-- ARGV: now, the task, what to do, and why, or for how long it is done; of a hold which one was, its name, who, why, how long.
 
 local now, task = clock(), ARGV[2]
 local state = load(task, now)
@@ -50,6 +50,15 @@ local function replay()
   return dead
 end
 
+local function discard()
+  local dead, ttl = take_dead(task), tonumber(ARGV[4])
+  if dead and not kept(state, task) then
+    redis.call('HDEL', LOST, task)
+    if ttl > 0 then mark_done(ttl, now) end
+  end
+  return dead
+end
+
 local function hold()
   local stands, was, name = on_hold(state), ARGV[4], ARGV[5]
   stands = stands and stands.task or ''
@@ -60,7 +69,8 @@ local function hold()
 end
 
 local does = {
-  cancel = cancel, dead_letter = dead_letter, hand_back = hand_back, replay = replay, hold = hold,
+  cancel = cancel, dead_letter = dead_letter, hand_back = hand_back, replay = replay,
+  discard = discard, hold = hold,
 }
 local verdict = does[ARGV[3]]() and 1 or 0
 return {verdict, commit(state, now)}
