@@ -303,7 +303,7 @@ class TestSQLAlchemy:
             engine = create_async_engine(engine.url, isolation_level="AUTOCOMMIT")
             async with engine.connect() as connection:
                 with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-                    await connection.run_sync(fencing.once, name)
+                    await connection.run_sync(fencing.once, name, resource="shop")
             await engine.dispose()
 
         asyncio.run(body())
