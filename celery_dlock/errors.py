@@ -54,7 +54,13 @@ class LockContended(DLockError):
             return f"{self.key!r} is cooling down for another {self.seconds_left:.1f} s"
         if self.holder is None:
             return f"{self.key!r} is reserved for a task that waits for it"
-        return f"{self.key!r} is held by task {self.holder} for another {self.seconds_left:.1f} s"
+        kind = "" if self.holder.startswith("lock()") else "task "
+        return held_by(self.key, f"{kind}{self.holder}", self.seconds_left)
+
+
+def held_by(key: str, who: str, seconds_left: float) -> str:
+    """The sentence about a key that is held: its lease ends then only if nobody renews it."""
+    return f"{key!r} is held by {who} (its lease ends in {seconds_left:.1f} s unless it is renewed)"
 
 
 class LockTimeout(LockContended, TimeoutError):

@@ -130,7 +130,8 @@ def _wrong(event: Event) -> str | None:
 def _woken(event: Woken) -> str:
     if event.ending is not None:
         return f"woken from the queue of {event.key!r} to end: {event.ending}"
-    again = f", after {event.before} unanswered wakes" if event.before else ""
+    wakes = "wake" if event.before == 1 else "wakes"
+    again = f", after {event.before} unanswered {wakes}" if event.before else ""
     return f"woken: its turn for {event.key!r} has come{again}"
 
 

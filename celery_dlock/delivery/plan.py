@@ -43,6 +43,7 @@ from celery_dlock.errors import (
     LockLost,
     LockTimeout,
     StaleFencingToken,
+    held_by,
 )
 from celery_dlock.locks.several import Refused
 from celery_dlock.messages.headers import History
@@ -274,11 +275,7 @@ def _decided(
             if error.hold:  # by which time it may well have ended: that is not to be known
                 closed = min(countdown, error.seconds_left)
                 past = past.on_hold(past.held_until, past.held_until + closed)
-            why = (
-                f"{key!r} is held by {by} for another {error.seconds_left:.1f} s"
-                if by
-                else str(error)
-            )
+            why = held_by(key, by, error.seconds_left) if by else str(error)
             return Resend(countdown, past, why, error, bounded=False)
         case WaitHere(seconds=seconds):
             return Stay(seconds)

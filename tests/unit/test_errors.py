@@ -100,7 +100,10 @@ def test_a_timeout_is_not_taken_for_a_lost_connection() -> None:
 
 
 def test_messages_say_who_holds_the_key_and_for_how_long() -> None:
-    assert str(LockContended("a", "5f2d", 12.34)) == ("'a' is held by task 5f2d for another 12.3 s")
+    lease = "(its lease ends in 12.3 s unless it is renewed)"
+    assert str(LockContended("a", "5f2d", 12.34)) == f"'a' is held by task 5f2d {lease}"
+    block = LockContended("a", "lock()@host/12/ab", 12.34)
+    assert str(block) == f"'a' is held by lock()@host/12/ab {lease}"
     assert str(LockContended("a")) == "'a' is reserved for a task that waits for it"
     assert str(LockTimeout("a", "5f2d", 1.0, 5.0)).startswith("gave up after 5.0 s: 'a' is held")
     assert str(LockLost("a")) == "the lock on 'a' is lost: the lease has expired"
