@@ -157,7 +157,7 @@ def test_it_takes_three_round_trips_and_minting_one(connect: Connect, order: str
 
     both = Lease((term(order, 5), term(f"{order}b", 5)), "strict")
     with requests_sent() as sent:
-        assert fence.transaction(client, paying_blindly(order), both, once="event")
+        assert fence.transaction(client, paying_blindly(order), both, once=(order, "event"))
     assert sent.total() == 3
     with requests_sent() as sent:
         fence.mint(client, f"minted:{order}", both)
