@@ -29,7 +29,7 @@ def stale_holder() -> Callable[..., StaleHolder]:
 
 @pytest.fixture
 def dlock_in_memory() -> Iterator[Callable[[Any], ManualClock]]:
-    """``dlock_in_memory(app)``: the app takes its locks on ``memory://`` until the test ends."""
+    """``dlock_in_memory(app)``: until the test ends the app reaches no server of its settings."""
     from celery_dlock.testing import in_memory
 
     with ExitStack() as until_then:

@@ -12,6 +12,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -139,19 +141,50 @@ def finish(within: float) -> None:
         here.manager.finish(max(0.0, until - time.monotonic()))
 
 
-def keep_in_memory(app: Any, clock: Clock) -> None:
-    """Until :func:`forget` is called, *app* has a ``memory://`` that goes by *clock*.
+@dataclass(frozen=True, slots=True)
+class _InMemory:
+    """The store of an application that is kept in memory; a forked process does not share it."""
 
-    The rest of its configuration counts, but for what is asked of the store that it names.
+    options: BackendOptions
+    backend: MemoryBackend
+    pid: int
+
+
+#: The applications of which :func:`kept_in_memory` keeps the locks.
+_in_memory: WeakKeyDictionary[Celery, _InMemory] = WeakKeyDictionary()
+
+
+@contextmanager
+def kept_in_memory(app: Any, clock: Clock) -> Iterator[None]:
+    """In the block *app* has a ``memory://`` of its own that goes by *clock*.
+
+    Its events go to no history and to no sink that the settings name, only to callables. The rest
+    of its configuration counts, but for what is asked of the store that it names. Raises
+    :exc:`~celery_dlock.ConfigurationError` if that is wrong.
     """
-    forget(app)
     app = real_app(app)
+    forget(app)
+    options = replace(Settings.from_conf(app.conf, url="memory://").options, clock=clock)
+    _in_memory[app] = _InMemory(options, MemoryBackend(options), os.getpid())
+    try:
+        runtime(app)
+        yield
+    finally:
+        del _in_memory[app]
+        forget(app)
+
+
+def settings_of(app: Any) -> Settings:
+    """The settings of *app*, without what :func:`kept_in_memory` replaces.
+
+    Raises :exc:`~celery_dlock.ConfigurationError` when they are wrong.
+    """
+    app = real_app(app)
+    if app not in _in_memory:
+        return Settings.from_conf(app.conf)
     settings = Settings.from_conf(app.conf, url="memory://")
-    options = replace(settings.options, clock=clock)
-    built = _runtime(app, settings, options, MemoryBackend(options))
-    process = _this_process()
-    with process.mutex:
-        process.runtimes[app] = built
+    callables = tuple(sink for sink in settings.sinks if callable(sink))
+    return replace(settings, sinks=callables, history=None)
 
 
 def this_process(worker: str | None = None) -> str:
@@ -170,7 +203,13 @@ def real_app(app: Any) -> Any:
 
 
 def _build(app: Celery) -> Runtime:
-    settings = Settings.from_conf(app.conf)
+    settings = settings_of(app)
+    if memory := _in_memory.get(app):
+        if memory.pid != os.getpid():
+            raise ConfigurationError(
+                "the locks are in the memory of a test's process, and this is another process"
+            )
+        return _runtime(app, settings, memory.options, memory.backend)
     options = settings.options
     if not lease_per_task(backend_class(settings.url)):
         options = replace(options, ttl=max((settings.ttl, *ttls_of(app).values())))

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import Any, TypeVar
 
 from celery.beat import BeatLazyFunc, Scheduler, SchedulingError, event_t
@@ -244,15 +245,25 @@ def _stands(entry: Any, known: TickRecord | None, met: bool) -> datetime:
 
 
 def _show_overdue(scheduler: Any, records: Mapping[str, TickRecord], now: datetime) -> None:
-    """Have RedBeat show what is overdue by the *records*. By its own count it may not be yet."""
-    entries = scheduler.Entry
+    """Have RedBeat show what is overdue by the *records*. By its own count it may not be yet.
+
+    How often an entry was run stays as it is, and of one that is switched off also when.
+    """
+    app, entries = scheduler.app, scheduler.Entry
     if not hasattr(entries, "reschedule"):
         return
     for name, record in records.items():
-        if record.next is not None and record.next <= now:
-            with suppress(KeyError):  # it was deleted
-                entry = entries.from_key(entries.generate_key(scheduler.app, name), scheduler.app)
-                entry.reschedule(local(entry.schedule, record.sent))
+        if record.next is None or record.next > now:
+            continue
+        with suppress(KeyError):  # it was deleted
+            entry = entries.from_key(entries.generate_key(app, name), app)
+            if entry.enabled:
+                last = local(entry.schedule, record.sent)
+                entry.next(last_run_at=last, only_update_last_run_at=True)
+            else:
+                due = {entry.key: record.next.timestamp()}
+                redis = import_module("redbeat.schedulers").get_redis(app)
+                redis.zadd(app.redbeat_conf.schedule_key, due)
 
 
 def _last_run(entry: Any) -> datetime | None:

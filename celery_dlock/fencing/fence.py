@@ -10,6 +10,7 @@ passes, so :func:`once` notes the effect in the same transaction. Together: it h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -57,19 +58,28 @@ def admit(
             raise StaleFencingToken(mine.resource, mine.token, seen)
 
 
-def once(connection: Any, effect_id: str) -> bool:
+def once(
+    connection: Any, effect_id: str, lease: Lease | None = None, *, resource: str | None = None
+) -> bool:
     """Claim an effect in the transaction that causes it: ``True`` if it is new and to be done now.
 
-    ``False`` means that a committed transaction has done it. *effect_id* names the effect in the
-    whole database, not within the resource; the id of the event or of the task is a good one. A
-    rollback also takes back the claim.
+    ``False`` means that a committed transaction has done it. *effect_id* names the effect within
+    the key of *lease* (by default the innermost current one): ``"e0"`` of another order is another
+    effect. With several keys, or without a lease, *resource* names what the effect belongs to,
+    usually one of the keys. A rollback also takes back the claim.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does.
+    Raises :exc:`~celery_dlock.ConfigurationError` as :func:`admit` does, and for several keys
+    without *resource*.
     """
     require_text("effect_id", effect_id)
+    if resource is None:
+        lease = current_lease() if lease is None else lease
+        written = [term.key for term in lease.own if term.claim.mode is Mode.EXCLUSIVE]
+        resource = only_key(written or lease.keys)
+    require_text("resource", resource)
     guard = guard_for(connection)
     guard.require_transaction()
-    return guard.claim(effect_id)
+    return guard.claim(resource, effect_id)
 
 
 def mint(connection: Any, resource: str, lease: Lease | None = None) -> int:
@@ -145,6 +155,21 @@ def _passes_of(lease: Lease) -> tuple[Pass, ...]:
             f"a read lock has no fencing token: {', '.join(lease.keys)} cannot be fenced"
         )
     return tuple(Pass(term.resource, term.token, term.claim.owner) for term in held)
+
+
+def only_key(keys: Iterable[str]) -> str:
+    """The key to which an effect belongs; several raise :exc:`ConfigurationError`.
+
+    A scope that is guessed could take two effects for one, and the second would be lost.
+    """
+    key, *others = dict.fromkeys(keys)
+    if others:
+        raise ConfigurationError(
+            f"this lease has several keys ({', '.join([key, *others])}): name the one that the "
+            f"effect belongs to, as in once(connection, effect_id, resource={key!r}), or in Redis "
+            f"once=({key!r}, effect_id)"
+        )
+    return key
 
 
 def require_own_name(resource: str, lease: Lease) -> None:

@@ -64,9 +64,9 @@ class Guard(ABC):
         stands = self._ask(self.dialect.raise_, token=token, resource=resource, owner=owner)
         return None if stands == token else stands or token
 
-    def claim(self, effect_id: str) -> bool:
-        """Note *effect_id* as done; ``False`` if it was noted before."""
-        answer = self._ask(self.dialect.claim, effect_id=effect_id)
+    def claim(self, resource: str, effect_id: str) -> bool:
+        """Note *effect_id* of *resource* as done; ``False`` if it was noted before."""
+        answer = self._ask(self.dialect.claim, resource=resource, effect_id=effect_id)
         if answer == 0:
             raise ConfigurationError("the driver does not hand on what LAST_INSERT_ID() was given")
         return bool(answer == 1)

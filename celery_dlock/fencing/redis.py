@@ -26,7 +26,7 @@ from redis.exceptions import AskError, MovedError, TryAgainError
 
 from celery_dlock.core.lease import Lease
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
-from celery_dlock.fencing.fence import Pass, require_own_name, require_text, shown
+from celery_dlock.fencing.fence import Pass, only_key, require_own_name, require_text, shown
 from celery_dlock.locks.current import current_lease
 
 __all__ = ["KEPT", "mint", "transaction"]
@@ -57,7 +57,7 @@ def transaction(
     write: Write,
     lease: Lease | None = None,
     *,
-    once: str | None = None,
+    once: str | tuple[str, str] | None = None,
     resource: str | None = None,
     fencing_token: int | None = None,
     owner: str | None = None,
@@ -70,7 +70,8 @@ def transaction(
     together with the fence.
 
     It checks the same keys as :func:`celery_dlock.fencing.admit`. *once* names an effect within the
-    resource (the first of several): it is done once in :data:`KEPT` seconds.
+    key, as :func:`celery_dlock.fencing.once` does: it is done once in :data:`KEPT` seconds. With
+    several keys *once* is the pair of the key that the effect belongs to and its name.
 
     It costs three round trips, and those of what *write* reads. Raises
     :exc:`~celery_dlock.StaleFencingToken` for an older token,
@@ -123,14 +124,18 @@ def mint(client: Any, resource: str, lease: Lease | None = None) -> int:
 class _Gate:
     """One call's fences and mark, and what it writes there."""
 
-    def __init__(self, passes: Sequence[Pass], once: str | None) -> None:
+    def __init__(self, passes: Sequence[Pass], once: str | tuple[str, str] | None) -> None:
         self._passes = passes
         self._nonce = uuid.uuid4().hex
         self.names = [_fence_name(mine.resource) for mine in passes]
         self._mark: str | None = None
         if once is not None:
-            require_text("once", once)
-            self._mark = f"dlock_once:{_tag(passes[0].resource)}:{once}"
+            if isinstance(once, str):
+                once = (only_key(_key(mine.resource) for mine in passes), once)
+            resource, effect_id = once
+            require_text("once", effect_id)
+            require_text("once", resource)
+            self._mark = f"dlock_once:{_tag(resource)}:{effect_id}"
             self.names.append(self._mark)
 
     def passed(self, pipe: Any, write: Write) -> bool:

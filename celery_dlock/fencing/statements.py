@@ -65,8 +65,8 @@ ON CONFLICT (resource) DO UPDATE SET
 RETURNING CASE WHEN token = :token AND owner <> :owner THEN 0 ELSE token END
 """
 _CLAIM = f"""
-INSERT INTO {ONCE_TABLE} (effect_id) VALUES (:effect_id)
-ON CONFLICT (effect_id) DO NOTHING RETURNING 1
+INSERT INTO {ONCE_TABLE} (resource, effect_id) VALUES (:resource, :effect_id)
+ON CONFLICT (resource, effect_id) DO NOTHING RETURNING 1
 """
 _MINT = f"""
 INSERT INTO {FENCE_TABLE} (resource, token, owner) VALUES (:resource, 1, :owner)
@@ -79,8 +79,9 @@ SQLITE = Dialect(
         f"CREATE TABLE IF NOT EXISTS {FENCE_TABLE} ("
         "resource TEXT NOT NULL PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL)",
         f"CREATE TABLE IF NOT EXISTS {ONCE_TABLE} ("
-        "effect_id TEXT NOT NULL PRIMARY KEY, "
-        "claimed_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+        "resource TEXT NOT NULL, effect_id TEXT NOT NULL, "
+        "claimed_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, "
+        "PRIMARY KEY (resource, effect_id))",
     ),
     raise_=_RAISE,
     claim=_CLAIM,
@@ -96,8 +97,9 @@ POSTGRESQL = Dialect(
         'resource TEXT COLLATE "C" NOT NULL PRIMARY KEY, token BIGINT NOT NULL, '
         'owner TEXT COLLATE "C" NOT NULL)',
         f"CREATE TABLE IF NOT EXISTS {ONCE_TABLE} ("
-        'effect_id TEXT COLLATE "C" NOT NULL PRIMARY KEY, '
-        "claimed_at TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+        'resource TEXT COLLATE "C" NOT NULL, effect_id TEXT COLLATE "C" NOT NULL, '
+        "claimed_at TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP, "
+        "PRIMARY KEY (resource, effect_id))",
     ),
     raise_=_RAISE,
     claim=_CLAIM,
@@ -116,8 +118,10 @@ MYSQL = Dialect(
         f"resource VARBINARY({LONGEST_NAME}) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, "
         f"owner VARBINARY({LONGEST_NAME}) NOT NULL) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
         f"CREATE TABLE IF NOT EXISTS {ONCE_TABLE} ("
-        f"effect_id VARBINARY({LONGEST_NAME}) NOT NULL PRIMARY KEY, "
-        "claimed_at DATETIME NOT NULL DEFAULT (UTC_TIMESTAMP)) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+        f"resource VARBINARY({LONGEST_NAME}) NOT NULL, "
+        f"effect_id VARBINARY({LONGEST_NAME}) NOT NULL, "
+        "claimed_at DATETIME NOT NULL DEFAULT (UTC_TIMESTAMP), "
+        "PRIMARY KEY (resource, effect_id)) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
     ),
     raise_=f"""
 INSERT INTO {FENCE_TABLE} (resource, token, owner)
@@ -128,7 +132,8 @@ ON DUPLICATE KEY UPDATE
         IF(token = :token AND owner <> UNHEX(:owner), 0, GREATEST(token, :token)))
 """,
     claim=f"""
-INSERT INTO {ONCE_TABLE} (effect_id) VALUES (IF(LAST_INSERT_ID(1), UNHEX(:effect_id), NULL))
+INSERT INTO {ONCE_TABLE} (resource, effect_id)
+VALUES (UNHEX(:resource), IF(LAST_INSERT_ID(1), UNHEX(:effect_id), NULL))
 ON DUPLICATE KEY UPDATE effect_id = IF(LAST_INSERT_ID(1 + LENGTH(effect_id)), effect_id, NULL)
 """,
     mint=f"""

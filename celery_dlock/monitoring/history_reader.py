@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.registry import load
-from celery_dlock.settings import Settings
+from celery_dlock.runtime import settings_of
 
 if TYPE_CHECKING:
     from celery_dlock.monitoring.history import Queries, Row
@@ -91,7 +91,7 @@ class HistoryReader:
         Raises :exc:`~celery_dlock.ConfigurationError` when ``dlock_history`` is not set, or
         SQLAlchemy or the driver is not installed.
         """
-        options = Settings.from_conf(app.conf).history
+        options = settings_of(app).history
         if options is None:
             what = "dlock_history is not set, so no events are kept"
             raise ConfigurationError(f"{what}: sqlite:///locks-history.db serves a single machine")

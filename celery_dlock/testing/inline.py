@@ -32,10 +32,11 @@ from celery_dlock.core.events import (
     Skipped,
 )
 from celery_dlock.core.lease import Lease
-from celery_dlock.errors import ConfigurationError
 from celery_dlock.messages.woken_queues import lead_home
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.block import lock
+from celery_dlock.testing.isolation import empty_queues
+from celery_dlock.testing.project import in_memory
 from celery_dlock.worker.request import request_class
 
 #: What :meth:`InlineWorker.deliver` says of a message whose task did not run.
@@ -144,31 +145,22 @@ class InlineWorker:
 
     def empty(self) -> None:
         """Drop all messages that the broker has for the application's queues."""
-        for name in self._app.amqp.queues:
-            for queue in (name, f"{name}.woken"):
-                self.channel.queue_purge(queue)
+        empty_queues(self._app)
 
 
 @contextmanager
 def inline_worker(app: Any) -> Iterator[InlineWorker]:
-    """A worker for *app*, whose broker must be ``memory://``, for the time of the block.
+    """A worker for *app*, for the time of the block, and all that :func:`in_memory` does.
 
-    The queue is empty at first. Raises :exc:`~celery_dlock.ConfigurationError` for another broker,
-    because the test would take the messages of a real one.
+    The queues are empty at first.
     """
-    broker = app.connection_for_read().transport.driver_type
-    if broker != "memory":
-        raise ConfigurationError(
-            f"inline_worker() needs broker_url='memory://', and here it is {broker}: set that for "
-            "the tests, before the application is first used"
-        )
-    before = current_app._get_current_object()  # noqa: SLF001
-    app.set_current()
-    worker = InlineWorker(app)
-    worker.empty()
-    try:
-        yield worker
-    finally:
-        before.set_current()
+    with in_memory(app):
+        before = current_app._get_current_object()  # noqa: SLF001
+        app.set_current()
+        worker = InlineWorker(app)
         worker.empty()
-        worker.connection.close()
+        try:
+            yield worker
+        finally:
+            before.set_current()
+            worker.connection.close()

@@ -23,10 +23,11 @@ from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import holding
 from celery_dlock.locks.lock_order import watch
-from celery_dlock.runtime import forget, keep_in_memory, real_app, runtime
+from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.task import LockedTask
+from celery_dlock.testing.isolation import isolated
 
 
 class ManualClock:
@@ -48,18 +49,16 @@ class ManualClock:
 
 @contextmanager
 def in_memory(app: Any) -> Iterator[ManualClock]:
-    """Let *app* take its locks on a ``memory://`` of its own, whatever ``dlock_url`` says.
+    """Keep the locks, the messages and the results of *app* in memory, whatever is configured.
 
-    It gives the clock of that store. Leases expire, and waiting tasks are woken, when the test
-    moves it. The application's configuration is not changed. Raises
-    :exc:`~celery_dlock.ConfigurationError` if that is wrong.
+    It gives the clock of the locks. Leases expire, and waiting tasks are woken, when the test moves
+    it. Events reach neither the history nor the sinks that ``dlock_sinks`` names, only callables.
+    The application's configuration is not changed, and afterwards it has its own broker, result
+    backend and lock store again. A block within the block, or within :func:`inline_worker`, shares
+    clock and locks. Raises :exc:`~celery_dlock.ConfigurationError` for a wrong configuration.
     """
-    clock = ManualClock()
-    keep_in_memory(app, clock)
-    try:
+    with isolated(app, ManualClock()) as clock:
         yield clock
-    finally:
-        forget(app)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def charge(order_id: int, *, lease: Lease = INJECTED) -> None:
     slow.step("charged")
     with Transaction.begin() as db:
         fencing.admit(db)
-        if fencing.once(db, f"charge:{order_id}"):
+        if fencing.once(db, "charge"):
             db.get_one(Order, order_id).state = "paid"
 
 
@@ -65,7 +65,7 @@ def call_off(order_id: int, sku: str) -> None:
         provider.cancel(order_id, order.payment)  # also a charge that is still on its way
     with Transaction.begin() as db:
         fencing.admit(db)
-        if fencing.once(db, f"call_off:{order_id}"):
+        if fencing.once(db, "call_off", resource=f"order:{order_id}"):
             db.get_one(Order, order_id).state = "called off"
             db.get_one(Stock, sku).left += 1
 

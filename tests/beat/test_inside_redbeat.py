@@ -192,6 +192,27 @@ def test_an_entry_that_was_switched_off_is_not_made_up_for_by_the_next_leader(ma
         assert of.sent == []
 
 
+def test_a_change_of_the_lead_leaves_what_redbeat_counts_as_it_is(make: Make) -> None:
+    def runs(of: Beats, name: str) -> tuple[int, datetime]:
+        key = RedBeatSchedulerEntry.generate_key(of.app, name)
+        meta = RedBeatSchedulerEntry.load_meta(key, app=of.app)
+        return meta["total_run_count"], meta["last_run_at"]
+
+    with make(TEN) as of:
+        off = entry(of, "off", schedule(10, app=of.app))
+        gone = entry(of, "gone", schedule(10, app=of.app))
+        run(of, until=35)
+        entry(of, "off", schedule(10, app=of.app), enabled=False)
+        gone.delete()
+        assert [runs(of, "ten"), runs(of, "off")] == [(3, at(30)), (3, at(30))]
+        of.advance(30)
+        take_over(of, 1)
+
+        assert [runs(of, "ten"), runs(of, "off")] == [(6, at(60)), (3, at(30))]
+        assert of.app.redbeat_redis.zscore(of.app.redbeat_conf.schedule_key, gone.key) is None
+        assert of.app.redbeat_redis.zscore(of.app.redbeat_conf.schedule_key, off.key) is not None
+
+
 def test_an_entry_without_a_last_run(make: Make) -> None:
     with make(TEN) as of:
         of.tick(0)

@@ -57,7 +57,7 @@ def _transactions(connection: Any, times: int = 300, rounds: int = 5) -> list[Me
         fencing.admit(connection, resource="order:1", fencing_token=1, owner="task:0:0")
 
     def once() -> None:
-        assert fencing.once(connection, f"effect {next(effects)}")
+        assert fencing.once(connection, f"effect {next(effects)}", resource="shop")
 
     contestants = {
         "a transaction of one update": transaction(),

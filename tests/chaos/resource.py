@@ -92,7 +92,7 @@ class Resource:
         with self._transaction() as db:
             if terms:
                 fencing.admit(db, lease)
-            if fencing.once(db, task):
+            if fencing.once(db, task, resource="tasks"):
                 rows = [(task, t.key, t.resource, t.token, call) for t in terms or lease.terms]
                 db.executemany("INSERT INTO effects VALUES (?, ?, ?, ?, ?)", rows)
 

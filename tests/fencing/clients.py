@@ -55,8 +55,8 @@ class Client(ABC):
     def admit(self, resource: str, token: Any, owner: str = "a") -> None:
         fencing.admit(self.fenced, resource=resource, fencing_token=token, owner=owner)
 
-    def once(self, effect_id: str) -> bool:
-        return fencing.once(self.fenced, effect_id)
+    def once(self, effect_id: str, resource: str = "shop") -> bool:
+        return fencing.once(self.fenced, effect_id, resource=resource)
 
     @abstractmethod
     def execute(self, statement: str) -> list[tuple[Any, ...]]: ...
@@ -224,9 +224,9 @@ class DjangoClient(Client):
         self.begin()
         super().admit(resource, token, owner)
 
-    def once(self, effect_id: str) -> bool:
+    def once(self, effect_id: str, resource: str = "shop") -> bool:
         self.begin()
-        return super().once(effect_id)
+        return super().once(effect_id, resource)
 
     def nested(self) -> AbstractContextManager[Any]:
         self.begin()

@@ -41,18 +41,18 @@ def default(database: Database) -> Iterator[Client]:
 def test_the_connection_of_django_db(default: Client, name: str) -> None:
     with transaction.atomic():
         fencing.admit(default_connection, resource=name, fencing_token=7, owner="a")
-        assert fencing.once(default_connection, name)
+        assert fencing.once(default_connection, name, resource="shop")
     with pytest.raises(StaleFencingToken), transaction.atomic():
         fencing.admit(default_connection, resource=name, fencing_token=6, owner="a")
     with pytest.raises(ConfigurationError, match=r"with transaction.atomic\('default'\)"):
-        fencing.once(default_connection, name)
+        fencing.once(default_connection, name, resource="shop")
 
 
 def test_a_test_case_takes_back_what_was_fenced_in_it(default: Client, name: str) -> None:
     class Fenced(TestCase):  # type: ignore[misc]
         def test_it(self) -> None:
             with transaction.atomic():
-                assert fencing.once(default_connection, name)
+                assert fencing.once(default_connection, name, resource="shop")
 
     for _ in range(2):
         ran = unittest.TextTestRunner(verbosity=0, stream=_Nowhere()).run(Fenced("test_it"))
@@ -61,9 +61,9 @@ def test_a_test_case_takes_back_what_was_fenced_in_it(default: Client, name: str
 
 def test_what_is_no_connection_of_django(default: Client) -> None:
     with default.fenced.cursor() as cursor, pytest.raises(ConfigurationError, match="not a cursor"):
-        fencing.once(cursor, "event")
+        fencing.once(cursor, "event", resource="shop")
     with pytest.raises(ConfigurationError, match="ConnectionProxy"):
-        fencing.once(cache, "event")
+        fencing.once(cache, "event", resource="shop")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -75,7 +75,7 @@ def test_an_abort_at_any_instant_leaves_no_transaction_open(
 
     def body() -> str:
         with suppress(ZeroDivisionError), transaction.atomic():
-            assert fencing.once(default_connection, f"{name} {uuid.uuid4()}")
+            assert fencing.once(default_connection, f"{name} {uuid.uuid4()}", resource="shop")
             if fails:
                 raise ZeroDivisionError
         through.append(True)

@@ -130,6 +130,7 @@ class TestOnce:
         with other.transaction():
             assert other.once(name) is False
             assert other.once(f"{name}, another") is True
+            assert other.once(name, "another shop") is True
 
     def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
         assert client.once(name)
@@ -191,8 +192,10 @@ def test_names_are_the_same_only_if_they_are_equal(client: Client, name: str) ->
         with client.transaction():
             for resource in (one, other):
                 client.admit(resource, 5, owner=one)
-                assert client.once(resource)
-                assert not client.once(resource)
+                for effect in ({"resource": resource}, {}):
+                    assert client.once(resource, **effect)
+                    assert not client.once(resource, **effect)
+                assert client.once("effect", resource)
         with pytest.raises(StaleFencingToken), client.transaction():
             client.admit(one, 5, owner=other)
         assert stands(client, other) == (5, one)
@@ -201,7 +204,7 @@ def test_names_are_the_same_only_if_they_are_equal(client: Client, name: str) ->
 def asks(client: Client, name: str) -> dict[str, Callable[[], object]]:
     return {
         "admit": lambda: fencing.admit(client.fenced, resource=name, fencing_token=1, owner="a"),
-        "once": lambda: fencing.once(client.fenced, name),
+        "once": lambda: fencing.once(client.fenced, name, resource="shop"),
         "mint": lambda: fencing.mint(client.fenced, name, lease(term())),
     }
 

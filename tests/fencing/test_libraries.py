@@ -36,18 +36,18 @@ def fence_all(connection: Any, name: str) -> None:
     with pytest.raises(StaleFencingToken) as refused:
         fencing.admit(connection, resource=name, fencing_token=7, owner="b")
     assert refused.value.seen == 7
-    assert fencing.once(connection, name)
-    assert not fencing.once(connection, name)
+    assert fencing.once(connection, name, resource="shop")
+    assert not fencing.once(connection, name, resource="shop")
 
 
 def test_a_script_of_sqlite3_ends_the_transaction_and_so_the_fence(
     database: Database, name: str
 ) -> None:
     with closing(sqlite3.connect(make_url(database("sqlite")).database or "")) as db:
-        assert fencing.once(db, name)
+        assert fencing.once(db, name, resource="shop")
         db.executescript("SELECT 1")
         db.rollback()
-        assert not fencing.once(db, name)
+        assert not fencing.once(db, name, resource="shop")
 
 
 @contextmanager
@@ -79,7 +79,7 @@ class TestPsycopg:
                 fence_all(db, name)
             db.execute("SELECT 1")
             with pytest.raises(ConfigurationError, match=r"connection.transaction\(\)"):
-                fencing.once(db, name)
+                fencing.once(db, name, resource="shop")
 
     def test_statements_that_the_server_has_prepared(self, url: str, name: str) -> None:
         with psycopg.connect(url, prepare_threshold=0) as db:
@@ -108,7 +108,7 @@ class TestPsycopg2:
                 fence_all(db, name)
                 db.rollback()
             with pytest.raises(ConfigurationError, match="with connection:"):
-                fencing.once(db, name)
+                fencing.once(db, name, resource="shop")
 
     def test_a_transaction_that_was_begun_by_hand(self, url: str, name: str) -> None:
         with closing(psycopg2.connect(url)) as db, db.cursor() as cursor:
@@ -118,17 +118,17 @@ class TestPsycopg2:
             db.commit()
             cursor.execute("ROLLBACK")
             with db:
-                assert fencing.once(db, name)
+                assert fencing.once(db, name, resource="shop")
                 db.rollback()
             with pytest.raises(ConfigurationError, match="with connection:"):
-                fencing.once(db, name)
+                fencing.once(db, name, resource="shop")
 
     def test_what_has_failed_is_said_by_the_driver(self, url: str, name: str) -> None:
         with closing(psycopg2.connect(url)) as db, db.cursor() as cursor:
             with pytest.raises(psycopg2.errors.DivisionByZero):
                 cursor.execute("SELECT 1 / 0")
             with pytest.raises(psycopg2.errors.InFailedSqlTransaction):
-                fencing.once(db, name)
+                fencing.once(db, name, resource="shop")
 
 
 MYSQL_OPTIONS: list[dict[str, Any]] = [
@@ -172,10 +172,10 @@ class TestMySQL:
         self, connect: Connect, name: str
     ) -> None:
         with connect() as db, db.cursor() as cursor:
-            assert fencing.once(db, name)
+            assert fencing.once(db, name, resource="shop")
             cursor.execute("CREATE TABLE IF NOT EXISTS made_under_the_fence (number INTEGER)")
             db.rollback()
-            assert not fencing.once(db, name)
+            assert not fencing.once(db, name, resource="shop")
 
     def test_an_open_transaction_in_autocommit_mode(self, connect: Connect, name: str) -> None:
         with connect(autocommit=True) as db:
@@ -183,7 +183,7 @@ class TestMySQL:
             fence_all(db, name)
             db.rollback()
             with pytest.raises(ConfigurationError, match=r"begin\(\)"):
-                fencing.once(db, name)
+                fencing.once(db, name, resource="shop")
 
     def test_a_transaction_that_was_begun_by_hand(self, connect: Connect, name: str) -> None:
         with connect(autocommit=True) as db, db.cursor() as cursor:
@@ -192,7 +192,7 @@ class TestMySQL:
             db.rollback()
             cursor.execute("SET autocommit = 1")
             with pytest.raises(ConfigurationError, match=r"begin\(\)"):
-                fencing.once(db, name)
+                fencing.once(db, name, resource="shop")
 
 
 class TestSQLAlchemy:
@@ -229,7 +229,7 @@ class TestSQLAlchemy:
             with engine.connect() as connection:
                 fence_all(connection, name)
                 connection.rollback()
-                assert fencing.once(connection, name)
+                assert fencing.once(connection, name, resource="shop")
 
     @pytest.mark.parametrize("library", ["connection", "session"])
     @pytest.mark.parametrize(
@@ -273,13 +273,13 @@ class TestSQLAlchemy:
         with engine_of(url, creator=Wrapped) as engine, engine.connect() as connection:
             by_itself = connection.execution_options(isolation_level="AUTOCOMMIT")
             with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-                fencing.once(by_itself, name)
+                fencing.once(by_itself, name, resource="shop")
 
     def test_a_database_that_has_no_dialect_here(self, url: str) -> None:
         with engine_of(url) as engine, engine.connect() as connection:
             connection.dialect = OracleDialect()
             with pytest.raises(ConfigurationError, match="and not oracle"):
-                fencing.once(connection, "event")
+                fencing.once(connection, "event", resource="shop")
 
     def test_what_is_no_open_connection(self, url: str) -> None:
         with engine_of(url) as engine, closing(engine.raw_connection()) as raw:
@@ -287,7 +287,7 @@ class TestSQLAlchemy:
             makers = (engine, sessionmaker(engine), raw)
             for wrong in (*makers, raw.cursor(), sqlite3.Cursor(driver), url, None):
                 with pytest.raises(ConfigurationError, match="not a cursor or an engine"):
-                    fencing.once(wrong, "event")
+                    fencing.once(wrong, "event", resource="shop")
 
     @pytest.mark.server("postgresql")
     def test_an_async_session_runs_it_inside(self, database: Database, name: str) -> None:
@@ -296,14 +296,14 @@ class TestSQLAlchemy:
             async with AsyncSession(engine) as session, engine.connect() as connection:
                 for outside in (session, connection):
                     with pytest.raises(ConfigurationError, match=r"run_sync\(fencing.admit\)"):
-                        fencing.once(outside, name)
+                        fencing.once(outside, name, resource="shop")
                 await session.run_sync(fence_all, name)
                 await session.rollback()
             await engine.dispose()
             engine = create_async_engine(engine.url, isolation_level="AUTOCOMMIT")
             async with engine.connect() as connection:
                 with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-                    await connection.run_sync(fencing.once, name)
+                    await connection.run_sync(fencing.once, name, resource="shop")
             await engine.dispose()
 
         asyncio.run(body())

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from celery_dlock.core.lease import Lease
-from celery_dlock.errors import StaleFencingToken
+from celery_dlock.errors import ConfigurationError, StaleFencingToken
 from celery_dlock.fencing import redis as fence
 from celery_dlock.locks.current import holding
 from tests.contract.redis_store import requests_sent
@@ -81,6 +81,16 @@ class TestTheFence:
 
 
 class TestOnce:
+    def test_an_effect_of_several_keys_belongs_to_the_one_that_is_named(
+        self, client: Any, order: str
+    ) -> None:
+        both = Lease((term(order, 7), term(f"{order}-b", 7)), "strict")
+        with pytest.raises(ConfigurationError, match="several keys"):
+            fence.transaction(client, paying(order), both, once="event")
+
+        assert fence.transaction(client, paying(order), both, once=(order, "event"))
+        assert not fence.transaction(client, paying(order), lease(order, 8), once="event")
+
     def test_a_redelivery_has_a_newer_token_and_finds_the_effect_done(
         self, client: Any, order: str
     ) -> None:
@@ -147,7 +157,7 @@ def test_it_takes_three_round_trips_and_minting_one(connect: Connect, order: str
 
     both = Lease((term(order, 5), term(f"{order}b", 5)), "strict")
     with requests_sent() as sent:
-        assert fence.transaction(client, paying_blindly(order), both, once="event")
+        assert fence.transaction(client, paying_blindly(order), both, once=(order, "event"))
     assert sent.total() == 3
     with requests_sent() as sent:
         fence.mint(client, f"minted:{order}", both)

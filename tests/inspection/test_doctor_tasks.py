@@ -12,7 +12,7 @@ from celery_dlock import Debounce, Queue, Replace, Unique
 from celery_dlock.ops.doctor.examine import examine
 from tests.inspection.patients import found, patient
 
-KINDS = ("tasks", "unique", "newest", "settings")
+KINDS = ("tasks", "results", "unique", "newest", "settings")
 
 WEEK = Unique(period=7 * 86_400)
 DEBOUNCE = Debounce(1, 2, by="{order_id}")
@@ -111,6 +111,23 @@ def test_a_skip_that_nobody_is_told_of_is_found(
     ],
 )
 def test_what_a_unique_task_cannot_keep_is_found(
+    tmp_path: Path, task: dict[str, Any], conf: dict[str, Any], finding: dict[str, str]
+) -> None:
+    assert examined(tmp_path, task, **conf) == finding
+
+
+@pytest.mark.parametrize(
+    ("task", "conf", "finding"),
+    [
+        ({}, {"result_backend": "redis://:hunter2@results/1"}, {"results-retry": "weak"}),
+        ({}, {"result_backend": "sentinel://a:1/0;sentinel://b:1/0"}, {"results-retry": "weak"}),
+        ({}, {"result_backend": "db+postgresql://results/shop"}, {"results-retry": "weak"}),
+        ({"ignore_result": True}, {"result_backend": "redis://results/1"}, {}),
+        ({}, {"result_backend": "redis://results/1", "result_backend_always_retry": True}, {}),
+        ({}, {"result_backend": "cache+memory://"}, {}),
+    ],
+)
+def test_a_result_that_is_tried_to_be_stored_only_once_is_found(
     tmp_path: Path, task: dict[str, Any], conf: dict[str, Any], finding: dict[str, str]
 ) -> None:
     assert examined(tmp_path, task, **conf) == finding

@@ -251,7 +251,7 @@ def test_without_a_history_celery_knows_that_it_was_rescheduled(open_one: Open) 
         answer = ask(desk, later.id)
 
     assert answer.state is State.RESCHEDULED
-    assert f"{KEY!r} is held by task" in answer.sentences[0]
+    assert f"{KEY!r} is held by lock()" in answer.sentences[0]
 
 
 def test_one_that_a_worker_has_started_and_that_holds_no_lock_may_be_gone(open_one: Open) -> None:

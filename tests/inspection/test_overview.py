@@ -17,7 +17,7 @@ from celery_dlock.ops import overview
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import KeyDetails, line, page
 from celery_dlock.ops.urgent import Snapshot, most_urgent
-from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.runtime import kept_in_memory, runtime
 from celery_dlock.stores.base import KeyPage, LockBackend
 from celery_dlock.testing import ManualClock
 
@@ -32,9 +32,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def app(clock: ManualClock) -> Iterator[Celery]:
     made = Celery("shop", broker="memory://", set_as_current=False)
-    keep_in_memory(made, clock)
-    yield made
-    forget(made)
+    with kept_in_memory(made, clock):
+        yield made
 
 
 @pytest.fixture

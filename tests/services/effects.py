@@ -26,7 +26,7 @@ class Effects:
         """Whether this call made the payment; raises ``StaleFencingToken`` to who is too late."""
         with self._transaction() as connection:
             fencing.admit(connection, lease)
-            new = fencing.once(connection, effect)
+            new = fencing.once(connection, effect, lease)
             if new:
                 row = (effect, lease.key, lease.fencing_token)
                 connection.execute("INSERT INTO payments VALUES (?, ?, ?)", row)

@@ -44,7 +44,7 @@ class EffectsOnServer:
         """Whether this call made the payment; raises ``StaleFencingToken`` to who is too late."""
         with self._engine.begin() as connection:
             fencing.admit(connection, lease)
-            new = fencing.once(connection, effect)
+            new = fencing.once(connection, effect, lease)
             if new:
                 row = {"effect": effect, "resource": lease.key, "token": lease.fencing_token}
                 connection.execute(insert(PAYMENTS), row)

@@ -160,6 +160,7 @@ def write(connection: sqlite3.Connection, lease: Lease) -> None:
     assert_type(fencing.admit(connection, lease), None)
     fencing.admit(connection, resource="order:42", fencing_token=7, owner="me")
     assert_type(fencing.once(connection, "event-1"), bool)
+    assert_type(fencing.once(connection, "event-1", resource="order:1"), bool)
     assert_type(redis_fence.transaction(None, lambda pipe: pipe.multi(), lease, once="e"), bool)
     assert_type(redis_fence.mint(None, "minted:42"), int)
 

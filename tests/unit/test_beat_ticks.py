@@ -81,6 +81,14 @@ def test_no_tick_comes_twice_where_the_clocks_change(month: int) -> None:
     assert max(b - a for a, b in pairwise(dues)) <= timedelta(minutes=80)
 
 
+def test_in_the_hour_that_is_repeated_a_crontab_misses_no_tick() -> None:
+    often = crontab(minute="*/10", app=app("Europe/Berlin"))
+    before, after = datetime(2026, 10, 25, 0, 50, tzinfo=UTC), datetime(2026, 10, 25, 2, tzinfo=UTC)
+
+    assert due_tick(often, before, after - SECOND, CatchUp.ONCE) is None
+    assert due_tick(often, before, after, CatchUp.ONCE) == Tick(after)
+
+
 def test_a_solar_entry_is_due_when_the_sun_says() -> None:
     pytest.importorskip("ephem")
     sunset = solar("sunset", 52.5, 13.4, app=app())

@@ -54,6 +54,7 @@ COURSE: list[tuple[Event, str]] = [
         "waits for 'k': another delivery of it is running",
     ),
     (Woken(A, "k", None), "woken: its turn for 'k' has come"),
+    (Woken(A, "k", None, before=1), "woken: its turn for 'k' has come, after 1 unanswered wake"),
     (Woken(A, "k", None, before=2), "woken: its turn for 'k' has come, after 2 unanswered wakes"),
     (Woken(A, "k", None, before=1), "woken: its turn for 'k' has come, after 1 unanswered wake"),
     (Woken(A, "k", "revoked"), "woken from the queue of 'k' to end: revoked"),

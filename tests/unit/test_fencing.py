@@ -83,6 +83,28 @@ class TestAdmit:
             pay(db, LARGEST - 1, "c")
         assert fence(db) == {ORDER: (LARGEST, "d")}
 
+    def test_is_of_one_key(self, db: sqlite3.Connection) -> None:
+        """Events that are numbered by order have the same numbers in each."""
+        with db:
+            assert fencing.once(db, "e0", lease(term("order:1")))
+            assert fencing.once(db, "e0", lease(term("order:2")))
+            assert not fencing.once(db, "e0", lease(term("order:1", slot=2)))
+            with holding(lease(term("order:2"), term("catalogue", mode=Mode.SHARED))):
+                assert not fencing.once(db, "e0")
+            assert fencing.once(db, "e0", lease(term("catalogue", mode=Mode.SHARED)))
+
+    def test_of_several_keys_has_to_name_one(self, db: sqlite3.Connection) -> None:
+        both = lease(term("order:1"), term("stock:9"))
+        with db, pytest.raises(ConfigurationError, match=r"several keys.*resource='order:1'"):
+            fencing.once(db, "e0", both)
+        with db:
+            assert fencing.once(db, "e0", both, resource="order:1")
+            assert not fencing.once(db, "e0", lease(term("order:1")))
+
+    def test_without_a_lease_has_to_name_one(self, db: sqlite3.Connection) -> None:
+        with pytest.raises(ConfigurationError):
+            fencing.once(db, "e0")
+
     def test_is_undone_by_a_rollback(self, db: sqlite3.Connection) -> None:
         pay(db, 7, "a")
         admit(db, 9, "c")
@@ -196,16 +218,16 @@ class TestTheLease:
 class TestOnce:
     def test_is_true_the_first_time_only(self, connect: Connect) -> None:
         with connect() as db:
-            assert fencing.once(db, "event-1") is True
-            assert fencing.once(db, "event-1") is False
+            assert fencing.once(db, "event-1", resource="shop") is True
+            assert fencing.once(db, "event-1", resource="shop") is False
         with connect() as other:
-            assert fencing.once(other, "event-1") is False
-            assert fencing.once(other, "event-2") is True
+            assert fencing.once(other, "event-1", resource="shop") is False
+            assert fencing.once(other, "event-2", resource="shop") is True
 
     def test_is_undone_by_a_rollback(self, db: sqlite3.Connection) -> None:
-        assert fencing.once(db, "event-1")
+        assert fencing.once(db, "event-1", resource="shop")
         db.rollback()
-        assert fencing.once(db, "event-1")
+        assert fencing.once(db, "event-1", resource="shop")
 
     def test_a_redelivery_passes_the_fence_and_finds_the_effect_done(
         self, db: sqlite3.Connection
@@ -213,16 +235,16 @@ class TestOnce:
         for token in (7, 8):
             with db:
                 admit(db, token, f"delivery {token}")
-                if fencing.once(db, "event-1"):
+                if fencing.once(db, "event-1", resource="shop"):
                     db.execute("UPDATE orders SET paid = paid + 1")
         assert paid(db) == 1
 
     def test_a_refused_writer_claims_nothing(self, db: sqlite3.Connection) -> None:
         pay(db, 8, "b")
-        assert fencing.once(db, "event-1")
+        assert fencing.once(db, "event-1", resource="shop")
         with pytest.raises(StaleFencingToken), db:
             admit(db, 7, "a")
-        assert fencing.once(db, "event-1")
+        assert fencing.once(db, "event-1", resource="shop")
 
 
 class TestMint:
@@ -254,7 +276,7 @@ class TestCost:
         with pytest.raises(StaleFencingToken):
             admit(db, 1, "b")
         assert len(said) == 2
-        fencing.once(db, "event-1")
+        fencing.once(db, "event-1", resource="shop")
         fencing.mint(db, "stock", lease(term()))
         assert len(said) == 4
 

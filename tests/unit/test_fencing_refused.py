@@ -55,7 +55,7 @@ class TestNames:
 
     def test_of_an_effect(self, db: sqlite3.Connection, name: Any) -> None:
         with pytest.raises(ConfigurationError, match="effect_id"):
-            fencing.once(db, name)
+            fencing.once(db, name, resource="shop")
 
 
 class TestMint:
@@ -91,7 +91,7 @@ def ask_the_fence(db: Any) -> None:
 
 
 def ask_once(db: Any) -> None:
-    fencing.once(db, "event-1")
+    fencing.once(db, "event-1", resource="shop")
 
 
 @pytest.mark.parametrize("ask", [ask_the_fence, ask_once])

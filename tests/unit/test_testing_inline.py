@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery._state import _on_app_finalizers
+from celery.backends.cache import CacheBackend
 
 from celery_dlock import ConfigurationError, LockContended, current_lease, lock, locked_task
+from celery_dlock.core.events import Event
+from celery_dlock.monitoring.history_reader import HistoryReader
+from celery_dlock.runtime import forget, runtime
 from celery_dlock.testing import (
     InlineWorker,
     ManualClock,
@@ -17,6 +23,7 @@ from celery_dlock.testing import (
     in_memory,
     inline_worker,
 )
+from tests.services.forked import in_a_forked_child
 
 
 @pytest.fixture
@@ -138,7 +145,87 @@ def test_messages_of_one_test_do_not_reach_the_next(app: Celery, clock: ManualCl
         assert worker.queued() == 0
 
 
-def test_a_broker_of_others_is_left_alone() -> None:
-    app = Celery("shop", broker="redis://localhost:1/0", set_as_current=False)
-    with pytest.raises(ConfigurationError, match="and here it is redis"):
-        inline_worker(app).__enter__()
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Celery]:
+    """An application whose servers do not answer, and which has already used its connections."""
+    shared = set(_on_app_finalizers)
+    with Celery("shop", broker=NOWHERE, backend=NOWHERE, set_as_current=False) as app:
+        app.conf.update(
+            dlock_url=NOWHERE,
+            dlock_history=f"sqlite:///{tmp_path / 'history.db'}",
+            dlock_sinks=[f"{__name__}.named_sink", noted.append],
+        )
+        assert [app.pool, app.amqp.producer_pool, app.backend]
+        yield app
+    _on_app_finalizers.intersection_update(shared)
+
+
+noted: list[Event] = []
+
+
+def named_sink(event: Event) -> None:
+    raise AssertionError("a test reached a sink that the settings name")
+
+
+def objects_of(app: Celery, task: Any) -> list[Any]:
+    broker = app.connection_for_write().as_uri()
+    kept = [app.pool, app.amqp.producer_pool, app.backend, task._backend]
+    return [*kept, broker, runtime(app).settings.url]
+
+
+def test_a_test_reaches_nothing_that_is_configured(configured: Celery, tmp_path: Path) -> None:
+    app, own = configured, CacheBackend(app=configured, url="memory://")
+
+    @app.task(backend=own)
+    def plain() -> str:
+        return "ran"
+
+    charge = made(app, "queue")
+    before = objects_of(app, charge)
+
+    with inline_worker(app) as worker:
+        with held_by_another("order:2", app=app):
+            locked, unlocked = charge.delay(2), plain.delay()
+            assert [worker.deliver(), worker.deliver()] == ["parked", "succeeded"]
+        assert worker.deliver() == "succeeded"
+        assert [locked.get(), unlocked.get()] == ["ran", "ran"]
+        with app.connection() as connection:
+            assert connection.transport.driver_type == "memory"
+        with pytest.raises(ConfigurationError, match="dlock_history is not set"):
+            HistoryReader.from_app(app)
+        app.control.broadcast("shutdown")
+        forget(app)  # as a worker does that starts within the test
+        assert runtime(app).settings.url == "memory://"
+
+    assert own.get_state(unlocked.id) == "PENDING"
+    assert not (tmp_path / "history.db").exists()
+    assert [type(event).__name__ for event in noted if event.subject.task_id == locked.id]
+    assert objects_of(app, charge) == before
+    assert plain.backend is own
+
+
+def test_a_block_within_the_block_shares_its_locks_and_may_end_later(configured: Celery) -> None:
+    first, second = inline_worker(configured), in_memory(configured)
+    with ExitStack() as ends_first, ExitStack() as ends_later:
+        ends_first.enter_context(first)
+        clock = ends_later.enter_context(second)
+        with held_by_another("order:2", app=configured):
+            ends_first.close()
+            with pytest.raises(LockContended):
+                lock("order:2", app=configured, timeout=0).acquire()
+            clock.advance(31)
+            lock("order:2", app=configured, timeout=0).acquire()
+        assert runtime(configured).settings.url == "memory://"
+    assert runtime(configured).settings.url == NOWHERE
+
+
+def test_a_forked_process_does_not_reach_the_real_store_either(configured: Celery) -> None:
+    def refused() -> None:
+        with pytest.raises(ConfigurationError, match="this is another process"):
+            runtime(configured)
+
+    with in_memory(configured):
+        in_a_forked_child(refused)

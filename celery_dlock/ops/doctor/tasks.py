@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
 from celery_dlock.contention import Policy, Queueing, Skip, queueing
-from celery_dlock.ops.doctor.finding import Case, Finding, listed
+from celery_dlock.ops.doctor.finding import Case, Finding, listed, place_of
 from celery_dlock.stores.base import Guarantee, LockBackend
 
 
@@ -73,6 +74,7 @@ def examine_tasks(
     yield from _killed_children(case, tasks)
     yield from _prefetched(case, tasks)
     yield from _skipped(case, tasks)
+    yield from _results(case, tasks)
     yield from _unique(case, tasks)
     yield from _fenced(tasks, store)
 
@@ -144,6 +146,25 @@ def _skipped(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
             promise="Nobody can see that a task was skipped, nor which task held the key.",
             found="no result is kept (ignore_result, or no result_backend), and no sink is set",
             fix="result_backend and ignore_result=False, or dlock_sinks",
+        )
+
+
+#: Result backends that try again only if they are told to.
+_RETRY = re.compile(r"(redis|rediss|redis\+socket|sentinel|db\+[^:]*)://")
+
+
+def _results(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
+    url = str(case.conf.result_backend or "")
+    kept = [task.name for task in tasks if not task.task.ignore_result]
+    if kept and _RETRY.match(url) and not case.conf.result_backend_always_retry:
+        yield Finding(
+            "results-retry",
+            "weak",
+            f"results {url.partition('://')[0]}://{place_of(url.partition(';')[0])}",
+            promise="If the result backend is unavailable for a moment, a task whose body has "
+            "succeeded ends as FAILURE, because Celery cannot store its result.",
+            found=f"result_backend_always_retry is not set; {listed(kept)} store results",
+            fix="result_backend_always_retry = True",
         )
 
 

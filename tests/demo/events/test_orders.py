@@ -46,7 +46,7 @@ def test_making_it_again_keeps_what_is_there(database: Path) -> None:
 def write_and_fail(database: Path) -> None:
     with orders.transaction(database) as db:
         fencing.admit(db, resource="order:1001", fencing_token=7, owner="a")
-        assert fencing.once(db, "1001-001")
+        assert fencing.once(db, "1001-001", resource="shop")
         orders.apply(db, 1001, 1, "created", 0)
         raise ZeroDivisionError
 
@@ -57,4 +57,4 @@ def test_an_exception_takes_back_the_whole_transaction(database: Path) -> None:
     assert found(database) == []
     with orders.transaction(database) as db:
         fencing.admit(db, resource="order:1001", fencing_token=1, owner="b")
-        assert fencing.once(db, "1001-001")
+        assert fencing.once(db, "1001-001", resource="shop")
