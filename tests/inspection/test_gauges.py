@@ -13,7 +13,7 @@ from celery_dlock.core.state import KeyState
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import gauges
 from celery_dlock.ops.gauges import CachedGauges, Gauges
-from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.runtime import kept_in_memory, runtime
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing import ManualClock
 from tests.services.until import until
@@ -25,9 +25,8 @@ OTHERS = Gauges(7, 6, 5, 4.0, 3, 2, 1)
 @pytest.fixture
 def app() -> Iterator[Celery]:
     made = Celery("shop", broker="memory://", set_as_current=False)
-    keep_in_memory(made, ManualClock())
-    yield made
-    forget(made)
+    with kept_in_memory(made, ManualClock()):
+        yield made
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.measures import MEASURES, MetricKind
 from celery_dlock.monitoring.prometheus import STORE_GAUGES
-from celery_dlock.runtime import forget, keep_in_memory, runtime
+from celery_dlock.runtime import kept_in_memory, runtime
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing import ManualClock
 from tests.services.require import require
@@ -177,9 +177,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def app(clock: ManualClock) -> Iterator[Celery]:
     made = Celery("shop", broker="memory://", set_as_current=False)
-    keep_in_memory(made, clock)
-    yield made
-    forget(made)
+    with kept_in_memory(made, clock):
+        yield made
 
 
 @pytest.fixture
