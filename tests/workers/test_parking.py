@@ -201,7 +201,7 @@ def test_so_is_one_that_is_done_and_its_unique_claim_ends(desk: Desk, loop: Loop
         message: Any = unique.apply_async(("42",), task_id="one") and desk.take()
         assert claims(desk, unique, "42") is not None
         rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
-        loop.parking.arrive(KEY, HeldBack(unique, loop.asks, message, loop._handle, rest))
+        loop.parking.arrive(KEY, HeldBack(unique, loop.asks, message, loop._handle, rest, None))
         loop.park()
     assert loop.acknowledged == [1]
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
