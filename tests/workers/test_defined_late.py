@@ -10,7 +10,8 @@ from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
+from celery._state import _on_app_finalizers, _set_current_app, get_current_app
 from celery.contrib.testing.worker import start_worker
 
 from celery_dlock import locked_task
@@ -34,9 +35,13 @@ def app() -> Iterator[Celery]:
         worker_hijack_root_logger=False,
         dlock_url="memory://",
     )
+    shared, current, default = set(_on_app_finalizers), get_current_app(), _state.default_app
     with closing(app):
         yield app
         forget(app)
+    _on_app_finalizers.intersection_update(shared)
+    _set_current_app(current)
+    _state.default_app = default
 
 
 def test_a_task_that_is_defined_after_the_worker_has_started_waits_and_is_woken(
@@ -44,7 +49,9 @@ def test_a_task_that_is_defined_after_the_worker_has_started_waits_and_is_woken(
 ) -> None:
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30) as worker:
 
-        @locked_task("order:{order}", name="charge", app=app, on_contention="queue", shared=False)
+        @locked_task(
+            "order:{order}", name="late.waits", app=app, on_contention="queue", shared=False
+        )
         def charge(order: str) -> str:
             return order
 
