@@ -354,7 +354,7 @@ class Ways:
 
     def _sent(self, who: str, *, taken: bool, confirmed: bool) -> None:
         way = self._at.get(Kernel.here().me())
-        if way is None or who[-2:] != way.task[-2:]:  # else its body is replaced
+        if way is None or _nesting(who) != _nesting(way.task):  # else its body is replaced
             return
         number = way.number_of(who)
         if number == OTHER:
@@ -367,6 +367,11 @@ class Ways:
             what = "is published again" if number == MINE else "retries as"
             self._step(way, what if confirmed else f"{what}, unconfirmed")
         way.unconfirmed = not confirmed
+
+
+def _nesting(task: str) -> str:
+    """How often *task* was replaced; of a step of a canvas more is said there."""
+    return task.rsplit(":", 1)[1].partition("~")[0]
 
 
 def _why_it_stops(execution: Execution) -> str:
