@@ -61,6 +61,7 @@ class Execution:
     hold: Hold
     unique: UniqueRun | None = None
     final: bool = False
+    body_ended: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -232,9 +233,12 @@ class Execution:
         make_current(lease, self.runtime.backend)
         kwargs = definition.injected(self.kwargs, lease)
         lease.check()  # it may have stood still since it asked
-        if abort is None:
-            return body(*self.args, **kwargs)
-        return abort.run(lease, body, *self.args, **kwargs)
+        try:
+            if abort is None:
+                return body(*self.args, **kwargs)
+            return abort.run(lease, body, *self.args, **kwargs)
+        finally:
+            self.body_ended = True
 
     def mark_final(self) -> None:
         """Its task ends with this delivery, whatever is raised from now on."""

@@ -271,8 +271,8 @@ def _waits_for_predecessor(known: Known, left: float) -> Stay | Resend:
     """The task that has published this one is no reason to refuse it, whatever the policy says.
 
     Celery publishes the next step of a chain before a task has ended, so it may come faster than
-    the key is released. If that takes longer (its worker was killed, or its body still runs), this
-    one comes back when that lease would end.
+    the key is released. If that takes longer (its worker was killed), this one comes back when that
+    lease would end.
     """
     if known.waited < RELEASES_WITHIN:
         return Stay(RELEASES_WITHIN - known.waited)

@@ -47,7 +47,7 @@ from celery_dlock.delivery.result_state import asks_before_queueing, store_parke
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.several import Refused
-from celery_dlock.messages.headers import HISTORY, storable
+from celery_dlock.messages.headers import HISTORY, predecessor
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery
 
@@ -160,10 +160,10 @@ def _follows_the_holder(execution: Execution, refused: Refused) -> bool:
 
     The store is asked only where several may hold the key. One that does not answer refuses nobody.
     """
-    busy, claim, request = refused.verdict, refused.claim, execution.request
-    if request.is_eager or not request.parent_id or not isinstance(busy, Busy):
+    busy, claim, parent = refused.verdict, refused.claim, predecessor(execution.request)
+    if execution.request.is_eager or not parent or not isinstance(busy, Busy):
         return False
-    holder, parent = busy.holder, storable(request.parent_id)
+    holder = busy.holder
     if holder is None or busy.hold is not None or busy.full:
         return False
     if holder.mode is Mode.EXCLUSIVE and holder.limit == 1:

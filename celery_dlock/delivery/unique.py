@@ -21,7 +21,7 @@ from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.messages.headers import identity, storable
+from celery_dlock.messages.headers import identity, predecessor, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import Runtime, runtime, this_process
 
@@ -87,7 +87,7 @@ class UniqueRun:
         retried = bool(request.retries)
         begun = retried or received_before
         who = identity(request)
-        follows = storable(request.parent_id or "")
+        follows = predecessor(request)
         return cls(here, terms, who, task.name, where, asked, begun, retried, follows, period_ends)
 
     def arrives(self) -> str | None:

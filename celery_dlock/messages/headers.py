@@ -25,6 +25,8 @@ HISTORY = "dlock"
 LONGEST_TASK_ID = 1_000
 #: Written into what a canvas publishes: the id, and that of the task which comes before it.
 STEP = "dlock_step"
+#: Written into what is published after a body, as a link or a chord's body: the id of that task.
+FOLLOWS = "dlock_follows"
 #: Written by the worker's main process into the request, new for each delivery.
 DELIVERY = "dlock_delivery"
 
@@ -66,21 +68,30 @@ def _identity(task_id: object, headers: Context | Mapping[str, Any]) -> str:
     return f"{storable(task_id)}:{retries}:{nesting}"
 
 
-def step_of(task_id: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The header of a task that a canvas publishes under its own id, with these *options*; else
-    none. What is published once more has it, or had none.
+def step_of(task_id: str | None, options: Mapping[str, Any], ended: str | None) -> dict[str, Any]:
+    """The headers of what a canvas publishes with these *options* after another task, or what is
+    published after the body of the one that has *ended*; else none. What is published once more has
+    them, or had none.
 
     The id of a task that comes from a body is not Celery's: whoever gives the same one twice means
     the same task.
     """
-    after = options.get("parent_id")
-    if not (task_id and after):
+    after, headers = options.get("parent_id"), options.get("headers") or {}
+    if not (after or ended) or HISTORY in headers:
         return {}
-    headers = options.get("headers") or {}
-    step = headers.get(STEP)
-    if HISTORY in headers or (isinstance(step, dict) and step.get("id") == task_id):
-        return {}
-    return {STEP: {"id": task_id, "after": after}}
+    step, follows = headers.get(STEP), {FOLLOWS: after or ended}
+    if not (task_id and after) or (isinstance(step, dict) and step.get("id") == task_id):
+        return follows
+    return {**follows, STEP: {"id": task_id, "after": after}}
+
+
+def predecessor(request: Context) -> str:
+    """The id of the task after whose body that of *request* was published; empty if after none.
+
+    A body may pass its own headers on: then they name another task than the one that publishes.
+    """
+    parent: str | None = request.parent_id
+    return storable(parent) if parent and request.get(FOLLOWS) == parent else ""
 
 
 def storable(task_id: object) -> str:

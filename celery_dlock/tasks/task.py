@@ -248,7 +248,8 @@ class LockedTask(TypedTask[P, R_co]):
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
             return cast("TaskResult[R_co]", answered(self.AsyncResult(task_id), duplicate=False))
-        if (step := step_of(task_id, options)) and task_id != self.request.id:
+        step = step_of(task_id, options, self._ended_before())
+        if step and (task_id is None or task_id != self.request.id):
             options["headers"] = {**(options.get("headers") or {}), **step}
         sent = self.lock_definition.sent(args or (), kwargs or {})
         call = call_of(self, *sent, task_id, options)
@@ -261,6 +262,13 @@ class LockedTask(TypedTask[P, R_co]):
             return self._publish(publish, task_id, producer, told, outbox)
 
         return cast("TaskResult[R_co]", call.publish(send))
+
+    def _ended_before(self) -> str | None:
+        """The id of the task whose body has ended in this thread, and which is not over yet."""
+        task = self.app.current_worker_task
+        execution = None if task is None else vars(task.request).get(EXECUTION)
+        ended = isinstance(execution, Execution) and execution.body_ended
+        return task.request.id if ended else None
 
     def _publish(
         self,

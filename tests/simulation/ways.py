@@ -34,7 +34,7 @@ from celery_dlock.core.operations import Enter, Leave
 from celery_dlock.core.state import Busy, Mode, Outcome, Same, WaitMode, task_id_of
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.errors import BackendUnavailable, LockLost, StaleFencingToken
-from celery_dlock.messages.headers import DELIVERY, identity_in, was_woken
+from celery_dlock.messages.headers import DELIVERY, FOLLOWS, identity_in, was_woken
 from celery_dlock.stores.base import Reply
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.worker.request import LockedRequest
@@ -110,6 +110,8 @@ class Way:
     main: Process
     early: bool
     follower: Follower
+    #: The id of the task before it in a canvas.
+    follows: str = ""
     nonce: str = ""
     child: Process | None = None
     #: Whether what follows on it in a chain is still to be told that it has ended.
@@ -180,7 +182,8 @@ class Ways:
             spec = replace(spec, looks=True)
         woken, cools = was_woken(headers), name == "cools"
         follower = Follower(spec, early_ack=early, cooldown=cools, woken=woken)
-        way = Way(identity_in(headers), worker.process, early, follower)
+        follows = headers.get(FOLLOWS) or ""
+        way = Way(identity_in(headers), worker.process, early, follower, follows)
         self._by_tag[channel, message.delivery_tag] = way
 
     def requested(self, _: None, request: Any, *__: Any, **___: Any) -> None:
@@ -308,6 +311,7 @@ class Ways:
             if not claim.again:
                 self._step(way, f"{name} is not heard", claim=claim, outcome=outcome)
             return
+        way.over = way.over or _waits_for_predecessor(way, reply.verdict)
         what = f"{name}: {type(reply.verdict).__name__}" + ", and nobody hears it" * (not heard)
         for wake in reply.wakes if heard else ():
             self._called[green, wake.task] = way
@@ -354,7 +358,7 @@ class Ways:
 
     def _sent(self, who: str, *, taken: bool, confirmed: bool) -> None:
         way = self._at.get(Kernel.here().me())
-        if way is None or who[-2:] != way.task[-2:]:  # else its body is replaced
+        if way is None or _nesting(who) != _nesting(way.task):  # else its body is replaced
             return
         number = way.number_of(who)
         if number == OTHER:
@@ -367,6 +371,17 @@ class Ways:
             what = "is published again" if number == MINE else "retries as"
             self._step(way, what if confirmed else f"{what}, unconfirmed")
         way.unconfirmed = not confirmed
+
+
+def _waits_for_predecessor(way: Way, verdict: object) -> bool:
+    """Whether the key is held by the task before it in a canvas, of which the model has none."""
+    holder = verdict.holder if isinstance(verdict, Busy) else None
+    return bool(way.follows) and holder is not None and task_id_of(holder.task) == way.follows
+
+
+def _nesting(task: str) -> str:
+    """How often *task* was replaced; of a step of a canvas more is said there."""
+    return task.rsplit(":", 1)[1].partition("~")[0]
 
 
 def _why_it_stops(execution: Execution) -> str:

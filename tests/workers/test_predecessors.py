@@ -105,7 +105,7 @@ def test_the_next_step_of_a_chain_runs(
 
 
 @pytest.mark.parametrize(
-    "canvas", ["link", "error callback", "group", "chord's body", "child", "several keys"]
+    "canvas", ["link", "error callback", "group", "chord's body", "several keys"]
 )
 def test_so_does_all_else_that_a_task_publishes(
     desk: Desk, early: Any, make: Make, ran: Ran, canvas: str
@@ -114,17 +114,11 @@ def test_so_does_all_else_that_a_task_publishes(
     two = make(Skip(), "two", key=["free", "order"])
     sent = make(Skip(), "second one", bind=True)
 
-    @desk.locked("order", name="parent", on_contention="fail")
-    def parent() -> None:
-        ran.append("first")
-        second.delay()
-
     canvases: dict[str, Callable[[], object]] = {
         "link": lambda: first.apply_async(link=second.si()),
         "error callback": lambda: first.apply_async(kwargs={"fails": True}, link_error=sent.s()),
         "group": lambda: chain(first.si(), group(second.si())).apply_async(),
         "chord's body": lambda: chord([first.si()], second.si()).apply_async(),
-        "child": parent.delay,
         "several keys": lambda: chain(two.si(), two.si()).apply_async(),
     }
     canvases[canvas]()
