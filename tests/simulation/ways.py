@@ -311,7 +311,8 @@ class Ways:
             if not claim.again:
                 self._step(way, f"{name} is not heard", claim=claim, outcome=outcome)
             return
-        way.over = way.over or _waits_for_predecessor(way, reply.verdict)
+        if claim.wait is WaitMode.NOT:
+            way.over = way.over or _waits_for_predecessor(way, reply.verdict)
         what = f"{name}: {type(reply.verdict).__name__}" + ", and nobody hears it" * (not heard)
         for wake in reply.wakes if heard else ():
             self._called[green, wake.task] = way
