@@ -36,6 +36,8 @@ NOT_PLAYED: Mapping[str, str] = {
     r" -> enter, reply lost -> ": "a store's client asks again; in memory there is none",
     r"leave \w+ -> leave \w+ -> end callbacks": "a time limit: such schedules are not followed",
     r"leave \w+ -> leave \w+ -> requeue": "a cold shutdown: such schedules are not followed",
+    r"enter -> enter(, and nobody hears it| is not heard) -> leave unused": "a time limit, again",
+    r"leave unused -> leave unused -> again": "what comes of that",
 }
 
 
