@@ -30,9 +30,11 @@ def test_nothing_is_taken_back_after_the_message_was_published_again(
             happened.append("enter")
             raise BackendUnavailable("the answer was lost")
 
-        def left(claim: Claim, outcome: Outcome) -> Reply[LeaveVerdict]:
+        def left(
+            claim: Claim, outcome: Outcome, message: bytes | None = None
+        ) -> Reply[LeaveVerdict]:
             happened.append("leave")
-            return leave(claim, outcome)
+            return leave(claim, outcome, message)
 
         def published(*arguments: object) -> None:
             happened.append("publish")

@@ -64,7 +64,7 @@ CREATE INDEX guard_due ON guard (prefix, due) WHERE due IS NOT NULL;
 CREATE TABLE waiting (
     prefix exact, key exact, task exact, mode TEXT NOT NULL, slots BIGINT NOT NULL,
     rank BIGINT NOT NULL, arrived BIGINT NOT NULL, lapses BIGINT, gives_up BIGINT,
-    ordered BOOLEAN NOT NULL, PRIMARY KEY (prefix, key, task));
+    ordered BOOLEAN NOT NULL, newer TEXT, PRIMARY KEY (prefix, key, task));
 CREATE INDEX waiting_rank ON waiting (prefix, key, rank);
 CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL;
 CREATE TABLE message (

@@ -329,7 +329,7 @@ def test_without_an_event_loop_of_asyncio_it_says_so(desk: Desk) -> None:
 def test_a_store_that_does_not_answer_is_an_error(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*args: object) -> None:
+    def away(*args: object, **options: object) -> None:
         raise BackendUnavailable("no answer")
 
     monkeypatch.setattr(runtime(desk.app).manager, "acquire", away)

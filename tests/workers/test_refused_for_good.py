@@ -125,9 +125,9 @@ def said_of_one_refused(
     store, said = runtime(desk.app).backend, list[tuple[str, Outcome]]()
     leave = store.leave
 
-    def leaving(claim: Claim, outcome: Outcome) -> Any:
+    def leaving(claim: Claim, outcome: Outcome, message: bytes | None = None) -> Any:
         said.append((claim.key, outcome))
-        return leave(claim, outcome)
+        return leave(claim, outcome, message)
 
     with lock("order:42", app=desk.app, timeout=0):
         charge.delay("42")
