@@ -33,8 +33,9 @@ from celery_dlock.errors import (
 from celery_dlock.locks.current import current_lease
 from celery_dlock.locks.injected import INJECTED
 from celery_dlock.tasks.block import lock
+from celery_dlock.tasks.decorator import locked_task
 from celery_dlock.tasks.idempotency import idempotency_key
-from celery_dlock.tasks.task import LockedTask, locked_task
+from celery_dlock.tasks.task import LockedTask
 
 __all__ = [
     "INJECTED",

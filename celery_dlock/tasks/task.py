@@ -1,4 +1,4 @@
-"""A Celery task that takes its lock before the body runs, and ``@locked_task``, which makes one."""
+"""A Celery task that takes its lock before the body runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
-    Concatenate,
-    Literal,
     NoReturn,
-    Protocol,
     cast,
-    overload,
 )
 from weakref import WeakSet
 
-from celery import Celery, Task, shared_task, signals
+from celery import Celery, Task, signals
 from celery.exceptions import Ignore
-from celery.local import Proxy
 from celery.utils.threads import LocalStack
 
 from celery_dlock.contention import Policy, PolicyName
@@ -48,7 +43,7 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from celery_dlock.locks.current import current_lease, held_term
-from celery_dlock.locks.definition import OPTIONS, Definition, OnLost, refuse_misspelt
+from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.messages.headers import step_of
@@ -66,20 +61,13 @@ from celery_dlock.tasks.mistakes import (
     given_to_celery,
     libraries_of,
     refuse_coroutine,
-    refuse_decorator,
     refuse_each,
     refuse_strategy,
     refuse_without_prefix,
 )
 from celery_dlock.tasks.typed import (
-    AsksForLease,
-    AsksForToken,
-    GivenLease,
-    GivenToken,
     P,
     R_co,
-    Rest,
-    Result_co,
     TypedTask,
 )
 
@@ -409,187 +397,8 @@ class LockedTask(TypedTask[P, R_co]):
         return next(c for c in behind if "__call__" in vars(c))
 
 
-class _OfApplication(type):
-    """Makes each task from the class that its application gives to tasks, with a lock in front.
-
-    Which class that is, is known as late as the application makes its tasks: ``app.Task`` may be
-    assigned until then, and a shared task is made once for each application
-    (``docs/decisions/0061-a-task-has-the-class-of-its-application.rst``).
-    """
-
-    def __new__(mcs, name: str, _bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-        usual = namespace["app"].Task
-        locked = (usual,) if issubclass(usual, LockedTask) else (LockedTask, usual)
-        task = type(name, locked, namespace)
-        refuse_misspelt(namespace["name"], given_to_celery(task))
-        return task
-
-
-#: Stands for the class of the application, where a task has no ``base`` of its own.
-_USUAL = type.__new__(_OfApplication, "UsualTask", (LockedTask,), {})
-
-
 def _is_meant_for_the_lock(name: str) -> bool:
     return name.startswith(LOCK) and name not in vars(LockedTask)
-
-
-class Decorator(Protocol):
-    """What makes a task of a body."""
-
-    @overload
-    def __call__(
-        self, body: GivenToken[Rest, Result_co] | GivenLease[Rest, Result_co], /
-    ) -> LockedTask[Rest, Result_co]: ...
-    @overload
-    def __call__(
-        self, body: AsksForToken[Result_co] | AsksForLease[Result_co], /
-    ) -> LockedTask[..., Result_co]: ...
-    @overload
-    def __call__(self, body: Callable[Rest, Result_co], /) -> LockedTask[Rest, Result_co]: ...
-
-
-class BoundDecorator(Protocol):
-    """What makes a task of a body whose first parameter is the task."""
-
-    @overload
-    def __call__(
-        self,
-        body: GivenToken[Concatenate[Any, Rest], Result_co]
-        | GivenLease[Concatenate[Any, Rest], Result_co],
-        /,
-    ) -> LockedTask[Rest, Result_co]: ...
-    @overload
-    def __call__(
-        self, body: AsksForToken[Result_co] | AsksForLease[Result_co], /
-    ) -> LockedTask[..., Result_co]: ...
-    @overload
-    def __call__(
-        self, body: Callable[Concatenate[Any, Rest], Result_co], /
-    ) -> LockedTask[Rest, Result_co]: ...
-
-
-Body = Callable[..., Any]
-
-
-@overload
-def locked_task(
-    body: GivenToken[Rest, Result_co] | GivenLease[Rest, Result_co], /
-) -> LockedTask[Rest, Result_co]: ...
-@overload
-def locked_task(
-    body: AsksForToken[Result_co] | AsksForLease[Result_co], /
-) -> LockedTask[..., Result_co]: ...
-@overload
-def locked_task(body: Callable[Rest, Result_co], /) -> LockedTask[Rest, Result_co]: ...
-@overload
-def locked_task(
-    key: Wanted | Sequence[Wanted] | None = None,
-    *,
-    bind: Literal[True],
-    app: Any = None,
-    ttl: float | None = None,
-    on_contention: PolicyName | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    parents: Key | Sequence[Key] = (),
-    on_lost: OnLost = "flag",
-    unique: Until | Unique | Debounce | None = None,
-    cooldown: float | None = None,
-    **task_options: Any,
-) -> BoundDecorator: ...
-@overload
-def locked_task(
-    key: Wanted | Sequence[Wanted] | None = None,
-    *,
-    bind: Literal[False] = False,
-    app: Any = None,
-    ttl: float | None = None,
-    on_contention: PolicyName | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    parents: Key | Sequence[Key] = (),
-    on_lost: OnLost = "flag",
-    unique: Until | Unique | Debounce | None = None,
-    cooldown: float | None = None,
-    **task_options: Any,
-) -> Decorator: ...
-def locked_task(*bare: Any, **options: Any) -> Any:
-    """Make a task that takes a lock before its body runs.
-
-    *key* is a template over the task's parameters (``"order:{order_id}"``) or a callable with the
-    task's signature. A list takes several of these, and also :class:`~celery_dlock.Limit` and
-    :class:`~celery_dlock.Shared`. Give a callable as ``key=…``, because a function alone is taken
-    for the body of a bare ``@locked_task``. Without a key the task locks its own name.
-
-    *ttl* is the length of the lease in seconds. The lease is renewed while the body runs, for at
-    most *max_hold* seconds. *on_contention* is a policy or its name. *limit* lets that many tasks
-    hold the key at once; *shared* makes it a read lock. *parents* are keys, written like *key*,
-    that the task holds for reading: an exclusive lock on one of them waits for the task, and the
-    task waits for it. *on_lost* says what happens when the lease is lost while the body runs:
-    ``"abort"`` raises :exc:`~celery_dlock.LockLost` in the body, ``"flag"`` lets it go on, and the
-    body can check its lease.
-
-    With *unique* a call is not published while a task lives that does the same: until that task is
-    ``"done"``, until its ``"start"``, or as a :class:`~celery_dlock.Unique` says. A
-    :class:`~celery_dlock.Debounce` delays calls instead. *cooldown* keeps a slot closed for that
-    many seconds from each start, even if the task has ended: the key starts at most one task, or
-    *limit* tasks, in that time. Without *app* it is a ``shared_task``. Like every task it has the
-    class that its application gives to tasks, unless there is a *base*; options that are not given
-    here may be set there, with the prefix ``lock_``. All other options are Celery's own.
-
-    A body may declare ``fencing_token`` or ``lease`` as a keyword-only parameter, for example
-    ``fencing_token: int = INJECTED``. It is passed in, and type checkers know that callers leave it
-    out.
-
-    Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option; of a shared
-    task, for a misspelt one when an application makes the task, as its class may know the name.
-    """
-    if len(bare) == 1 and not options and _is_body(bare[0]):
-        return _make(bare[0])
-
-    def decorate(body: Body) -> LockedTask:
-        refuse_decorator(body, bare, options)
-        return _make(body, *bare, **options)
-
-    return decorate
-
-
-def _is_body(function: object) -> bool:
-    if isinstance(function, Task | Proxy):
-        refuse_decorator(function, (), {})
-    return inspect.isfunction(function) and function.__name__ != "<lambda>"
-
-
-def _make(body: Body, *key: Any, app: Any = None, **task_options: Any) -> LockedTask:
-    """The task of *body*. What is not said of its lock, the class that it is made from may say."""
-    if key:
-        task_options["key"] = key[0]
-    options = {name: task_options.pop(name) for name in OPTIONS if name in task_options}
-    bound = bool(task_options.get("bind"))
-    name = task_options.get("name") or body.__qualname__
-    Definition.of(body, bound=bound, name=name, **options)  # wrong ones end here
-    base = task_options.pop("base", None)
-    early = base or (app and vars(app).get("Task", app.task_cls))
-    if early == Celery.task_cls:
-        early = Task
-    if isinstance(early, type):  # else _OfApplication looks, once the class is known
-        known = (LockedTask, early)
-        refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
-    if base is None:
-        base = _USUAL
-    else:
-        refuse_strategy(name, base, LockedTask)
-    if not issubclass(base, LockedTask):
-        base = type(f"Locked{base.__name__}", (LockedTask, base), {"abstract": True})
-    create = shared_task if app is None else app.task
-    task: LockedTask = create(
-        base=base,
-        **{f"{LOCK}{option}": value for option, value in options.items()},
-        **task_options,
-    )(body)
-    return task
 
 
 signals.task_prerun.connect(leave_before_the_body)
