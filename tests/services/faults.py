@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from celery_dlock.locks.probe import NOBODYS
+
 
 def kill(when: str, where: str) -> dict[str, Any]:
     """SIGKILL to the worker's whole group, *when* is ``before`` or ``after`` the call *where*."""
@@ -52,10 +54,12 @@ def install(folder: Path, faults: Sequence[Mapping[str, Any]]) -> None:
 def _wrap(call: Any, fault: Mapping[str, Any], marker: Path) -> Any:
     @functools.wraps(call)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if fault["when"] == "before":
+        # The main process asks, too, whether the store takes writes: that is no step of a task.
+        strikes = all(getattr(value, "key", None) != NOBODYS for value in args)
+        if strikes and fault["when"] == "before":
             _strike(fault["signal"], marker)
         answer = call(*args, **kwargs)
-        if fault["when"] == "after":
+        if strikes and fault["when"] == "after":
             _strike(fault["signal"], marker)
         return answer
 
