@@ -181,10 +181,12 @@ def to_grant(
 def keep_turn(state: KeyState, claim: Claim, now: int) -> KeyState:
     """The turn that *claim* had waits for its task, which comes by itself; its message is here.
 
-    It is woken when its ``patience`` is over.
+    It is woken when its ``patience`` is over; on a key that is on hold it waits first in the queue.
     """
     if not any(w.task == claim.task and w.parked for w in state.waiting):
         state = insert(leave_queue(state, claim.task), claim, now, state.first - 1, None)
+    if on_hold(state):
+        return state
     entry = next(w for w in state.waiting if w.task == claim.task)
     state = to_grant(state, entry, now)
     turn = state.grants[-1]

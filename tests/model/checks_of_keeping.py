@@ -69,6 +69,8 @@ def check_unheard(
         require(claim.task not in comes - came, "Q who had no turn gets none", step)
     elif not mine[0].replaced_by:
         kept = any(g.task == claim.task and g.parked for g in step.state.grants)
+        if any(g.hold for g in step.state.grants):  # on which nobody has a turn
+            kept = [w.task for w in step.state.waiting[:1] if w.parked] == [claim.task]
         done = claim.task in step.state.done
         require(kept or done, "Q a turn of which nobody heard is kept", step)
 

@@ -149,13 +149,14 @@ local function to_dead_letter(state, task, turn, cause, now, message)
 end
 
 -- The turn that a claim had waits for its task, which comes by itself; its message is here. It is
--- woken when its patience is over.
+-- woken when its patience is over; on a key that is on hold it waits first in the queue.
 local function keep_turn(state, claim, now)
   local entry = find(state.waiting, claim.task)
   if not entry or entry.expires then
     leave_queue(state, claim.task)
     entry = insert(state, claim, now, before_all(state), nil, claim.message)
   end
+  if on_hold(state) then return end
   to_grant(state, entry, now)
   local turn = state.grants[#state.grants]
   turn.woken, turn.due = 1, now + claim.patience
