@@ -167,9 +167,9 @@ def _as_older(client: Redis, name: str) -> None:
 
 #: What is read and what is written; a command that is added here keeps everybody waiting.
 INSIDE = {
-    "parked": "exists get time exists hexists hexists zrange hset zadd set",
+    "parked": "exists get time exists hexists hexists zrange hset hsetnx zadd set",
     "released": "get get time exists hexists zrange hdel zrem exists zadd set hget",
-    "its turn": "exists get time exists hexists get set hdel zadd set",
+    "its turn": "exists get time exists hexists get set hdel hget hdel zadd set",
 }
 
 
