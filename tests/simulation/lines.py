@@ -51,6 +51,18 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
             "ConsumeWoken.__init__.cancel_task_queue",
         ),
     },
+    "the broker of the schedules is not Redis": {
+        "worker/woken.py": (
+            *("FetchByTurns.__init__", "FetchByTurns.update"),
+            *("FetchByTurns.consume", "FetchByTurns.rotate"),
+        ),
+    },
+    "no call has the id of a finished task": {
+        "publishing/ordered.py": ("Ordered._end_claim",),
+    },
+    "whether the store takes writes is not asked": {
+        "locks/probe.py": ("check_writes",),
+    },
     "Amazon is asked for its region": {
         "messages/broker_name.py": ("_region_of_this_host",),
     },
