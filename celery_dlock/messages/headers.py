@@ -60,8 +60,8 @@ def identity_as_sent(task_id: str, options: Mapping[str, Any]) -> str:
 
 
 def _identity(task_id: object, headers: Context | Mapping[str, Any]) -> str:
-    retries, step = _count(headers.get("retries")), headers.get(STEP)
-    nesting = str(_count(headers.get("replaced_task_nesting")))
+    retries, step = _whole(headers.get("retries")), headers.get(STEP)
+    nesting = str(_whole(headers.get("replaced_task_nesting")))
     if isinstance(step, dict) and step.get("id") == task_id:
         after = str(step.get("after")).encode("utf-8", "surrogatepass")
         nesting = f"{nesting}~{hashlib.sha256(after).hexdigest()[:16]}"
@@ -227,5 +227,9 @@ def text_or_none(value: object) -> str | None:
 
 
 def _count(value: object) -> int:
-    """*value* as a whole number; 0 if it is no sensible one."""
-    return int(value) if isinstance(value, int | float) and 0 < value < _NO_NUMBER else 0
+    return max(0, _whole(value))
+
+
+def _whole(value: object) -> int:
+    """*value* as a whole number; 0 if it is no sensible one. A body may take back a count."""
+    return int(value) if isinstance(value, int | float) and abs(value) < _NO_NUMBER else 0

@@ -94,8 +94,8 @@ def test_a_body_whose_lease_is_lost_before_it_starts_does_not(
     ran: list[int] = []
     acquire = LockManager.acquire
 
-    def acquire_and_lose_the_first(*args: Any) -> Any:
-        taken.append(acquire(*args))
+    def acquire_and_lose_the_first(*args: Any, **options: Any) -> Any:
+        taken.append(acquire(*args, **options))
         if len(taken) == 1:
             taken[0].terms[0].lose("the process was stopped")
         return taken[-1]
