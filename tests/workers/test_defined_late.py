@@ -36,9 +36,13 @@ def app() -> Iterator[Celery]:
         dlock_url="memory://",
     )
     shared, current, default = set(_on_app_finalizers), get_current_app(), _state.default_app
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
     with closing(app):
         yield app
         forget(app)
+    root.setLevel(level)  # which the worker has set
+    root.handlers[:] = handlers
     _on_app_finalizers.intersection_update(shared)
     _set_current_app(current)
     _state.default_app = default
