@@ -77,7 +77,7 @@ def test_a_unique_claim_that_was_never_in_the_store_is_not_looked_for(
     assert "was not updated" not in caplog.text
 
 
-@pytest.mark.parametrize("value", ["half a pair \ud800", "2", [], {}, 10**400, math.nan, -1, 1e300])
+@pytest.mark.parametrize("value", ["half a pair \ud800", "2", [], {}, 10**400, math.nan, 1e300])
 def test_a_number_that_is_none_counts_nothing(value: object) -> None:
     odd = {"id": "id", "retries": value, "replaced_task_nesting": value}
     assert identity_in(odd) == identity_in({"id": "id"})
