@@ -46,6 +46,9 @@ def key(order: Order) -> str:
     return lease_key
 
 
+key.__annotations__["order"] = Order  # Celery 5.5 does not resolve the text of an annotation
+
+
 def made(desk: Desk, template: Any, **options: Any) -> Any:
     return desk.locked(template, name="pay", pydantic=True, **options)(key)
 

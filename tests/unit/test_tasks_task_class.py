@@ -183,9 +183,12 @@ def test_an_option_that_the_applications_class_knows_is_its_own(
 def test_a_misspelt_option_is_an_error_when_an_application_makes_the_task(
     application: Make,
 ) -> None:
-    locked_task("order:{order}", name="charge", uniqe="done")(charge)
-    with pytest.raises(ConfigurationError, match=r"task charge: uniqe= .* did you mean unique="):
+    def make_task() -> None:  # at once, if there is an application whose tasks are made
+        locked_task("order:{order}", name="charge", uniqe="done")(charge)
         application().finalize()
+
+    with pytest.raises(ConfigurationError, match=r"task charge: uniqe= .* did you mean unique="):
+        make_task()
 
 
 async def coroutine(order: str) -> None: ...
