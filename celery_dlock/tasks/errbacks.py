@@ -6,10 +6,10 @@ process of the failed task. It can wait there for nobody: the failed task still 
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from celery import Signature, current_app
 from celery.app.task import Context
@@ -43,7 +43,7 @@ def _sendable(error: BaseException, value: Mapping[str, Any]) -> BaseException:
     return error
 
 
-kombu_json.register_type(FailedRequest, "celery_dlock.request", vars, FailedRequest)
+kombu_json.register_type(FailedRequest, "celery_dlock.request", vars, cast("Any", FailedRequest))
 kombu_json.register_type(_Error, "celery_dlock.error", vars, _decode_error)
 
 
@@ -54,11 +54,11 @@ def called_by_celery(task: Any) -> tuple[Signature, Context] | None:
     nearest call of a signature is looked for in the stack: it has to be of this task, and made
     where Celery calls the error callbacks.
     """
-    frame = sys._getframe(1)  # noqa: SLF001
-    while frame.f_code is not Signature.__call__.__code__:
-        if frame.f_back is None:
-            return None
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not Signature.__call__.__code__:
         frame = frame.f_back
+    if frame is None:
+        return None
     signature, caller = frame.f_locals["self"], frame.f_back
     calls = Backend._call_task_errbacks.__code__  # noqa: SLF001
     if caller is None or caller.f_code is not calls or signature.task != task.name:

@@ -255,8 +255,9 @@ class LockedTask(TypedTask[P, R_co]):
         """The id of the task whose body has ended in this thread, and which is not over yet."""
         task = self.app.current_worker_task
         execution = None if task is None else vars(task.request).get(EXECUTION)
-        ended = isinstance(execution, Execution) and execution.body_ended
-        return task.request.id if ended else None
+        if isinstance(execution, Execution) and execution.body_ended:
+            return cast("str", execution.request.id)
+        return None
 
     def _publish(
         self,

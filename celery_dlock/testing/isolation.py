@@ -89,12 +89,15 @@ def _in_process(app: Any) -> Iterator[None]:
     def connect(url: Any = None, **_: Any) -> Any:
         return app.amqp.Connection("memory://localhost/")
 
+    def backend() -> Any:
+        return results
+
     connections = connect().Pool(limit=limit)
     producers = ProducerPool(connections, limit=limit)
     with ExitStack() as until_then:
         replaced: dict[str, Any] = {"_pool": connections, "_backend_cache": results}
         replaced |= {"connection_for_read": connect, "connection_for_write": connect}
-        replaced["_get_backend"] = lambda: results
+        replaced["_get_backend"] = backend
         until_then.enter_context(_attributes(app, replaced))
         until_then.enter_context(_attributes(app.amqp, {"_producer_pool": producers}))
         until_then.enter_context(_task_backends(app, results))

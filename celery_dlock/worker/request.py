@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -220,7 +220,7 @@ def request_class(task: Any) -> Any:
     Celery documents ``Task.Request`` for a project's ``on_timeout`` and ``on_failure``. They are
     called for what Celery would call them for, but not for a lost process whose message is kept.
     """
-    own = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
+    own = cast("type[Any]", symbol_by_name(task.Request))  # type: ignore[no-untyped-call]
     if not hasattr(task, "lock_definition") or issubclass(own, LockedRequest):
         return own
     if issubclass(LockedRequest, own):

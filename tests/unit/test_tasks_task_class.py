@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
-from celery import Celery, Task, shared_task
+from celery import Celery, Task, _state, shared_task
 from celery._state import _on_app_finalizers
 from celery.signals import before_task_publish
 
@@ -37,9 +38,11 @@ Make = Callable[..., Celery]
 
 
 @pytest.fixture
-def application() -> Iterator[Make]:
+def application(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes applications; they and the shared tasks of a test end with it."""
     before, made = set(_on_app_finalizers), []
+    # A shared task is made at once for those that other tests have left behind
+    monkeypatch.setattr(_state, "_apps", WeakSet[Celery]())
 
     def make(**options: Any) -> Celery:
         app = Celery("shop", set_as_current=False, broker="memory://", **options)
@@ -183,12 +186,9 @@ def test_an_option_that_the_applications_class_knows_is_its_own(
 def test_a_misspelt_option_is_an_error_when_an_application_makes_the_task(
     application: Make,
 ) -> None:
-    def make_task() -> None:  # at once, if there is an application whose tasks are made
-        locked_task("order:{order}", name="charge", uniqe="done")(charge)
-        application().finalize()
-
+    locked_task("order:{order}", name="charge", uniqe="done")(charge)
     with pytest.raises(ConfigurationError, match=r"task charge: uniqe= .* did you mean unique="):
-        make_task()
+        application().finalize()
 
 
 async def coroutine(order: str) -> None: ...

@@ -124,13 +124,14 @@ class Transactions:
             found.pages |= dict.fromkeys(saving.touched, ())
         self._loader.load_pages(claim.key, found, saving.touched)
         dead = found.dead if isinstance(operation, OnDeadLetter) else None
+        rows_of_dead: set[Name] = set()
         if dead is not None:
             letter, message = decode_dead(dead.value)
+            item = Item(True, claim.key, claim.task)
+            rows_of_dead = {Name(Kind.DEAD, *item[1:]), died(claim.key, letter), item.name}
         woken = self._woken(saving)
         commit = saving.commit(message, woken)
-        if dead is not None:
-            commit.delete.add(Name(Kind.DEAD, claim.key, claim.task))
-            commit.delete |= {died(claim.key, letter), Item(True, claim.key, claim.task).name}
+        commit.delete |= rows_of_dead
         # What changes nothing asks all the same whether what it has read still stands: its verdict
         # depends on that. To let time pass has none.
         if commit.changes or not isinstance(operation, Reap):
