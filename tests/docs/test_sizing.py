@@ -38,11 +38,13 @@ Running = Callable[[Path], AbstractContextManager[tuple[str, Size]]]
 @contextmanager
 def redis(_: Path) -> Iterator[tuple[str, Size]]:
     require("redis")
-    with RedisServer() as server:
+    with RedisServer() as server, closing(server.client()) as client:
 
         def size() -> int:
-            memory = server.info("memory")
-            return int(memory["used_memory"] - memory["mem_clients_normal"])  # buffers come and go
+            # Buffers come and go. What INFO says of them was so at its last tick, and may count
+            # the script that was sent just then; CLIENT LIST says what is so now.
+            buffers = sum(int(connection["tot-mem"]) for connection in client.client_list())
+            return int(client.info("memory")["used_memory"]) - buffers
 
         yield server.url, size
 
