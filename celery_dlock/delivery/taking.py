@@ -16,12 +16,13 @@ from celery_dlock.contention import Complete, Contention, Decision, GiveUp
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.events import Contended
-from celery_dlock.core.lease import Lease
+from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import (
     Busy,
     Claim,
     Drop,
     End,
+    Ending,
     Mode,
     Park,
     Reason,
@@ -45,7 +46,8 @@ from celery_dlock.delivery.plan import (
 )
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
 from celery_dlock.delivery.unique import UniqueRun
-from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockTimeout
+from celery_dlock.locks.hold_periods import time_on_hold
 from celery_dlock.locks.several import Refused
 from celery_dlock.messages.headers import HISTORY, predecessor
 from celery_dlock.messages.unique import duplicate_of
@@ -145,6 +147,10 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             known = execution.known(since, waited)
             found, told = contention(known, answer), stay_until > 0
             decision = _ask_policy(execution, found, told=told)
+            if _times_out(answer, decision):
+                waited -= _time_on_hold(execution, answer, waited_before, waited - waited_before)
+                known = execution.known(since, waited)
+                decision = _ask_policy(execution, contention(known, answer), told=True)
             if isinstance(decision, Complete | GiveUp):
                 known = replace(known, follows=_follows_the_holder(execution, answer))
             next_step = plan(known, answer, decision)
@@ -181,6 +187,30 @@ def _waited_before(execution: Execution, refused: Refused, arrived: float) -> fl
         began = time.time() - refused.on_hold_for
         execution.history = execution.history.on_hold(began, arrived)
     return execution.history.waited(arrived)
+
+
+def _times_out(refused: Refused, decision: Decision | None) -> bool:
+    if isinstance(refused.verdict, End):
+        return refused.verdict.ending is Ending.TIMED_OUT
+    return isinstance(decision, GiveUp) and isinstance(decision.error, LockTimeout)
+
+
+def _time_on_hold(
+    execution: Execution, refused: Refused, waited_before: float, here: float
+) -> float:
+    """Seconds of those *waited_before* for which one of its keys was on hold, and that still count.
+
+    Those of the key that refuses it now do not any more, and in its slot, where it is *here* for so
+    long, it waits no longer than ever. A store that does not answer gives none back.
+    """
+    store, keys = execution.runtime.backend, set(execution.keys.all)
+    if not isinstance(refused.verdict, End):
+        keys.discard(refused.claim.key)
+    try:
+        ends = store.now() - round(here * SECOND) if keys else 0
+        return time_on_hold(store, keys, ends - round(waited_before * SECOND), ends) / SECOND
+    except BackendUnavailable:
+        return 0.0
 
 
 def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:

@@ -31,6 +31,7 @@ from celery_dlock.core.state import (
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
+from celery_dlock.locks.hold_periods import more_time
 from celery_dlock.locks.keeper import NOT_THERE, Keeper, OnDoubt, OnLost
 from celery_dlock.locks.pending_releases import PendingReleases
 from celery_dlock.locks.several import (
@@ -126,6 +127,7 @@ class LockManager:
             for claim in claims:
                 sent_at = self._monotonic()
                 verdict = self._ask(claim, message, turn)
+                verdict = self._unless_held_up(claim, message, verdict, claims)
                 if not isinstance(verdict, Run):
                     refused = Refused(claim, verdict)
                     if turn is not None:
@@ -160,6 +162,17 @@ class LockManager:
                 return verdict
         return self._told(self._backend.enter(claim, message))
 
+    def _unless_held_up(
+        self, claim: Claim, message: bytes | None, verdict: EnterVerdict, claims: Sequence[Claim]
+    ) -> EnterVerdict:
+        """The task goes on waiting if it was woken to time out, and a hold has taken its time."""
+        if not isinstance(verdict, End):
+            return verdict
+        longer = more_time(self._backend, claim, verdict, claims)
+        if not longer:
+            return verdict
+        return self._told(self._backend.enter(replace(claim, more_time=longer), message))
+
     def _stand_back(self, claims: Sequence[Claim], refused: Refused, turn: Claim) -> Refused:
         """The task has a *turn*, and must wait for an earlier key: what comes of it.
 
@@ -176,7 +189,9 @@ class LockManager:
         for later in reversed(claims):
             if later.limit > 1 and claim.order < later.order <= turn.order:
                 ends = self._give_turn_back(later, keeps_rank=claim.mode is Mode.EXCLUSIVE)
-                if ends is not None:
+                if ends is not None and more_time(self._backend, later, ends, claims):
+                    self._told(self._backend.leave(later, Outcome.OVER))  # it waits at *claim* now
+                elif ends is not None:
                     return Refused(later, ends)
         return refused
 

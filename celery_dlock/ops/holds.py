@@ -18,6 +18,7 @@ from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import ON_HOLD
 from celery_dlock.errors import ConfigurationError
+from celery_dlock.locks.hold_periods import note_period
 from celery_dlock.ops.event_text import Clock
 from celery_dlock.ops.overview import OnHold
 from celery_dlock.runtime import runtime
@@ -54,11 +55,11 @@ def put_on_hold(app: Any, key: str, lasts: float, because: str, by: str, was: st
     if key.startswith(leader.KEYS):
         raise ConfigurationError(f"a beat leads by {key!r}: such a key is not put on hold")
     here, name = runtime(app), f"{ON_HOLD}{uuid.uuid4().hex}"
-    reply = here.existing_store().put_on_hold(
-        key, was, name, by, because, max(1, round(lasts * SECOND))
-    )
+    store, lasts_for = here.existing_store(), max(1, round(lasts * SECOND))
+    reply = store.put_on_hold(key, was, name, by, because, lasts_for)
     here.wake(reply.wakes)
     if reply.verdict:
+        note_period(store, key, store.now() + lasts_for)
         logger.info("%r is on hold for %g s, by %s: %s", key, lasts, by, because)
     return reply.verdict
 
@@ -69,9 +70,11 @@ def end_hold(app: Any, key: str, name: str) -> bool:
     Raises :exc:`~celery_dlock.BackendUnavailable`; whether it has ended is then unknown.
     """
     here = runtime(app)
-    reply = here.existing_store().put_on_hold(key, name, "", "", "", 0)
+    store = here.existing_store()
+    reply = store.put_on_hold(key, name, "", "", "", 0)
     here.wake(reply.wakes)
     if reply.verdict:
+        note_period(store, key, store.now())
         logger.info("%r is on hold no more, by an operator", key)
     return reply.verdict
 

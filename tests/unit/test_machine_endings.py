@@ -49,6 +49,40 @@ def test_who_waited_for_long_enough_is_woken_to_end(key: OneKey) -> None:
     assert key.state.parked == 1
 
 
+def test_one_that_gets_more_time_waits_as_the_first_for_so_long_and_no_longer(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.enter(queued("c"))
+    key.passes(MINUTE)
+    key.reap()
+    assert key.enter(queued("b", "late", gives_up=MINUTE, more_time=5)) == Park()
+    assert key.waiting == ["b", "c"]
+    assert key.state.waiting[0].arrived == key.now - MINUTE
+    assert key.endings == {}
+
+    key.passes(4)
+    key.reap()
+    assert key.endings == {}
+    key.passes(1)
+    key.reap()
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+
+
+def test_only_the_delivery_that_ends_it_gets_more_time_and_only_if_its_time_was_up(
+    key: OneKey,
+) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.passes(MINUTE)
+    key.reap()
+    assert key.enter(queued("b", "first", gives_up=MINUTE)) == End(Ending.TIMED_OUT)
+
+    assert key.enter(queued("b", "other", more_time=5)) == Drop(Reason.WAITING)
+
+    key.enter(queued("c"))
+    key.cancel("c")
+    assert key.enter(queued("c", more_time=5)) == End(Ending.REVOKED)
+
+
 def test_any_operation_notices_it(key: OneKey) -> None:
     key.enter(queued("b", gives_up=MINUTE))
     key.passes(MINUTE)

@@ -10,14 +10,19 @@ from kombu.message import Message
 
 from celery_dlock import (
     FullJitter,
+    Limit,
     LockContended,
     LockTimeout,
+    Queue,
     Reschedule,
     Wait,
     lock,
     operate,
 )
 from celery_dlock.core.events import Contended, Parked, Rescheduled, Skipped, TimedOut
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import Claim, Run
+from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import refused
@@ -39,10 +44,10 @@ def put_on_hold(desk: Desk, key: str = KEY, seconds: float = HOUR) -> None:
     assert operate.hold(key, seconds, because=WHY, by="ann", app=desk.app)
 
 
-def end_hold(desk: Desk) -> None:
-    stands = operate.on_hold(KEY, app=desk.app)
+def end_hold(desk: Desk, key: str = KEY) -> None:
+    stands = operate.on_hold(key, app=desk.app)
     assert stands is not None
-    assert operate.release(KEY, stands, app=desk.app)
+    assert operate.release(key, stands, app=desk.app)
 
 
 def charge(desk: Desk, policy: Any, **options: Any) -> Any:
@@ -236,3 +241,62 @@ def test_a_second_hold_replaces_only_the_one_that_was_shown(desk: Desk, clock: M
     assert (stands.by, stands.because, stands.since) == ("bob", "longer", first.since)
     clock.advance(60)
     assert operate.on_hold(KEY, app=desk.app) is None
+
+
+@pytest.fixture
+def narrow(desk: Desk) -> Any:
+    """A task that waits at its customer's limit for those of the customer that wait at all's."""
+
+    @desk.locked(
+        [Limit("of:{customer}", 2), Limit("all", 3)], name="mail", on_contention=Queue(max_wait=6)
+    )
+    def mail(customer: str, number: int) -> int:
+        return number
+
+    return mail
+
+
+def wait_for(desk: Desk, clock: ManualClock, seconds: float) -> None:
+    clock.advance(seconds)
+    desk.sweep()
+    desk.deliver_all()
+
+
+def test_a_hold_on_a_wide_limit_takes_no_time_of_those_at_the_narrow_one(
+    desk: Desk, clock: ManualClock, narrow: Any
+) -> None:
+    put_on_hold(desk, "all", 14)
+    sent = [narrow.delay("a", number) for number in range(5)]
+    desk.deliver_all()
+    for _ in range(7):  # past the time of each
+        wait_for(desk, clock, 1.9)
+    assert not desk.happened(TimedOut)
+
+    for _ in range(5):
+        wait_for(desk, clock, 0.3)
+
+    assert [desk.result(task.id).result for task in sent] == [0, 1, 2, 3, 4]
+
+
+def test_a_hold_that_has_ended_has_taken_no_time_either_and_what_is_left_is_all_there_is(
+    desk: Desk, clock: ManualClock, narrow: Any
+) -> None:
+    store = runtime(desk.app).backend
+    for number in range(2):  # the limit of the customer is reached until the end
+        claim = Claim("of:a", f"run{number}:0:0", "nonce", store.lease_of(60 * SECOND), limit=2)
+        assert isinstance(store.enter(claim).verdict, Run)
+    sent = narrow.delay("a", 1)
+    desk.deliver_all()
+    wait_for(desk, clock, 1)
+    put_on_hold(desk, "all", 100)
+    wait_for(desk, clock, 4)
+    end_hold(desk, "all")
+    for _ in range(7):  # 5.9 s of it count by then
+        wait_for(desk, clock, 0.7)
+        assert not desk.happened(TimedOut)
+
+    wait_for(desk, clock, 0.2)
+
+    with pytest.raises(LockTimeout):
+        desk.result(sent.id).get()
+    assert desk.happened(TimedOut)

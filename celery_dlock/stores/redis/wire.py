@@ -189,7 +189,7 @@ def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False)
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
         f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
-        f"{c.cooldown},{c.gives_way:d}{c.supersedes:d}"
+        f"{c.cooldown},{c.gives_way:d}{c.supersedes:d},{c.more_time}"
     )
     if (named or c.drop_oldest) and (c.name or c.where):
         terms += f";{c.name};{c.where}"
