@@ -103,8 +103,18 @@ class Fates:
             return True
         if sent.key.instead is Instead.AFTER:
             return run.first > sent.at and not self._is_older(run, sent)
+        if sent.duplicate and run.task == sent.id and self._was_heard(run) > sent.at:
+            return True
         struck = was_struck(self._enders, run.first, run.last + self._ttl)
         return run.last + LEAVING + struck * self._ttl > sent.at
+
+    def _was_heard(self, run: Run) -> float:
+        """By when the store has heard that *run* has ended, which is repeated until it answers."""
+        heard = run.last + LEAVING
+        for fault in sorted(self._enders, key=lambda fault: fault.begin):
+            if fault.kind in OF_STORE and fault.begin <= heard:
+                heard = max(heard, fault.end + LEAVING + self._ttl)
+        return heard
 
     def _was_skipped(self, task: str) -> bool:
         """Whether the task that answered for others was itself found to be a duplicate."""
