@@ -19,8 +19,9 @@ from celery_dlock.locks.throttled_warning import ThrottledWarning
 
 logger = logging.getLogger("celery_dlock")
 
-#: Seconds between two tries, the first and the longest; and for how long it is tried.
-FIRST_PAUSE, LONGEST_PAUSE, GIVE_UP_AFTER = 0.5, 15.0, 600.0
+#: Seconds between two tries, the first and the longest, which is how long calls may be answered
+#: with a task that is over when the store is back; and for how long it is tried.
+FIRST_PAUSE, LONGEST_PAUSE, GIVE_UP_AFTER = 0.5, 5.0, 600.0
 
 #: Raises :exc:`~celery_dlock.BackendUnavailable` when the store has not heard it.
 Release = Callable[[], object]

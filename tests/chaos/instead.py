@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from celery_dlock.locks.pending_releases import LONGEST_PAUSE
 from tests.chaos.faults import Struck
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Effect
@@ -28,6 +29,9 @@ BELIEVED = 60.0
 
 #: Seconds in which a call is published if the store answers.
 ANSWERED = 1.0
+
+#: Seconds after which a request fails that was under way as the store stood still.
+TIMES_OUT = 5.0
 
 #: Faults of one member of the store.
 OF_MEMBERS = frozenset({Kind.KILL_MEMBER, Kind.PAUSE_MEMBER})
@@ -113,7 +117,7 @@ class Fates:
         heard = run.last + LEAVING
         for fault in sorted(self._enders, key=lambda fault: fault.begin):
             if fault.kind in OF_STORE and fault.begin <= heard:
-                heard = max(heard, fault.end + LEAVING + self._ttl)
+                heard = max(heard, fault.end + TIMES_OUT + LONGEST_PAUSE)
         return heard
 
     def _was_skipped(self, task: str) -> bool:

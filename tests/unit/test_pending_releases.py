@@ -48,7 +48,7 @@ def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
 
     until("both are heard", lambda: len(store.heard) == 2)
     assert store.heard == ["a is done", "b is over"]
-    assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+    assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0, 5.0]
 
 
 def test_a_store_that_stays_away_is_said_once_and_when_it_is_back(
