@@ -54,7 +54,6 @@ class Settings:
     on_unavailable: Literal["reschedule", "fail"] = "reschedule"
     key_prefix: str = "dlock"
     done_ttl: float | None = None
-    lock_delay: float = 0.0
     fencing_epoch: int = 0
     wait_replicas: Copies | None = None
     backend_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
@@ -263,7 +262,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "on_unavailable": partial(_one_of, ("reschedule", "fail")),
     "key_prefix": _key_prefix,
     "done_ttl": partial(duration, zero=True),
-    "lock_delay": partial(duration, zero=True),
     "fencing_epoch": _epoch,
     "wait_replicas": _copies,
     "backend_options": _options,

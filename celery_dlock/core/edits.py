@@ -42,9 +42,8 @@ def hold(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState,
     taken = {h.slot for h in state.holders}
     unused = next(n for n in range(len(taken) + 1) if n not in taken)
     slot, token = (unused, token) if claim.mode is Mode.EXCLUSIVE else (0, 0)
-    ends, frees = now + claim.ttl, now + claim.ttl + claim.lock_delay
     holder = Holder(
-        *(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, ends, frees),
+        *(claim.task, claim.nonce, claim.mode, claim.limit, slot, token, now, now + claim.ttl),
         *(claim.name, claim.where, now + claim.cooldown if claim.cooldown else 0),
         replaced_by="" if claim.gives_way else None,
     )

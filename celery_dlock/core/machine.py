@@ -153,7 +153,7 @@ def reap(state: KeyState, now: int) -> Step[None]:
 
 def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, EnterVerdict]:
     mine = holder_of(state, claim)
-    if mine is not None and mine.expires > now:  # the reply was lost, and it asks again
+    if mine is not None:  # the reply was lost, and it asks again
         return _extend(state, mine, claim, now), Run(mine.slot, mine.token)
     if claim.task in state.done:
         return forget(state, claim.task), Drop(Reason.DONE)
@@ -174,7 +174,7 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     if running is None:
         return _start_or_wait(state, claim, entry, now, token)
     if claim.wait not in (WaitMode.QUEUE, WaitMode.ENQUEUE):
-        return state, Same(running, max(0, running.expires - now))
+        return state, Same(running, running.expires - now)
     # A shadow: this delivery may be the only one that survives the first one's death.
     return insert(state, claim, now, state.first - 1, None), _park(state, running)
 
@@ -316,7 +316,7 @@ def _full(state: KeyState, claim: Claim) -> bool:
 def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
     """Whoever is told that it holds the key counts its time from this request, so must the key."""
     expires = max(mine.expires, now + claim.ttl)
-    longer = replace(mine, expires=expires, frees=expires + claim.lock_delay)
+    longer = replace(mine, expires=expires)
     return replace(state, holders=tuple(longer if h is mine else h for h in state.holders))
 
 

@@ -103,9 +103,9 @@ class Claim:
 
     ``task`` identifies what waits or finishes (``task_id:retries:nesting``); ``nonce`` is new for
     each delivery, so a duplicate is never taken for the owner. ``patience`` is how long a
-    place is kept, or a turn of which nobody heard, ``lock_delay`` how long an expired lease keeps
-    the next holder out, ``done_ttl`` how long a finished task is remembered (0: not at all). For
-    ``cooldown`` after it was granted its slot stays closed, whatever becomes of it.
+    place is kept, or a turn of which nobody heard, ``done_ttl`` how long a finished task is
+    remembered (0: not at all). For ``cooldown`` after it was granted its slot stays closed,
+    whatever becomes of it.
 
     Of a claim that queues: ``gives_up`` is how long it waits at most, ``max_waiting`` how many
     messages the key may have waiting (0: no end, for both), ``drop_oldest`` whether the first
@@ -133,7 +133,6 @@ class Claim:
     limit: int = 1
     wait: WaitMode = WaitMode.NOT
     patience: int = 0
-    lock_delay: int = 0
     done_ttl: int = 0
     cooldown: int = 0
     gives_up: int = 0
@@ -177,7 +176,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A granted claim. ``expires`` ends its right; ``frees``, later by the lock delay, its hold.
+    """A granted claim, until it ``expires``.
 
     Until ``cools`` its slot stays closed when it is gone (0: not at all). ``replaced_by`` is the
     newer task to which it is asked to give way: empty while there is none, ``None`` if it need not.
@@ -191,7 +190,6 @@ class Holder:
     token: int
     since: int
     expires: int
-    frees: int
     name: str = ""
     where: str = ""
     cools: int = 0

@@ -46,11 +46,11 @@ def note_pause(state: KeyState, now: int) -> KeyState:
 def drop_expired(state: KeyState, now: int) -> KeyState:
     """Drop expired leases, and reservations of places that never came back."""
     for holder in state.holders:
-        if holder.frees <= now:
+        if holder.expires <= now:
             gone = give_way(state, holder, now) if holder.replaced_by else None
             state = gone or count_lost(state, holder.task)
             state = cool(state, holder, now)
-    holders = tuple(h for h in state.holders if h.frees > now)
+    holders = tuple(h for h in state.holders if h.expires > now)
     grants = tuple(g for g in state.grants if g.parked or g.due > now)
     if len(holders) == len(state.holders) and len(grants) == len(state.grants):
         return state  # as nearly always
@@ -107,7 +107,7 @@ def _instants(state: KeyState) -> list[int]:
     instants = [g.due for g in state.grants]
     if state.parked:
         window = state.waiting[:WINDOW]
-        instants += [h.frees for h in state.holders]
+        instants += [h.expires for h in state.holders]
         instants += [w.gives_up + state.paused for w in window if w.gives_up is not None]
     return instants
 

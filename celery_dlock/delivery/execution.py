@@ -160,7 +160,7 @@ class Execution:
         task has no message, of which a duplicate might come: Celery gives all steps of an eager
         chain one id.
         """
-        definition, settings = self.task.lock_definition, self.runtime.settings
+        definition = self.task.lock_definition
         eager, who = bool(self.request.is_eager), self.history.task
         keeps = 0.0 if eager else patience(self.policy, self.history.waits)
         trouble = comes_back_within(self.history) if self.asks else 0.0
@@ -172,7 +172,6 @@ class Execution:
             ttl=self.runtime.lease_time(definition.ttl),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
             patience=int(max(keeps, trouble) * SECOND),
-            lock_delay=int(settings.lock_delay * SECOND),
             done_ttl=0 if eager else remembers,
             name=self.task.name,
             where=this_process(self.request.hostname),

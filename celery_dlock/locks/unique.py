@@ -291,7 +291,7 @@ class UniqueClaims:
         waiting = [turn.task for turn in state.grants] + [entry.task for entry in state.waiting]
         if any(task_id_of(task) == claim.task_id for task in waiting):
             return True
-        ends = [h.frees for h in state.holders if task_id_of(h.task) == claim.task_id]
+        ends = [h.expires for h in state.holders if task_id_of(h.task) == claim.task_id]
         # One that has expired may be told of until somebody comes to its key.
         if ends and max(ends) > self._store.now():
             return True

@@ -76,7 +76,6 @@ class Asking:
             ttl=here.lease_time(ttl),
             wait=WaitMode.PLACE if timeout else WaitMode.NOT,
             patience=int(PLACE_TTL * SECOND),
-            lock_delay=int(here.settings.lock_delay * SECOND),
             name=name,
             where=this_process(),
         )

@@ -189,7 +189,7 @@ def _found(known: Known, seen: Seen) -> Known:
         if holder.expires > INSTANTS:
             return holder
         ends = seen.now + (0 if holder.owner in seen.gone else holder.expires)
-        return replace(holder, expires=ends, frees=ends + holder.frees - holder.expires)
+        return replace(holder, expires=ends)
 
     return _with_holders(known, found)
 
@@ -204,7 +204,7 @@ def _kept(before: Known, after: Known, seen: Seen) -> Known:
 
     def kept(holder: Holder) -> Holder:
         since = 0 if (holder.owner, holder.since) in gone else seen.now
-        return replace(holder, expires=holder.expires - since, frees=holder.frees - since)
+        return replace(holder, expires=holder.expires - since)
 
     return _with_holders(after, kept)
 

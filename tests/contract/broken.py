@@ -150,7 +150,7 @@ class ReadsTheTokenAgainAtRenewal(Broken):
 
 
 class RenewsAfterTheEnd(Broken):
-    noticed_by = "test_a_lock_delay_does_not_bring_the_lease_back"
+    noticed_by = "test_a_renewal_after_the_end_is_lost_even_if_nobody_took_the_key"
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         for claim in claims:

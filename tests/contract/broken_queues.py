@@ -136,7 +136,7 @@ class DropsTheOnlyOtherCopy(Broken):
 
 
 class TakesARedeliveryForTheOwner(Broken):
-    noticed_by = "test_a_lock_delay_does_not_bring_the_lease_back"
+    noticed_by = "test_another_delivery_of_a_running_task_is_the_same"
 
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         reply = super().enter(claim, message)
@@ -180,13 +180,6 @@ class TakesTheMessageForText(Broken):
     def enter(self, claim: Claim, message: bytes | None = None) -> Entered:
         text = (message or b"").decode(errors="replace")
         return super().enter(claim, text.encode())
-
-
-class IgnoresTheLockDelay(Broken):
-    noticed_by = "test_a_kept_message_waits_for_the_lock_delay"
-
-    def altered(self, claim: Claim) -> Claim:
-        return replace(claim, lock_delay=0)
 
 
 class FoldsTheCaseOfKeys(Broken):

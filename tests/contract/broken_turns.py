@@ -175,7 +175,7 @@ class OpensWhenItsHolderDies(_AltersHolders):
     noticed_by = "test_a_holder_that_dies_leaves_its_slot_closed"
 
     def holder(self, holder: Holder, now: int) -> Holder:
-        return replace(holder, cools=0) if holder.frees <= now else holder
+        return replace(holder, cools=0) if holder.expires <= now else holder
 
 
 class CoolsFromWhenItIsLeft(_AltersHolders):

@@ -17,7 +17,6 @@ from celery_dlock.core.state import (
     Park,
     Reason,
     Run,
-    Same,
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable
@@ -57,15 +56,6 @@ def test_a_holder_whose_process_is_gone_has_expired(store: RowsBackend) -> None:
     assert running(store.enter(claim("b"))).token > first.token
     assert isinstance(store.leave(claim("a"), Outcome.DONE).verdict, NotHeld)
     assert isinstance(store.enter(claim("c")).verdict, Busy)
-
-
-def test_a_lock_delay_begins_when_the_end_of_the_holder_is_seen(store: RowsBackend) -> None:
-    running(store.enter(claim("a", lock_delay=3600)))
-    die(store)
-
-    for task in "bc":
-        assert isinstance(store.enter(claim(task)).verdict, Busy)
-    assert isinstance(store.enter(claim("a", "again", lock_delay=3600)).verdict, Same)
 
 
 def test_a_task_that_comes_again_after_its_process_has_gone_gets_a_new_token(

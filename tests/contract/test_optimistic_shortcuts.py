@@ -50,7 +50,7 @@ def test_it_is_given_back_as_by_the_rules(claim: Claim, outcome: Outcome) -> Non
     version_row = Row(taken.version_row, "stamp", 7)
     record = decode(version_row.value)
     (holder,) = record.holders
-    holder = replace(holder, expires=NOW + holder.expires, frees=NOW + holder.frees)
+    holder = replace(holder, expires=NOW + holder.expires)
     found = Loaded(NOW, version_row, record, rows={claim.owner: Row(b"", "", 7)})
     found.state = as_state(record, (holder,), [], NOW)
     step = machine.leave(found.state, claim, outcome, NOW)

@@ -144,7 +144,7 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [_enter(replace(KEPT, ttl=60 * SECOND)), _enter(W), _enter(B)],
     ),
     "it gives up": (
-        "return claim.gives_up == 0 or now + claim.gives_up > frees",
+        "return claim.gives_up == 0 or now + claim.gives_up > expires",
         "return true",
         [_enter(HELD), _enter(PATIENT), _enter(replace(Y, gives_up=9 * SECOND)), *SWEPT],
     ),
@@ -169,7 +169,7 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [_enter(replace(KEPT, limit=2)), _enter(TWO_W)],
     ),
     "the lease is over": (
-        "and frees > now",
+        "and expires > now",
         "",
         [_enter(A), _enter(W), ("pass", 4 * SECOND), _enter(X)],
     ),
@@ -247,16 +247,16 @@ HAND_ON: dict[str, tuple[str, str, Operations]] = {
         [*QUEUE, _leave(replace(HELD, successor="y"))],
     ),
     "another task holds": (
-        "task == claim.task and nonce == claim.nonce and frees",
-        "nonce == claim.nonce and frees",
+        "task == claim.task and nonce == claim.nonce and expires",
+        "nonce == claim.nonce and expires",
         [*QUEUE, _leave(B)],
     ),
     "another delivery holds": (
-        "nonce == claim.nonce and frees",
-        "frees",
+        "nonce == claim.nonce and expires",
+        "expires",
         [*QUEUE, _leave(replace(HELD, nonce="2"))],
     ),
-    "nobody was there": ("and frees > now", "", [*QUEUE, ("pass", 700 * SECOND), _leave(HELD)]),
+    "nobody was there": ("and expires > now", "", [*QUEUE, ("pass", 700 * SECOND), _leave(HELD)]),
     "it was done before": (
         "redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES",
         "redis.call('HEXISTS', ENTRIES",

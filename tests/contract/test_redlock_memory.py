@@ -100,7 +100,7 @@ def test_a_node_that_came_back_empty_does_not_vote_until_what_it_forgot_is_over(
 def test_a_node_that_forgot_waits_for_the_longest_lease_of_late_and_no_longer(
     store: StoreOnNodes, clock: ManualClock
 ) -> None:
-    running(store.backend.enter(claim("long", key="long", ttl=50, lock_delay=10)))
+    running(store.backend.enter(claim("long", key="long", ttl=60)))
     clock.advance(5)
     forget_and_be_raised(store, 1)
     clock.advance(60)

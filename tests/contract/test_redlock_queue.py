@@ -95,21 +95,6 @@ def test_another_delivery_of_a_running_task_never_writes_a_result_while_the_queu
     assert verdict.holder.nonce == "first"
 
 
-def test_a_lock_delay_keeps_out_whoever_has_expired_too_while_the_queue_is_away(
-    store: StoreOnNodes, clock: ManualClock
-) -> None:
-    store.nodes[0].kill()
-    mine = claim("a", lock_delay=15)
-    running(store.backend.enter(mine))
-    clock.advance(12)
-
-    assert isinstance(store.backend.enter(mine).verdict, Same)
-    assert isinstance(store.backend.enter(claim("b")).verdict, Busy)
-
-    clock.advance(13)
-    running(store.backend.enter(claim("b")))
-
-
 def test_readers_and_slots_go_on_while_the_queue_is_away(store: StoreOnNodes) -> None:
     store.nodes[0].kill()
 

@@ -47,7 +47,6 @@ claims = st.builds(
     limit=st.sampled_from([1, 1, 1, 2, 3]),
     wait=st.sampled_from([WaitMode.QUEUE, WaitMode.QUEUE, *WaitMode]),
     patience=_seconds,
-    lock_delay=st.sampled_from([0, 0, 0, 2 * SECOND]),
     done_ttl=st.sampled_from([0, 3 * SECOND]),
     cooldown=st.sampled_from([0, 0, 0, 2 * SECOND, 6 * SECOND]),
     gives_up=st.sampled_from([0, 0, 0, 2 * SECOND, 5 * SECOND, DAY]),

@@ -236,6 +236,6 @@ def _lapsed(lab: Lab) -> Callable[[], bool]:
     def lapsed() -> bool:
         seconds, micros = store._asked().client.time()  # type: ignore[attr-defined]
         now = seconds * 1_000_000 + micros
-        return all(holder.frees <= now for holder in queue_of(lab).holders)
+        return all(holder.expires <= now for holder in queue_of(lab).holders)
 
     return lapsed

@@ -98,7 +98,7 @@ KINDS = (
     "postpone",
 )
 OPTIONS = (
-    *("shared", "limit", "wait", "lock_delay", "done_ttl", "cooldown", "gives_up", "max_waiting"),
+    *("shared", "limit", "wait", "done_ttl", "cooldown", "gives_up", "max_waiting"),
     *(
         "keep",
         "ordered",
@@ -207,7 +207,6 @@ class _Drawing:
             limit=self._if("limit", 1, 2),
             wait=self._if("wait", WaitMode.QUEUE, *WaitMode),
             patience=self._for(1, 2, 4),
-            lock_delay=self._if("lock_delay", 0, self._for(2)),
             done_ttl=self._if("done_ttl", 0, self._for(3)),
             cooldown=self._if("cooldown", 0, 0, 0, self._for(2)),
             gives_up=self._if("gives_up", 0, self._for(2, 5)),

@@ -203,7 +203,7 @@ def _timeless(verdict: Any) -> Any:
 
 
 def _without_instants(holder: Holder) -> Holder:
-    return replace(holder, since=0, expires=0, frees=0, cools=0)
+    return replace(holder, since=0, expires=0, cools=0)
 
 
 def _state_without_instants(state: KeyState) -> KeyState:

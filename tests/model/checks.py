@@ -64,7 +64,7 @@ class Facts(NamedTuple):
 
 def check_state(state: KeyState) -> Facts:
     """Check what holds between operations too; instants are past (0) or ahead."""
-    live = [h for h in state.holders if h.frees > 0]
+    live = [h for h in state.holders if h.expires > 0]
     waiting = [w.task for w in state.waiting]
     granted = [g.task for g in state.grants]
     readers = [h for h in live if h.mode is Mode.SHARED]
@@ -125,7 +125,7 @@ def reserved(turn: Grant) -> bool:
 def due(state: KeyState) -> bool:
     """Whether a sweeper has something to do."""
     return (
-        any(h.frees <= 0 for h in state.holders)
+        any(h.expires <= 0 for h in state.holders)
         or any(g.due <= 0 for g in state.grants)
         or any(w.expires is not None and w.expires <= 0 for w in state.waiting)
         or any(gave_up(w) for w in state.waiting if w.task not in _running(state))
@@ -211,7 +211,7 @@ def check_gave_way(before: KeyState, after: KeyState) -> None:
     """Check that of who was replaced and is gone it is known, unless it is done or over."""
     stay = {(h.task, h.token) for h in after.holders}
     for gone in before.holders:
-        if gone.replaced_by and gone.frees <= 0 and (gone.task, gone.token) not in stay:
+        if gone.replaced_by and gone.expires <= 0 and (gone.task, gone.token) not in stay:
             known = {g.task for g in after.grants if g.by and g.ending}
             over = gone.task in after.done
             require(over or gone.task in known, "S10 it is known who gave way", (before, after))
@@ -258,10 +258,10 @@ def check_enter(
         was = any(g.task == claim.task and g.parked for g in before.grants)
         require(was, "Q who does not queue is only put back where it was parked", step)
     if isinstance(step.verdict, Busy):
-        running = {h.task for h in before.holders if h.frees > 0}
+        running = {h.task for h in before.holders if h.expires > 0}
         require(claim.task not in running, "S7 a copy of what runs is told so", step)
     if isinstance(step.verdict, End):
-        running = {h.task for h in before.holders if h.frees > 0}
+        running = {h.task for h in before.holders if h.expires > 0}
         require(claim.task not in running, "S7 what runs is not ended", step)
         takers = {g.taker for g in before.grants if g.task == claim.task and g.due > 0}
         require(takers <= {"", claim.nonce}, "S7 one delivery brings an ending about", step)
@@ -270,8 +270,8 @@ def check_enter(
 
 
 def _check_admitted(claim: Claim, before: KeyState) -> None:
-    """Check that there was room beside all others, lapsed ones under a lock delay too."""
-    room: list[Holder | Grant] = [h for h in before.holders if h.frees > 0]
+    """Check that there was room beside all others."""
+    room: list[Holder | Grant] = [h for h in before.holders if h.expires > 0]
     require(all(h.task != claim.task for h in room), "S1 never two copies of one task", before)
     room += [
         g for g in before.grants if g.task != claim.task and reserved(g) and (g.parked or g.due > 0)
@@ -282,7 +282,7 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
         require(len(room) < limit, "S1 nobody starts where there is no slot", (claim, room))
     called = any(g.task == claim.task for g in before.grants)
     if not called and claim.task not in _started(before):
-        live = {h.task for h in before.holders if h.frees > 0}
+        live = {h.task for h in before.holders if h.expires > 0}
         others = [w for w in before.waiting if w.expires is None and w.task not in live]
         require(not others, "S6 a newcomer waits while others wait", (claim, before))
 
@@ -291,7 +291,7 @@ def _check_room(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> Non
     """Check that no more wait than may, but for copies and for those whose run was lost."""
     if not claim.max_waiting or claim.task in _started(before):
         return
-    live = {h.task for h in before.holders if h.frees > 0}
+    live = {h.task for h in before.holders if h.expires > 0}
     others = [w for w in before.waiting if w.task not in live and w.parked]
     full = len(others) >= claim.max_waiting
     told = isinstance(step.verdict, Busy) and step.verdict.full
@@ -304,7 +304,7 @@ def _check_room(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> Non
 
 def _check_started(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
     """Check that a lost run is remembered, and that its task waits before those without one."""
-    dead = {h.task for h in before.holders if h.frees <= 0 and not h.replaced_by} - {claim.task}
+    dead = {h.task for h in before.holders if h.expires <= 0 and not h.replaced_by} - {claim.task}
     require(dead <= set(dict(step.state.lost)), "S6 a lost run is remembered", step)
     if isinstance(step.verdict, Park) and claim.task in _started(before):
         tasks = [w.task for w in step.state.waiting]

@@ -24,14 +24,14 @@ from tests.model.checks import require
 def check_dead_lettered(before: KeyState, claim: Claim, step: Step[EnterVerdict]) -> None:
     """Check that whose runs were lost so often is dead-lettered, and nobody else."""
     runs = [h for h in before.holders if h.task == claim.task]
-    lost = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in runs)
+    lost = dict(before.lost).get(claim.task, 0) + any(h.expires <= 0 for h in runs)
     if step.verdict == Drop(Reason.DEAD):
         require(
             lost >= machine.MAX_LOST_RUNS,
             "B nobody is dead-lettered before his runs were lost",
             step,
         )
-        require(not any(h.frees > 0 for h in runs), "B nobody is dead while he runs", step)
+        require(not any(h.expires > 0 for h in runs), "B nobody is dead while he runs", step)
         ends = any(g.task == claim.task and g.ending is not None for g in before.grants)
         require(not ends, "B who was called to end is not dead-lettered", step)
         listed = [d.task for d in step.state.dead] == [claim.task]
@@ -51,7 +51,7 @@ def check_unused(
     unheard = outcome is Outcome.REPEAT and claim.has_message and not claim.begun
     if outcome is Outcome.UNUSED or unheard:
         others = (h for h in before.holders if h.task == claim.task and h.nonce != claim.nonce)
-        known = dict(before.lost).get(claim.task, 0) + any(h.frees <= 0 for h in others)
+        known = dict(before.lost).get(claim.task, 0) + any(h.expires <= 0 for h in others)
         few = dict(step.state.lost).get(claim.task, 0) <= max(1, known)
         require(few, "B what never ran is not counted as lost", step)
 
@@ -78,7 +78,7 @@ def check_unheard(
 def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool]) -> None:
     """Check what came of it when people revoked, dead-lettered or replayed a task."""
     task = operation.claim.task
-    held = {h.task for h in before.holders if h.frees > 0}
+    held = {h.task for h in before.holders if h.expires > 0}
     turn = next((g for g in before.grants if g.task == task and g.parked), None)
     entry = any(w.task == task and w.expires is None for w in before.waiting)
     after = next((g for g in step.state.grants if g.task == task), None)

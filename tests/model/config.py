@@ -80,7 +80,6 @@ class Config:
     kinds: frozenset[str] = FAULTS
     early_ack: bool = False
     shared_ack: bool = False
-    lock_delay: bool = False
     cooldown: bool = False
     most_lost: int = 0
     most_calls: int = 0

@@ -125,7 +125,6 @@ SLOW = (
     Config("reschedule; one ack for copies, 2 faults", (PLACE,), faults=2, shared_ack=True),
     Config("queue; early, 3 tasks, 1 fault", TRIPLES["queue"], faults=1, early_ack=True),
     Config("all ways; early, 1 fault", (QUEUE, PLACE, NOT), faults=1, early_ack=True),
-    Config("a lock delay; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, lock_delay=True),
     Config("a cooldown; 3 tasks, 1 fault", (QUEUE, PLACE, NOT), faults=1, cooldown=True),
     Config("a cooldown; 2 queue, 2 faults", (QUEUE, QUEUE), faults=2, cooldown=True),
     *(

@@ -67,7 +67,6 @@ SLOW = (
     Config("kept; early, readers, 1 fault", (KEEP_READ, KEEP_READ, KEEP), faults=1, early_ack=True),
     Config("kept; early, a retry, 1 fault", (KEEP_RETRY, KEEP, KEEP), faults=1, early_ack=True),
     Config("kept; early, one gives up, 1 fault", (KEEP, KEEP_LATE), faults=1, early_ack=True),
-    Config("kept; lock delay, 2 faults", (KEEP,) * 2, faults=2, early_ack=True, lock_delay=True),
     Config(
         "kept from now on; 1 fault", (Task(becomes=KEEP), Task(keep=True, becomes=QUEUE)), faults=1
     ),

@@ -261,25 +261,16 @@ RULES = (
     Defect(
         "who asks again is not known",
         "_answer",
-        "if mine is not None and mine.expires > now:",
+        "if mine is not None:",
         "if False:",
         "R",
     ),
     Defect(
         "the dead keep their slots",
         "drop_expired",
-        "if h.frees > now",
+        "if h.expires > now",
         "if True",
         "L",
-        module=turns,
-    ),
-    Defect(
-        "the lock delay is not kept",
-        "drop_expired",
-        "if h.frees > now",
-        "if h.expires > now",
-        "S1",
-        Config("two places with a lock delay, 1 fault", (P, P), faults=1, lock_delay=True),
         module=turns,
     ),
     Defect(

@@ -101,10 +101,10 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
 
 
 def _holder(h: Holder) -> Holder:
-    expires, frees, cools = when(h.expires), when(h.frees), when(h.cools)
-    if (h.since, h.expires, h.frees, h.cools) == (NOW, expires, frees, cools):
+    expires, cools = when(h.expires), when(h.cools)
+    if (h.since, h.expires, h.cools) == (NOW, expires, cools):
         return h
-    return replace(h, since=NOW, expires=expires, frees=frees, cools=cools)
+    return replace(h, since=NOW, expires=expires, cools=cools)
 
 
 def _waiting(w: Waiting, rank: int) -> Waiting:

@@ -243,7 +243,7 @@ class Model:
         busy = {f"t{w.task}" for w in world.workers} | {f"t{task}" for task, _ in world.broker}
         for holder in state.holders:
             if holder.expires > NOW and (holder.task, holder.nonce) not in live:
-                ended = replace(holder, expires=NOW, frees=NOW)
+                ended = replace(holder, expires=NOW)
                 after = replace(state, holders=_instead(state.holders, holder, ended))
                 yield f"lease of {holder.task} at {name} ends", True, self._is(world, name, after)
         for turn in state.grants:

@@ -29,8 +29,7 @@ def _leases(model: Model, world: World, state: KeyState) -> Iterator[Next]:
     for holder in state.holders:
         mine = (holder.task, holder.nonce)
         if holder.expires > NOW:
-            end = {"expires": NOW} if model.config.lock_delay else {"expires": NOW, "frees": NOW}
-            passed = _of_holder(model, world, mine, end)
+            passed = _of_holder(model, world, mine, {"expires": NOW})
             owner = next(
                 (
                     n
@@ -45,9 +44,6 @@ def _leases(model: Model, world: World, state: KeyState) -> Iterator[Next]:
                 late = passed.workers[owner]._replace(ended=True)
                 after = passed._replace(workers=seat(passed, owner, late))
                 yield f"LEASE of {holder.task} ends early", 1, spent(after)
-        elif holder.frees > NOW:
-            passed = _of_holder(model, world, mine, {"frees": NOW})
-            yield f"lock delay of {holder.task} ends", 0, passed
         if holder.cools > NOW:
             passed = _of_holder(model, world, mine, {"cools": NOW})
             yield f"the slot of {holder.task} has cooled down", 0, passed

@@ -167,7 +167,6 @@ class Model:
                 limit=spec.limit,
                 wait=wait or spec.wait,
                 patience=1,
-                lock_delay=int(self.config.lock_delay),
                 done_ttl=1,
                 cooldown=int(self.config.cooldown),
                 gives_up=int(spec.gives_up),

@@ -137,7 +137,7 @@ def test_code_outside_tasks_and_a_beat_are_no_tasks(caplog: pytest.LogCaptureFix
 
 
 def test_a_holder_is_known_by_its_task_and_its_process() -> None:
-    held = Holder("b:0:0", "n", Mode.EXCLUSIVE, 1, 0, 1, 0, 1, 1, "shop.refund", "celery@one:12")
+    held = Holder("b:0:0", "n", Mode.EXCLUSIVE, 1, 0, 1, 0, 1, "shop.refund", "celery@one:12")
     assert held.who == BY
     assert replace(held, name="").who == "task b"
     block = replace(held, task="lock()@host/12/ab:0:0", name="lock()", where="host:12")

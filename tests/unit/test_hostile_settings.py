@@ -105,7 +105,7 @@ def test_what_is_shorter_or_longer_is_none(seconds: float) -> None:
 
 
 def test_zero_seconds_are_a_duration_only_where_zero_means_off() -> None:
-    assert duration("lock_delay", 0, zero=True) == 0.0
+    assert duration("timeout", 0, zero=True) == 0.0
     assert duration("timeout", 1e-9, zero=True) == 1e-9  # what is left of somebody's deadline
     with pytest.raises(ConfigurationError, match="from 0 to"):
-        duration("lock_delay", -1, zero=True)
+        duration("timeout", -1, zero=True)

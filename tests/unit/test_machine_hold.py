@@ -140,48 +140,6 @@ def test_only_the_delivery_that_holds_renews(key: OneKey) -> None:
     assert key.renew(claim("a", "second")) == NotHeld()
 
 
-def test_a_expired_holder_keeps_the_next_one_out_for_the_lock_delay(key: OneKey) -> None:
-    # Given a lease that lapsed, with a lock delay of 5 seconds
-    key.enter(claim("a", lock_delay=5_000_000))
-    key.passes(TTL + 4_999_999)
-    verdict = key.enter(claim("b"))
-    assert isinstance(verdict, Busy)
-    assert verdict.left == 0
-
-    key.passes(1)
-
-    assert isinstance(key.enter(claim("b")), Run)
-
-
-def test_a_renewed_lease_keeps_its_lock_delay(key: OneKey) -> None:
-    delayed = claim("a", lock_delay=5_000_000)
-    key.enter(delayed)
-    key.renew(delayed)
-    key.passes(TTL + 4_999_999)
-
-    assert isinstance(key.enter(claim("b")), Busy)
-
-
-def test_a_clean_release_has_no_lock_delay(key: OneKey) -> None:
-    delayed = claim("a", lock_delay=5_000_000)
-    key.enter(delayed)
-    key.leave(delayed)
-
-    assert isinstance(key.enter(claim("b")), Run)
-
-
-def test_under_a_lock_delay_the_expired_delivery_is_not_taken_for_the_owner(key: OneKey) -> None:
-    # Given a lease that has ended, whose lock delay has not
-    delayed = claim("a", lock_delay=5_000_000)
-    key.enter(delayed)
-    key.passes(TTL)
-
-    # When the same delivery asks again, Then it does not run on a lease that nobody renews
-    verdict = key.enter(delayed)
-    assert isinstance(verdict, Same)
-    assert verdict.left == 0
-
-
 def test_who_comes_late_but_was_not_replaced_still_leaves(key: OneKey) -> None:
     # Given a lease that has ended, And nobody has taken the key since
     key.enter(claim("a"))

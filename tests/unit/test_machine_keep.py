@@ -88,19 +88,6 @@ def test_the_key_is_due_when_the_lease_of_a_kept_one_ends(key: OneKey) -> None:
     assert key.due_in() == TTL
 
 
-def test_a_lock_delay_holds_the_wake_up_as_well() -> None:
-    key = OneKey()
-    key.enter(kept("a", lock_delay=MINUTE))
-    key.passes(TTL)
-    assert key.enter(kept("a", "redelivered")) == Drop(Reason.WAITING)
-    assert key.wakes == []
-
-    key.passes(MINUTE)
-    key.reap()
-
-    assert key.wakes == ["a"]
-
-
 def test_it_is_woken_again_until_somebody_comes(key: OneKey) -> None:
     key.leave(kept("a"), Outcome.ABANDONED)
 

@@ -60,7 +60,7 @@ EAGER = replace(KNOWN, eager=True)
 
 
 def holder(task: str) -> Holder:
-    return Holder(task, "nonce", Mode.EXCLUSIVE, 1, 0, 7, since=5_000_000, expires=0, frees=0)
+    return Holder(task, "nonce", Mode.EXCLUSIVE, 1, 0, 7, since=5_000_000, expires=0)
 
 
 OTHER, OWN = holder("other:0:0"), holder("id:1:0")

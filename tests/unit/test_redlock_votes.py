@@ -30,7 +30,7 @@ def mine(limit: int = 1, mode: Mode = Mode.EXCLUSIVE) -> Claim:
 def holder(
     task: str, slot: int = 0, limit: int = 1, token: int = 1, mode: Mode = Mode.EXCLUSIVE
 ) -> Holder:
-    return Holder(task, "1", mode, limit, slot, token, 0, NOW + 10, NOW + 10)
+    return Holder(task, "1", mode, limit, slot, token, 0, NOW + 10)
 
 
 def look(

@@ -152,7 +152,7 @@ class Loader:
     def _load_queue(self, key: str, found: Loaded, own: set[int], named: set[str]) -> None:
         """The first entries that are alive, and those of the tasks *named* on the pages *own*."""
         pages = found.record.pages()
-        window = _Window(found.now, {h.task for h in _holders(found) if h.frees > found.now})
+        window = _Window(found.now, {h.task for h in _holders(found) if h.expires > found.now})
         left: int | None = None
         while left is None and not window.enough:
             batch = list(islice(pages, PAGES_AT_ONCE))
@@ -237,17 +237,15 @@ def _holders(found: Loaded) -> tuple[Holder, ...]:
 
 
 def _seen(holder: Holder, record: Record, found: Loaded) -> Holder:
-    """*holder* with its token, and with instants: leased ones begin anew whenever seen."""
-    owner = holder.owner
-    row, ends, frees = found.rows.get(owner), holder.expires, holder.frees
-    if owner in record.leased and row is not None:
-        ends, frees = found.now + ends, found.now + frees
-    elif owner in record.leased:
+    """*holder* with its token, and with an instant: leased ones begin anew whenever seen."""
+    row, ends = found.rows.get(holder.owner), holder.expires
+    if holder.owner in record.leased and row is not None:
+        ends = found.now + ends
+    elif holder.owner in record.leased:
         # Since when it is gone is not known: since nobody came to look at the key, it may be.
-        gone = found.now if frees > ends or record.due is None else min(found.now, record.due)
-        ends, frees = gone, gone + frees - ends
+        ends = found.now if record.due is None else min(found.now, record.due)
     token = row.born if row is not None and holder.token else 0
-    return replace(holder, token=token, expires=ends, frees=frees)
+    return replace(holder, token=token, expires=ends)
 
 
 def _page(key: str, number: int) -> Name:

@@ -51,7 +51,7 @@ class Record:
     """What is in a key's version row.
 
     The holders named in ``leased`` hold for as long as they have a row of their own, and their
-    ``expires`` and ``frees`` say for how long after it was seen; those of others are instants.
+    ``expires`` says for how long after it was seen; that of others is an instant.
     ``first`` and ``last`` are ranks between which all entries of the queue are (0 and 0: there
     are none), and not on the pages in ``gaps``; ``due`` is the instant under which the key is
     listed as due, and ``paused`` is the state's.
@@ -97,7 +97,7 @@ class Record:
 def encode_alone(claim: Claim, token: int, since: int) -> bytes:
     """The record that says only that *claim* holds the key by its row, as it would be encoded."""
     holder = f'[{_json(claim.task)},{_json(claim.nonce)},"{claim.mode}",{claim.limit},0,{token},'
-    ends = f"{since},{claim.ttl},{claim.ttl + claim.lock_delay},"
+    ends = f"{since},{claim.ttl},"
     who = f"{_json(claim.name)},{_json(claim.where)},0,null]"
     rest = '"grants":[],"lost":[],"queue":[0,0,0],"gaps":[],"due":null,"paused":0'
     leased = _json(claim.owner)

@@ -268,9 +268,8 @@ def _done(claim: Claim) -> Name:
 
 
 def _as_kept(holder: Holder, since: int) -> Holder:
-    """*holder* with its ends counted from *since*; its token is that of its row."""
-    ends, frees = holder.expires - since, holder.frees - since
-    return replace(holder, token=int(holder.token != 0), expires=ends, frees=frees)
+    """*holder* with its end counted from *since*; its token is that of its row."""
+    return replace(holder, token=int(holder.token != 0), expires=holder.expires - since)
 
 
 def _due_name(key: str, at: int) -> Name:

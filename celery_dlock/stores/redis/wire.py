@@ -187,8 +187,8 @@ def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False)
     """
     c = claim
     terms = (
-        f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.lock_delay},"
-        f"{c.done_ttl},{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
+        f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.done_ttl},"
+        f"{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
         f"{c.cooldown},{c.gives_way:d}{c.supersedes:d},{c.more_time}"
     )
     if (named or c.drop_oldest) and (c.name or c.where):
@@ -271,7 +271,7 @@ def leave_verdict(answer: Sequence[Any]) -> LeaveVerdict:
 
 
 def renew_arguments(claims: Sequence[Claim]) -> list[str | int]:
-    return [word for c in claims for word in (c.task, c.nonce, c.ttl, c.lock_delay)]
+    return [word for c in claims for word in (c.task, c.nonce, c.ttl)]
 
 
 def renew_verdicts(answer: Sequence[Any], claims: Sequence[Claim]) -> list[RenewVerdict]:
@@ -373,12 +373,12 @@ def _ending(code: bytes | None) -> Ending | None:
 
 
 def _holder(row: Sequence[Any]) -> Holder:
-    task, nonce, mode, limit, slot, token, since, expires, frees, *more = row
+    task, nonce, mode, limit, slot, token, since, expires, *more = row
     name, where, cools, by = [*more, *[None] * 4][:4]  # a node of a Redlock has none of them
     return sound(
         Holder(
             *(task.decode(), nonce.decode(), _MODES[mode], limit, slot, token),
-            *(since, expires, frees, _text(name), _text(where), cools or 0),
+            *(since, expires, _text(name), _text(where), cools or 0),
             replaced_by=None if by is None else _text(by),
         )
     )

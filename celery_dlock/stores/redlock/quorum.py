@@ -249,7 +249,7 @@ class Quorum:
         answers = self.ask(call, enough or self._heard_by_most, queue)
         for number, node in enumerate(self._nodes):
             if number not in answers.nodes and not self._fan_out.reaches(number):
-                node.owe(call.packed, (claim.ttl + claim.lock_delay) / SECOND)
+                node.owe(call.packed, claim.ttl / SECOND)
         nodes = {n: had for n, had in answers.nodes.items() if had or not self.asked_again(n)}
         return Answers(nodes, answers.queue)
 

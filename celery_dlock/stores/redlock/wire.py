@@ -46,7 +46,7 @@ class Look:
     def of(self, claim: Claim) -> Holder | None:
         """How *claim* holds its key here, if it does."""
         for holder in self.holders:
-            if is_of(holder, claim) and holder.expires > self.now:
+            if is_of(holder, claim):
                 return holder
         return None
 
@@ -89,7 +89,7 @@ class Wire:
 
     def take(self, claim: Claim, slot: int, token: int, *, renewed: bool = False) -> ScriptCall:
         args: list[Argument] = [self._now(), claim.task, claim.nonce, wire.MODE_CODES[claim.mode]]
-        args += [claim.limit, slot, token, claim.ttl, claim.lock_delay, int(renewed)]
+        args += [claim.limit, slot, token, claim.ttl, int(renewed)]
         return ScriptCall(_TAKE, [self._node, self._lock(claim.key)], args)
 
     def renew(self, claims: Sequence[Claim]) -> ScriptCall:

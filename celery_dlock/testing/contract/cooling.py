@@ -55,7 +55,7 @@ class Cooling(StoreUnderTest):
     def test_a_holder_that_dies_leaves_its_slot_closed(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:
-        running(backend.enter(claim("a", ttl=10, lock_delay=5, cooldown=MINUTE)))
+        running(backend.enter(claim("a", ttl=15, cooldown=MINUTE)))
         clock.advance(15)
 
         assert backend.enter(claim("b")).verdict == Busy(None, 45 * SECOND, 0)

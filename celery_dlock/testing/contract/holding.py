@@ -417,46 +417,6 @@ class Renewal(StoreUnderTest):
     def test_renewing_nothing_answers_nothing(self, backend: LockBackend) -> None:
         assert backend.renew([]) == []
 
-    def test_a_lock_delay_keeps_the_next_out_after_an_expiry(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        backend.enter(claim("a", lock_delay=15))
-
-        clock.advance(25 - MICROSECOND)
-        assert isinstance(backend.enter(claim("b")).verdict, Busy)
-        clock.advance(MICROSECOND)
-        running(backend.enter(claim("b")))
-
-    def test_a_lock_delay_counts_from_the_renewed_end(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        backend.enter(claim("a", lock_delay=15))
-        clock.advance(5)
-        backend.renew([claim("a", lock_delay=15)])
-
-        clock.advance(24)
-        assert isinstance(backend.enter(claim("b")).verdict, Busy)
-
-    def test_a_lock_delay_does_not_follow_a_clean_leave(self, backend: LockBackend) -> None:
-        backend.enter(claim("a", lock_delay=15))
-
-        assert isinstance(backend.leave(claim("a", lock_delay=15), Outcome.OVER).verdict, Left)
-
-        running(backend.enter(claim("b")))
-
-    def test_a_lock_delay_does_not_bring_the_lease_back(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        mine = claim("a", lock_delay=15)
-        backend.enter(mine)
-        clock.advance(12)
-
-        assert backend.renew([mine]) == [NotHeld()]
-        assert isinstance(backend.enter(mine).verdict, Same)
-
-        clock.advance(13)
-        running(backend.enter(claim("b")))
-
 
 class Sharing(StoreUnderTest):
     """More than one at once: readers together, and the slots of ``limit=N``."""

@@ -109,17 +109,6 @@ class KeepingTests(StoreUnderTest):
 
         assert kept.sweep().wakes == (MESSAGE,)
 
-    def test_a_kept_message_waits_for_the_lock_delay(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", wait=QUEUE, keep=True, lock_delay=5), b"first"))
-        clock.advance(14.999_999)
-        assert backend.sweep().wakes == ()
-
-        clock.advance(0.000_001)
-
-        assert backend.sweep().wakes == (MESSAGE,)
-
     def test_the_message_that_was_parked_is_the_one_that_is_kept(
         self, backend: LockBackend, clock: ManualClock
     ) -> None:

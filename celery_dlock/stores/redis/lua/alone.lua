@@ -16,7 +16,7 @@ do
     local holders, grants, _, _, _, queued = unpack(parts)
     if #holders ~= 1 or #grants > 0 or queued then return false end
     local task, nonce = unpack(holders[1])
-    if (holders[1][12] or 0) ~= 0 then return false end
+    if (holders[1][11] or 0) ~= 0 then return false end
     return task == claim.task and nonce == claim.nonce and redis.call('EXISTS', DONE) == 0
   end
 

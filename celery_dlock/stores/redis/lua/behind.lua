@@ -18,29 +18,29 @@ if parts then
     put_message(claim.task, head .. claim.message)
     redis.call('ZADD', QUEUE, integer(tonumber(last or 0) + 1), head .. claim.task)
     parts[3], parts[5][2] = parts[3] + 1, earlier(parts[5][2], gives_up)
-    write_simple(parts, parts[1][1][9])
+    write_simple(parts, parts[1][1][8])
     return {{'park', parts[1][1]}, {}}
   end
 
   local function tell()
     local holder = parts[1][1]
-    if parts[5][1] ~= holder[9] then write_simple(parts, holder[9]) end
-    return {{'busy', holder, math.max(0, holder[8] - now), parts[3], 0}, {}}
+    if parts[5][1] ~= holder[8] then write_simple(parts, holder[8]) end
+    return {{'busy', holder, holder[8] - now, parts[3], 0}, {}}
   end
 
   local function is_behind()
     local holders, grants = parts[1], parts[2]
     if #holders ~= 1 or #grants > 0 then return false end
-    local task, _, mode, limit, _, _, _, _, frees = unpack(holders[1])
-    return task ~= claim.task and is_single(mode, limit) and frees > now
-      and are_patient(parts, frees) and is_new(claim.task)
+    local task, _, mode, limit, _, _, _, expires = unpack(holders[1])
+    return task ~= claim.task and is_single(mode, limit) and expires > now
+      and are_patient(parts, expires) and is_new(claim.task)
       and redis.call('HEXISTS', ENTRIES, claim.task) == 0
   end
 
-  local function may_park(frees)
+  local function may_park(expires)
     if claim.wait ~= 'queue' or claim.supersedes then return false end
     if claim.max_waiting > 0 and parts[3] >= claim.max_waiting then return false end
-    return claim.gives_up == 0 or now + claim.gives_up > frees
+    return claim.gives_up == 0 or now + claim.gives_up > expires
   end
 
   local function looks(holder)
@@ -51,16 +51,15 @@ if parts then
   local function run()
     local token = math.max(read_number(TOKEN) + 1, now)
     local expires = now + claim.ttl
-    local frees = expires + claim.lock_delay
     drop_message(claim.task)  -- what takes no room comes first, as on leaving
     redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
     parts[2], parts[1] = {}, {
       {
-        claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees,
+        claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires,
         claim.name, claim.where, cools(claim, now),
       },
     }
-    write_simple(parts, frees)
+    write_simple(parts, expires)
     return {{'run', 0, token}, {}}
   end
 
@@ -69,15 +68,14 @@ if parts then
     if #holders > 0 or #grants ~= 1 then return false end
     if claim.enqueues or claim.keep or claim.gives_way then return false end
     local task, _, _, parked, _, due, ending = unpack(grants[1])
-    local frees = now + claim.ttl + claim.lock_delay
     return task == claim.task and parked and not ending and due > now
-      and are_patient(parts, math.max(due, frees))
+      and are_patient(parts, math.max(due, now + claim.ttl))
       and is_single(claim.mode, claim.limit) and is_new(claim.task)
   end
 
   if is_behind() then
     local holder = parts[1][1]
-    if may_park(holder[9]) then return park() end
+    if may_park(holder[8]) then return park() end
     if looks(holder[1]) then return tell() end
   end
   if is_its_turn() then return run() end

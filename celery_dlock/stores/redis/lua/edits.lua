@@ -322,11 +322,10 @@ local function hold(state, claim, now, message)
   local exclusive = claim.mode == EXCLUSIVE
   local slot = exclusive and free_slot(state) or 0
   local token = exclusive and next_token(now) or 0
-  local expires = now + claim.ttl
   state.holders[#state.holders + 1] = {
     task = claim.task, nonce = claim.nonce, mode = claim.mode, limit = claim.limit,
     slot = slot, token = token, since = now,
-    expires = expires, frees = expires + claim.lock_delay,
+    expires = now + claim.ttl,
     name = claim.name, where = claim.where, cools = cools(claim, now),
     replaced_by = claim.gives_way and '',
   }
@@ -338,5 +337,4 @@ end
 
 local function extend(holder, claim, now)
   holder.expires = math.max(holder.expires, now + claim.ttl)
-  holder.frees = holder.expires + claim.lock_delay
 end

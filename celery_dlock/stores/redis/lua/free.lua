@@ -20,17 +20,16 @@ do
   if is_free() then
     local now, token = clock(), 0
     local expires = now + claim.ttl
-    local frees = expires + claim.lock_delay
     if claim.mode == EXCLUSIVE then
       token = math.max(last + 1, now)
       redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
     end
     local holder = {
-      claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires, frees,
+      claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires,
       claim.name, claim.where, cools(claim, now),
     }
     local state = cmsgpack.pack({{holder}, {}, 0, 0, false, false, 0})
-    local stays = math.max(frees - now, claim.cooldown) + DAY
+    local stays = math.max(claim.ttl, claim.cooldown) + DAY
     redis.call('SET', STATE, state, 'PX', milliseconds(stays))
     return redis.status_reply('run ' .. integer(token))
   end

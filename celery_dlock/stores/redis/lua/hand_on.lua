@@ -13,10 +13,10 @@ if parts then
   local function is_handed_on()
     if #parts[1] ~= 1 or #parts[2] > 0 then return false end
     if outcome ~= 'done' and outcome ~= 'over' or ARGV[7] then return false end
-    local task, nonce, _, _, _, _, _, _, frees = unpack(parts[1][1])
-    if (parts[1][1][12] or 0) ~= 0 then return false end
-    return task == claim.task and nonce == claim.nonce and frees > now
-      and are_patient(parts, math.max(frees, now + WAKE_AGAIN_FIRST))
+    local task, nonce, _, _, _, _, _, expires = unpack(parts[1][1])
+    if (parts[1][1][11] or 0) ~= 0 then return false end
+    return task == claim.task and nonce == claim.nonce and expires > now
+      and are_patient(parts, math.max(expires, now + WAKE_AGAIN_FIRST))
       and redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES, task) == 0
   end
 

@@ -24,8 +24,8 @@
 local ROUNDS = 32
 
 local HOLDER = {
-  'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'frees', 'name', 'where',
-  'cools', 'replaced_by',
+  'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'name', 'where', 'cools',
+  'replaced_by',
 }
 local GRANT = {
   'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
@@ -105,7 +105,7 @@ local function lifetime(state, now)
     latest = math.max(latest, grant.due)
   end
   for _, holder in ipairs(state.holders) do
-    latest = math.max(latest, holder.frees, holder.cools or 0)
+    latest = math.max(latest, holder.expires, holder.cools or 0)
   end
   return math.max(0, latest - now) + DAY
 end
@@ -257,9 +257,9 @@ end
 -- be due when it ends. So few as one are seen as easily as left out.
 local function load_for(claim, now, successor)
   local state = load_state(claim.task, now)
-  local horizon = now + math.max(WAKE_AGAIN_LAST, claim.patience, claim.ttl + claim.lock_delay)
+  local horizon = now + math.max(WAKE_AGAIN_LAST, claim.patience, claim.ttl)
   for _, holder in ipairs(state.holders) do
-    horizon = math.max(horizon, holder.frees + claim.lock_delay, holder.cools or 0)
+    horizon = math.max(horizon, holder.expires, holder.cools or 0)
   end
   for _, grant in ipairs(state.grants) do horizon = math.max(horizon, grant.due) end
   state.horizon = math.max(horizon, state.latest)

@@ -71,8 +71,8 @@ local unpack_state
 do
   local NONE = 'or none'
   local HOLDER_TYPES = {
-    'string', 'string', 'string', 'number', 'number', 'number', 'number', 'number', 'number',
-    false, false, NONE,
+    'string', 'string', 'string', 'number', 'number', 'number', 'number', 'number', false, false,
+    NONE,
   }
   local GRANT_TYPES = {
     'string', 'string', 'number', 'boolean', 'number', 'number', false, 'string', NONE, NONE,

@@ -107,7 +107,7 @@ end
 
 local function answer(state, claim, now)
   local mine = holder_of(state, claim)
-  if mine and mine.expires > now then
+  if mine then
     extend(mine, claim, now)
     return {'run', mine.slot, mine.token}
   end
@@ -131,7 +131,7 @@ local function answer(state, claim, now)
   if grant then return take_turn(state, claim, grant, now) end
   if not running then return start_or_wait(state, claim, entry, now) end
   if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then
-    return {'same', to_row(running, HOLDER), math.max(0, running.expires - now)}
+    return {'same', to_row(running, HOLDER), running.expires - now}
   end
   -- A shadow: this delivery may be the only one that survives the first one's death.
   drop_entry(state, claim.task)

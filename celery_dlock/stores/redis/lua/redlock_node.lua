@@ -13,7 +13,7 @@
 local NODE = KEYS[1]
 local PERIOD = 60000000
 local TOKEN_STAYS = 3 * PERIOD  -- two periods may begin late, where nothing happens in between
-local TASK, NONCE, MODE, LIMIT, SLOT, TOKEN, SINCE, EXPIRES, FREES = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local TASK, NONCE, MODE, LIMIT, SLOT, TOKEN, SINCE, EXPIRES = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- Which server this is: a new name for each start.
 local function run_id()
@@ -65,7 +65,7 @@ local function note(node, lease, token, now)
 end
 
 local function is_row(row)
-  for i = TASK, FREES do
+  for i = TASK, EXPIRES do
     if type(row[i]) ~= (i <= MODE and 'string' or 'number') then return false end
   end
   return true
@@ -78,14 +78,14 @@ local function read_lock(name, now)
   if type(parts) ~= 'table' or type(parts[2]) ~= 'table' then error('not a lock: ' .. name) end
   for _, row in ipairs(parts[1]) do
     if not is_row(row) then error('not a lock: ' .. name) end
-    if row[FREES] > now then rows[#rows + 1] = row end
+    if row[EXPIRES] > now then rows[#rows + 1] = row end
   end
   return {rows = rows, lasts = parts[2]}
 end
 
 local function write_lock(name, lock, now)
   local stays = 0
-  for _, row in ipairs(lock.rows) do stays = math.max(stays, row[FREES] - now) end
+  for _, row in ipairs(lock.rows) do stays = math.max(stays, row[EXPIRES] - now) end
   stays = stays + TOKEN_STAYS + (DRIVEN and DAY or 0)
   local packed = cmsgpack.pack({lock.rows, lock.lasts})
   redis.call('SET', name, packed, 'PX', milliseconds(stays))
@@ -97,7 +97,6 @@ local function row_of(lock, task, nonce)
   end
 end
 
-local function extend(row, ttl, lock_delay, now)
+local function extend(row, ttl, now)
   row[EXPIRES] = math.max(row[EXPIRES], now + ttl)
-  row[FREES] = row[EXPIRES] + lock_delay
 end

@@ -1,6 +1,6 @@
 -- Hold the key here, in one slot, with one token. KEYS: the node, the lock.
--- ARGV: now, task, nonce, mode, limit, slot, token, ttl, lock delay, and '1' for a claim to which
--- a majority has just renewed what it holds: its token is not new, and need not be.
+-- ARGV: now, task, nonce, mode, limit, slot, token, ttl, and '1' for a claim to which a majority
+-- has just renewed what it holds: its token is not new, and need not be.
 -- No two that hold may be in one slot, nor in one beyond the smaller of their limits: so of any two
 -- majorities the node that is in both has refused one.
 -- A claim that holds already stays what it was: whoever asks again may want something else by now.
@@ -9,8 +9,7 @@
 
 local now = clock()
 local task, nonce, mode, slot = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
-local limit, token, ttl, lock_delay =
-  tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local limit, token, ttl = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local function conflicts(row)
   if row[MODE] ~= mode then return true end
@@ -25,25 +24,24 @@ local lock, others = read_lock(KEYS[2], now), {}
 local mine = row_of(lock, task, nonce)
 if mine then mode, limit = mine[MODE], mine[LIMIT] end
 for _, row in ipairs(lock.rows) do
-  local expired = row == mine and row[EXPIRES] <= now  -- its lock delay keeps out itself, too
-  if expired or row ~= mine and conflicts(row) then others[#others + 1] = row end
+  if row ~= mine and conflicts(row) then others[#others + 1] = row end
 end
 if #others > 0 then return others end
 if mode == EXCLUSIVE then
   local last = math.max(lock.lasts[ARGV[6]] or 0, node.floor)
   if mine and mine[SLOT] == slot and mine[TOKEN] >= token then
     token = mine[TOKEN]
-  elseif token <= last and ARGV[10] ~= '1' then
+  elseif token <= last and ARGV[9] ~= '1' then
     return -1
   end
   lock.lasts[ARGV[6]] = math.max(last, token)
 end
 if not mine then
-  mine = {task, nonce, mode, limit, slot, token, now, now, now}
+  mine = {task, nonce, mode, limit, slot, token, now, now}
   lock.rows[#lock.rows + 1] = mine
 end
 mine[SLOT], mine[TOKEN] = slot, token
-extend(mine, ttl, lock_delay, now)
-note(node, ttl + lock_delay, token, now)
+extend(mine, ttl, now)
+note(node, ttl, token, now)
 write_lock(KEYS[2], lock, now)
 return token

@@ -1,7 +1,7 @@
 -- Many tasks go on, each with a key of its own. KEYS: the state of each key; ARGV: now, then
--- task, nonce, ttl and lock delay of each. Returns when each lease ends now, 0 for a lost one, and
--- -1 where the state cannot be read: one key must not cost the others their leases. Of one that is
--- asked to give way it returns to whom.
+-- task, nonce and ttl of each. Returns when each lease ends now, 0 for a lost one, and -1 where the
+-- state cannot be read: one key must not cost the others their leases. Of one that is asked to give
+-- way it returns to whom.
 
 -- A server without memory refuses what takes room until a script has written what takes none.
 local function write_even_if_full(name, state, now)
@@ -13,10 +13,8 @@ end
 local now = clock()
 local ends = {}
 for i, name in ipairs(KEYS) do
-  local task, nonce, ttl, lock_delay = unpack(ARGV, 4 * i - 2, 4 * i + 1)
-  local claim = {
-    task = task, nonce = nonce, ttl = tonumber(ttl), lock_delay = tonumber(lock_delay),
-  }
+  local task, nonce, ttl = unpack(ARGV, 3 * i - 1, 3 * i + 1)
+  local claim = {task = task, nonce = nonce, ttl = tonumber(ttl)}
   local readable, state = pcall(read_state, name)
   local mine = readable and holder_of(state, claim)
   local holds = mine and mine.expires > now

@@ -17,7 +17,7 @@ local function next_instant(state)
   end
   for _, grant in ipairs(state.grants) do at(grant.due) end
   if state.parked == 0 then return first end
-  for _, holder in ipairs(state.holders) do at(holder.frees) end
+  for _, holder in ipairs(state.holders) do at(holder.expires) end
   if not state.seen then return first end  -- nobody gives up before
   for i = 1, math.min(WINDOW, #state.waiting) do
     local gives_up = state.waiting[i].gives_up
@@ -126,7 +126,7 @@ end
 
 local function drop_expired(state, now)
   state.holders = keep_if(state.holders, function(holder)
-    if holder.frees > now then return true end
+    if holder.expires > now then return true end
     if is_replaced(holder) then
       give_way(state, holder, now)
     else
