@@ -30,7 +30,6 @@ from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.forking import PerProcess
-from celery_dlock.locks import lock_order
 from celery_dlock.locks.manager import LockManager
 from celery_dlock.messages.countdown import remembered
 from celery_dlock.messages.waking import Waker
@@ -228,8 +227,6 @@ def ttls_of(app: Any) -> dict[str, float]:
 def _runtime(
     app: Celery, settings: Settings, options: BackendOptions, backend: LockBackend
 ) -> Runtime:
-    if settings.check_lock_order:
-        lock_order.watch(app)
     told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
     wake = Waker(app, backend, told, settings.broker, settings.woken_queue)
     return Runtime(

@@ -64,7 +64,6 @@ class Settings:
     beat_scheduler: str = "celery.beat:PersistentScheduler"
     beat_catch_up: Literal["none", "once", "all"] = "once"
     doctor_ignore: Mapping[str, str] = field(default_factory=dict[str, str])
-    check_lock_order: bool = False
 
     @classmethod
     def from_conf(cls, conf: Any, url: str | None = None) -> Settings:
@@ -180,12 +179,6 @@ def _epoch(name: str, value: Any) -> int:
     return value
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} is True or False, got {quoted(value)}")
-    return value
-
-
 def _copies(name: str, value: Any) -> Copies:
     """A number of replicas, or a dict with more than that."""
     given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"replicas": value}
@@ -272,5 +265,4 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "beat_scheduler": _name,
     "beat_catch_up": partial(_one_of, ("none", "once", "all")),
     "doctor_ignore": _reasons,
-    "check_lock_order": _flag,
 }

@@ -1,9 +1,10 @@
-"""Warns of two locks that are nested in one order here and in the inverse order there.
+"""For tests: finds two locks that are nested in one order here and in the inverse order there.
 
 Two that do so at the same time wait for each other. That hardly ever happens in a test, and it need
 not: as in Linux's lockdep each order is written down when it is first seen, and the one that closes
-a circle is warned of, though nobody has waited. Locks are told apart by what their keys look like,
-such as ``order:*``, and not by their keys, or each pair of orders would have to be met by itself.
+a circle is an inversion, though nobody has waited. Locks are told apart by what their keys look
+like, such as ``order:*``, and not by their keys, or each pair of orders would have to be met by
+itself.
 
 What asks once and does not wait closes no circle. Several keys of one lock are asked for in one
 order, whoever asks, and a reader counts as a writer: the one that waits between two readers holds
@@ -12,7 +13,6 @@ the second one off.
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,23 +22,18 @@ from weakref import WeakKeyDictionary
 
 from celery_dlock.locks.current import held_keys
 
-logger = logging.getLogger("celery_dlock")
-
 #: What comes between whoever asks for a lock and this module.
 _BETWEEN = frozenset({"celery", "celery_dlock", "contextlib"})
 
-#: So many nestings are kept at most, should each key of a project look unlike any other.
-MOST = 1000
-
 
 class LockOrder:
-    """Which locks of one application this process has seen nested, and what it has *warned* of."""
+    """The nestings of locks that this process has seen in one application, and *inversions*."""
 
     def __init__(self) -> None:
-        self.warned: list[str] = []
+        self.inversions: list[str] = []
         self._inside: dict[str, dict[str, str]] = {}  # the outer one, the inner one, and where
         self._patterns: Mapping[str, re.Pattern[str]] = {}
-        self._tasks = self._seen = 0
+        self._tasks = 0
 
     def asked(self, app: Any, held: Sequence[str], keys: Iterable[str]) -> None:
         """Code that has *held* some keys until now asks for others, all together."""
@@ -64,21 +59,18 @@ class LockOrder:
         return re.sub(r"[^:/]*\d[^:/]*", "*", key)
 
     def _nested(self, outer: str, inner: str) -> None:
-        if inner in self._inside.get(outer, ()) or self._seen == MOST:
+        if inner in self._inside.get(outer, ()):
             return
-        self._seen += 1
         places = self._inside.setdefault(outer, {})
         places[inner] = _place()
-        if not (inverse := self._way(inner, outer)):
+        if not (way := self._way(inner, outer)):
             return
-        told = (f"{to!r} inside {of!r} at {self._inside[of][to]}" for of, to in inverse)
-        warning = (
+        inverse = (f"{to!r} inside {of!r} at {self._inside[of][to]}" for of, to in way)
+        self.inversions.append(
             f"locks are nested in inverse order: {inner!r} inside {outer!r} at {places[inner]}, "
-            f"and {', '.join(told)}. Two that meet there wait for each other: take the keys by one "
-            "lock([...]), or in one order everywhere"
+            f"and {', '.join(inverse)}. Two that meet there wait for each other: take the keys by "
+            "one lock([...]), or in one order everywhere"
         )
-        self.warned.append(warning)
-        logger.warning("%s", warning)
 
     def _way(self, start: str, goal: str) -> list[tuple[str, str]]:
         """The fewest nestings that lead from *start* to *goal*; empty if none do."""
@@ -98,7 +90,7 @@ class LockOrder:
         return way
 
 
-#: By application. A process that was forked knows what its parent has seen.
+#: By application: what is seen in one test counts in the next.
 _watched: WeakKeyDictionary[Any, LockOrder] = WeakKeyDictionary()
 
 

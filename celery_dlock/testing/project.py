@@ -69,10 +69,10 @@ def checked_lock_order(app: Any) -> Iterator[None]:
     with both places.
     """
     order = watch(real_app(app))
-    before = len(order.warned)
+    before = len(order.inversions)
     yield
-    if found := order.warned[before:]:
-        raise AssertionError("\n".join(found))
+    if inversions := order.inversions[before:]:
+        raise AssertionError("\n".join(inversions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,7 +458,6 @@ def application() -> Application:
         dlock_broker="simulated",
         dlock_ttl=30.0,
         dlock_sinks=[note],
-        dlock_check_lock_order=True,
         worker_hijack_root_logger=False,
     )
     for name, kind in KINDS.items():

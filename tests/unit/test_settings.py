@@ -57,7 +57,6 @@ def test_every_setting_is_read() -> None:
         "dlock_sinks": ["shop.locks.count", print],
         "dlock_history": {"url": "sqlite:///history.db", "keep": 3600},
         "dlock_doctor_ignore": {"redis-aof": "locks only"},
-        "dlock_check_lock_order": True,
     }
 
     assert read(**given) == Settings(
@@ -74,7 +73,6 @@ def test_every_setting_is_read() -> None:
         sinks=("shop.locks.count", print),
         history=HistoryOptions("sqlite:///history.db", 3600.0),
         doctor_ignore={"redis-aof": "locks only"},
-        check_lock_order=True,
     )
 
 
@@ -211,7 +209,6 @@ def app_of(namespace: str | None, **keys: Any) -> Celery:
         ("doctor_ignore", {"redis-aof": True}),
         ("doctor_ignore", {"redis-aof": " "}),
         ("doctor_ignore", {3: "why"}),
-        ("check_lock_order", "yes"),
         ("sinks", [3]),
         ("sinks", [[]]),
         ("ttl", 10**400),
