@@ -9,9 +9,9 @@ from pathlib import Path
 from celery_dlock.stores.base import BackendOptions, Swept
 from celery_dlock.stores.memory import _Notes
 from celery_dlock.stores.sql.sqlite import SqliteBackend
-from celery_dlock.testing.contract.noting import TURNS, WRITERS
 from celery_dlock.testing.contract.words import DEADLINE
 from tests.contract.broken import Broken
+from tests.contract.storage.noting import TURNS, WRITERS
 
 Texts = Mapping[str, bytes | None]
 

@@ -11,7 +11,6 @@ import pytest
 
 from celery_dlock.stores.base import LockBackend, Trait
 from celery_dlock.stores.memory import MemoryBackend
-from celery_dlock.testing import LockBackendContract, SharedStoreContract
 from tests.contract import (  # noqa: F401  (their stores are found as subclasses of Broken)
     broken_keeping,
     broken_listing,
@@ -25,13 +24,14 @@ from tests.contract import (  # noqa: F401  (their stores are found as subclasse
 from tests.contract.broken import Broken
 from tests.contract.broken_notes import KeepsItsNotesToItself, TakesItsNotesAlong
 from tests.contract.broken_upkeep import KeepsItsDeadToItself
+from tests.contract.suites import SharedStorage, Storage
 
 SUITE = """
 import pytest
-from celery_dlock.testing import {contract}, NoteStoreContract
+from tests.contract.suites import {contract}, Notes, Rules
 from {module} import {name}
 
-class Test({contract}, NoteStoreContract):
+class Test(Rules, {contract}, Notes):
     backend_class = {name}
 
     @pytest.fixture
@@ -74,9 +74,9 @@ def contract_on(tmp_path: Path) -> Callable[..., Results]:
     def run(store: type[LockBackend], test: str = "") -> Results:
         (tmp_path / "pytest.ini").touch()
         suite = tmp_path / f"test_{store.__name__.lower()}.py"
-        contract, fixture, url = LockBackendContract, "", "memory://"
+        contract, fixture, url = Storage, "", "memory://"
         if Trait.MULTI_PROCESS in store.traits:
-            contract, fixture = SharedStoreContract, ", tmp_path"
+            contract, fixture = SharedStorage, ", tmp_path"
             url = "sqlite:///{tmp_path}/locks.db"
         words = {"module": store.__module__, "name": store.__name__, "fixture": fixture}
         suite.write_text(SUITE.format(contract=contract.__name__, url=url, **words))

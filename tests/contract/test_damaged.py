@@ -32,8 +32,8 @@ from celery_dlock.stores.base import BackendOptions, LockBackend, NoteStore
 from celery_dlock.stores.consensus import commit as optimistic_commit
 from celery_dlock.stores.consensus import optimistic
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.dead_letters import die
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, park, running
+from tests.contract.storage.dead_letters import die
 from tests.services.damage import Contents, contents_of
 from tests.services.stores import STORES, Store
 

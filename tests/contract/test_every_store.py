@@ -15,7 +15,8 @@ import pytest
 
 from celery_dlock.registry import BACKENDS, backend_class
 from celery_dlock.stores.base import LockBackend, NoteStore, Trait
-from celery_dlock.testing import LockBackendContract, NoteStoreContract, SharedStoreContract
+from celery_dlock.testing import LockBackendContract
+from tests.contract.suites import Notes, Rules, SharedStorage, Storage
 from tests.services.programs import PROGRAMS
 from tests.services.stores import EVERY, SHARED, STORES, Store
 
@@ -47,7 +48,7 @@ def suites() -> dict[type[LockBackend], list[type[LockBackendContract]]]:
     return found
 
 
-def proofs_of(suite: type[LockBackendContract | NoteStoreContract]) -> dict[str, object]:
+def proofs_of(suite: type[object]) -> dict[str, object]:
     return {name: value for name, value in inspect.getmembers(suite) if name.startswith("test_")}
 
 
@@ -66,9 +67,9 @@ def test_every_registered_store_has_the_whole_contract_run_on_it(scheme: str) ->
     store = store_of(scheme)
     assert store in suites(), f"add a test class for {store} in {HERE}"
     shared = Trait.MULTI_PROCESS in store.traits
-    contract = proofs_of(SharedStoreContract if shared else LockBackendContract)
+    contract = proofs_of(Rules) | proofs_of(SharedStorage if shared else Storage)
     if issubclass(store, NoteStore):
-        contract |= proofs_of(NoteStoreContract)
+        contract |= proofs_of(Notes)
 
     for suite in suites()[store]:
         mine = proofs_of(suite)

@@ -9,11 +9,12 @@ from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.change import REMEMBER_LOST
 from celery_dlock.stores.memory import MemoryBackend
-from celery_dlock.testing import LockBackendContract, ManualClock, NoteStoreContract
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim
+from tests.contract.suites import Notes, Rules, Storage
 
 
-class TestMemory(LockBackendContract, NoteStoreContract):
+class TestMemory(Rules, Storage, Notes):
     backend_class = MemoryBackend
 
     @pytest.fixture

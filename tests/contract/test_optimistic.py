@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.testing import LockBackendContract, NoteStoreContract
 from tests.contract.memory_rows import RowsBackend
+from tests.contract.suites import Notes, Rules, Storage
 
 
-class TestOptimistic(LockBackendContract, NoteStoreContract):
+class TestOptimistic(Rules, Storage, Notes):
     backend_class = RowsBackend
 
     @pytest.fixture

@@ -10,9 +10,9 @@ from celery_dlock.core.state import Busy
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.redis.store import RedisBackend
-from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import claim, running
 from tests.contract.redis_store import let_in
+from tests.contract.suites import Notes, Rules, SharedStorage
 from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.server("redis")
@@ -30,7 +30,7 @@ def test_the_scheme_of_valkey_leads_to_the_same_locks(redis_server: RedisServer)
         assert isinstance(two.enter(claim("b")).verdict, Busy)
 
 
-class TestRedis(SharedStoreContract, NoteStoreContract):
+class TestRedis(Rules, SharedStorage, Notes):
     backend_class = RedisBackend
 
     @pytest.fixture

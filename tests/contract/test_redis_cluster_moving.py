@@ -14,8 +14,8 @@ from celery_dlock.stores.base import BackendOptions, Swept, Wake
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
 from celery_dlock.stores.redis.wire import base_name, shard_of
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.dead_letters import die, names
 from celery_dlock.testing.contract.words import QUEUE, claim, running
+from tests.contract.storage.dead_letters import die, names
 from tests.services.redis_cluster import RedisCluster
 from tests.services.slots import Move
 

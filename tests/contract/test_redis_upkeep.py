@@ -10,9 +10,9 @@ from celery_dlock.core.state import WINDOW, Busy, Mode, Outcome
 from celery_dlock.stores.base import BackendOptions, Swept
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.dead_letters import die
 from celery_dlock.testing.contract.words import DAY, PLACE, QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
+from tests.contract.storage.dead_letters import die
 from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.server("redis")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.stores.redlock.store import RedlockBackend
-from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from tests.contract.suites import Notes, Rules, SharedStorage
 from tests.services.redis_nodes import RedisNodes, redlock_url
 
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedlock(SharedStoreContract, NoteStoreContract):
+class TestRedlock(Rules, SharedStorage, Notes):
     backend_class = RedlockBackend
 
     @pytest.fixture
@@ -20,7 +20,7 @@ class TestRedlock(SharedStoreContract, NoteStoreContract):
 
 
 @pytest.mark.slow
-class TestRedlockOfFive(SharedStoreContract, NoteStoreContract):
+class TestRedlockOfFive(Rules, SharedStorage, Notes):
     backend_class = RedlockBackend
 
     @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from celery_dlock.stores.sql.sqlite import SqliteBackend
-from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from tests.contract.suites import Notes, Rules, SharedStorage
 
 
-class TestSqlite(SharedStoreContract, NoteStoreContract):
+class TestSqlite(Rules, SharedStorage, Notes):
     backend_class = SqliteBackend
 
     @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
-from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from tests.contract.suites import Notes, Rules, SharedStorage
 from tests.services.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.server("zookeeper")
 
 
-class TestZooKeeper(SharedStoreContract, NoteStoreContract):
+class TestZooKeeper(Rules, SharedStorage, Notes):
     backend_class = ZooKeeperBackend
 
     @pytest.fixture

@@ -1,27 +1,17 @@
-"""What every lock store must do, as tests that run against a store of anybody's.
+"""What a lock store must do, as tests that run against a store of anybody's.
 
-The rules themselves are pure functions with tests of their own; this suite proves that a store
-commits them: atomically, durably as far as it promises, and for each key apart.
+The rules are pure functions with tests of their own. This suite shows what a store can get wrong
+by itself: tokens, atomicity, names and messages, lists, leases that end, and processes that die.
 """
 
 from __future__ import annotations
 
-from celery_dlock.testing.contract.cooling import Cooling
 from celery_dlock.testing.contract.crowd import Crowd
-from celery_dlock.testing.contract.dead_letters import DeadLetters, Discarding, Replaying
-from celery_dlock.testing.contract.ending import Endings, Revoking
-from celery_dlock.testing.contract.holding import Exclusion, Renewal, Sharing, Tokens
-from celery_dlock.testing.contract.keeping import KeepingTests, Reserving
+from celery_dlock.testing.contract.holding import Exclusion, Renewal, Tokens
 from celery_dlock.testing.contract.listing import KeysTests, Listing, Looking
-from celery_dlock.testing.contract.newest import Postponing, Rewriting
 from celery_dlock.testing.contract.noting import Noting
-from celery_dlock.testing.contract.on_hold import Holds
-from celery_dlock.testing.contract.outcomes import Outcomes, Repeating
-from celery_dlock.testing.contract.processes import ProcessesTests, Survivors
-from celery_dlock.testing.contract.queueing import Places, Publishing, QueueingTests, Shadows
-from celery_dlock.testing.contract.replacing import Replacing
-from celery_dlock.testing.contract.swapping import Swapping
-from celery_dlock.testing.contract.waking import Pausing, SweepingTests, Unanswered
+from celery_dlock.testing.contract.processes import ProcessesTests
+from celery_dlock.testing.contract.queueing import QueueingTests, SweepingTests
 
 __all__ = ["LockBackendContract", "NoteStoreContract", "SharedStoreContract"]
 
@@ -30,32 +20,11 @@ class LockBackendContract(
     Exclusion,
     Tokens,
     Renewal,
-    Sharing,
-    Cooling,
-    Holds,
-    Replacing,
     QueueingTests,
-    Endings,
-    Unanswered,
-    Pausing,
     SweepingTests,
-    Shadows,
-    KeepingTests,
-    Publishing,
-    Rewriting,
-    Postponing,
-    Reserving,
-    Revoking,
-    DeadLetters,
-    Replaying,
-    Discarding,
-    Places,
-    Outcomes,
-    Repeating,
     KeysTests,
     Listing,
     Looking,
-    Swapping,
     Crowd,
 ):
     """Subclass it, name the subclass ``Test…``, and say which store it is about::
@@ -80,7 +49,7 @@ class LockBackendContract(
     """
 
 
-class SharedStoreContract(LockBackendContract, ProcessesTests, Survivors):
+class SharedStoreContract(LockBackendContract, ProcessesTests):
     """The same, and what a store has to do when several processes share it."""
 
 

@@ -17,17 +17,14 @@ from celery_dlock.testing.project import ManualClock
 
 SECOND = 1_000_000
 DAY = 86_400.0
-
 QUEUE = WaitMode.QUEUE
 ENQUEUE = WaitMode.ENQUEUE
 PLACE = WaitMode.PLACE
 SHARED = Mode.SHARED
-
 ANY_BYTES = bytes(range(256)) * 400
 
 #: Seconds for what threads do at once.
 DEADLINE = 60.0
-
 T = TypeVar("T")
 
 

@@ -32,7 +32,9 @@ from celery_dlock.testing.contract.words import (
 from celery_dlock.testing.project import ManualClock
 
 HOUR = 3600 * SECOND
+
 FIRST, SECOND_ONE = f"{ON_HOLD}1", f"{ON_HOLD}2"
+
 WHO, WHY = "alice@ops1", 'the ledger: is it {17} "right"? \u2620'
 
 

@@ -20,23 +20,19 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.stores.base import LockBackend, Swept, Wake
 from celery_dlock.testing.contract.words import (
-    ANY_BYTES,
     DAY,
     PLACE,
     QUEUE,
     SHARED,
     StoreUnderTest,
-    at_once,
     claim,
     park,
     running,
     woken,
 )
 from celery_dlock.testing.project import ManualClock
+from tests.contract.storage.keeping import A
 
-SWEEPERS = 4
-KEYS = 40
-A = claim("a", wait=QUEUE, keep=True)
 MESSAGE = Wake("key", "a", b"first")
 
 
@@ -48,15 +44,6 @@ class KeepingTests(StoreUnderTest):
         """Task a runs, and its message is kept."""
         running(backend.enter(A, b"first"))
         return backend
-
-    def test_a_kept_message_is_returned_byte_by_byte(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(A, ANY_BYTES))
-        clock.advance(10)
-
-        unchanged = backend.reap("key").wakes == (Wake("key", "a", ANY_BYTES),)
-        assert unchanged
 
     @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.OVER])
     def test_a_kept_message_goes_when_its_task_is_through(
@@ -206,19 +193,6 @@ class KeepingTests(StoreUnderTest):
         clock.advance(30)
 
         assert backend.sweep().wakes == (MESSAGE,)
-
-    def test_several_that_sweep_at_once_wake_each_kept_message_once(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        for number in range(KEYS):
-            mine = claim("a", key=f"key {number}", wait=QUEUE, keep=True)
-            running(backend.enter(mine, b"message"))
-        clock.advance(10)
-
-        swept = at_once(SWEEPERS, lambda _: [backend.sweep() for _ in range(2)])
-
-        keys_woken = [wake.key for each in swept for one in each for wake in one.wakes]
-        assert sorted(keys_woken) == sorted(f"key {number}" for number in range(KEYS))
 
 
 RETRY = claim("a:1:0", wait=QUEUE)

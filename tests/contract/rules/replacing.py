@@ -43,6 +43,7 @@ def newest(task: str, nonce: str = "1", **options: Any) -> Claim:
 
 
 A, B, C = newest("a:0:0"), newest("b:0:0"), newest("c:0:0")
+
 A_ENDS = Wake("key", "a:0:0", b"a", Ending.DROPPED)
 
 

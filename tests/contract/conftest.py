@@ -1,0 +1,5 @@
+"""The contract is in modules that are no tests themselves: their asserts say what was compared."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.contract.rules", "tests.contract.storage")

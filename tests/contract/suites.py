@@ -1,0 +1,88 @@
+"""The two parts of the contract that the stores of this library pass.
+
+*Storage* is what a store can get wrong by itself; it has the contract that the package ships in
+it. *Rules* are what the machine decides.
+"""
+
+from __future__ import annotations
+
+from celery_dlock.testing import LockBackendContract, NoteStoreContract, SharedStoreContract
+from tests.contract.rules import (
+    cooling,
+    dead_letters,
+    ending,
+    holding,
+    keeping,
+    newest,
+    on_hold,
+    outcomes,
+    queueing,
+    replacing,
+    waking,
+)
+from tests.contract.storage import crowd as stored_crowd
+from tests.contract.storage import dead_letters as stored_dead_letters
+from tests.contract.storage import ending as stored_ending
+from tests.contract.storage import holding as stored_holding
+from tests.contract.storage import keeping as stored_keeping
+from tests.contract.storage import listing, noting, processes, swapping
+from tests.contract.storage import queueing as stored_queueing
+from tests.contract.storage import waking as stored_waking
+
+
+class Rules(
+    holding.Sharing,
+    cooling.Cooling,
+    on_hold.Holds,
+    replacing.Replacing,
+    queueing.QueueingTests,
+    ending.Endings,
+    waking.Unanswered,
+    waking.Pausing,
+    queueing.Shadows,
+    keeping.KeepingTests,
+    queueing.Publishing,
+    newest.Rewriting,
+    newest.Postponing,
+    keeping.Reserving,
+    ending.Revoking,
+    dead_letters.DeadLetters,
+    dead_letters.Replaying,
+    dead_letters.Discarding,
+    queueing.Places,
+    outcomes.Outcomes,
+    outcomes.Repeating,
+):
+    """What the machine decides."""
+
+
+class Storage(
+    stored_holding.Exclusion,
+    stored_holding.Tokens,
+    stored_holding.Renewal,
+    stored_queueing.QueueingTests,
+    stored_waking.SweepingTests,
+    stored_ending.Finding,
+    stored_keeping.KeepingTests,
+    stored_dead_letters.DeadLetters,
+    listing.KeysTests,
+    listing.Listing,
+    listing.Looking,
+    swapping.Swapping,
+    stored_crowd.Crowd,
+    LockBackendContract,
+):
+    """What a store can get wrong by itself."""
+
+
+class SharedStorage(
+    processes.ProcessesTests,
+    processes.Survivors,
+    Storage,
+    SharedStoreContract,
+):
+    """The same, and what several processes do to it."""
+
+
+class Notes(noting.Noting, NoteStoreContract):
+    """What is noted beside a key."""
