@@ -20,8 +20,6 @@ REDELIVER = "redeliver"  # the broker delivers a message that is still being wor
 FAULTS = frozenset(
     {CRASH, CHILD, LEASE, DISTRUST, OVERDUE, LATE, SWEEPER, PUBLISHER, REPLY, REDELIVER}
 )
-#: In worlds that name it: the store goes on as its replica, which lags.
-FAILOVER = "failover"
 #: No fault, but as rare, in worlds that name it: a person keeps the key closed for a while.
 HOLD = "hold"
 
@@ -66,11 +64,10 @@ class Config:
     """One world to explore: *faults* of the *kinds* may happen, any of them, in any order.
 
     ``early_ack``: a message is acknowledged as it is delivered, and the broker never delivers it
-    again. ``shared_ack``: a message that is delivered twice is acknowledged for both by the first
-    who does, as on Redis; the worker that still has it is then its last. ``most_lost`` and
-    ``most_calls`` are put in the place of ``MAX_LOST_RUNS`` and ``WAKES_BEFORE_DEAD`` (0: they stay
-    as they are, out of reach). The rules only ask whether a count is 0 and whether it has come to
-    that number, so a lower one leaves out nothing but repetitions.
+    again. ``most_lost`` and ``most_calls`` are put in the place of ``MAX_LOST_RUNS`` and
+    ``WAKES_BEFORE_DEAD`` (0: they stay as they are, out of reach). The rules only ask whether a
+    count is 0 and whether it has come to that number, so a lower one leaves out nothing but
+    repetitions.
     """
 
     name: str
@@ -79,7 +76,6 @@ class Config:
     faults: int = 0
     kinds: frozenset[str] = FAULTS
     early_ack: bool = False
-    shared_ack: bool = False
     cooldown: bool = False
     most_lost: int = 0
     most_calls: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_dlock.core.state import Mode, WaitMode
 from tests.model import configs_of_keeping as keeping
-from tests.model.config import FAILOVER, FAULTS, HOLD, Config, Task
+from tests.model.config import FAULTS, HOLD, Config, Task
 
 QUEUE, PLACE, NOT = Task(), Task(WaitMode.PLACE), Task(WaitMode.NOT)
 READ, READ_PLACE = Task(mode=Mode.SHARED), Task(WaitMode.PLACE, Mode.SHARED)
@@ -101,10 +101,6 @@ QUICK = (
         for name, tasks in (TRIPLES | SLOTS).items()
         if name not in LARGE and not any(map(_is_too_much_on_hold, tasks))
     ),
-    *(
-        Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
-        for name, tasks in (WAYS | keeping.PAIRS).items()
-    ),
     *keeping.QUICK,
 )
 SLOW = (
@@ -121,8 +117,6 @@ SLOW = (
     *(Config(f"{name}; 2 tasks, 1 fault", tasks, faults=1) for name, tasks in CHANGES.items()),
     *(Config(f"{name}; 3 tasks, 3 workers", tasks, workers=3) for name, tasks in SHRINKS.items()),
     Config("two slots; 3 tasks, 1 fault", SLOTS["two slots"], faults=1),
-    Config("queue; one ack for copies, 1 task, 2 faults", (QUEUE,), faults=2, shared_ack=True),
-    Config("reschedule; one ack for copies, 2 faults", (PLACE,), faults=2, shared_ack=True),
     Config("queue; early, 3 tasks, 1 fault", TRIPLES["queue"], faults=1, early_ack=True),
     Config("all ways; early, 1 fault", (QUEUE, PLACE, NOT), faults=1, early_ack=True),
     Config("a cooldown; 3 tasks, 1 fault", (QUEUE, PLACE, NOT), faults=1, cooldown=True),
@@ -131,29 +125,11 @@ SLOW = (
         Config(f"{name}; on hold, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {HOLD})
         for name in ("queue", "queue and reschedule", "reader and writer")
     ),
-    Config("queue; fails over, 2 faults", (QUEUE, QUEUE), faults=2, kinds=FAULTS | {FAILOVER}),
-    *(
-        Config(f"{name}; fails over, 3 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
-        for name, tasks in (TRIPLES | SLOTS).items()
-        if name not in LARGE
-    ),
-    *(
-        Config(f"{name}; fails over, 2 tasks", tasks, faults=1, kinds=frozenset({FAILOVER}))
-        for name, tasks in PAIRS.items()
-        if name not in WAYS
-    ),
     *keeping.SLOW,
 )
 FULL = (
     Config("queue; 3 tasks, 2 faults", TRIPLES["queue"], faults=2),
     *(Config(f"{name}; 3 tasks, 1 fault", TRIPLES[name], faults=1) for name in LARGE),
-    Config("queue; one ack for copies, 2 faults", (QUEUE, QUEUE), faults=2, shared_ack=True),
-    Config("queue; one ack for copies, 1 task, 3 faults", (QUEUE,), faults=3, shared_ack=True),
-    Config("reschedule; one ack for copies, 3 faults", (PLACE,), faults=3, shared_ack=True),
-    *(
-        Config(f"{name}; fails over, 2 faults", PAIRS[name], faults=2, kinds=FAULTS | {FAILOVER})
-        for name in ("queue and reschedule", "reader and writer", "two slots")
-    ),
     *(Config(f"{name}; 2 tasks, 2 faults", tasks, faults=2) for name, tasks in CHANGES.items()),
     *(
         Config(f"{name}; 3 tasks, 3 workers, 1 fault", tasks, workers=3, faults=1)

@@ -62,7 +62,6 @@ SLOW = (
     Config("kept; late, 2 faults", (KEEP, KEEP), faults=2),
     Config("kept; early, 3 tasks, 1 fault", (KEEP,) * 3, faults=1, early_ack=True),
     Config("kept, and all ways; 1 fault", (KEEP, QUEUE, PLACE), faults=1),
-    Config("kept; one ack for copies, 2 faults", (KEEP,), faults=2, shared_ack=True),
     Config("kept; early, two slots, 1 fault", (KEEP_2,) * 2, workers=3, faults=1, early_ack=True),
     Config("kept; early, readers, 1 fault", (KEEP_READ, KEEP_READ, KEEP), faults=1, early_ack=True),
     Config("kept; early, a retry, 1 fault", (KEEP_RETRY, KEEP, KEEP), faults=1, early_ack=True),
@@ -120,7 +119,6 @@ SLOW = (
     ),
 )
 FULL = (
-    Config("kept; one ack for copies, 3 faults", (KEEP,), faults=3, shared_ack=True),
     Config("handed back, and late; 2 faults", (QUEUE, FOREIGN_LATE), faults=2, most_calls=2),
     Config("kept; early, 3 tasks, 2 faults", (KEEP,) * 3, faults=2, early_ack=True),
     Config("kept; two slots, 3 tasks, 1 fault", (KEEP_2,) * 3, workers=3, faults=1),

@@ -130,6 +130,15 @@ def _when(instant: int | None) -> int | None:
     return None if instant is None else when(instant)
 
 
+def _renumbered(state: KeyState) -> KeyState:
+    """*state* with its tokens numbered 1, 2, 3, in their order."""
+    tokens = {0, *(h.token for h in state.holders)}
+    if max(tokens) < len(tokens):
+        return state
+    new = {old: n for n, old in enumerate(sorted(tokens))}
+    return replace(state, holders=tuple(replace(h, token=new[h.token]) for h in state.holders))
+
+
 class Keys:
     """Every state of the key that was met, by number, and every operation on each of them.
 
@@ -150,7 +159,7 @@ class Keys:
         return len(self._ops)
 
     def number(self, state: KeyState) -> int:
-        state = self._normal(state)
+        state = _renumbered(self._normal(state))
         found = self._numbers.get(state)
         if found is None:
             facts = checks.check_state(state)

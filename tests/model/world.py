@@ -1,117 +1,70 @@
-"""A small world around one key: a broker, workers, a sweeper, the resource that is written to.
+"""A small world around one key: messages at a broker, deliveries of them, and the key's state.
 
-What a worker does is cut into steps that a crash can fall between::
-
-    deliver  enter  publish each wake  effect  callbacks  result  leave  publish each wake  ack
-
-Beside them people publish, revoke and replay, each wake of which is published by itself.
+A delivery asks, holds, and leaves; each of these is one step. What a real worker does between
+them, and where it can be interrupted there, is for ``tests/simulation`` to play. A call that the
+store answers with is published in the same step, or lost with whoever was to publish it.
 Everything is a tuple, so a world can be looked up among those that were met before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from celery_dlock.core.state import Claim, Grant, KeyState, Mode, WaitMode
+from celery_dlock.core.state import Claim, Grant, KeyState, Outcome, WaitMode
 from tests.model.checks import Violation, require
 from tests.model.config import Config, Task
-from tests.model.key import Keys
+from tests.model.key import Keys, Op
 
-IDLE = ""
-LOOK = "look"
-ENTER = "enter"
-PARK = "park"
-RETRY = "retry"
-EFFECT = "effect"
-RESULT = "result"
-CALLBACKS = "callbacks"
-LEAVE_DONE = "leave done"
-LEAVE_REPEAT = "leave repeat"
-LEAVE_UNUSED = "leave unused"
-LEAVE_UNHEARD = "leave unheard"
-LEAVE_OVER = "leave over"
-SAY_DONE = "say done"
-SAY_UNUSED = "say unused"
-SAY_ABANDONED = "say abandoned"
-SAID = "said"
-AGAIN = "again"
-REQUEUE = "requeue"
-SKIP_RESULT = "skip result"
-SKIP_CALLBACKS = "skip callbacks"
-END_RESULT = "end result"
-END_CALLBACKS = "end callbacks"
-ACK = "ack"
+#: A label, the faults it costs, and the world after it.
+Next = tuple[str, int, "World"]
 
-#: In these a worker holds the key, as far as it knows.
-HOLDING = frozenset({RETRY, EFFECT, RESULT, CALLBACKS, LEAVE_DONE, LEAVE_REPEAT})
-
-#: In these its message is on its way to an ``enter``.
-ASKING = frozenset({LOOK, ENTER, PARK, AGAIN, REQUEUE})
-
-#: In these it brings a task to its end that never had its turn.
-ENDING = frozenset({END_RESULT, END_CALLBACKS, LEAVE_DONE})
-
-#: These are no workers, but what tells the store how a delivery has ended that goes on without it.
-SAYING = frozenset({SAY_DONE, SAY_UNUSED, SAY_ABANDONED, SAID})
-
-#: A message is its task, and ``TAG`` times a tag that it shares with copies of itself. No tag: 0.
-TAG = 100
-#: The tag of a worker whose message was acknowledged by another.
-ACKED = -1
+#: Phases of a delivery. Those that leave are named after the outcome.
+HOLDS = "holds"
+ENDS = "ends"  # brings a task to its end that never had its turn
+DONE = "done"  # its result is stored, and the store is told next
+LOST = "lost"  # the body was aborted, and the message goes back to the queue
+UNHEARD = "unheard"  # its answer was lost: what it may have been given is taken back
+UNUSED = "unused"  # it was interrupted before the body began
+#: No delivery any more: what the store has not heard of its end is said again.
+SAYS = {
+    "says done": Outcome.DONE,
+    "says unused": Outcome.UNUSED,
+    "says abandoned": Outcome.ABANDONED,
+}
+SAYS_DONE, SAYS_UNUSED, SAYS_ABANDONED = SAYS
 
 
-class Worker(NamedTuple):
-    """One worker process. ``ended``: time, or the store at its word, has taken the lock from it.
+class Delivery(NamedTuple):
+    """A message of *task* that a worker has. *ended*: time, or the store, has taken the lock.
 
-    ``changed``: it runs the new version of its task. ``tag`` is that of its message.
+    *changed*: the worker runs the new version of its task.
     """
 
-    phase: str = IDLE
-    task: int = -1
-    nonce: int = 0
-    slot: int = 0
-    token: int = 0
+    phase: str
+    task: int
+    nonce: int
     ended: bool = False
     changed: bool = False
-    tag: int = 0
-    wakes: tuple[int, ...] = ()
-
-
-NOBODY = Worker()
-#: The number of a key of which nothing is known: the first one that a model meets.
-NO_REPLICA = 0
 
 
 class World(NamedTuple):
-    """Everything there is. ``effects`` count by task.
+    """Everything there is; tasks are numbers.
 
-    ``told``, ``revoked`` (with the store's word that they end), ``dead`` and ``unpublished`` are
-    tasks; ``waking`` are the wakes that are left to people to publish; ``replica`` is the key as
-    the store's replica has it. ``called`` is no part of the world, but of the step to it: 1 for
-    task 0 if that was called, -1 if its calls are forgotten.
+    *told* have their results, *unpublished* are still to be published, and *arrived* and *turns*
+    are noted until the first fault. *left* is how many faults may still happen.
     """
 
     key: int
     broker: tuple[int, ...]
-    workers: tuple[Worker, ...]
-    sweeper: tuple[int, ...]
-    fence: tuple[int, ...]
-    effects: tuple[int, ...]
-    told: frozenset[int]
-    arrived: tuple[int, ...]
-    turns: tuple[int, ...]
+    deliveries: tuple[Delivery, ...]
     left: int
     unpublished: tuple[int, ...]
-    waking: tuple[int, ...] = ()
+    told: frozenset[int] = frozenset()
+    arrived: tuple[int, ...] = ()
+    turns: tuple[int, ...] = ()
     revoked: frozenset[int] = frozenset()
     dead: frozenset[int] = frozenset()
-    replica: int = NO_REPLICA
-    called: int = 0
-
-
-#: Where tokens are: the key, its replica, the fence and the workers.
-Tokens = tuple[int, int, tuple[int, ...], tuple[Worker, ...]]
 
 
 @dataclass(slots=True, eq=False)
@@ -120,48 +73,40 @@ class Model:
 
     config: Config
     keys: Keys = field(init=False)
-    names: dict[str, int] = field(default_factory=dict)
+    names: dict[str, int] = field(init=False)
     claims: dict[tuple[object, ...], Claim] = field(default_factory=dict)
-    settled: dict[Tokens, Tokens] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.keys = Keys(max(1, self.config.most_lost), max(1, self.config.most_calls))
+        self.names = {f"t{n}": n for n, _ in enumerate(self.config.tasks)}
 
     def start(self) -> World:
         tasks = self.config.tasks
         later = {task.retries_as for task in tasks}
-        first = [n for n in range(len(tasks)) if n not in later]
-        self.names = {f"t{n}": n for n in range(len(tasks))}
-        slots = max((t.limit for t in tasks if t.mode is Mode.EXCLUSIVE), default=1)
+        first = [n for n, _ in enumerate(tasks) if n not in later]
         return World(
             key=self.keys.number(KeyState()),
             broker=tuple(n for n in first if not tasks[n].ordered),
-            workers=(NOBODY,) * self.config.workers,
-            sweeper=(),
-            fence=(0,) * slots,
-            effects=(0,) * len(tasks),
-            told=frozenset(),
-            arrived=(),
-            turns=(),
+            deliveries=(),
             left=self.config.faults,
             unpublished=tuple(n for n in first if tasks[n].ordered),
         )
 
-    def asks(self, worker: Worker) -> Task:
-        """What the version of the task that *worker* runs asks for."""
-        old = self.config.tasks[worker.task]
-        return old.becomes if worker.changed and old.becomes else old
+    def asks(self, delivery: Delivery) -> Task:
+        """What the version of the task that *delivery* runs asks for."""
+        old = self.config.tasks[delivery.task]
+        return old.becomes if delivery.changed and old.becomes else old
 
-    def claim(self, worker: Worker, wait: WaitMode | None = None, **more: Any) -> Claim:
-        """What *worker* asks for, in the way of its task or by *wait*."""
-        name = (worker.task, worker.nonce, worker.changed, wait, *more.items())
-        found = self.claims.get(name)
-        if found is None:
-            spec = self.asks(worker)
-            found = self.claims[name] = Claim(
+    def claim(self, delivery: Delivery, wait: WaitMode | None = None, **more: Any) -> Claim:
+        """What *delivery* asks for, in the way of its task or by *wait*."""
+        name = (delivery.task, delivery.nonce, delivery.changed, wait, *more.items())
+        claim = self.claims.get(name)
+        if claim is None:
+            spec = self.asks(delivery)
+            claim = self.claims[name] = Claim(
                 key="k",
-                task=f"t{worker.task}",
-                nonce=str(worker.nonce),
+                task=f"t{delivery.task}",
+                nonce=str(delivery.nonce),
                 ttl=1,
                 mode=spec.mode,
                 limit=spec.limit,
@@ -178,7 +123,7 @@ class Model:
                 supersedes=spec.newest,
                 **{"successor": f"t{spec.retries_as}" if spec.reserves else "", **more},
             )
-        return found
+        return claim
 
     def faulty(self, world: World) -> bool:
         return world.left < self.config.faults
@@ -191,125 +136,73 @@ class Model:
         return tuple(self.names[task] for task in tasks)
 
     def next_token(self, world: World) -> int:
-        return max(self._tokens(world), default=0) + 1
+        return max(self.keys.facts[world.key].tokens, default=0) + 1
 
-    def _tokens(self, world: World) -> set[int]:
-        found = set(self.keys.facts[world.key].tokens | self.keys.facts[world.replica].tokens)
-        found.update(world.fence)
-        found.update(w.token for w in world.workers)
-        found.discard(0)
-        return found
+    def stored(self, world: World, task: int) -> bool:
+        """Whether the store has the message of *task*."""
+        return f"t{task}" in self.keys.facts[world.key].carried
 
-    def settle(self, world: World) -> World:
-        """Number the tokens that are still known anywhere 1, 2, 3, in their order."""
-        known = (world.key, world.replica, world.fence, world.workers)
-        found = self.settled.get(known)
-        if found is None:
-            found = self.settled[known] = self._settled(world)
-        if found == known:
-            return world
-        key, replica, fence, workers = found
-        return world._replace(key=key, replica=replica, fence=fence, workers=workers)
-
-    def _settled(self, world: World) -> Tokens:
-        tokens = self._tokens(world)
-        if not tokens or max(tokens) == len(tokens):
-            return world.key, world.replica, world.fence, world.workers
-        new = {old: n for n, old in enumerate(sorted(tokens), 1)} | {0: 0}
-        key, replica = (
-            self.keys.altered(n, ("tokens", *sorted(tokens)), lambda state: _renumbered(state, new))
-            for n in (world.key, world.replica)
-        )
-        fence = tuple(new[t] for t in world.fence)
-        workers = tuple(sorted(w._replace(token=new[w.token]) for w in world.workers))
-        return key, replica, fence, workers
-
-    def concluding(self, world: World, grant: Grant) -> bool:
-        """Whether a worker is bringing the ending about that *grant* calls for."""
-        taker = (self.names[grant.task], grant.taker)
-        return any((w.task, str(w.nonce)) == taker for w in world.workers if w.phase in ENDING)
-
-    def under_way(self, world: World, task: int) -> bool:
-        """Whether a message of *task* is on its way to an ``enter``."""
-        return (
-            any(task_of(m) == task for m in world.broker)
-            or task in world.sweeper
-            or task in world.waking
-            or any(task in w.wakes or (w.task == task and w.phase in ASKING) for w in world.workers)
-        )
+    def ends(self, world: World, turn: Grant) -> bool:
+        """Whether a delivery is bringing the ending about that *turn* calls for."""
+        taker = (self.names[turn.task], turn.taker)
+        return any((d.task, str(d.nonce)) == taker for d in world.deliveries)
 
 
-def _renumbered(state: KeyState, new: dict[int, int]) -> KeyState:
-    return replace(state, holders=tuple(replace(h, token=new[h.token]) for h in state.holders))
+def after(world: World, op: Op) -> World:
+    """*world* with the key as *op* has left it."""
+    return world._replace(key=op.key, dead=world.dead.union(op.dead))
 
 
-def seat(world: World, at: int, worker: Worker) -> tuple[Worker, ...]:
-    """The workers with *worker* at *at*. They are alike, so their order does not count."""
-    return tuple(sorted((*world.workers[:at], worker, *world.workers[at + 1 :])))
+def published(world: World, *tasks: int) -> World:
+    """*world* with a message of each of *tasks* more at the broker."""
+    return world._replace(broker=tuple(sorted((*world.broker, *tasks))))
 
 
-def without(world: World, at: int) -> World:
-    """*world* without the worker at *at*, who was one too many."""
-    return world._replace(workers=(*world.workers[:at], *world.workers[at + 1 :]))
+def taken(world: World, task: int) -> World:
+    """*world* with one message of *task* less at the broker."""
+    at = world.broker.index(task)
+    return world._replace(broker=world.broker[:at] + world.broker[at + 1 :])
 
 
-def put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return (*values[:at], value, *values[at + 1 :])
+def begun(world: World, delivery: Delivery) -> World:
+    return world._replace(deliveries=tuple(sorted((*world.deliveries, delivery))))
 
 
-def add(broker: tuple[int, ...], task: int, tag: int = 0) -> tuple[int, ...]:
-    return tuple(sorted((*broker, task + TAG * tag)))
+def ended(world: World, delivery: Delivery) -> World:
+    at = world.deliveries.index(delivery)
+    return world._replace(deliveries=world.deliveries[:at] + world.deliveries[at + 1 :])
 
 
-def remove(messages: tuple[int, ...], message: int) -> tuple[int, ...]:
-    """*messages* without one that is *message*."""
-    at = messages.index(message)
-    return messages[:at] + messages[at + 1 :]
+def became(world: World, delivery: Delivery, phase: str, **more: Any) -> World:
+    """*world* with *delivery* in another phase."""
+    return begun(ended(world, delivery), delivery._replace(phase=phase, **more))
 
 
-def task_of(message: int) -> int:
-    return message % TAG
+def spent(world: World) -> World:
+    """*world* after a fault. From then on nobody asks who came first."""
+    return world._replace(left=world.left - 1, arrived=(), turns=())
 
 
 def check_world(model: Model, world: World) -> None:
     """Check what must hold in every world that can be reached."""
     facts = model.keys.facts[world.key]
-    for worker in world.workers:
-        if worker.phase in HOLDING and not worker.ended:
-            name = (f"t{worker.task}", str(worker.nonce))
-            require(name in facts.held, "S1 only its owner or time takes a lock away", world)
-    require(max(world.effects) <= 1, "S2 one effect a task", world)
+    for delivery in world.deliveries:
+        if delivery.phase in (HOLDS, DONE, LOST) and not delivery.ended:
+            owner = (f"t{delivery.task}", str(delivery.nonce))
+            require(owner in facts.held, "S1 only its owner or time takes a lock away", world)
     for task in owed(model, world) - on_the_way(world):
-        if f"t{task}" not in facts.carried:
-            raise Violation("S8 nobody carries a task whose callbacks were not published", world)
-
-
-def most_calls(model: Model, task: int, left: int) -> int:
-    """How often *task* may have been called where *left* faults are left."""
-    spec, faults = model.config.tasks[task], model.config.faults - left
-    # A second copy of a task that went on as a retry is not known as done: it waits again.
-    # So does a task that was called under an older version, which asked for less. And of one that
-    # gives way it is called to its end.
-    once = spec.retries_as is None and not spec.newest
-    most = 1 + faults * (1 if once else 2) + (spec.becomes is not None)
-    # A lost lock puts its message back, also when another delivery was just dead-lettered.
-    most += model.config.most_lost > 0
-    most += model.config.most_calls * (1 + faults) if spec.unknown else 0
-    # Who comes too late to its turn is called once more, when the one that was faster is gone.
-    return most + (len(model.config.tasks) if spec.unanswered or spec.foreign else 0)
+        if not model.stored(world, task):
+            raise Violation("S8 nobody has a task that has not ended", world)
 
 
 def on_the_way(world: World) -> set[int]:
     """The tasks whose message somebody has who is not the store."""
-    carried = {w.task for w in world.workers if w.phase not in SAYING}
-    carried |= {task_of(m) for m in world.broker}
-    return carried.union(
-        world.unpublished, world.sweeper, world.waking, *(w.wakes for w in world.workers)
-    )
+    carried = {d.task for d in world.deliveries if d.phase not in SAYS}
+    return carried.union(world.broker, world.unpublished)
 
 
 def owed(model: Model, world: World) -> set[int]:
-    """The tasks that have still to be finished; not what a crash loses where nobody keeps it."""
+    """The tasks that have still to end; not what a crash loses where nobody keeps it."""
     tasks, early = model.config.tasks, model.config.early_ack
     later = {t.retries_as for n, t in enumerate(tasks) if n not in world.told}
     over = world.told | world.dead
@@ -322,8 +215,5 @@ def owed(model: Model, world: World) -> set[int]:
 
 def goal(model: Model, world: World) -> bool:
     """Whether all is done and nothing is left over anywhere."""
-    return (
-        not on_the_way(world) - {NOBODY.task}
-        and model.keys.facts[world.key].empty
-        and not owed(model, world)
-    )
+    empty = model.keys.facts[world.key].empty
+    return empty and not (world.deliveries or on_the_way(world) or owed(model, world))

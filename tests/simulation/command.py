@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from random import randrange
 from typing import Any
 
-from tests.simulation.defects import DEFECTS, DRIFTS
-from tests.simulation.play import World, play, shortest
+from tests.simulation.defects import DEFECTS
+from tests.simulation.play import play, shortest
 from tests.simulation.simulated import seen
-from tests.simulation.ways import plan_of
 
 
 def main() -> int:
@@ -26,12 +25,9 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore", RuntimeWarning)  # by which Celery logs, too
     if options.defect is not None:
-        {**DEFECTS, **DRIFTS}[options.defect].plant()
+        DEFECTS[options.defect].plant()
     if options.scenarios:
         _say(json.dumps(seen(options.scenarios)))
-        return 0
-    if options.modelled:
-        _say(json.dumps(_modelled(options.modelled)))
         return 0
     if options.schedules is None:
         return _tell(options.seed)
@@ -54,11 +50,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="in so many processes")
     parser.add_argument("--figures", action="store_true", help="all that is counted, as JSON")
     parser.add_argument("--until-wrong", action="store_true", help="stop at the first")
-    parser.add_argument(
-        "--defect", choices=[*DEFECTS, *DRIFTS], help="with something planted that is wrong"
-    )
+    parser.add_argument("--defect", choices=[*DEFECTS], help="with something planted that is wrong")
     parser.add_argument("--scenarios", type=int, help="with so many seeds each: what is seen")
-    parser.add_argument("--modelled", type=int, help="so many of whose every delivery is followed")
     return parser.parse_args()
 
 
@@ -92,16 +85,6 @@ def _played(first: int, count: int, *, until_wrong: bool) -> Counter[str]:
                 break
     figures["seconds of processor time"] = round(time.process_time() - began)
     return figures
-
-
-def _modelled(count: int) -> dict[str, Any]:
-    """Which steps of the model's worker are taken in so many schedules, and what is wrong."""
-    steps, wrong = Counter[str](), list[str]()
-    for seed in range(1, count + 1):
-        outcome = World(plan_of(seed)).play()
-        steps.update(outcome.modelled)
-        wrong += [f"{seed}: {what}" for what in outcome.wrong]
-    return {"steps": steps, "wrong": wrong}
 
 
 def _apart(first: int, count: int, jobs: int) -> Sequence[dict[str, Any]]:

@@ -2,117 +2,130 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from textwrap import dedent
+from typing import Any
+
+from billiard.exceptions import WorkerLostError
+
+from celery_dlock.core.state import Outcome
+from celery_dlock.delivery.outgoing import UNPUBLISHABLE
+from celery_dlock.delivery.plan import FailWith, Gone
+from celery_dlock.runtime import runtime
+from celery_dlock.worker.periodic import LONGEST_SLEEP
+from celery_dlock.worker.request import _raised
+from tests.services.planted import Instead, planted
 
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """*old* reads *new* in *function* of *module*, for whoever calls it by whatever name.
+    """*instead* is done for *function* of *module*.
 
     It is met soon after *seed*; without that one it may take thousands of schedules.
     """
 
     module: str
     function: str
-    old: str
-    new: str
+    instead: Instead
     seed: int = 1
 
     def plant(self) -> None:
         module = import_module(f"celery_dlock.{self.module}")
-        owner_name, _, name = self.function.rpartition(".")
-        owner = getattr(module, owner_name) if owner_name else module
-        whole = inspect.unwrap(getattr(owner, name))
-        text = dedent(inspect.getsource(whole))
-        assert text.count(self.old) == 1, f"{self.function} has no {self.old!r} to spoil"
-        spoilt = text.replace(self.old, self.new)
-        made: dict[str, object] = {}
-        exec(compile(spoilt, self.function, "exec"), vars(module), made)
-        whole.__code__ = inspect.unwrap(made[name]).__code__  # type: ignore[arg-type]
+        owner, _, name = self.function.rpartition(".")
+        planted(getattr(module, owner) if owner else module, name, self.instead).__enter__()
 
 
-#: These break no promise that a schedule would show; the model's worker does not do so.
-DRIFTS: Mapping[str, Defect] = {
-    "a task that has failed is only over": Defect(
-        "messages.claims", "failed", "return Outcome.DONE", "return Outcome.OVER"
-    ),
-}
+def _does_nothing(*_: Any) -> None: ...
+
+
+def _takes_nothing_back(_: Any, manager: Any, claim: Any, *__: Any) -> bool:
+    manager._keeper.forget([claim])
+    return False
+
+
+def _counts_as_done(whole: Callable[..., bool], request: Any) -> bool:
+    request._outcome = Outcome.DONE
+    return whole(request)
+
+
+def _sweeps_and_publishes_nothing(_: Any, sweeper: Any) -> float:
+    due_in = runtime(sweeper._app).backend.sweep().next_in
+    return LONGEST_SLEEP if due_in is None else min(due_in, LONGEST_SLEEP)
+
+
+def _all_is_parked(whole: Any, parking: Any, key: str, messages: Sequence[Any]) -> tuple[int, bool]:
+    return len(messages), whole(parking, key, messages)[1]
+
+
+def _ends_no_chain(_: Any, __: Any, request: Any, ___: Any) -> None:
+    request.chain = request.callbacks = None
+
+
+_NOT_RELEASED: list[Any] = []
+
+
+@asynccontextmanager
+async def _keeps_its_lock(whole: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+    block = whole(*args, **options)
+    _NOT_RELEASED.append(block)  # the garbage collector would release it
+    yield await block.__aenter__()
+    await block.__aexit__(None, None, None)
+
+
+def _forgets_it(whole: Any, outgoing: Any, error: Exception, *of: Any) -> None:
+    if not outgoing.execution.task.acks_late or isinstance(error, UNPUBLISHABLE):
+        whole(outgoing, error, *of)
+
+
+def _terminated_is_revoked(whole: Any, request: Any, exc_info: Any) -> bool:
+    return whole(request, exc_info) and isinstance(_raised(exc_info), WorkerLostError)
+
 
 DEFECTS: Mapping[str, Defect] = {
     "a copy that meets its run is dropped": Defect(
-        "delivery.plan",
-        "_looks_again",
-        'return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)',
-        "return Gone(ends)",
+        "delivery.plan", "_looks_again", lambda *_: Gone("another delivery of this task is running")
     ),
     "an answer that is lost takes nothing back": Defect(
-        "locks.manager",
-        "LockManager._take_back",
-        "return self._told(self._backend.leave(left, outcome, message)).carried",
-        "return False",
+        "locks.manager", "LockManager._take_back", _takes_nothing_back
     ),
     "a killed body counts as done": Defect(
-        "worker.request",
-        "LockedRequest._release",
-        "carried = here.manager.take_back(claims, self._outcome)",
-        "carried = here.manager.take_back(claims, Outcome.DONE)",
+        "worker.request", "LockedRequest._release", _counts_as_done
     ),
     "a wake is not repeated": Defect(
-        "worker.periodic",
-        "Sweeper.run_once",
-        "ours = here.wake(swept.wakes)",
-        "ours = len(swept.wakes)",
+        "worker.periodic", "Sweeper.run_once", _sweeps_and_publishes_nothing
     ),
     "a lost lease ends the task": Defect(
-        "delivery.plan", "lost", "return Repeat(error, event)", "return FailWith(error, event)"
+        "delivery.plan", "lost", lambda whole, *of: FailWith(of[1], whole(*of).event)
     ),
     "what is too long for the store is parked": Defect(
-        "worker.parking",
-        "Parking._enter",
-        "taken, waited_for = 0, True",
-        "taken, waited_for = len(entries) - len(fits), True",
-        seed=2500,
+        "worker.parking", "Parking._enter", _all_is_parked, seed=2500
     ),
     "a chain behind a task that is skipped does not end": Defect(
-        "delivery.result_state", "skip_rest_of_chain", "while rest:", "while False:"
+        "delivery.result_state", "skip_rest_of_chain", _ends_no_chain
     ),
     "a chord behind a task that is skipped does not end": Defect(
-        "delivery.result_state", "skip_rest_of_chain", "rest.extend(_within(signature))", "pass"
+        "delivery.result_state", "_within", lambda *_: []
     ),
     "a coroutine that is cancelled keeps its lock": Defect(
-        "tasks.block",
-        "_locked_async_block",
-        "finally:\n        await calls.end(release)",
-        "except Exception:\n        raise\n    else:\n        await calls.end(release)",
+        "tasks.block", "_locked_async_block", _keeps_its_lock
     ),
     "a broker goes by another name for each way to write it": Defect(
-        "messages.broker_name", "_host", "host = host.lower()", "return host"
+        "messages.broker_name", "_host", lambda _, host: host
     ),
-    "a body waits for a key of its own": Defect(
-        "locks.current", "held_term", "and of is store", "and of is key"
-    ),
+    "a body waits for a key of its own": Defect("locks.current", "held_term", _does_nothing),
     "an order that is promised is that of arrival": Defect(
-        "publishing.ordered",
-        "Ordered._left",
-        "return self._leave(body, options)",
-        "return False",
-        seed=2700,
+        "publishing.ordered", "Ordered._left", lambda *_: False, seed=2700
     ),
     "what is not published is forgotten": Defect(
-        "delivery.outgoing",
-        "Outgoing._instead",
-        "if late and not at_fault:",
-        "if late:\n        return\n    if late:",
+        "delivery.outgoing", "Outgoing._instead", _forgets_it
     ),
     "who is terminated in place of another is revoked": Defect(
-        "worker.request",
-        "LockedRequest._is_lost",
-        "isinstance(_raised(exc_info), _LOST)",
-        "isinstance(_raised(exc_info), WorkerLostError)",
-        seed=8197296,
+        "worker.request", "LockedRequest._is_lost", _terminated_is_revoked, seed=8197296
     ),
+    "keys are asked for in the order in which they are written": Defect(
+        "core.state", "ask_order", lambda *_: (0, "")
+    ),
+    "a task that waits keeps the keys before": Defect("locks.several", "given_back", lambda *_: []),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,8 +49,6 @@ from tests.simulation.system import (
     stand_in,
 )
 from tests.simulation.tasks import KINDS, TAKES_PLACES, application, begin, plain, result_key
-from tests.simulation.ways import begin as follow
-from tests.simulation.ways import watch
 from tests.simulation.worker import Child, Worker
 
 #: Seconds, from the last fault on, after which whatever has not ended is stuck.
@@ -70,7 +67,6 @@ def app() -> Any:
         assert Named(url).transport  # which may draw as it is first used
     made = application()
     stand_in()
-    watch()
     return made
 
 
@@ -106,8 +102,6 @@ class Outcome:
     seconds: float
     struck: Sequence[Fault]
     wrong: Sequence[str]
-    #: How often a step of the model's worker was taken.
-    modelled: Counter[str]
 
 
 class World:
@@ -119,7 +113,6 @@ class World:
         self.faults = Faults(plan)
         self.broker = Broker(self.faults)
         self.seen = begin()
-        self.ways = follow(plan)
         self.workers: list[Worker] = []
         self.published: dict[str, Call] = {}
         self.revoked: set[str] = set()
@@ -167,7 +160,6 @@ class World:
                 self.kernel.now,
                 self.faults.struck,
                 tuple(self.seen.wrong),
-                self.ways.steps,
             )
 
     def _hire(self, number: int) -> None:
@@ -437,7 +429,6 @@ class World:
             wrong.append(f"{who} ended with {error!r}")
         if self.kernel.steps > ENDLESS:
             wrong.append("it goes in circles")
-        wrong += self.ways.wrong
         if wrong:
             return
         for task_id, call in self.published.items():
