@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix quick checks bench chaos simulate mutants clean
+.PHONY: help demo test matrix quick checks bench measure chaos simulate mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -21,6 +21,9 @@ checks: ## style, format, layers, types, and the documentation into docs/_build/
 
 bench:  ## cycles and throughput as ratios, and beats under faults; the report goes to the terminal
 	@scripts/tox run -e bench
+
+measure: ## the calls of a task, the size of the repository; scripts/measure has the lines of a feature
+	@scripts/tox run -e measure
 
 chaos:  ## ten minutes of random kills, pauses, cuts and restarts, and an independent checker
 	@scripts/tox run -e chaos

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 STAGED = (
-    *("tests", "example_project", "docs"),
+    *("tests", "scripts", "example_project", "docs"),
     *("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml"),
 )
 

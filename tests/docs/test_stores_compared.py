@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.benchmarks.stores import as_page
+from scripts.benchmarks.stores import as_page
 from tests.services.stores import STORES
 
 PAGES = Path("docs/explanation")

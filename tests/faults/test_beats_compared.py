@@ -1,4 +1,4 @@
-"""One fault of ``python -m tests.benchmarks beats``: the beat that leads is killed."""
+"""One fault of ``python -m scripts.benchmarks beats``: the beat that leads is killed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.beat_counts import Counts
-from tests.benchmarks.beat_faults import FAULTS
-from tests.benchmarks.beat_site import Contestant, Site, ticks_worker
-from tests.benchmarks.beats import CATCHES_UP, PLAIN, RETIMED, judge, settle, window_from
+from scripts.benchmarks.beat_counts import Counts
+from scripts.benchmarks.beat_faults import FAULTS
+from scripts.benchmarks.beat_site import Contestant, Site, ticks_worker
+from scripts.benchmarks.beats import CATCHES_UP, PLAIN, RETIMED, judge, settle, window_from
 from tests.services.redis import RedisServer
 from tests.services.until import until
 

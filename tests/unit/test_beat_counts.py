@@ -9,9 +9,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tests.benchmarks.beat_counts import Counts, Tick, Window, count, silence
-from tests.benchmarks.beat_table import table
-from tests.benchmarks.beats import Fared
+from scripts.benchmarks.beat_counts import Counts, Tick, Window, count, silence
+from scripts.benchmarks.beat_table import table
+from scripts.benchmarks.beats import Fared
 
 #: Twelve seconds of which the last half does not count, on a clock that is 1000 s ahead.
 WINDOW = Window(0.25, 12.25, 1000.0)

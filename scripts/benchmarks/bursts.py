@@ -19,9 +19,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.measure import percentile, take_turns
-from tests.benchmarks.notes import Span
-from tests.benchmarks.stage import Stage, staged
+from scripts.benchmarks.measure import percentile, take_turns
+from scripts.benchmarks.notes import Span
+from scripts.benchmarks.stage import Stage, staged
 
 #: How our tasks wait.
 WAYS = ("queued", "published")

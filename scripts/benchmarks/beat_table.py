@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.beat_counts import Counts
-from tests.benchmarks.beat_faults import FAULTS
-from tests.benchmarks.beats import CONTESTANTS, Fared, compare
+from scripts.benchmarks.beat_counts import Counts
+from scripts.benchmarks.beat_faults import FAULTS
+from scripts.benchmarks.beats import CONTESTANTS, Fared, compare
 from tests.services.redis import RedisServer
 
 #: How often each fault is tried; ticks of all times are added up.

@@ -1,4 +1,4 @@
-"""What each sink costs the task for an event, in µs: ``python -m tests.benchmarks.sinks URL``.
+"""What each sink costs the task for an event, in µs: ``python -m scripts.benchmarks.sinks URL``.
 
 The events are those of a task that gets its lock at once, ``Acquired`` and ``Released``. In a
 process of its own, as the libraries decide at their import how they work.
@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from celery_dlock.core.events import Event
 from celery_dlock.registry import sink_named
-from tests.benchmarks.measure import in_turns
+from scripts.benchmarks.measure import in_turns
 from tests.monitoring.happenings import about, acquired, released
 
 SINKS = ("prometheus", "opentelemetry", "statsd", "events")
@@ -49,7 +49,7 @@ def main() -> None:
     os.environ.update(DD_AGENT_HOST="127.0.0.1")
     made: dict[str, Any] = {name: sink_named(name).from_app(app) for name in SINKS}
     found = in_turns({name: partial(timed, sink) for name, sink in made.items()}, ROUNDS)
-    print(json.dumps({row.name: 1e6 / row.rate for row in found}), flush=True)  # noqa: T201
+    print(json.dumps({row.name: 1e6 / row.rate for row in found}), flush=True)
     os._exit(0)  # what is left to be sent is nobody's
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from celery_dlock.core.state import Claim, Outcome, Park, Run, WaitMode
 from celery_dlock.stores.base import LockBackend
-from tests.benchmarks.cycles import TTL, ours, store
+from scripts.benchmarks.cycles import TTL, ours, store
 
 MESSAGE = b"x" * 800
 

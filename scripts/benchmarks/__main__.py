@@ -14,20 +14,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import throughput
-from tests.benchmarks.beat_table import show_beats
-from tests.benchmarks.bursts import show_bursts
-from tests.benchmarks.cycles_etcd import etcd_cycles
-from tests.benchmarks.cycles_redis import redis_cycles, redlock_cycles
-from tests.benchmarks.cycles_sqlite import sqlite_cycles
-from tests.benchmarks.cycles_zookeeper import zookeeper_cycles
-from tests.benchmarks.fence import on_mariadb, on_postgresql, on_sqlite
-from tests.benchmarks.handover import BODY, handover
-from tests.benchmarks.measure import Measured, percentile
-from tests.benchmarks.scrape import show_scrape
-from tests.benchmarks.scripts import show_operations, show_scripts
-from tests.benchmarks.stores import show_stores
-from tests.benchmarks.unique import show_unique
+from scripts.benchmarks import throughput
+from scripts.benchmarks.beat_table import show_beats
+from scripts.benchmarks.bursts import show_bursts
+from scripts.benchmarks.cycles_etcd import etcd_cycles
+from scripts.benchmarks.cycles_redis import redis_cycles, redlock_cycles
+from scripts.benchmarks.cycles_sqlite import sqlite_cycles
+from scripts.benchmarks.cycles_zookeeper import zookeeper_cycles
+from scripts.benchmarks.fence import on_mariadb, on_postgresql, on_sqlite
+from scripts.benchmarks.handover import BODY, handover
+from scripts.benchmarks.measure import Measured, percentile
+from scripts.benchmarks.scrape import show_scrape
+from scripts.benchmarks.scripts import show_operations, show_scripts
+from scripts.benchmarks.stores import show_stores
+from scripts.benchmarks.unique import show_unique
 from tests.services.etcd import EtcdServer
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer

@@ -11,7 +11,7 @@ from typing import Any
 from redis import Redis
 
 from celery_dlock.runtime import forget, runtime
-from tests.benchmarks.notes import Notes, Span
+from scripts.benchmarks.notes import Notes, Span
 from tests.services.lab import Lab
 from tests.services.until import until
 
@@ -24,7 +24,7 @@ class Stage(Lab):
             "broker_url": url,
             "result_backend": url,
             "dlock_url": url,
-            "imports": ["tests.benchmarks.contestants"],
+            "imports": ["scripts.benchmarks.contestants"],
             "bench_notes": str(folder / "notes"),
         }
         super().__init__(folder, {"celery": celery})

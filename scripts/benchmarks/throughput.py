@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.benchmarks.measure import Measured, in_turns
-from tests.benchmarks.stage import rate, staged
+from scripts.benchmarks.measure import Measured, in_turns
+from scripts.benchmarks.stage import rate, staged
 
 
 def uncontended(

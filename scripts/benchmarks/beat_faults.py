@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.benchmarks.beat_site import Site
+from scripts.benchmarks.beat_site import Site
 
 #: Seconds: of every lock that is set to anything, and for how long a fault lasts that ends.
 TTL = 3

@@ -6,9 +6,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from tests.benchmarks.measure import take_turns
-from tests.benchmarks.notes import Span
-from tests.benchmarks.stage import staged
+from scripts.benchmarks.measure import take_turns
+from scripts.benchmarks.notes import Span
+from scripts.benchmarks.stage import staged
 
 BODY = 0.005
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.benchmarks.beat_counts import Tick
+from scripts.benchmarks.beat_counts import Tick
 from tests.chaos.stores import DURABLE
 from tests.services.lab import Journal
 from tests.services.ports import free_ports
@@ -24,7 +24,7 @@ from tests.services.redis import RedisServer
 from tests.services.until import until
 from tests.services.worker import Worker
 
-APP = "tests.benchmarks.beat_app:app"
+APP = "scripts.benchmarks.beat_app:app"
 
 #: Seconds after which a supervisor starts again what has ended by itself.
 RESTART = 1.0

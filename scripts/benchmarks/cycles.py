@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from celery_dlock.core.state import Claim, Outcome, Run
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions, LockBackend
-from tests.benchmarks.measure import Measured, take_turns
+from scripts.benchmarks.measure import Measured, take_turns
 
 TTL = 30_000_000
 

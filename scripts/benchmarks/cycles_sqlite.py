@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.benchmarks.cycles import compare, ours, store
-from tests.benchmarks.measure import Measured
+from scripts.benchmarks.cycles import compare, ours, store
+from scripts.benchmarks.measure import Measured
 
 
 def sqlite_cycles(folder: Path, times: int = 300, rounds: int = 5) -> list[Measured]:

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from celery_dlock.monitoring.prometheus import tally
-from tests.benchmarks.measure import percentile, take_turns
-from tests.benchmarks.stage import Stage, rate, staged
-from tests.benchmarks.weighed import seconds
+from scripts.benchmarks.measure import percentile, take_turns
+from scripts.benchmarks.stage import Stage, rate, staged
+from scripts.benchmarks.weighed import seconds
 from tests.monitoring.shop_run import Command
 from tests.services.ports import free_ports
 from tests.services.prometheus_folder import shared_folder
@@ -89,7 +89,7 @@ def _turn(folder: Path, url: str) -> Turn:
 
 def _scraped_turn(folder: Path, url: str) -> Turn:
     with staged(folder, url) as stage:
-        stage.config["celery"]["dlock_sinks"] = ["tests.benchmarks.weighed:Weighed"]
+        stage.config["celery"]["dlock_sinks"] = ["scripts.benchmarks.weighed:Weighed"]
         with shared_folder(stage.folder / "metrics"), _metrics(stage) as scrapes:
             worked = _worked(stage)
         return Turn(*worked, *scrapes)
@@ -151,7 +151,7 @@ def _metrics(stage: Stage) -> Iterator[list[float]]:
 
 def _show_costs(console: Console, url: str) -> None:
     with tempfile.TemporaryDirectory() as name, shared_folder(Path(name) / "metrics"):
-        command = [sys.executable, "-m", "tests.benchmarks.sinks", url]
+        command = [sys.executable, "-m", "scripts.benchmarks.sinks", url]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     title = "One event of a task that is not refused, in µs of its thread"
     table = Table("sink", "µs", title=title, title_justify="left", min_width=76)

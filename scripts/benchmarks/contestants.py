@@ -9,7 +9,7 @@ from celery import shared_task
 from redis import Redis
 
 from celery_dlock import FullJitter, Queue, Reschedule, locked_task
-from tests.benchmarks.notes import Notes
+from scripts.benchmarks.notes import Notes
 from tests.services.lab import hold_at
 
 TTL = 30.0

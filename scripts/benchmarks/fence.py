@@ -13,8 +13,8 @@ import psycopg
 import pymysql
 
 from celery_dlock import fencing
-from tests.benchmarks.cycles import Cycle, compare
-from tests.benchmarks.measure import Measured
+from scripts.benchmarks.cycles import Cycle, compare
+from scripts.benchmarks.measure import Measured
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
 

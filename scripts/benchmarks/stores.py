@@ -25,9 +25,9 @@ from rich.table import Table
 
 from celery_dlock.core.state import Outcome, Run
 from celery_dlock.stores.base import LockBackend
-from tests.benchmarks.cycles import ours, store, timed
-from tests.benchmarks.measure import percentile, take_turns
-from tests.benchmarks.scripts import claim_of, hand_on, park, time_of
+from scripts.benchmarks.cycles import ours, store, timed
+from scripts.benchmarks.measure import percentile, take_turns
+from scripts.benchmarks.scripts import claim_of, hand_on, park, time_of
 from tests.services.etcd import EtcdServer
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster

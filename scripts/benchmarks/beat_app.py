@@ -51,7 +51,7 @@ def note(self: Any, journal: str, entry: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """``tests.benchmarks.beat_app:app`` for ``celery -A``: built where ``LAB_CONFIG`` is set."""
+    """``scripts.benchmarks.beat_app:app`` for ``celery -A``: built where ``LAB_CONFIG`` is set."""
     if name != "app":
         raise AttributeError(name)
     with _building:

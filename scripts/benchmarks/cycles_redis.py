@@ -13,9 +13,9 @@ from redlock import Redlock as RedlockPy
 
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.redlock.store import RedlockBackend
-from tests.benchmarks.cycles import Cycle, compare, ours, store
-from tests.benchmarks.fan_out import BareFanOut
-from tests.benchmarks.measure import Measured
+from scripts.benchmarks.cycles import Cycle, compare, ours, store
+from scripts.benchmarks.fan_out import BareFanOut
+from scripts.benchmarks.measure import Measured
 from tests.services.redis_nodes import redlock_url, running_nodes
 
 SECONDS = 30

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.stores.redlock.votes import majority_of
 from celery_dlock.stores.redlock.wire import Wire
-from tests.benchmarks.cycles import TTL
+from scripts.benchmarks.cycles import TTL
 
 
 class BareFanOut:

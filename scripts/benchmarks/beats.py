@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.beat_app import EVERY
-from tests.benchmarks.beat_counts import Counts, Window, count, silence
-from tests.benchmarks.beat_faults import TTL, Fault
-from tests.benchmarks.beat_site import Contestant, Site, ticks_worker
+from scripts.benchmarks.beat_app import EVERY
+from scripts.benchmarks.beat_counts import Counts, Window, count, silence
+from scripts.benchmarks.beat_faults import TTL, Fault
+from scripts.benchmarks.beat_site import Contestant, Site, ticks_worker
 from tests.services.redis import RedisServer
 
 DLOCK = {"dlock_url": "STORE", "dlock_ttl": TTL}

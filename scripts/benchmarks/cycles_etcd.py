@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Any
 
 from celery_dlock.stores.etcd.protobuf import import_etcdrpc
-from tests.benchmarks.cycles import Cycle, compare, ours, store
-from tests.benchmarks.measure import Measured
+from scripts.benchmarks.cycles import Cycle, compare, ours, store
+from scripts.benchmarks.measure import Measured
 from tests.services.etcd import EtcdServer
 
 rpc: Any = import_etcdrpc()

@@ -9,8 +9,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from tests.benchmarks.cycles import Cycle, compare, ours, store
-from tests.benchmarks.measure import Measured
+from scripts.benchmarks.cycles import Cycle, compare, ours, store
+from scripts.benchmarks.measure import Measured
 from tests.services.zookeeper import ZooKeeperServer
 
 
