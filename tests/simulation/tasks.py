@@ -144,7 +144,7 @@ KINDS: Mapping[str, Kind] = {
         },
         may_skip=True,
     ),
-    "newest": Kind({"lock_unique": Unique(on_duplicate="replace", by="{key}")}, may_skip=True),
+    "newest": Kind({"lock_unique": Unique(on_duplicate="newest", by="{key}")}, may_skip=True),
     "debounced": Kind({"lock_unique": Debounce(2.0, 6.0, by="{key}")}),
     "limited": Kind(
         {"lock_on_contention": Queue(max_wait=None), "soft_time_limit": 10, "time_limit": 30},
