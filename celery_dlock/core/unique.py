@@ -25,7 +25,6 @@ from celery_dlock.errors import ConfigurationError
 
 Until = Literal["done", "start"]
 OnDuplicate = Literal["existing", "newest", "raise"]
-OnUnavailable = Literal["publish", "raise"]
 
 #: Until ``"start"`` where the newest call wins, else until ``"done"``.
 _AS_FITS: Until = cast("Until", "")
@@ -51,8 +50,7 @@ class Unique:
     wins: the task waits in the lock store until its start, and each newer call replaces its
     message.
 
-    If the store is unavailable a call is published all the same (*on_unavailable* ``"publish"``),
-    or raises :exc:`~celery_dlock.BackendUnavailable` (``"raise"``).
+    If the store is unavailable a call is published all the same.
     """
 
     until: Until = _AS_FITS
@@ -60,7 +58,6 @@ class Unique:
     by: Key | None = None
     period: float | None = None
     ttl: float = 86_400.0
-    on_unavailable: OnUnavailable = "publish"
 
     def __post_init__(self) -> None:
         _one_of("on_duplicate", self.on_duplicate, get_args(OnDuplicate))
@@ -72,7 +69,6 @@ class Unique:
                 "on_duplicate='newest' is for what has not started: it takes no until='done' and "
                 "no period="
             )
-        _one_of("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         duration("ttl", self.ttl)
         if self.period is not None:
             duration("period", self.period)

@@ -130,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
     "unique_loud": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
-            "lock_unique": Unique(on_duplicate="raise", on_unavailable="raise"),
+            "lock_unique": Unique(on_duplicate="raise"),
         },
         may_skip=True,
     ),

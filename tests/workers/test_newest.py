@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TaskRevokedError
 
-from celery_dlock import BackendUnavailable, ConfigurationError, LockedTask, Queue, Unique, lock
+from celery_dlock import ConfigurationError, LockedTask, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated, Skipped, TooLarge, Unavailable
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
@@ -333,16 +333,6 @@ def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
 
     desk.deliver_all()
     assert runs == [("a", older.id)]
-
-
-def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = make(unique=Unique(on_duplicate="newest", on_unavailable="raise"))
-    monkeypatch.setattr(runtime(desk.app).backend, "swap", without_answer())
-
-    with pytest.raises(BackendUnavailable):
-        save.delay("a")
-
-    assert desk.size() == 0
 
 
 def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
