@@ -62,7 +62,7 @@ class Settings:
     broker: str | None = None
     woken_queue: str = WOKEN_QUEUE
     beat_scheduler: str = "celery.beat:PersistentScheduler"
-    beat_catch_up: Literal["none", "once", "all"] = "once"
+    beat_catch_up: Literal["none", "once"] = "once"
     doctor_ignore: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -263,6 +263,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "broker": _broker,
     "woken_queue": _woken_queue,
     "beat_scheduler": _name,
-    "beat_catch_up": partial(_one_of, ("none", "once", "all")),
+    "beat_catch_up": partial(_one_of, ("none", "once")),
     "doctor_ignore": _reasons,
 }

@@ -27,7 +27,6 @@ from celery_dlock.beat.leader import Leader
 from celery_dlock.beat.tick_ledger import NotNow, StepDown, TickLedger, TickRecord
 from celery_dlock.beat.ticks import (
     ORIGIN,
-    CatchUp,
     Tick,
     due_tick,
     grid_of,
@@ -58,11 +57,15 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
         self,
         leader: Leader,
         records: TickLedger,
-        catch_up: CatchUp,
         tell: Callable[[Event], None],
+        *,
+        catches_up: bool,
     ) -> None:
-        """From now on this beat leads; *tell* hears the events."""
-        self.records, self.catch_up, self.tell = records, catch_up, tell
+        """From now on this beat leads; *tell* hears the events.
+
+        It *catches_up* if it sends the latest of the ticks that fell due before.
+        """
+        self.records, self.catches_up, self.tell = records, catches_up, tell
         self.led_since = self._tidied = utc(self.app.now())
         self._met: dict[str, Any] = {}
         self._off: dict[str, datetime] = {}
@@ -172,7 +175,7 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
     def _since_led(self, entry: Any, last: datetime) -> datetime:
         """From where on the ticks of *entry* count, of which *last* was the last one."""
         since = settled(entry.schedule, self.led_since)
-        if self.catch_up is not CatchUp.NONE or since <= last:
+        if self.catches_up or since <= last:
             return last
         first = next_due(entry.schedule, last)
         if first is not None and first <= since:
@@ -413,12 +416,7 @@ class FencedScheduler(ScheduleEntries):
         if doubtful is not None:
             return Tick(doubtful, again=True)
         now = now_of(entry.schedule)
-        last = utc(entry.last_run_at)
-        tick = due_tick(entry.schedule, last, now, self.catch_up)
-        known = self.records.get(entry.name)
-        if tick and known and known.next and tick.due < known.next - timedelta(seconds=1):
-            # By the schedule that it had then it was not due: it was changed.
-            tick = due_tick(entry.schedule, last, now, CatchUp.ONCE)
+        tick = due_tick(entry.schedule, utc(entry.last_run_at), now)
         if tick is None and grid_of(entry.schedule) is None:
             return Tick(now)  # by rules of its own it is due at an instant that it never named
         return tick

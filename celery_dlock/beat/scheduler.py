@@ -21,7 +21,6 @@ from kombu.exceptions import OperationalError
 from celery_dlock.beat.fenced_scheduler import FencedScheduler
 from celery_dlock.beat.leader import ASK, Leader
 from celery_dlock.beat.tick_ledger import Deposed, NotNow, StepDown, TickLedger, noting
-from celery_dlock.beat.ticks import CatchUp
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 from celery_dlock.not_started import or_not_started
@@ -106,7 +105,8 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
             with self._watched():
                 self._scheduler = self._inside()
                 self._scheduler.begin(
-                    self._leader, records, CatchUp(here.settings.beat_catch_up), here.sinks.emit
+                    *(self._leader, records, here.sinks.emit),
+                    catches_up=here.settings.beat_catch_up == "once",
                 )
             self._leader.check()
         except (NotNow, BackendUnavailable) as exc:  # there is nobody here to lead

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -24,14 +23,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ORIGIN = "dlock_origin"
 
 _IDS = UUID("6d3a4f0e-5a0c-5d0b-9b0e-2f1c8a7d4e21")
-
-
-class CatchUp(StrEnum):
-    """Which of the ticks that are overdue are sent."""
-
-    NONE = "none"
-    ONCE = "once"
-    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +72,11 @@ def next_due(schedule: Any, last: datetime) -> datetime | None:
     return due if due is not None and due > last else None
 
 
-def due_tick(schedule: Any, last: datetime, now: datetime, catch_up: CatchUp) -> Tick | None:
+def due_tick(schedule: Any, last: datetime, now: datetime) -> Tick | None:
     """What to send at *now* when all up to *last* is done with; ``None`` before the next tick."""
     first = next_due(schedule, last)
     if first is None or first > now:
         return None
-    if catch_up is CatchUp.ALL:
-        return Tick(first)
     latest = _latest(schedule, first, now)
     return Tick(latest, first if latest > first else None)
 

@@ -24,10 +24,9 @@ from celery_dlock.core.state import task_id_of
 from celery_dlock.errors import ConfigurationError
 
 Until = Literal["done", "start"]
-OnDuplicate = Literal["existing", "raise", "replace"]
-OnUnavailable = Literal["publish", "raise"]
+OnDuplicate = Literal["existing", "newest", "raise"]
 
-#: Until ``"start"`` for who replaces, else until ``"done"``.
+#: Until ``"start"`` where the newest call wins, else until ``"done"``.
 _AS_FITS: Until = cast("Until", "")
 
 #: Seconds for which a message that was published is believed to be on its way.
@@ -43,15 +42,15 @@ class Unique:
     seconds after a publisher or worker last dealt with it.
 
     Two calls do the same if they have the same arguments, of the same types, and their key, if a
-    callable makes it, is the same; with ``"replace"``, if they lock the same key. *by* changes
+    callable makes it, is the same; with ``"newest"``, if they lock the same key. *by* changes
     that: a template or callable, written like a task's key, whose value must be the same.
 
     A duplicate call gets the result of the task that lives (*on_duplicate* ``"existing"``) or
-    raises :exc:`~celery_dlock.DuplicateTask` (``"raise"``). With ``"replace"`` the task waits in
-    the lock store until its start, and the message of the newer call replaces its message.
+    raises :exc:`~celery_dlock.DuplicateTask` (``"raise"``). With ``"newest"`` the newest call
+    wins: the task waits in the lock store until its start, and each newer call replaces its
+    message.
 
-    If the store is unavailable a call is published all the same (*on_unavailable* ``"publish"``),
-    or raises :exc:`~celery_dlock.BackendUnavailable` (``"raise"``).
+    If the store is unavailable a call is published all the same.
     """
 
     until: Until = _AS_FITS
@@ -59,27 +58,25 @@ class Unique:
     by: Key | None = None
     period: float | None = None
     ttl: float = 86_400.0
-    on_unavailable: OnUnavailable = "publish"
 
     def __post_init__(self) -> None:
         _one_of("on_duplicate", self.on_duplicate, get_args(OnDuplicate))
         if self.until is _AS_FITS:
-            object.__setattr__(self, "until", "start" if self.replaces else "done")
+            object.__setattr__(self, "until", "start" if self.newest_wins else "done")
         _one_of("until", self.until, get_args(Until))
-        if self.replaces and (self.until == "done" or self.period is not None):
+        if self.newest_wins and (self.until == "done" or self.period is not None):
             raise ConfigurationError(
-                "on_duplicate='replace' is for what has not started: it takes no until='done' and "
+                "on_duplicate='newest' is for what has not started: it takes no until='done' and "
                 "no period="
             )
-        _one_of("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         duration("ttl", self.ttl)
         if self.period is not None:
             duration("period", self.period)
 
     @property
-    def replaces(self) -> bool:
+    def newest_wins(self) -> bool:
         """Whether the newest of two calls wins."""
-        return self.on_duplicate == "replace"
+        return self.on_duplicate == "newest"
 
     @classmethod
     def named(cls, unique: object) -> Self:

@@ -135,7 +135,7 @@ class Execution:
         """Where the store may have a newer message of its task, if this one is not from there."""
         if self.history.key is not None or self.request.retries:
             return None
-        if self.unique is not None and self.unique.terms.replaces:
+        if self.unique is not None and self.unique.terms.newest_wins:
             return self.keys.own[0]
         return debounced_at(vars(self.request))
 

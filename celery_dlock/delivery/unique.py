@@ -78,7 +78,7 @@ class UniqueRun:
         if terms is None:
             if unique is None or request.is_eager or duplicate_of(headers) is not None:
                 return None
-            if unique.options.replaces:
+            if unique.options.newest_wins:
                 return None
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
             period = unique.options.period
@@ -124,7 +124,7 @@ class UniqueRun:
 
         The same id as above.
         """
-        if self.terms.replaces:
+        if self.terms.newest_wins:
             self.ends()
             return None
         other = None
@@ -150,7 +150,7 @@ class UniqueRun:
         return None if other == self.follows else other
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
-        if not self.concern or self.terms.replaces:
+        if not self.concern or self.terms.newest_wins:
             return None
         mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked, self.period_ends)
         try:

@@ -113,8 +113,8 @@ class Definition:
     @property
     def newest_wins(self) -> bool:
         """Whether a call replaces the one that waits."""
-        replaces = self.unique is not None and self.unique.options.replaces
-        return replaces or self.debounce is not None
+        newest_wins = self.unique is not None and self.unique.options.newest_wins
+        return newest_wins or self.debounce is not None
 
     def policy_in(self, usual: Policy) -> Policy:
         """What it does on contention; *usual* is what the settings say.

@@ -49,7 +49,7 @@ class Uniqueness:
 
         Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant.
         """
-        if options.replaces:
+        if options.newest_wins:
             return cls(task, options, locks, by_key(task, options.by, locks))
         by = None if options.by is None else _compiled(task, options.by, locks.signature)
         return cls(task, options, locks, by)

@@ -25,20 +25,20 @@ UNIQUE = "dlock_unique"
 @dataclass(frozen=True, slots=True)
 class UniqueTerms:
     """Under which ``name`` the claim stands, and how long it lasts: ``until`` when, in seconds the
-    ``ttl``. ``stands`` is what was put there as the task was published. Where the newest call wins
-    (``replaces``) no worker asks who lives: it only ends the claim of what it starts.
+    ``ttl``. ``stands`` is what was put there as the task was published. Where the ``newest_wins``
+    no worker asks who lives: it only ends the claim of what it starts.
     """
 
     name: str
     until: Until
     ttl: float
     stands: bytes | None = None
-    replaces: bool = False
+    newest_wins: bool = False
 
     @classmethod
     def of(cls, unique: Uniqueness, name: str, stands: bytes | None = None) -> Self:
         asks = unique.options
-        return cls(name, asks.until, asks.ttl, stands, asks.replaces)
+        return cls(name, asks.until, asks.ttl, stands, asks.newest_wins)
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Self | None:
@@ -50,8 +50,8 @@ class UniqueTerms:
                 "ttl": int(ttl) | float(ttl),
                 "stands": str(stands),
             } if name and is_text(name) and is_text(stands) and 0 < ttl <= LONGEST_DURATION:
-                replaces = _told(headers).get("replaces") is True
-                return cls(name, until, float(ttl), stands.encode() or None, replaces)
+                newest_wins = _told(headers).get("newest_wins") is True
+                return cls(name, until, float(ttl), stands.encode() or None, newest_wins)
             case _:
                 return None
 
@@ -59,7 +59,7 @@ class UniqueTerms:
         """What goes into the message of the *task* with that id."""
         stands = (self.stands or b"").decode()
         told = {"name": self.name, "until": self.until, "ttl": self.ttl, "stands": stands}
-        mode = {"replaces": True} if self.replaces else {}
+        mode = {"newest_wins": True} if self.newest_wins else {}
         return {UNIQUE: {"id": task_id, "task": task, **told, **mode}}
 
 

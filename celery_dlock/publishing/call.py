@@ -39,5 +39,5 @@ def call_of(
         return None
     if task_id is not None and identity_as_sent(task_id, options) == identity(task.request):
         return None
-    calls = newest_call if definition.unique.options.replaces else unique_call
+    calls = newest_call if definition.unique.options.newest_wins else unique_call
     return calls(task, definition.unique, args, kwargs, task_id, options)

@@ -58,10 +58,7 @@ class NewestCall:
         self._mine = UniqueClaim(f"{uuid()}:0:0", task.name, this_process(), time.time(), key)
 
     def publish(self, send: Send) -> Any:
-        """The result of the task that waits, whose message is that of this call.
-
-        Raises :exc:`~celery_dlock.BackendUnavailable` where the task wants that.
-        """
+        """The result of the task that waits, whose message is that of this call."""
         here = runtime(self._task.app)
         try:
             return self._publish(here, send)
@@ -69,8 +66,6 @@ class NewestCall:
             pass  # of which has been told
         except BackendUnavailable as exc:
             here.sinks.emit(Unavailable(self._subject, str(exc)))
-            if self._unique.options.on_unavailable == "raise":
-                raise
         return answered(send(self._mine.task_id, self._header(self._mine)), duplicate=False)
 
     def _publish(self, here: Runtime, send: Send) -> Any:

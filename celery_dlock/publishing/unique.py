@@ -82,8 +82,7 @@ class Call:
     def publish(self, send: Send) -> Any:
         """The result of the task that is published, or of the one that lives.
 
-        Raises :exc:`~celery_dlock.DuplicateTask` and :exc:`~celery_dlock.BackendUnavailable` where
-        the task wants that, and what *send* raises.
+        Raises :exc:`~celery_dlock.DuplicateTask` where the task wants that, and what *send* raises.
         """
         here, options = runtime(self._task.app), self._unique.options
         subject = Subject(self._task_id, self._task.name, self._task.lock_definition.label)
@@ -92,8 +91,6 @@ class Call:
             told = claims.call(self._name, mine, options.ttl)
         except BackendUnavailable as exc:
             here.sinks.emit(Unavailable(subject, str(exc)))
-            if options.on_unavailable == "raise" and not self._depended_on:
-                raise
             return answered(send(self._task_id, {}), duplicate=False)
         living = told.claim.task_id
         if not told.duplicate:

@@ -27,12 +27,11 @@ TUNED = {
     "redbeat_redis_options": {"retry_period": 60},
 }
 
-CATCHES_UP = Contestant("dlock, catch up all", "dlock", {**DLOCK, "dlock_beat_catch_up": "all"})
+OURS = Contestant("dlock", "dlock", DLOCK)
 RETIMED = Contestant(f"RedBeat, lock of {TTL} s", "redbeat.RedBeatScheduler", TUNED)
 PLAIN = Contestant("two plain beats", "celery.beat:PersistentScheduler")
 CONTESTANTS = (
-    Contestant("dlock", "dlock", DLOCK),
-    CATCHES_UP,
+    OURS,
     Contestant("RedBeat as it comes", "redbeat.RedBeatScheduler", REDBEAT),
     RETIMED,
     PLAIN,

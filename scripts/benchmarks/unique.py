@@ -81,7 +81,7 @@ def _unique(app: Celery, store: str) -> Publish:
 
 
 def _replaces(app: Celery, store: str) -> Publish:
-    return _ours(app, store, lock_unique=Unique(on_duplicate="replace"))
+    return _ours(app, store, lock_unique=Unique(on_duplicate="newest"))
 
 
 def _debounced(app: Celery, store: str) -> Publish:

@@ -1,4 +1,4 @@
-"""Was every tick sent, and run once? Asked of what was noted, when all is over."""
+"""Was every tick run, once, or left out in a message? Asked of what was noted, at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services.campaign import Violation
 class Check(StrEnum):
     """What is promised."""
 
-    MISSING = "every tick is run"
+    MISSING = "every tick is run, or a beat has said that it leaves it out for a later one"
     TWICE = "a locked task runs once a tick"
     UNTOLD = "a plain task runs twice only when it was told"
     OFF = "nothing runs that was not due"
@@ -37,13 +37,22 @@ def violations(evidence: Evidence) -> list[Violation]:
 
 
 def missing(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
-    """The ticks that were to be run and were not: the entry, and when it was due."""
+    """The ticks that were neither run nor left out: the entry, and when it was due."""
     for entry in evidence.entries:
         runs = _runs(evidence, entry)
         first = min([evidence.since, *(_just_before(entry, due) for due in runs)])
         for due in due_instants(entry, first, evidence.until):
-            if _as_run(entry, due, runs) is None:
+            if _as_run(entry, due, runs) is None and not _left_out(evidence, entry, due):
                 yield entry.name, due
+
+
+def _left_out(evidence: Evidence, entry: Entry, due: datetime) -> bool:
+    slack = SAME_SUN if entry.solar else timedelta(0)
+    return any(
+        first - slack <= due < until - slack
+        for name, first, until in evidence.left_out
+        if name == entry.name
+    )
 
 
 def _of_entry(evidence: Evidence, entry: Entry) -> Iterator[Violation]:

@@ -194,5 +194,4 @@ CELERY = {
     "broker_connection_retry_on_startup": True,
     "worker_enable_remote_control": False,
     "beat_max_loop_interval": 0.2,
-    "dlock_beat_catch_up": "all",
 }

@@ -71,7 +71,8 @@ class Evidence:
     """All there is to judge by.
 
     Whatever falls due between *since* and *until* is to be sent. *repeated* are the ticks of which
-    a beat said that it sends them again.
+    a beat said that it sends them again, and *left_out* the entries with the first tick that it
+    said it leaves out, and the one before which it stops to.
     """
 
     entries: Sequence[Entry]
@@ -80,6 +81,7 @@ class Evidence:
     ran: Sequence[Ran]
     published: Sequence[Published] = ()
     repeated: Sequence[tuple[str, datetime]] = ()
+    left_out: Sequence[tuple[str, datetime, datetime]] = ()
     terms: Sequence[Term] = ()
     stood: Sequence[Stood] = ()
     put_back: Sequence[PutBack] = ()
@@ -102,7 +104,7 @@ def read(journal: Journal, entries: Sequence[Entry], since: datetime, until: dat
         Stood(each["beat"], each["since"], each["mono"]) for each in journal.read("stood still")
     ]
     put_back = [PutBack(each["mono"], instant(each["now"])) for each in journal.read("put back")]
-    told = (repeats(journal), terms(journal))
+    told = (repeats(journal), gaps(journal), terms(journal))
     return Evidence(entries, since, until, ran, published, *told, stood, put_back)
 
 
@@ -110,6 +112,15 @@ def repeats(journal: Journal) -> list[tuple[str, datetime]]:
     """The ticks that were told to be sent again."""
     told = (each["told"] for each in journal.read("event", kind="TickRepeated"))
     return [(each["subject"]["label"], instant(each["due"])) for each in told]
+
+
+def gaps(journal: Journal) -> list[tuple[str, datetime, datetime]]:
+    """The ticks that were said to be left out."""
+    events = (each["told"] for each in journal.read("event", kind="TicksMissed"))
+    return [
+        (event["subject"]["label"], instant(event["first"]), instant(event["until"]))
+        for event in events
+    ]
 
 
 def terms(journal: Journal) -> list[Term]:

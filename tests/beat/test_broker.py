@@ -25,9 +25,10 @@ TEN = {"ten": 10.0}
 
 @pytest.fixture
 def make(tmp_path: Path, redis_server: RedisServer) -> Make:
-    """Three beats before a Redis, whose connection errors are the widest; all is made up for."""
-    broker = {"broker_url": redis_server.url, "dlock_beat_catch_up": "all"}
-    return lambda schedule, **config: beats(tmp_path, schedule, **broker, **config)
+    """Three beats before a Redis, whose connection errors are the widest."""
+    return lambda schedule, **config: beats(
+        tmp_path, schedule, broker_url=redis_server.url, **config
+    )
 
 
 @pytest.fixture

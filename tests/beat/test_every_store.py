@@ -28,16 +28,12 @@ def store(request: pytest.FixtureRequest) -> Store:
 def three(
     request: pytest.FixtureRequest, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Beats]:
-    """Three beats of one entry, of which the first leads, and every tick is made up for.
+    """Three beats of one entry, of which the first leads.
 
     The others stand by for minutes, however long the test takes.
     """
     monkeypatch.setattr(leader, "STANDBY_SECONDS", 600.0)
-    settings = {
-        **store.settings(request, tmp_path),
-        "dlock_ttl": 60.0,
-        "dlock_beat_catch_up": "all",
-    }
+    settings = {**store.settings(request, tmp_path), "dlock_ttl": 60.0}
     with beats(tmp_path, {"ten": 10.0}, **settings) as of:
         of.tick_all()
         yield of

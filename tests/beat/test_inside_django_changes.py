@@ -46,7 +46,7 @@ def inside(of: Beats, number: int) -> Any:
 
 @pytest.mark.parametrize("starts", [27, 3613])
 def test_nothing_is_sent_before_the_start_and_nothing_made_up_for(make: Make, starts: int) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         task(**every(10), start_time=at(starts))
         of.tick(0)
         of.advance(starts - 5)
@@ -57,7 +57,7 @@ def test_nothing_is_sent_before_the_start_and_nothing_made_up_for(make: Make, st
 
 
 def test_a_start_that_an_operator_sets_later_on(make: Make) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         row = task(**every(10))
         run(of, until=15)
         saved(row, start_time=at(94))
@@ -68,7 +68,7 @@ def test_a_start_that_an_operator_sets_later_on(make: Make) -> None:
 
 
 def test_a_crontab_starts_with_the_first_instant_that_it_names(make: Make) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         task(**crontab(), start_time=at(90))
         of.tick(0)
         of.advance(90)
@@ -80,7 +80,7 @@ def test_a_crontab_starts_with_the_first_instant_that_it_names(make: Make) -> No
 
 
 def test_a_row_that_has_expired(make: Make) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         row = task(**every(10), expires=at(25))
         run(of, until=45)
 
@@ -89,7 +89,7 @@ def test_a_row_that_has_expired(make: Make) -> None:
 
 
 def test_what_an_operator_changes_while_a_beat_leads(make: Make) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         row = task(**every(10))
         run(of, until=15)
         assert inside(of, 0).tick() <= 5
@@ -106,11 +106,8 @@ def test_what_an_operator_changes_while_a_beat_leads(make: Make) -> None:
         assert of.dues("added") == [at(10 * number) for number in range(2, 13)]
 
 
-@pytest.mark.parametrize("catch_up", ["all", "once"])
-def test_a_row_that_was_off_is_not_made_up_for_by_the_next_leader(
-    make: Make, catch_up: str
-) -> None:
-    with make(dlock_beat_catch_up=catch_up) as of:
+def test_a_row_that_was_off_is_not_made_up_for_by_the_next_leader(make: Make) -> None:
+    with make() as of:
         row = task(**every(60))
         run(of, until=15)
         saved(row, enabled=False)
@@ -249,7 +246,7 @@ def test_who_is_made_after_ticks_of_its_grid_has_missed_none(make: Make) -> None
 
 
 def test_a_database_that_is_away_while_a_beat_leads(make: Make, tmp_path: Path) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         row = task(**every(10))
         run(of, until=15)
         with away(tmp_path / "rows"):
@@ -261,14 +258,15 @@ def test_a_database_that_is_away_while_a_beat_leads(make: Make, tmp_path: Path) 
         for number in range(3):
             of.tick(number)
 
-        assert of.dues("pay") == [at(10 * number) for number in range(1, 44)]
+        assert of.dues("pay") == [at(10), at(20), at(30), at(430)]
+        assert of.missed() == [("pay", at(40).isoformat(), at(430).isoformat())]
         for number in range(3):
             of.beats[number].close()
         assert saved(row).last_run_at == at(430)
 
 
 def test_a_database_that_is_away_when_the_lead_is_taken(make: Make, tmp_path: Path) -> None:
-    with make(dlock_beat_catch_up="all") as of:
+    with make() as of:
         task(**every(10))
         of.tick(0)
         of.die(0)
@@ -278,15 +276,14 @@ def test_a_database_that_is_away_when_the_lead_is_taken(make: Make, tmp_path: Pa
             assert of.leader() is None
         of.tick_all()
 
-        assert of.dues("pay") == [at(10), at(20)]
+        assert of.dues("pay") == [at(20)]
 
 
-@pytest.mark.parametrize("catch_up", ["all", "once"])
-def test_a_lock_store_that_is_away_for_a_moment(make: Make, catch_up: str) -> None:
+def test_a_lock_store_that_is_away_for_a_moment(make: Make) -> None:
     def refuses() -> None:
         raise BackendUnavailable("the store is away")
 
-    with make(dlock_beat_catch_up=catch_up) as of:
+    with make() as of:
         task(**every(10))
         task("often", **every(5))
         run(of, until=24)

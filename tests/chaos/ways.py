@@ -38,7 +38,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "chained": {"lock_on_contention": Queue()},
     "once": {"lock_on_contention": Queue(), "lock_unique": Unique(by="{key}")},
     "again": {"lock_on_contention": Queue(), "lock_unique": Unique("start", by="{key}")},
-    "newest call": {"lock_unique": Unique(on_duplicate="replace")},
+    "newest call": {"lock_unique": Unique(on_duplicate="newest")},
     "debounced": {"lock_unique": Debounce(delay=0.4, max_delay=1.5)},
 }
 

@@ -43,7 +43,7 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
         "stands": "stands",
         "duplicate_of": "another",
         "debounced_at": "hot",
-        "replaces": True,
+        "newest_wins": True,
     },
     DELIVERY: {"nonce": "forged", "body": "forged"},
 }

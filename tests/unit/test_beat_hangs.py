@@ -68,7 +68,7 @@ def of(
     """Three beats, none of which leads, and how long one may hang that does."""
     monkeypatch.setattr(threading, "Timer", Alarm)
     ttl, Hangs.after = request.param
-    config = {"dlock_beat_scheduler": f"{__name__}:Hangs", "dlock_beat_catch_up": "all"}
+    config = {"dlock_beat_scheduler": f"{__name__}:Hangs"}
     with beats(tmp_path, {"ten": 10.0}, dlock_ttl=ttl, **config) as of:
         yield of
         Hangs.where.clear()

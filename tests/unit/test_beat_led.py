@@ -35,8 +35,8 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def three(make: Make) -> Iterator[Beats]:
-    """Three beats of one entry, of which the first leads, and every tick is made up for."""
-    with make(TEN, dlock_beat_catch_up="all") as of:
+    """Three beats of one entry, of which the first leads."""
+    with make(TEN) as of:
         of.tick_all()
         yield of
 
@@ -222,7 +222,6 @@ def test_an_entry_that_cannot_be_sent_at_all_stops_no_other(make: Make) -> None:
 @pytest.mark.parametrize(
     ("catch_up", "sent", "left_out"),
     [
-        ("all", [due(10), due(20), due(30)], []),
         ("once", [due(30)], [("ten", due(10).isoformat(), due(30).isoformat())]),
         ("none", [], [("ten", due(10).isoformat(), due(30).isoformat())]),
     ],
@@ -245,7 +244,7 @@ def test_what_was_missed_while_nobody_led(
 
 
 def test_a_schedule_that_is_changed_has_nothing_to_make_up_for(make: Make) -> None:
-    with make({"rare": 3600.0}, dlock_beat_catch_up="all") as of:
+    with make({"rare": 3600.0}) as of:
         of.tick(0)
         of.advance(600)
         of.die(0)
@@ -303,12 +302,12 @@ def test_a_clock_that_goes_back_repeats_nothing(three: Beats) -> None:
     three.tick(0)
     three.die(0)
     three.tick(1)
-    assert three.dues("ten") == [due(10), due(20), due(30)]
+    assert three.dues("ten") == [due(30)]
 
     three.advance(32)
     three.tick(1)
 
-    assert three.dues("ten") == [due(10), due(20), due(30), due(40)]
+    assert three.dues("ten") == [due(30), due(40)]
 
 
 def test_a_clock_that_goes_forward_is_like_an_outage(make: Make) -> None:
@@ -401,7 +400,7 @@ def test_whether_to_step_down_may_stay_without_an_answer(three: Beats) -> None:
 @pytest.mark.parametrize("start", [datetime(2026, 3, 28, 23), datetime(2026, 10, 24, 21)])
 def test_an_interval_does_not_mind_a_change_of_clocks(make: Make, start: datetime) -> None:
     # Celery before 5.7 took it for an hour more, or was due again and again
-    with make({"two hours": 7200.0}, timezone="Europe/Berlin", dlock_beat_catch_up="all") as of:
+    with make({"two hours": 7200.0}, timezone="Europe/Berlin") as of:
         of.now = start.replace(tzinfo=UTC)
         local = of.app.timezone
         of.app.now = lambda: of.now.astimezone(local)
@@ -429,7 +428,7 @@ class OneByOne(Scheduler):  # type: ignore[misc]
 
 def test_a_scheduler_that_sends_in_a_way_of_its_own_is_led_too(make: Make) -> None:
     where = f"{__name__}:OneByOne"
-    with make(TEN, dlock_beat_scheduler=where, dlock_beat_catch_up="all") as of:
+    with make(TEN, dlock_beat_scheduler=where) as of:
         of.tick(0)
         of.faults["before it is published"] = dies
         of.advance(7)

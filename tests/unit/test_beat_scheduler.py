@@ -28,7 +28,7 @@ Make = Callable[..., AbstractContextManager[Beats]]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    return lambda **config: beats(tmp_path, {"ten": 10.0}, dlock_beat_catch_up="all", **config)
+    return lambda **config: beats(tmp_path, {"ten": 10.0}, **config)
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_celery_finds_it_by_its_name(app_with: Callable[..., Celery]) -> None:
         ({"dlock_beat_scheduler": "celery.beat:NoScheduler"}, "cannot import"),
         ({"dlock_beat_scheduler": "celery:Celery"}, "is no scheduler of Celery's beat"),
         ({"dlock_beat_scheduler": "dlock"}, "is the one inside, not dlock itself"),
-        ({"dlock_beat_catch_up": "twice"}, "must be 'none', 'once' or 'all', got 'twice'"),
-        ({"dlock_beat_cath_up": "all"}, "dlock_beat_catch_up"),
+        ({"dlock_beat_catch_up": "twice"}, "must be 'none' or 'once', got 'twice'"),
+        ({"dlock_beat_cath_up": "once"}, "dlock_beat_catch_up"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(

@@ -12,7 +12,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.beat.ticks import EPOCH, CatchUp, Tick, due_tick, next_due, settled, tick_id
+from celery_dlock.beat.ticks import EPOCH, Tick, due_tick, next_due, settled, tick_id
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -85,8 +85,8 @@ def test_in_the_hour_that_is_repeated_a_crontab_misses_no_tick() -> None:
     often = crontab(minute="*/10", app=app("Europe/Berlin"))
     before, after = datetime(2026, 10, 25, 0, 50, tzinfo=UTC), datetime(2026, 10, 25, 2, tzinfo=UTC)
 
-    assert due_tick(often, before, after - SECOND, CatchUp.ONCE) is None
-    assert due_tick(often, before, after, CatchUp.ONCE) == Tick(after)
+    assert due_tick(often, before, after - SECOND) is None
+    assert due_tick(often, before, after) == Tick(after)
 
 
 def test_a_solar_entry_is_due_when_the_sun_says() -> None:
@@ -122,26 +122,25 @@ def test_a_schedule_may_come_to_its_end() -> None:
 
 
 def test_before_the_next_tick_there_is_nothing_to_send() -> None:
-    assert due_tick(schedule(10), NOON, NOON + 9 * SECOND, CatchUp.ONCE) is None
-    assert due_tick(schedule(10), NOON, NOON - 99 * SECOND, CatchUp.ALL) is None
+    assert due_tick(schedule(10), NOON, NOON + 9 * SECOND) is None
+    assert due_tick(schedule(10), NOON, NOON - 99 * SECOND) is None
 
 
 @pytest.mark.parametrize("every", [schedule(60), crontab()])
 @pytest.mark.parametrize("minutes", [1, 2, 3, 59, 60, 61, 1000])
-def test_of_several_ticks_the_latest_is_sent_or_the_first(every: Any, minutes: int) -> None:
+def test_of_several_ticks_the_latest_is_sent(every: Any, minutes: int) -> None:
     now = NOON + minutes * timedelta(minutes=1) + 5 * SECOND
     first, latest = NOON + timedelta(minutes=1), NOON + minutes * timedelta(minutes=1)
 
     left_out = first if minutes > 1 else None
-    assert due_tick(every, NOON, now, CatchUp.ONCE) == Tick(latest, left_out)
-    assert due_tick(every, NOON, now, CatchUp.ALL) == Tick(first)
+    assert due_tick(every, NOON, now) == Tick(latest, left_out)
 
 
 def test_the_latest_of_a_rare_schedule_is_found_after_a_long_time() -> None:
     yearly = crontab(minute="0", hour="0", day_of_month="1", month_of_year="1", app=app())
     now = datetime(2036, 6, 1, tzinfo=UTC)
 
-    tick = due_tick(yearly, NOON, now, CatchUp.ONCE)
+    tick = due_tick(yearly, NOON, now)
 
     assert tick == Tick(datetime(2036, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
 
@@ -154,7 +153,7 @@ def test_the_latest_of_very_many_is_found_without_looking_at_each() -> None:
             asked.append(last_run_at)
             return super().remaining_estimate(last_run_at, **more)
 
-    tick = due_tick(Counted(app=app()), NOON, NOON + timedelta(days=1000), CatchUp.ONCE)
+    tick = due_tick(Counted(app=app()), NOON, NOON + timedelta(days=1000))
 
     assert tick is not None
     assert tick.due == NOON + timedelta(days=1000)

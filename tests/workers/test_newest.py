@@ -1,4 +1,4 @@
-"""``Unique(on_duplicate="replace")``: one runs, and of those who wait the newest."""
+"""``Unique(on_duplicate="newest")``: one runs, and of those who wait the newest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TaskRevokedError
 
-from celery_dlock import BackendUnavailable, ConfigurationError, LockedTask, Queue, Unique, lock
+from celery_dlock import ConfigurationError, LockedTask, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated, Skipped, TooLarge, Unavailable
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
@@ -25,7 +25,7 @@ from tests.services.until import until as wait_until
 pytestmark = pytest.mark.every_store
 
 KEY = "doc:7"
-NEWEST = Unique(on_duplicate="replace")
+NEWEST = Unique(on_duplicate="newest")
 Runs = list[Any]
 Make = Callable[..., LockedTask]
 
@@ -142,7 +142,7 @@ def test_what_was_woken_has_begun_and_is_no_duplicate_of_the_next(
 def test_calls_that_wait_at_another_key_are_replaced_there(
     desk: Desk, make: Make, runs: Runs
 ) -> None:
-    save = make(unique=Unique(on_duplicate="replace", by="any"))
+    save = make(unique=Unique(on_duplicate="newest", by="any"))
     with lock(KEY, app=desk.app, timeout=0):
         save.delay("a", 7)
         save.delay("b", 8)
@@ -335,16 +335,6 @@ def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
     assert runs == [("a", older.id)]
 
 
-def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = make(unique=Unique(on_duplicate="replace", on_unavailable="raise"))
-    monkeypatch.setattr(runtime(desk.app).backend, "swap", without_answer())
-
-    with pytest.raises(BackendUnavailable):
-        save.delay("a")
-
-    assert desk.size() == 0
-
-
 def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,8 +437,8 @@ def test_a_run_that_is_lost_runs_again_with_its_own_message(
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: {"unique": Unique("done", "replace")}, "takes no until='done'"),
-        (lambda: {"unique": Unique(on_duplicate="replace", period=5)}, "no period="),
+        (lambda: {"unique": Unique("done", "newest")}, "takes no until='done'"),
+        (lambda: {"unique": Unique(on_duplicate="newest", period=5)}, "no period="),
         (lambda: {"key": None}, "all calls lock the task's name: say by="),
         (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only if the task locks one key"),
     ],

@@ -19,7 +19,7 @@ CALLS = pytest.mark.parametrize(
     [
         pytest.param({"unique": "done"}, True, id="a duplicate"),
         pytest.param({"unique": Unique(on_duplicate="raise")}, DuplicateTask, id="an error"),
-        pytest.param({"unique": Unique(on_duplicate="replace")}, True, id="the newest"),
+        pytest.param({"unique": Unique(on_duplicate="newest")}, True, id="the newest"),
         pytest.param({"unique": Debounce(10, 25)}, True, id="debounced"),
         pytest.param(ORDERED, False, id="parked"),
     ],
@@ -95,7 +95,7 @@ def test_what_waits_in_the_store_says_of_its_result_what_its_caller_said(
 def test_what_has_begun_when_it_is_to_be_replaced_costs_no_connection(
     desk: Desk, spent: Counter[str]
 ) -> None:
-    @desk.locked("doc:{doc}", name="save", unique=Unique(on_duplicate="replace"))
+    @desk.locked("doc:{doc}", name="save", unique=Unique(on_duplicate="newest"))
     def save(text: str, doc: int = 7) -> str:
         return text
 

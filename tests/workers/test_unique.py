@@ -141,7 +141,6 @@ def test_tasks_that_share_a_lock_are_not_each_others_duplicates(desk: Desk, make
         (7, "unique= takes"),
         ({"until": "done"}, "unique= takes"),
         (lambda: Unique(on_duplicate="merge"), "on_duplicate="),  # type: ignore[arg-type]
-        (lambda: Unique(on_unavailable="skip"), "on_unavailable="),  # type: ignore[arg-type]
         (lambda: Unique(ttl=0), "ttl must be"),
         (lambda: Unique(period=-1), "period must be"),
         (lambda: Unique(by="{nobody}"), "no parameter 'nobody'"),

@@ -201,7 +201,7 @@ def test_without_a_configured_store_a_call_is_an_error_and_nothing_is_published(
     runs: Runs,
 ) -> None:
     with open_desk(dlock_url=None) as desk:
-        report = maker(desk, runs)(Unique(on_unavailable="publish"))
+        report = maker(desk, runs)(Unique())
 
         with pytest.raises(ConfigurationError, match="dlock_url"):
             report.delay(1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_dlock import BackendUnavailable, ConfigurationError, Unique
+from celery_dlock import ConfigurationError, Unique
 from celery_dlock.core.events import Dropped, Unavailable
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.manager import LockManager
@@ -206,16 +206,6 @@ def test_one_that_replaces_itself_is_a_new_call(desk: Desk, make: Make, runs: Ru
     assert runs == [1, 2]
 
 
-def test_or_it_is_refused(desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = make(Unique(on_unavailable="raise"))
-    Away(desk, monkeypatch)
-
-    with pytest.raises(BackendUnavailable):
-        report.delay(1)
-
-    assert desk.size() == 0
-
-
 @UNTIL
 def test_a_worker_that_hears_nothing_of_the_claim_goes_on_under_its_lock(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
@@ -275,7 +265,7 @@ def test_no_call_that_somebody_depends_on_fails_for_its_claim(
     desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery would take it for a failure of the task before, and a chord would never end."""
-    report = make(Unique(on_unavailable="raise"))
+    report = make(Unique())
     with monkeypatch.context() as patch:
         Away(desk, patch)
         report.apply_async((1,), task_id="first")
