@@ -100,10 +100,12 @@ class Swept:
     """What a sweep found due, and in how many seconds the next key is (``None``: none is).
 
     That may be too early for a key whose lease was renewed: the next sweep puts it right.
+    ``lost_data`` says that since the last one the store has come back with less than it had.
     """
 
     wakes: tuple[Wake, ...]
     next_in: float | None
+    lost_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,11 @@ class PeriodicStep(bootsteps.StartStopStep):  # type: ignore[misc]
 #: Seconds after which a store that has taken a write is asked whether it still does.
 CHECK_WRITES_EVERY = 30.0
 
+LOST_DATA = (
+    "the lock store has lost data: it is empty, or restored from a backup. Fencing tokens may be "
+    "smaller than before; raise dlock_fencing_epoch by one if fenced writes depend on them"
+)
+
 
 class Sweeper(PeriodicStep):
     """Sweeps once a run. It asks the store all the time, so it says for all of the worker when that
@@ -118,6 +123,8 @@ class Sweeper(PeriodicStep):
             self._warning.warn("the lock store is unavailable: %s", exc)
             raise
         self._warning.resolved("the lock store is available again")
+        if swept.lost_data:
+            logger.warning(LOST_DATA)
         ours = here.wake(swept.wakes)
         if swept.next_in is None or (swept.wakes and not ours):
             return LONGEST_SLEEP  # what was handed back is for another worker to find

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +138,40 @@ def test_a_server_that_comes_back_empty_is_used_again_and_nothing_is_held(
     assert until("it answers", lambda: _told(rows, old)) == [False]
     new = hold(rows, "c", 30 * SECOND)
     assert rows.alive([new], 30 * SECOND) == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bumped", [False, True], ids=["as it was", "with a larger revision"])
+def test_a_row_that_a_backup_brings_back_ends_although_its_process_goes_on(
+    rows: EtcdRows, own_etcd_server: EtcdServer, bumped: bool
+) -> None:
+    lease = 6 * SECOND  # longer than an outage
+    # Given one lock that is held now, and one that was released after the backup
+    runs, ended = hold(rows, "runs", lease), hold(rows, "ended", lease)
+    own_etcd_server.back_up()
+    until("it answers", lambda: _told(rows, runs))
+    rows.drop(ended)
+    for _ in range(20):
+        rows.drop(hold(rows, uuid.uuid4().hex, lease))
+    assert not rows.lost_data()
+
+    own_etcd_server.restore()
+    if bumped:
+        for _ in range(100):
+            own_etcd_server.ask("kv/put", key="AAAA", value="AAAA")
+        own_etcd_server.restart()  # the copy is of the term before
+
+    until("it answers", lambda: _told(rows, runs))
+    assert [row is not None for row in rows.read([runs, ended])] == [True, True]
+    assert rows.lost_data() is not bumped
+    assert not rows.lost_data()
+
+    def only_the_first_is_left() -> bool:
+        hold(rows, uuid.uuid4().hex, lease)
+        assert rows.alive([runs], lease) == [True]
+        return rows.read([ended]) == [None]
+
+    until("the other one has ended", only_the_first_is_left, timeout=30)
 
 
 def _told(rows: EtcdRows, holder: Name) -> list[bool] | None:

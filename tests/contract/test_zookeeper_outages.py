@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 
+from celery_dlock.core.state import Claim, Outcome, Run
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name
 from celery_dlock.stores.zookeeper.client import ANSWER_TIMEOUT
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend, ZooKeeperRows
+from celery_dlock.testing.contract.words import claim, running
 from tests.contract.zookeeper_store import (
     HELD,
     SECOND,
     hold,
     open_rows,
+    plain_client,
     rows_at,
     session_of,
 )
@@ -52,11 +60,7 @@ def test_while_the_server_is_silent_nothing_is_certain_and_nothing_hangs(
 
 
 def _answers(rows: Any) -> bool:
-    try:
-        rows.read([HELD])
-    except BackendUnavailable:
-        return False
-    return True
+    return answered(lambda: rows.read([HELD]))
 
 
 def test_a_server_that_was_killed_and_started_again_knows_the_session(
@@ -89,9 +93,57 @@ def test_a_server_that_comes_back_empty_is_used_by_whoever_knew_more_than_it_doe
         own_zookeeper_server.wipe()
         own_zookeeper_server.start()
 
+        assert not rows.lost_data()
         until("it answers again", lambda: _answers(rows), timeout=30)
+        assert rows.lost_data()
+        assert not rows.lost_data()
         hold(rows)
         assert rows.alive([HELD], SECOND // 4) == [True]
+
+
+@pytest.mark.slow
+def test_a_row_that_a_backup_brings_back_ends_although_its_session_goes_on(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    server = own_zookeeper_server
+    options = BackendOptions(prefix="test", ttl=10.0)
+    with closing(ZooKeeperBackend.from_url(server.url, options)) as backend:
+        # Given one lock that is held now, and two that were released after the backup
+        keys = ("runs", "ended", "long" * 100)
+        runs, ended, long = (claim("a", key=key, ttl=30) for key in keys)
+        for each in (runs, ended, long):
+            running(backend.enter(each))
+        rows = backend._rows
+        assert isinstance(rows, ZooKeeperRows)
+        session = session_of(rows)
+        first = session.id
+        server.back_up()
+        until("it answers", lambda: answered(lambda: backend.leave(ended, Outcome.DONE)))
+        backend.leave(long, Outcome.DONE)
+
+        server.restore()
+        with plain_client(server.address) as other:
+            for _ in range(20):  # so it has seen as much as the process
+                other.create("/some", sequence=True)
+
+        until("it is used", lambda: answered(lambda: backend.peek("runs")))
+        for key in keys[1:]:
+            other_task = claim("b", key=key)
+            until("it is free", partial(_enters, backend, other_task))
+        assert session.id == first
+        assert rows.alive([Name(Kind.HOLDER, "runs", runs.owner)], SECOND) == [True]
+
+
+def _enters(backend: ZooKeeperBackend, asking: Claim) -> bool:
+    return isinstance(backend.enter(asking).verdict, Run)
+
+
+def answered(operation: Callable[[], object]) -> bool:
+    try:
+        operation()
+    except BackendUnavailable:
+        return False
+    return True
 
 
 def test_a_connection_that_is_cut_ends_no_session(zookeeper_server: ZooKeeperServer) -> None:

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,10 +81,6 @@ class EtcdServer(ServerProcess):
 
     def surroundings(self) -> Mapping[str, Any]:
         return {**super().surroundings(), "env": {**os.environ, "GOMAXPROCS": "1"}}
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
 
     def wipe(self) -> None:
         """Forget everything; for one that does not run."""

@@ -79,6 +79,12 @@ class RedisCluster(Started):
         ok = all(b"cluster_state:ok" in info for info in told)
         return ok and len(masters) == MASTERS and linked == ["up"] * MASTERS
 
+    def wipe(self) -> None:
+        """Kill all of them, and make a new cluster at the same addresses."""
+        for server in self.servers:
+            server.stop()
+        self.start()
+
     def master_of(self, name: str) -> RedisServer:
         """The server that most of those who answer take for the one that has the key *name*."""
         told = [port for server in self.servers if (port := _owner(server, name))]

@@ -93,6 +93,27 @@ class ServerProcess(Started):
         self.kill()
         self.start()
 
+    def back_up(self) -> None:
+        """Copy its data, which takes a restart."""
+        self.kill()
+        shutil.copytree(self._data, self._copy)
+        self.start()
+
+    def restore(self) -> None:
+        """Kill it, and start it again with what it had when it was backed up."""
+        self.kill()
+        shutil.rmtree(self._data)
+        shutil.copytree(self._copy, self._data)
+        self.start()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _copy(self) -> Path:
+        return self.folder / "copy"
+
     def stop(self) -> None:
         self.kill()
         if "folder" in vars(self):

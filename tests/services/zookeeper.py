@@ -80,7 +80,7 @@ class ZooKeeperServer(ServerProcess):
 
     def begin(self) -> None:
         config = self.folder / "zoo.cfg"
-        data = self.folder / "data"
+        data = self._data
         data.mkdir(exist_ok=True)
         if self.number is not None:
             (data / "myid").write_text(str(self.number))
@@ -97,7 +97,7 @@ class ZooKeeperServer(ServerProcess):
 
     def wipe(self) -> None:
         """Lose the data of a server that is dead."""
-        shutil.rmtree(self.folder / "data")
+        shutil.rmtree(self._data)
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,11 @@ class LocalLeases:
             self._ends.pop(row, None)
             self._granted.discard(row)
 
+    def knows(self, row: Name) -> bool:
+        """Whether *row* may be there, because it was asked for and not forgotten."""
+        with self._mutex:
+            return row in self._ends or row in self._expired
+
     def clear(self) -> None:
         """All rows are gone."""
         with self._mutex:

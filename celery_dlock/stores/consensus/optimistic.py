@@ -87,7 +87,11 @@ class OptimisticBackend(NoteStore):
         self._notes = Notes(rows)
         self._swaps = Swaps(rows, self._transactions.now)
         self._own = PerProcess(lambda: _Own(rows))
+        rows.know_holders(self._knows)
         self._sweeping = Sweeping(rows, self.reap, self._swaps.tidy, self._transactions.now)
+
+    def _knows(self, holder: Name) -> bool:
+        return self._own().leases.knows(holder)
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
         return self._reply(operation)
@@ -214,7 +218,8 @@ class OptimisticBackend(NoteStore):
         return self._rows.certain(timeout)
 
     def sweep(self, limit: int = 100) -> Swept:
-        return self._sweeping.sweep(limit)
+        swept = self._sweeping.sweep(limit)
+        return replace(swept, lost_data=self._rows.lost_data())
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         items = items_of(self._rows, task_ids)

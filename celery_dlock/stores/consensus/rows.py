@@ -182,6 +182,17 @@ class Rows(ABC):
         """Whether the store can be reached, waiting for it up to *timeout* seconds."""
         return True
 
+    def know_holders(self, is_known: Callable[[Name], bool]) -> None:  # noqa: B027
+        """Tell which rows of holders on this process's lease belong to it.
+
+        A store restored from a backup may have others, of tasks that have ended since. What lets
+        one lease last as long as the process has to drop them.
+        """
+
+    def lost_data(self) -> bool:
+        """Whether the store has come back with less than it had, since this was last asked."""
+        return False
+
     def tidy(self, part: int) -> None:  # noqa: B027  # most stores forget by themselves
         """Delete what is not to be remembered any longer, in one part of all."""
 

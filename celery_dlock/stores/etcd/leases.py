@@ -58,6 +58,14 @@ class Leases:
         for lease in (*self._kept.values(), *self._shared.values()):
             lease.gone()
 
+    def replace(self) -> None:
+        """Make a new one instead of prolonging one; renewals move the rows that are in use.
+
+        Others would stay for as long as their lease is prolonged.
+        """
+        for kept in self._kept.values():
+            kept.outdated = True
+
     def retire(self, lease: int) -> None:
         """Let *lease* end: a row may still come to hang on it of which nobody will know.
 
@@ -83,6 +91,7 @@ class _Lease:
         self._id = 0
         self._good_until = -math.inf
         self._term = 0
+        self.outdated = False
 
     def lasting_until(self, instant: float, term: int | None = None) -> int:
         """Its id; it is good until *instant* at least, on that clock."""
@@ -90,7 +99,7 @@ class _Lease:
             for _ in range(ATTEMPTS):
                 if self._good_until >= instant and (term is None or term == self._term):
                     return self._id
-                self._prolong()
+                self._prolong(late=self._good_until < instant)
             raise BackendUnavailable("etcd lets leases end that it has just prolonged")
 
     def gone(self) -> None:
@@ -101,13 +110,14 @@ class _Lease:
             if self._id == lease:
                 self._id, self._good_until = 0, -math.inf
 
-    def _prolong(self) -> None:
+    def _prolong(self, *, late: bool) -> None:
+        """Let it last longer, or, unless it is *late*, be confirmed by another leader."""
         raise NotImplementedError
 
     def _grant(self, seconds: int) -> None:
         sent_at = unsleeping()
         answer = self._client.call("LeaseGrant", rpc.LeaseGrantRequest(TTL=seconds), repeats=True)
-        self._id = int(answer.ID)
+        self._id, self.outdated = int(answer.ID), False
         self._counts(sent_at, answer)
 
     def _counts(self, sent_at: float, answer: Any) -> None:
@@ -118,9 +128,11 @@ class _Lease:
 class _Kept(_Lease):
     """A lease that is prolonged as long as somebody needs it."""
 
-    def _prolong(self) -> None:
+    def _prolong(self, *, late: bool) -> None:
         sent_at = unsleeping()
-        if sent_at < self._good_until:  # or it may be ending just now
+        if sent_at < self._good_until and not (
+            late and self.outdated
+        ):  # or it may be ending just now
             request = rpc.LeaseKeepAliveRequest(ID=self._id)
             answer = self._client.call("LeaseKeepAlive", request, repeats=True)
             if answer.TTL > 0:
@@ -141,5 +153,5 @@ class _Kept(_Lease):
 class _Shared(_Lease):
     """A lease that is left to end, and used as long as it is good for one row more."""
 
-    def _prolong(self) -> None:
+    def _prolong(self, *, late: bool) -> None:
         self._grant(self._seconds + min(self._seconds, SHARED))

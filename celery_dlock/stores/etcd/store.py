@@ -12,6 +12,7 @@ keeps: the server forgets them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, TypeVarTuple
 
@@ -91,7 +92,7 @@ class EtcdRows(Rows):
         }
         request = transaction(self._names, commit, held, remembered)
         try:
-            answer = session.client.call("Txn", request, repeats=not commit.changes)
+            answer = session.ask("Txn", request, repeats=not commit.changes)
         except RowGone:
             return None
         except BackendUnavailable:
@@ -127,7 +128,7 @@ class EtcdRows(Rows):
         key, txn = self._names.written(name), Transaction()
         txn.born(key, kv.create_revision)
         txn.move(key, lease)
-        return bool(session.client.call("Txn", txn.request, repeats=True).succeeded)
+        return bool(session.ask("Txn", txn.request, repeats=True).succeeded)
 
     def drop(self, holder: Name) -> None:
         (kv,), _ = self._look([holder], keys_only=True)
@@ -136,7 +137,7 @@ class EtcdRows(Rows):
             # Should the request be late, it does not take the next row of that name.
             txn.born(key, kv.create_revision)
             txn.delete(key)
-            self._session.client.call("Txn", txn.request, repeats=True)
+            self._session.ask("Txn", txn.request, repeats=True)
 
     def names(self, kind: Kind, part: int | None = None) -> list[Name]:
         if kind in ORDERED:  # which lie in the order of their instants
@@ -155,7 +156,7 @@ class EtcdRows(Rows):
             txn = Transaction()
             for key in keys[start : start + MAX_TXN_OPS]:
                 txn.list(*self._names.range_of(kind, key))
-            answer = self._session.client.call("Txn", txn.request, repeats=True)
+            answer = self._session.ask("Txn", txn.request, repeats=True)
             for response in answer.responses:
                 found += self._ours(kind, [kv.key for kv in response.response_range.kvs])
         return found
@@ -170,6 +171,9 @@ class EtcdRows(Rows):
     def lease_of(self, ttl: int) -> int:
         """*ttl*: the server's whole seconds are rounded up for it."""
         return ttl
+
+    def lost_data(self) -> bool:
+        return self._session.lost_data()
 
     def close(self) -> None:
         session = self._sessions.take()
@@ -203,7 +207,7 @@ class EtcdRows(Rows):
         request = rpc.RangeRequest(
             key=first, range_end=end, limit=limit, keys_only=True, revision=revision
         )
-        answer = self._session.client.call("Range", request, repeats=True)
+        answer = self._session.ask("Range", request, repeats=True)
         at = revision or int(answer.header.revision)
         return _Page([kv.key for kv in answer.kvs], answer.more, at)
 
@@ -215,7 +219,7 @@ class EtcdRows(Rows):
             txn = Transaction()
             for name in names[first : first + MAX_TXN_OPS]:
                 txn.look(self._names.written(name), keys_only=keys_only)
-            answer = self._session.client.call("Txn", txn.request, repeats=True)
+            answer = self._session.ask("Txn", txn.request, repeats=True)
             for response in answer.responses:
                 kvs = response.response_range.kvs
                 found.append(kvs[0] if kvs else None)
@@ -247,6 +251,40 @@ class _Session:
     def __init__(self, address: Address) -> None:
         self.client = EtcdClient(address)
         self.leases = Leases(self.client)
+        self._mutex = threading.Lock()
+        self._revision = 0
+        self._leader: tuple[int, int] | None = None
+        self._lost_data = False
+
+    def ask(self, name: str, request: Any, *, repeats: bool) -> Any:
+        """The answer about rows. Leases are replaced if it may come from a store that was restored.
+
+        A backup has rows of tasks that have ended since. They hang on leases of ours.
+        """
+        before = self._revision
+        answer = self.client.call(name, request, repeats=repeats)
+        if self._may_be_restored(before, answer.header):
+            self.leases.replace()
+        return answer
+
+    def _may_be_restored(self, before: int, header: Any) -> bool:
+        """Whether it has another leader now, or a smaller revision than was known *before*.
+
+        Answers may come in another order than they were given.
+        """
+        revision, leader = int(header.revision), (int(header.cluster_id), int(header.raft_term))
+        with self._mutex:
+            went_back = revision < before <= self._revision  # or another thread has noticed
+            self._lost_data = self._lost_data or went_back
+            self._revision = revision if went_back else max(revision, self._revision)
+            was, self._leader = self._leader, leader
+            return went_back or was not in (None, leader)
+
+    def lost_data(self) -> bool:
+        """As :meth:`Rows.lost_data`."""
+        with self._mutex:
+            lost, self._lost_data = self._lost_data, False
+            return lost
 
     def close(self) -> None:
         try:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, GetChildren
 from kazoo.security import CREATOR_ALL_ACL
 
 from celery_dlock.core.checks import did_you_mean
@@ -120,11 +120,17 @@ class NoAnswer(BackendUnavailable, TimeoutError):
 
 
 class Client:
-    """The session of this process, started when it is first needed."""
+    """The session of this process, started when it is first needed.
 
-    def __init__(self, address: ZooKeeperAddress) -> None:
+    *on_return* is called in a thread of its own when a session has its connection again.
+    """
+
+    def __init__(
+        self, address: ZooKeeperAddress, on_return: Callable[[Session], None] | None = None
+    ) -> None:
         self._address = address
-        self._sessions = PerProcess(lambda: Session(address), Session.abandon)
+        self._sessions = PerProcess(lambda: Session(address, on_return), Session.abandon)
+        self._last_zxid = 0  # of the sessions before this one
 
     @contextmanager
     def answers(self) -> Iterator[Session]:
@@ -157,6 +163,16 @@ class Client:
         assert session.timeout is not None
         return session.timeout
 
+    def lost_data(self) -> bool:
+        """Whether servers have told this session of fewer transactions than one before it, since
+        this was last asked. Its making is a transaction, so no member that lags does that.
+        """
+        session = self.session()
+        if session is None or not 0 < session.kazoo.last_zxid < self._last_zxid:
+            return False
+        self._last_zxid = 0
+        return True
+
     def close(self) -> None:
         session = self._sessions.take()
         if session is not None:
@@ -169,6 +185,7 @@ class Client:
         session = self._sessions()
         if session.over:
             if self._sessions.take(session):
+                self._last_zxid = max(self._last_zxid, session.kazoo.last_zxid)
                 session.stop()
             session = self._sessions()
         return session
@@ -181,10 +198,13 @@ class Session:
     Both are ``None`` until there is one.
     """
 
-    def __init__(self, address: ZooKeeperAddress) -> None:
+    def __init__(
+        self, address: ZooKeeperAddress, on_return: Callable[[Session], None] | None = None
+    ) -> None:
         handler = _handler()
         handler.create_connection = partial(_connect, handler.create_connection)
         again = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "sleep_func": handler.sleep_func}
+        self._on_return = on_return
         self._log = _Log(logger)
         self.kazoo = _new_client(
             handler=handler, connection_retry=again, logger=self._log, **address.arguments
@@ -264,8 +284,10 @@ class Session:
 
     def _told(self, state: str) -> None:
         if state == "CONNECTED":
-            self._lost_at = None
+            returned, self._lost_at = self._lost_at is not None, None
             self._connected.set()
+            if returned and self._on_return is not None:
+                self.kazoo.handler.spawn(self._on_return, self)
         else:
             self._lost_at = self._lost_at or unsleeping()
             self._connected.clear()
@@ -296,6 +318,34 @@ def exists(path: str) -> Send:
 
 def children(path: str) -> Send:
     return lambda kazoo: kazoo.get_children_async(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _GetEphemerals:
+    """The driver does not have this request, which servers know from version 3.6 on."""
+
+    prefix: str
+
+    type: ClassVar[int] = 103
+
+    def serialize(self) -> bytes:
+        path = self.prefix.encode()
+        return len(path).to_bytes(4, "big") + path
+
+    def deserialize(self, answer: bytes, offset: int) -> list[str]:
+        paths: list[str] = GetChildren.deserialize(answer, offset)
+        return paths
+
+
+def ephemerals(prefix: str) -> Send:
+    """The paths below *prefix* that end with the session."""
+
+    def send(kazoo: Any) -> Any:
+        result = kazoo.handler.async_result()
+        kazoo._call(_GetEphemerals(prefix), result)  # noqa: SLF001
+        return result
+
+    return send
 
 
 def _connect(connect: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ outlives each answer by 1 - 1/6 - 1/4 of its timeout at least, and a lease is ha
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Self
 
@@ -33,6 +33,7 @@ from celery_dlock.stores.zookeeper.client import (
     ZooKeeperAddress,
     address_of,
     children,
+    ephemerals,
     exists,
     get,
 )
@@ -75,7 +76,8 @@ class ZooKeeperRows(Rows):
 
     def __init__(self, address: ZooKeeperAddress, options: BackendOptions) -> None:
         self._layout = Layout(address.chroot, options.prefix)
-        self._client = Client(address)
+        self._client = Client(address, self._drop_unknown)
+        self._is_known: Callable[[Name], bool] | None = None
         self._clock = ServerClock()
         self._forgetting = Forgetting(self._layout)
 
@@ -157,6 +159,23 @@ class ZooKeeperRows(Rows):
         with self._client.answers() as session:
             session.flight([lambda kazoo: kazoo.delete_async(path)])
 
+    def know_holders(self, is_known: Callable[[Name], bool]) -> None:
+        self._is_known = is_known
+
+    def _drop_unknown(self, session: Session) -> None:
+        """Drop holders' rows of this session whose tasks have ended; the servers are there again.
+
+        Restored from a backup they have such rows, which would stay for as long as the session. The
+        session is the same only if the servers have seen as much as this process.
+        """
+        if self._is_known is None:
+            return
+        with suppress(BackendUnavailable, KazooException, OSError):  # the next return asks again
+            (paths,) = session.flight([ephemerals(f"{self._layout.root}/{Kind.HOLDER}/")])
+            for name in self._named(session, Kind.HOLDER, paths or ()):
+                if not self._is_known(name):
+                    self.drop(name)
+
     def names(self, kind: Kind, part: int | None = None) -> list[Name]:
         names = self._listed(kind, self._layout.folders(kind, part))
         return [name for name in names if part is None or part_of(name) == part]
@@ -208,6 +227,9 @@ class ZooKeeperRows(Rows):
         nodes = session.flight(get(path) for path in long) if long else []
         found = [long_name(kind, node[0]) for node in nodes if node is not None]
         return [name for name in (*names, *found) if name is not None]
+
+    def lost_data(self) -> bool:
+        return self._client.lost_data()
 
     def tidy(self, part: int) -> None:
         with self._client.answers() as session:
