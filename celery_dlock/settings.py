@@ -183,17 +183,15 @@ def _epoch(name: str, value: Any) -> int:
 def _copies(name: str, value: Any) -> Copies:
     """A number of replicas, or a dict with more than that."""
     given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"replicas": value}
-    known = {"replicas", "aof", "timeout"}
+    known = {"replicas", "timeout"}
     for unknown in given.keys() - known:
         raise ConfigurationError(f"{name} has no {quoted(unknown)}; {did_you_mean(unknown, known)}")
-    replicas, aof = given.get("replicas"), given.get("aof", False)
+    replicas = given.get("replicas")
     if type(replicas) is not int or replicas < 1:
         raise ConfigurationError(
             f"{name} is a number of replicas from 1 up, got {quoted(replicas)}"
         )
-    if not isinstance(aof, bool):
-        raise ConfigurationError(f"{name}: aof is True or False, got {quoted(aof)}")
-    return Copies(replicas, aof, duration(f"{name}: timeout", given.get("timeout", 1.0)))
+    return Copies(replicas, duration(f"{name}: timeout", given.get("timeout", 1.0)))
 
 
 def _options(name: str, value: Any) -> dict[str, Any]:
