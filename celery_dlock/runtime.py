@@ -228,7 +228,7 @@ def _runtime(
     app: Celery, settings: Settings, options: BackendOptions, backend: LockBackend
 ) -> Runtime:
     told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
-    wake = Waker(app, backend, told, settings.broker, settings.woken_queue)
+    wake = Waker(app, backend, told, settings.broker, woken_queue=settings.woken_queue)
     return Runtime(
         settings=settings,
         options=options,

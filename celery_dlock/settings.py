@@ -22,9 +22,6 @@ LARGEST_EPOCH = 1023
 #: Seconds for which the history keeps an event.
 A_DAY = 86_400.0
 
-#: The queue of the broker for what is woken, beside the one that it came from.
-WOKEN_QUEUE = "{queue}.woken"
-
 Sink = str | Callable[..., object]
 
 
@@ -41,9 +38,9 @@ class Settings:
     """Each field is the setting ``dlock_<field>``; durations are seconds.
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
-    broker: for as long can a duplicate of a finished task still be redelivered. ``woken_queue`` is
-    empty where a woken message goes to the queue that it came from. ``doctor_ignore`` has, by the
-    name of a check, the reason why it is waived.
+    broker: for as long can a duplicate of a finished task still be redelivered. Without
+    ``woken_queue`` a woken message goes to the queue that it came from. ``doctor_ignore`` has, by
+    the name of a check, the reason why it is waived.
     """
 
     url: str = field(repr=False)
@@ -60,7 +57,7 @@ class Settings:
     sinks: tuple[Sink, ...] = ()
     history: HistoryOptions | None = None
     broker: str | None = None
-    woken_queue: str = WOKEN_QUEUE
+    woken_queue: bool = True
     beat_scheduler: str = "celery.beat:PersistentScheduler"
     beat_catch_up: Literal["none", "once"] = "once"
     doctor_ignore: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -139,12 +136,9 @@ def _broker(name: str, value: Any) -> str:
     return told
 
 
-def _woken_queue(name: str, value: Any) -> str:
-    if value is False:
-        return ""
-    if not isinstance(value, str) or value.count("{queue}") != 1 or value == "{queue}":
-        what = f"a name with {{queue}} in it, such as {WOKEN_QUEUE!r}, or False"
-        raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} is True or False, got {quoted(value)}")
     return value
 
 
@@ -182,17 +176,15 @@ def _epoch(name: str, value: Any) -> int:
 def _copies(name: str, value: Any) -> Copies:
     """A number of replicas, or a dict with more than that."""
     given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"replicas": value}
-    known = {"replicas", "aof", "timeout"}
+    known = {"replicas", "timeout"}
     for unknown in given.keys() - known:
         raise ConfigurationError(f"{name} has no {quoted(unknown)}; {did_you_mean(unknown, known)}")
-    replicas, aof = given.get("replicas"), given.get("aof", False)
+    replicas = given.get("replicas")
     if type(replicas) is not int or replicas < 1:
         raise ConfigurationError(
             f"{name} is a number of replicas from 1 up, got {quoted(replicas)}"
         )
-    if not isinstance(aof, bool):
-        raise ConfigurationError(f"{name}: aof is True or False, got {quoted(aof)}")
-    return Copies(replicas, aof, duration(f"{name}: timeout", given.get("timeout", 1.0)))
+    return Copies(replicas, duration(f"{name}: timeout", given.get("timeout", 1.0)))
 
 
 def _options(name: str, value: Any) -> dict[str, Any]:
@@ -261,7 +253,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "sinks": _sinks,
     "history": _history,
     "broker": _broker,
-    "woken_queue": _woken_queue,
+    "woken_queue": _flag,
     "beat_scheduler": _name,
     "beat_catch_up": partial(_one_of, ("none", "once")),
     "doctor_ignore": _reasons,

@@ -28,7 +28,6 @@ from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Unde
 from celery_dlock.messages.exchanges import to_declare
 from celery_dlock.messages.headers import HISTORY, carried_by
 from celery_dlock.messages.woken_queues import WokenQueues, came_from
-from celery_dlock.settings import WOKEN_QUEUE
 from celery_dlock.stores.base import LockBackend, Wake
 
 logger = logging.getLogger("celery_dlock")
@@ -70,10 +69,11 @@ class Waker:
         backend: LockBackend,
         sinks: Sinks,
         broker: str | None = None,
-        woken_queue: str = WOKEN_QUEUE,
+        *,
+        woken_queue: bool = True,
     ) -> None:
         self._app = app
-        self.queues = WokenQueues(app, woken_queue)
+        self.queues = WokenQueues(app, has=woken_queue)
         self._named = broker
         self._backend = backend
         self._sinks = sinks

@@ -28,6 +28,9 @@ from celery_dlock.messages.headers import HISTORY
 
 logger = logging.getLogger("celery_dlock")
 
+#: How the name of such a queue ends.
+_WOKEN = ".woken"
+
 #: Amazon SQS tells by the end of a queue's name that it keeps the order.
 _FIFO = ".fifo"
 
@@ -38,20 +41,19 @@ UNDECLARED = (
 
 
 class WokenQueues:
-    """Those of one app; *pattern* says how they are called, and is empty if there are none."""
+    """Those of one app, if it *has* any."""
 
-    def __init__(self, app: Celery, pattern: str) -> None:
+    def __init__(self, app: Celery, *, has: bool) -> None:
         self._app = app
-        self._before, _, self._after = pattern.partition("{queue}")
-        self._off = not pattern
+        self._off = not has
         self._known: dict[str, bool] = {}
         self._told: set[str] = set()
 
     def beside(self, queue: Any) -> Any:
         """The queue beside *queue*, declared like it; ``None`` where there is none."""
-        if self._off or self._is_woken(queue.name) or self.why_not(queue):
+        if self._off or _is_woken(queue.name) or self.why_not(queue):
             return None
-        name = self._name(queue.name)
+        name = _name(queue.name)
         if name in self._app.amqp.queues:  # as the configuration has it
             return self._app.amqp.queues[name]
         twin, exchange = copy(queue), cast("Any", Exchange)
@@ -61,8 +63,8 @@ class WokenQueues:
 
     def why_not(self, queue: Any) -> str | None:
         """Why *queue* can have none beside it, if it cannot."""
-        known, name = self._app.amqp.queues, self._name(queue.name)
-        if self._off or self._is_woken(queue.name):
+        known, name = self._app.amqp.queues, _name(queue.name)
+        if self._off or _is_woken(queue.name):
             return None
         if queue.exchange is not None and queue.exchange.type == "fanout":
             return "each worker has a queue of its own"
@@ -115,14 +117,6 @@ class WokenQueues:
             self._known[queue.name] = known
         return known
 
-    def _name(self, queue: str) -> str:
-        stem = queue.removesuffix(_FIFO)
-        return f"{self._before}{stem}{self._after}{queue[len(stem) :]}"
-
-    def _is_woken(self, queue: str) -> bool:
-        name = queue.removesuffix(_FIFO)
-        return name.startswith(self._before) and name.endswith(self._after)
-
     def _home(self, exchange: str, routing_key: str) -> Any:
         known = self._app.amqp.queues
         if exchange:
@@ -131,6 +125,15 @@ class WokenQueues:
         if routing_key in known:
             return known[routing_key]
         return known.new_missing(routing_key) if known.create_missing and routing_key else None
+
+
+def _name(queue: str) -> str:
+    stem = queue.removesuffix(_FIFO)
+    return f"{stem}{_WOKEN}{queue[len(stem) :]}"
+
+
+def _is_woken(queue: str) -> bool:
+    return queue.removesuffix(_FIFO).endswith(_WOKEN)
 
 
 @contextmanager

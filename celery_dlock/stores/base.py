@@ -132,13 +132,9 @@ def by_age(message: DeadMessage) -> tuple[int, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Where a hold must have been copied before it counts, and how many seconds that may take.
-
-    ``on_disk``: on so many replicas and on the master it is in the log on disk, not only in memory.
-    """
+    """Where a hold must have been copied before it counts, and how many seconds that may take."""
 
     replicas: int
-    on_disk: bool = False
     timeout: float = 1.0
 
 

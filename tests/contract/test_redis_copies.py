@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 import pytest
 
 from celery_dlock.core.state import Renewed, RenewVerdict
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.manager import Keeping, LockManager
-from celery_dlock.stores.base import BackendOptions, Copies
-from celery_dlock.stores.redis import client as redis_client
-from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.base import Copies
 from celery_dlock.stores.redis.wire import notes_of
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import StoreOnRedis, requests_sent
@@ -163,27 +160,3 @@ def test_no_body_starts_on_a_hold_that_no_replica_has(store: StoreOnRedis) -> No
         manager.acquire([claim("a")], Keeping(None, lambda term, reason: None))
 
     assert store.backend.peek("key").holders == ()
-
-
-def test_the_disk_is_waited_for_where_the_server_can(
-    servers: tuple[RedisServer, RedisServer], store: StoreOnRedis
-) -> None:
-    on_disk = BackendOptions(prefix=store.prefix, copies=Copies(1, on_disk=True, timeout=0.2))
-    version = tuple(map(int, servers[0].info("server")["redis_version"].split(".")[:2]))
-    why = "unknown command" if version < (7, 2) else "append"
-    with closing(RedisBackend.from_url(servers[0].url, on_disk)) as backend:
-        # There is no log on disk: by default a server keeps none.
-        with pytest.raises(BackendUnavailable, match=f"(?i){why}"):
-            backend.enter(claim("a"))
-        assert store.backend.peek("key").holders == ()
-
-
-@pytest.mark.parametrize(("told", "enough"), [([1, 1], True), ([0, 1], False), ([1, 0], False)])
-def test_the_disk_of_the_master_counts_with_those_of_replicas(
-    told: list[int], enough: bool
-) -> None:
-    (answer,) = redis_client._copied(["run"], told, Copies(1, on_disk=True))
-    if enough:
-        assert answer == "run"
-    else:
-        assert f"disk of {told[0]} masters and {told[1]} of 1 replicas" in str(answer)

@@ -142,18 +142,6 @@ def test_waiting_for_more_replicas_than_there_are_is_found(
     assert found(tmp_path, **both) == {"redis-too-few-replicas": "broken"}
 
 
-def test_waiting_for_disks_with_a_server_that_cannot_is_found(
-    server: RedisServer, replica: RedisServer, tmp_path: Path
-) -> None:
-    if version_of(server) >= (7, 2):
-        pytest.skip("this one can")
-    aof = {"replicas": 1, "aof": True}
-
-    assert found(tmp_path, dlock_url=server.url, dlock_wait_replicas=aof) == {
-        "redis-waitaof": "broken"
-    }
-
-
 def test_a_replica_in_the_place_of_the_master_is_found(
     replica: RedisServer, tmp_path: Path
 ) -> None:
@@ -225,7 +213,3 @@ def test_an_old_server_is_found(server: RedisServer) -> None:
     assert [f.check for f in new_enough(old, "store")] == ["redis-version"]
     (finding,) = new_enough(replace(read, info={**read.info, "redis_version": "5.0"}), "store")
     assert finding.severity == "broken"
-
-
-def version_of(server: RedisServer) -> tuple[int, ...]:
-    return tuple(map(int, server.info("server")["redis_version"].split(".")))

@@ -136,7 +136,7 @@ class World:
             worker_soft_shutdown_timeout=self.plan.softly,
             worker_cancel_long_running_tasks_on_connection_loss=self.plan.cancels,
             dlock_broker=None if self.plan.urls else "simulated",
-            dlock_woken_queue="{queue}.woken" if self.plan.beside is not Beside.OFF else False,
+            dlock_woken_queue=self.plan.beside is not Beside.OFF,
         )
         read_settings(app())
         home = app().amqp.queues["celery"]

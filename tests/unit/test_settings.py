@@ -56,6 +56,7 @@ def test_every_setting_is_read() -> None:
         "dlock_backend_options": {"timeout": 2},
         "dlock_sinks": ["shop.locks.count", print],
         "dlock_history": {"url": "sqlite:///history.db", "keep": 3600},
+        "dlock_woken_queue": False,
         "dlock_doctor_ignore": {"redis-aof": "locks only"},
     }
 
@@ -72,6 +73,7 @@ def test_every_setting_is_read() -> None:
         backend_options={"timeout": 2},
         sinks=("shop.locks.count", print),
         history=HistoryOptions("sqlite:///history.db", 3600.0),
+        woken_queue=False,
         doctor_ignore={"redis-aof": "locks only"},
     )
 
@@ -209,6 +211,7 @@ def app_of(namespace: str | None, **keys: Any) -> Celery:
         ("doctor_ignore", {"redis-aof": True}),
         ("doctor_ignore", {"redis-aof": " "}),
         ("doctor_ignore", {3: "why"}),
+        ("woken_queue", "{queue}.woken"),
         ("sinks", [3]),
         ("sinks", [[]]),
         ("ttl", 10**400),
@@ -264,12 +267,3 @@ def test_the_name_of_a_broker_has_no_password() -> None:
     with pytest.raises(ConfigurationError, match="leave out user and password") as refused:
         read(dlock_broker="redis://:secret@h")
     assert "secret" not in str(refused.value)
-
-
-def test_the_queue_for_what_is_woken_has_the_name_of_its_own_in_it() -> None:
-    assert read().woken_queue == "{queue}.woken"
-    assert read(dlock_woken_queue="woken-{queue}").woken_queue == "woken-{queue}"
-    assert read(dlock_woken_queue=False).woken_queue == ""
-    for wrong in ("", "woken", "{queue}", "{queue}{queue}", True, 3):
-        with pytest.raises(ConfigurationError, match=r"\{queue\} in it"):
-            read(dlock_woken_queue=wrong)

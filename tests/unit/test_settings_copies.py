@@ -29,7 +29,7 @@ def read(value: Any) -> Settings:
         (None, None),
         (2, Copies(2)),
         ({"replicas": 1}, Copies(1)),
-        ({"replicas": 2, "aof": True, "timeout": 0.5}, Copies(2, on_disk=True, timeout=0.5)),
+        ({"replicas": 2, "timeout": 0.5}, Copies(2, timeout=0.5)),
     ],
 )
 def test_it_says_where_a_hold_has_to_be(value: Any, expected: Copies | None) -> None:
@@ -40,7 +40,7 @@ def test_it_says_where_a_hold_has_to_be(value: Any, expected: Copies | None) -> 
     "value",
     [
         *(0, -1, True, "1", 1.0),
-        *({}, {"replicas": 0}, {"replica": 1}, {"replicas": 1, "aof": 1}),
+        *({}, {"replicas": 0}, {"replica": 1}, {"replicas": 1, "aof": True}),
         *({"replicas": 1, "timeout": 0}, {"replicas": 1, "timeout": "soon"}),
     ],
 )

@@ -19,10 +19,10 @@ ORDERS = Exchange("orders", type="direct")
 TOPICS = Exchange("topics", type="topic")
 
 
-def queues(*known: Queue, pattern: str = "{queue}.woken", **conf: Any) -> WokenQueues:
+def queues(*known: Queue, has: bool = True, **conf: Any) -> WokenQueues:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.update(task_queues=known or None, **conf)
-    return WokenQueues(app, pattern)
+    return WokenQueues(app, has=has)
 
 
 def name_of(queue: Any) -> str | None:
@@ -62,18 +62,17 @@ def test_one_that_is_configured_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "queue", "name"),
+    ("has", "queue", "name"),
     [
-        ("{queue}.woken", "celery", "celery.woken"),
-        ("woken-{queue}", "celery", "woken-celery"),
-        ("{queue}.woken", "orders.fifo", "orders.woken.fifo"),
-        ("{queue}.woken", "celery.woken", None),
-        ("{queue}.woken", "orders.woken.fifo", None),
-        ("", "celery", None),
+        (True, "celery", "celery.woken"),
+        (True, "orders.fifo", "orders.woken.fifo"),
+        (True, "celery.woken", None),
+        (True, "orders.woken.fifo", None),
+        (False, "celery", None),
     ],
 )
-def test_its_name(pattern: str, queue: str, name: str | None) -> None:
-    found = queues(pattern=pattern)
+def test_its_name(has: bool, queue: str, name: str | None) -> None:
+    found = queues(has=has)
     assert name_of(found.beside(Queue(queue, ORDERS, queue))) == name
     assert found.why_not(Queue(queue, ORDERS, queue)) is None
 
@@ -142,8 +141,8 @@ def test_of_a_message_it_is_known_where_it_could_have_come_by_one_queue_only(
     assert name_of(found.of_message(exchange, key)) == name
 
 
-def test_without_a_pattern_no_message_has_one() -> None:
-    assert queues(pattern="").of_message("", "celery") is None
+def test_where_there_are_none_no_message_has_one() -> None:
+    assert queues(has=False).of_message("", "celery") is None
 
 
 class Refusing:

@@ -289,7 +289,7 @@ def _of_another(case: Case, where: str) -> Iterator[Finding]:
 
 def _without_woken_queue(case: Case, where: str) -> Iterator[Finding]:
     """Queues whose woken messages go to their end, though that could be otherwise."""
-    queues = WokenQueues(case.app, case.settings.woken_queue)
+    queues = WokenQueues(case.app, has=case.settings.woken_queue)
     lasting = [queue for queue in case.app.amqp.queues.values() if not queue.auto_delete]
     why = {queue.name: reason for queue in lasting if (reason := queues.why_not(queue))}
     if why:

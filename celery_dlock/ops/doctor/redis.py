@@ -264,16 +264,6 @@ def copied(server: Server, where: str, copies: Copies | None) -> Iterator[Findin
             f"{server.replicas} are connected",
             fix=f"start more replicas, or dlock_wait_replicas = {server.replicas or None}",
         )
-    if copies is not None and copies.on_disk and server.version < (7, 2):
-        yield Finding(
-            "redis-waitaof",
-            "broken",
-            where,
-            promise="No lock is taken: this server has no WAITAOF.",
-            found=f"version {server.info['redis_version']}, and dlock_wait_replicas has aof: True",
-            fix='run Redis 7.2 or later, or dlock_wait_replicas = {"replicas": '
-            f"{copies.replicas}}}",
-        )
 
 
 def examine_redis_broker(case: Case, url: str, where: str) -> Iterator[Finding]:

@@ -195,21 +195,17 @@ def _fly(client: Any, commands: Sequence[Command]) -> list[Any]:
 
 def _wait(copies: Copies) -> Command:
     milliseconds = max(1, round(copies.timeout * 1000))  # 0 would be for ever
-    if copies.on_disk:
-        return ("WAITAOF", 1, copies.replicas, milliseconds)
     return ("WAIT", copies.replicas, milliseconds)
 
 
-def _copied(answers: list[Any], told: Any, copies: Copies) -> list[Any]:
+def _copied(answers: list[Any], replicas: Any, copies: Copies) -> list[Any]:
     """*answers*, if so many servers have told in time that they have what was written."""
-    if isinstance(told, Exception):
-        return [TooFewCopies(f"copies cannot be waited for: {told}")] * len(answers)
-    disks, replicas = told if copies.on_disk else (1, told)
-    if disks >= 1 and replicas >= copies.replicas:
+    if isinstance(replicas, Exception):
+        return [TooFewCopies(f"copies cannot be waited for: {replicas}")] * len(answers)
+    if replicas >= copies.replicas:
         return answers
-    what = f"the disk of {disks} masters and " if copies.on_disk else ""
-    what += f"{replicas} of {copies.replicas} replicas within {copies.timeout:g} s"
-    return [TooFewCopies(f"what was written came to {what}")] * len(answers)
+    came = f"{replicas} of {copies.replicas} replicas within {copies.timeout:g} s"
+    return [TooFewCopies(f"what was written came to {came}")] * len(answers)
 
 
 def pool_options(driver: Mapping[str, Any]) -> dict[str, Any]:
