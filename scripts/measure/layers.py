@@ -26,9 +26,11 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "ops, cli, web, operate": ("ops/", "cli/", "web/", "operate"),
     "monitoring, settings, errors": ("monitoring/", "settings", "errors"),
-    "contract": ("testing/contract/",),
+    "contract": ("testing/contract/",),  # and what is in the tests of it
     "the rest of the package": ("",),
 }
+#: What all stores of the library have to pass, and is not shipped.
+CONTRACT = ("tests/contract/rules/", "tests/contract/storage/")
 TESTS, DOCS, OTHER = "tests", "docs", "scripts and others"
 PRODUCT = tuple(layer for layer in LAYERS if layer != "contract")
 
@@ -48,7 +50,7 @@ def layer_of(path: str) -> str:
         name = path.removeprefix(PACKAGE)
         return next(layer for layer, names in LAYERS.items() if name.startswith(names))
     if path.startswith("tests/"):
-        return TESTS
+        return "contract" if path.startswith(CONTRACT) else TESTS
     return DOCS if path.startswith("docs/") or path.endswith(".md") else OTHER
 
 

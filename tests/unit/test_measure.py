@@ -110,6 +110,8 @@ def test_nothing_is_recorded_after_the_walk(toy: ModuleType, tmp_path: Path) -> 
         ("celery_dlock/operate.py", "ops, cli, web, operate"),
         ("celery_dlock/settings.py", "monitoring, settings, errors"),
         ("celery_dlock/testing/contract/queue.py", "contract"),
+        ("tests/contract/rules/holding.py", "contract"),
+        ("tests/contract/test_redis.py", "tests"),
         ("celery_dlock/testing/inline.py", "the rest of the package"),
         ("celery_dlock/beat/leader.py", "the rest of the package"),
         ("tests/README.md", "tests"),
