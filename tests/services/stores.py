@@ -19,6 +19,10 @@ from celery_dlock.stores.base import LockBackend
 #: The stores that the oldest Celery and the other Pythons are tried with.
 EVERYWHERE = {"memory", "sqlite", "redis"}
 
+#: What a worker does with the answers of a store is shown over these: the machine itself, its rules
+#: in another language, and the machine over a store that only compares and sets.
+AT_THE_DESK = {"memory", "redis", "etcd"}
+
 #: ``request.getfixturevalue``.
 Fixture = Callable[[str], Any]
 
@@ -69,3 +73,8 @@ EVERY = [store.param() for store in STORES]
 
 #: Those that several workers can share.
 SHARED = [store.param() for store in STORES if store.shared]
+
+
+def at_the_desk(*more: str) -> list[Any]:
+    """Those over which a worker's part is shown; *more* have a part of their own in it."""
+    return [store.param() for store in STORES if store.scheme in {*AT_THE_DESK, *more}]

@@ -17,7 +17,7 @@ from celery_dlock.testing import ManualClock
 from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
-from tests.services.stores import EVERY, Store
+from tests.services.stores import EVERY, Store, at_the_desk
 from tests.services.unique import Make, Runs, maker
 
 MakeLab = Callable[..., Lab]
@@ -51,9 +51,14 @@ def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What happens at the desk happens over every store, in a file that is marked so."""
-    if "desk" in metafunc.fixturenames and metafunc.definition.get_closest_marker("every_store"):
+    """What happens at the desk happens over several stores, where a test or its file says so."""
+    if "desk" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.definition.get_closest_marker("stores")
+    if metafunc.definition.get_closest_marker("every_store"):
         metafunc.parametrize("store", EVERY, indirect=True)
+    elif chosen:
+        metafunc.parametrize("store", at_the_desk(*chosen.args), indirect=True)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim
 from tests.services.desk import Desk
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "tenant:7"
 MINUTE = 60.0

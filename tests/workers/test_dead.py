@@ -27,7 +27,7 @@ from tests.services.desk import Desk
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 AN_HOUR = 3600
@@ -60,6 +60,7 @@ class Consumer:
         self.app = app
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize(
     ("receiver", "cause"),
     [(dead_letter_unknown, Cause.UNKNOWN_TASK), (dead_letter_rejected, Cause.UNREADABLE)],

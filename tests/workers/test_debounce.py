@@ -26,7 +26,7 @@ from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "doc:7"
 WAITS_AT = f"{DEBOUNCED}save({KEY})"
@@ -70,6 +70,7 @@ def keys(desk: Desk) -> tuple[str, ...]:
 # What a caller gets, and what runs.
 
 
+@pytest.mark.every_store
 def test_the_newest_of_a_burst_runs_once_and_all_callers_hold_its_result(
     desk: Desk, clock: ManualClock, make: Make, runs: Runs
 ) -> None:

@@ -13,7 +13,7 @@ from celery_dlock import LockTimeout, Policy, Reschedule, Wait, lock
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 FOREVER_AGO = 4000.0
 

@@ -19,7 +19,7 @@ from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 

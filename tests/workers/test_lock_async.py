@@ -33,7 +33,8 @@ from tests.services.desk import Desk
 from tests.services.until import until
 from tests.workers.conftest import nothing_is_left
 
-pytestmark = pytest.mark.every_store
+#: SQLite ties a connection to its thread.
+pytestmark = pytest.mark.stores("sqlite")
 
 KEY = "order:42"
 
@@ -112,6 +113,7 @@ def test_requests_are_answered_while_others_hold_the_lock_or_wait_for_it(desk: D
     assert nothing_is_left(desk)
 
 
+@pytest.mark.every_store
 def test_a_task_and_a_coroutine_keep_each_other_off(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", on_contention="fail", max_retries=0)
     def charge(order: int, *, fencing_token: int) -> int:

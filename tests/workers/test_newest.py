@@ -22,7 +22,7 @@ from tests.services.desk import Desk
 from tests.services.unique import without_answer
 from tests.services.until import until as wait_until
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "doc:7"
 NEWEST = Unique(on_duplicate="newest")
@@ -69,6 +69,7 @@ def test_it_lives_until_its_start_unless_told(make: Make) -> None:
     assert Unique().until == "done"
 
 
+@pytest.mark.every_store
 def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make, runs: Runs) -> None:
     waiting: list[Any] = []
 

@@ -27,7 +27,7 @@ from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import refused
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY, WHY = "order:42", "the provider books twice"
 HOUR = 3600.0

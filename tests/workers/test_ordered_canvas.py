@@ -15,7 +15,7 @@ from celery_dlock.core.state import KeyState
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 

@@ -29,7 +29,7 @@ from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 

@@ -19,7 +19,7 @@ from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 ELSEWHERE = "redis://elsewhere:6379/0"

@@ -9,7 +9,7 @@ from celery_dlock.core.events import Released
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEYS = ("order:42", "stock")  # in the order in which they are taken
 
@@ -36,6 +36,7 @@ def publish(desk: Desk, charge: LockedTask, *numbers: int) -> None:
         desk.deliver()
 
 
+@pytest.mark.every_store
 def test_who_waits_for_either_key_gets_both(desk: Desk, charge: LockedTask, ran: Ran) -> None:
     # Given some that wait for the second key, the first of them called for it by now
     with lock("stock", app=desk.app, timeout=0):

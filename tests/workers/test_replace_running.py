@@ -25,7 +25,8 @@ from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
-pytestmark = pytest.mark.every_store
+#: A Redlock asks the node with the queue who has to give way, and the others who holds the key.
+pytestmark = pytest.mark.stores("redlock")
 
 KEY = "site:7"
 Does = Callable[[Any], Any]

@@ -22,7 +22,7 @@ from tests.services.desk import Desk
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 RESERVES = Queue(reserve_retries=True)
@@ -55,6 +55,7 @@ def state(desk: Desk) -> KeyState:
     return runtime(desk.app).backend.peek(KEY)
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize(
     "when",
     [{"countdown": 30}, {"eta": datetime.now(UTC) + timedelta(seconds=30)}],

@@ -30,7 +30,7 @@ from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 CATALOG, TENANT, IMPORT = "catalog", "tenant:7", "import"
 EACH, ALL = 2, 3
@@ -82,6 +82,7 @@ def reserved(desk: Desk, key: str) -> list[str]:
     return [turn.task for turn in at(desk, key).grants if not turn.parked]
 
 
+@pytest.mark.every_store
 def test_who_waits_for_the_wide_limit_keeps_its_slot_of_the_narrow_one(
     desk: Desk, make: Make, ran: Ran
 ) -> None:

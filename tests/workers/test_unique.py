@@ -21,7 +21,7 @@ from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.unique import UNTIL, Make, Runs, claims
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 
 # What a duplicate call gets.
@@ -58,6 +58,7 @@ def test_or_an_error_with_its_id(desk: Desk, make: Make) -> None:
     assert desk.size() == 1
 
 
+@pytest.mark.every_store
 @UNTIL
 def test_when_it_is_done_the_next_call_is_a_new_one(
     desk: Desk, make: Make, runs: Runs, until: str

@@ -31,7 +31,7 @@ from tests.services.desk import Desk
 from tests.services.unique import UNTIL, Make, Runs, claims, unheard
 from tests.services.until import until as wait_until
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "woken"])

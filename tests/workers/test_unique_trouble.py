@@ -19,7 +19,7 @@ from tests.services.desk import Desk
 from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard, without_answer
 from tests.services.until import until as wait_until
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 
 def test_what_has_been_lost_for_a_minute_is_published_again_under_its_id(

@@ -167,8 +167,8 @@ def test_what_was_acknowledged_is_kept_in_the_store(
     goes_on(case)
 
 
-@pytest.mark.every_store
-def test_every_store_keeps_it(
+@pytest.mark.stores
+def test_each_kind_of_store_keeps_it(
     desk: Desk, trouble: Trouble, way: str, goes_on: Callable[[Case], None]
 ) -> None:
     case = Case(desk, way, late=False)
