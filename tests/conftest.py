@@ -14,7 +14,7 @@ from tests.services.redis_sentinel import own_redis_sentinel, redis_sentinel
 from tests.services.zookeeper import own_zookeeper_server, zookeeper_server
 from tests.services.zookeeper_ensemble import own_zookeeper_ensemble
 
-pytest_plugins = ["tests.contract.summary", "tests.services.logs", "tests.services.parallel"]
+pytest_plugins = ["tests.proofs.record", "tests.services.logs", "tests.services.parallel"]
 
 __all__ = [
     "etcd_server",
