@@ -15,7 +15,7 @@ from tests.services.zookeeper import own_zookeeper_server, zookeeper_server
 from tests.services.zookeeper_ensemble import own_zookeeper_ensemble
 
 pytest_plugins = [
-    "tests.contract.summary",
+    "tests.proofs.record",
     "tests.services.logs",
     "tests.services.parallel",
     "tests.services.spent",

@@ -1,7 +1,9 @@
 """The two parts of the contract that the stores of this library pass.
 
-*Storage* is what a store can get wrong by itself; it has the contract that the package ships in
-it. *Rules* are what the machine decides.
+*Storage* is what a store can get wrong by itself, the contract that the package ships among it:
+each store passes it. *Rules* are what the machine decides: they are run where they are written,
+and where they are written or shortened again. ``tests/proofs/contract.toml`` says why of each
+class.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tests.contract.storage import dead_letters as stored_dead_letters
 from tests.contract.storage import ending as stored_ending
 from tests.contract.storage import holding as stored_holding
 from tests.contract.storage import keeping as stored_keeping
-from tests.contract.storage import listing, noting, processes, swapping
+from tests.contract.storage import listing, noting, one_of_each, processes, swapping
 from tests.contract.storage import queueing as stored_queueing
 from tests.contract.storage import waking as stored_waking
 
@@ -56,7 +58,12 @@ class Rules(
     """What the machine decides."""
 
 
+class OneOfEach(one_of_each.Grants, one_of_each.Waiting, one_of_each.Past):
+    """One test of each operation and of each part of a key's state."""
+
+
 class Storage(
+    OneOfEach,
     stored_holding.Exclusion,
     stored_holding.Tokens,
     stored_holding.Renewal,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_dlock.stores.etcd.store import EtcdBackend
-from tests.contract.suites import Notes, Rules, SharedStorage
+from tests.contract.suites import Notes, SharedStorage
 from tests.services.etcd import EtcdServer
 
 pytestmark = pytest.mark.server("etcd")
@@ -20,7 +20,7 @@ def guarded_server() -> Iterator[EtcdServer]:
         yield server
 
 
-class TestEtcd(Rules, SharedStorage, Notes):
+class TestEtcd(SharedStorage, Notes):
     backend_class = EtcdBackend
 
     @pytest.fixture

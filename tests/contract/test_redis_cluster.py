@@ -18,7 +18,7 @@ from celery_dlock.stores.redis.wire import base_name
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import requests_sent
-from tests.contract.suites import Notes, Rules, SharedStorage
+from tests.contract.suites import Notes, SharedStorage
 from tests.services.garbage import answering
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster, tell
@@ -26,7 +26,7 @@ from tests.services.redis_cluster import RedisCluster, tell
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedisCluster(Rules, SharedStorage, Notes):
+class TestRedisCluster(SharedStorage, Notes):
     backend_class = RedisClusterBackend
 
     @pytest.fixture

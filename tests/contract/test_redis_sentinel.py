@@ -12,15 +12,16 @@ from redis.connection import SSLConnection
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.redis.sentinel import RedisSentinelBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import claim, running
-from tests.contract.suites import Notes, Rules, SharedStorage
+from tests.contract.suites import OneOfEach
 from tests.services.garbage import answering
 from tests.services.redis_sentinel import RedisSentinel
 
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedisSentinel(Rules, SharedStorage, Notes):
+class TestRedisSentinel(OneOfEach, SharedStoreContract, NoteStoreContract):
     backend_class = RedisSentinelBackend
 
     @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.stores.redlock.store import RedlockBackend
-from tests.contract.suites import Notes, Rules, SharedStorage
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from tests.contract.suites import Notes, OneOfEach, Rules, SharedStorage
 from tests.services.redis_nodes import RedisNodes, redlock_url
 
 pytestmark = pytest.mark.server("redis")
@@ -20,7 +21,7 @@ class TestRedlock(Rules, SharedStorage, Notes):
 
 
 @pytest.mark.slow
-class TestRedlockOfFive(Rules, SharedStorage, Notes):
+class TestRedlockOfFive(OneOfEach, SharedStoreContract, NoteStoreContract):
     backend_class = RedlockBackend
 
     @pytest.fixture

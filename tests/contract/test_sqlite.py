@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from celery_dlock.stores.sql.sqlite import SqliteBackend
-from tests.contract.suites import Notes, Rules, SharedStorage
+from tests.contract.suites import Notes, SharedStorage
 
 
-class TestSqlite(Rules, SharedStorage, Notes):
+class TestSqlite(SharedStorage, Notes):
     backend_class = SqliteBackend
 
     @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
-from tests.contract.suites import Notes, Rules, SharedStorage
+from tests.contract.suites import Notes, SharedStorage
 from tests.services.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.server("zookeeper")
 
 
-class TestZooKeeper(Rules, SharedStorage, Notes):
+class TestZooKeeper(SharedStorage, Notes):
     backend_class = ZooKeeperBackend
 
     @pytest.fixture

@@ -15,7 +15,7 @@ from celery_dlock.core.state import Busy, Left, Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.testing.contract.words import claim, park, running
-from tests.contract.suites import Notes, Rules, SharedStorage
+from tests.contract.suites import Notes, SharedStorage
 from tests.postgresql.connections import Connection
 from tests.postgresql.store import PostgresqlBackend
 from tests.services.postgresql import PostgresqlServer
@@ -23,7 +23,7 @@ from tests.services.postgresql import PostgresqlServer
 pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
 
 
-class TestPostgresql(Rules, SharedStorage, Notes):
+class TestPostgresql(SharedStorage, Notes):
     backend_class = PostgresqlBackend
 
     @pytest.fixture
