@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -34,7 +34,12 @@ class Defect:
     def plant(self) -> None:
         module = import_module(f"celery_dlock.{self.module}")
         owner, _, name = self.function.rpartition(".")
-        planted(getattr(module, owner) if owner else module, name, self.instead).__enter__()
+        owner_of = getattr(module, owner) if owner else module
+        _PLANTED.enter_context(planted(owner_of, name, self.instead))
+
+
+#: Until the process ends.
+_PLANTED = ExitStack()
 
 
 def _does_nothing(*_: Any) -> None: ...
@@ -124,4 +129,8 @@ DEFECTS: Mapping[str, Defect] = {
     "who is terminated in place of another is revoked": Defect(
         "worker.request", "LockedRequest._is_lost", _terminated_is_revoked, seed=8197296
     ),
+    "keys are asked for in the order in which they are written": Defect(
+        "core.state", "ask_order", lambda *_: (0, "")
+    ),
+    "a task that waits keeps the keys before": Defect("locks.several", "given_back", lambda *_: []),
 }
