@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix quick checks bench measure chaos simulate mutants clean
+.PHONY: help demo test matrix planted quick checks bench measure chaos simulate mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -12,6 +12,9 @@ test:   ## lint, types, docs and every test on one Python and Celery; installs s
 
 matrix: ## what could differ on the lowest versions and the other Pythons, types as users see them, and the files to release
 	@scripts/test -e lowest,py311,py312,py313,pyright,celery-types,dist
+
+planted: ## plant every known defect, in the rules, a store and the worker: each has to be found
+	@scripts/test -e planted
 
 quick:  ## the tests that need no server, in under two minutes
 	@scripts/tox run -e quick

@@ -17,6 +17,7 @@ from tests.chaos.plan import Kind, draw, keys_of
 from tests.chaos.round import Figures, play
 from tests.chaos.stage import TTL, Setting
 from tests.chaos.ways import FEATURES, KEYS, Key
+from tests.services.planted import one_in_every_run
 from tests.services.require import require
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
@@ -36,13 +37,16 @@ CAUGHT = [
 ROUNDS = 3
 
 
-@pytest.mark.parametrize(("defect", "kinds", "pace", "check"), CAUGHT)
+@pytest.mark.parametrize(
+    "defect", one_in_every_run({case[0].__name__: case for case in CAUGHT}, "LetsOneMoreIn")
+)
 def test_a_store_with_a_defect_is_caught(
-    tmp_path: Path, defect: type[defects.Copy], kinds: tuple[Kind, ...], pace: float, check: Check
+    tmp_path: Path, defect: tuple[type[defects.Copy], tuple[Kind, ...], float, Check]
 ) -> None:
+    store, kinds, pace, check = defect
     found: set[StrEnum] = set()
     for seed in range(ROUNDS):
-        figures = played(tmp_path, defect, seed, kinds, pace, patience=10.0)
+        figures = played(tmp_path, store, seed, kinds, pace, patience=10.0)
         found |= {violation.check for violation in figures.violations}
         if {check, Check.REPLAYED} <= found:
             return
@@ -63,6 +67,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.planted
 def test_what_a_feature_promises_is_seen_to_be_broken(tmp_path: Path) -> None:
     left = BROKEN
     for seed in range(ROUNDS):
@@ -78,12 +83,14 @@ def test_what_a_feature_promises_is_seen_to_be_broken(tmp_path: Path) -> None:
     pytest.fail(f"not seen to be broken: {left}")
 
 
+@pytest.mark.planted
 def test_the_same_store_without_a_defect_is_not(tmp_path: Path) -> None:
     kinds = (Kind.PAUSE_WORKER, Kind.KILL_WORKER, Kind.COPY)
     figures = played(tmp_path, defects.Copy, 0, kinds, pace=3.0, patience=60.0)
     assert not figures.violations
 
 
+@pytest.mark.planted
 def test_a_store_that_takes_a_turn_as_it_stands_still_is_caught(tmp_path: Path) -> None:
     (key,) = FEATURES["ordered by publishing"]
     many = [replace(key, name=f"published {n}") for n in range(12)]  # of each few ask just then

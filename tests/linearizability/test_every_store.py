@@ -17,6 +17,7 @@ from tests.linearizability import broken
 from tests.linearizability.plan import draw
 from tests.linearizability.playing import History, play
 from tests.linearizability.stores import GROUNDS, Ground
+from tests.services.planted import one_in_every_run
 from tests.services.redis_nodes import RedisNodes
 from tests.services.stores import EVERY, Store
 
@@ -64,34 +65,40 @@ def is_found(store: type[LockBackend], ground: Ground) -> bool:
     return any(map(violations, itertools.islice(histories(ground, store), ENOUGH)))
 
 
+IN_MEMORY = (
+    broken.ReadsAndThenWrites,
+    broken.AnswersBeforeItCommits,
+    broken.TakesTheTokenFirst,
+    broken.GivesOneSlotTwice,
+    broken.BringsBackWhatItRenews,
+)
+
+
 @pytest.mark.parametrize(
     "store",
-    [
-        broken.ReadsAndThenWrites,
-        broken.AnswersBeforeItCommits,
-        broken.TakesTheTokenFirst,
-        broken.GivesOneSlotTwice,
-        broken.BringsBackWhatItRenews,
-    ],
+    one_in_every_run({store.__name__: store for store in IN_MEMORY}, "ReadsAndThenWrites"),
 )
 def test_a_defect_in_memory_is_found(store: type[LockBackend]) -> None:
     assert is_found(store, Ground("memory://"))
 
 
+@pytest.mark.planted
 def test_a_defect_in_a_file_is_found(tmp_path: Path) -> None:
     assert is_found(broken.BeginsNoTransaction, Ground(f"sqlite:///{tmp_path}/locks.db"))
 
 
+@pytest.mark.planted
 def test_a_defect_of_commits_as_in_etcd_and_zookeeper_is_found() -> None:
     assert is_found(broken.CommitsWhateverItHasRead, Ground("rows://"))
 
 
+@pytest.mark.planted
 @pytest.mark.server("redis")
 def test_a_defect_on_several_servers_is_found(redis_nodes: RedisNodes) -> None:
     assert is_found(broken.LeavesTheQueueOnly, Ground(redis_nodes.url, strangers=False))
 
 
-@pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.server("redis")
 def test_a_defect_in_asking_again_is_found() -> None:
     with ExitStack() as stack:

@@ -104,10 +104,6 @@ def _after_step(change: Any) -> Instead:
     return instead
 
 
-def _frees_all(after: KeyState, before: KeyState, claim: Claim, *_: object) -> KeyState:
-    return after if edits.holder_of(before, claim) else replace(after, holders=())
-
-
 def _drops_the_copy(
     whole: Any, state: KeyState, claim: Claim, now: int, token: int = 0
 ) -> Step[Any]:
@@ -166,12 +162,12 @@ def _called_once(whole: Any, state: KeyState, now: int) -> tuple[KeyState, tuple
 
 DEFECTS = {
     # Who may have the key.
-    "a late release frees whoever holds the key": Defect(
+    "a sweep frees whoever holds the key": Defect(
         machine,
-        "leave",
-        _after_step(_frees_all),
+        "reap",
+        _after_step(lambda after, *_: replace(after, holders=())),
         "S1 only its owner",
-        Config("two places, 2 faults", (P, P), faults=2),
+        Config("two places, 1 fault", (P, P), faults=1),
     ),
     "two holders have one slot": Defect(edits, "hold", _in_one_slot, "S1 one holder a slot", SLOTS),
     "only the own limit counts while two versions run": Defect(

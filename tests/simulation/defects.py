@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -34,7 +34,12 @@ class Defect:
     def plant(self) -> None:
         module = import_module(f"celery_dlock.{self.module}")
         owner, _, name = self.function.rpartition(".")
-        planted(getattr(module, owner) if owner else module, name, self.instead).__enter__()
+        owner_of = getattr(module, owner) if owner else module
+        _PLANTED.enter_context(planted(owner_of, name, self.instead))
+
+
+#: Until the process ends.
+_PLANTED = ExitStack()
 
 
 def _does_nothing(*_: Any) -> None: ...
