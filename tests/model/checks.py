@@ -370,7 +370,8 @@ def check_leave(
     """Check that a final outcome is remembered, and what leaving twice comes to."""
     if outcome is Outcome.DONE:
         require(claim.task in step.state.done, "S3 what is done is remembered", step)
-        waits = {e.task for e in (*step.state.waiting, *step.state.grants)}
+        waits = {entry.task for entry in step.state.waiting}
+        waits |= {turn.task for turn in step.state.grants}
         require(claim.task not in waits, "S5 what is done is not called again", step)
     again_is_due = outcome in (Outcome.ABANDONED, Outcome.UNUSED) or (
         outcome is Outcome.REPEAT and claim.wait in (WaitMode.QUEUE, WaitMode.LOOK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from celery_dlock.core.state import Grant, KeyState, Waiting
 from tests.model.config import LATE, LEASE, OVERDUE, SWEEPER
@@ -98,7 +99,7 @@ def _entry(model: Model, world: World, at: int, entry: Waiting) -> Iterator[Next
         yield f"{entry.task} has waited too long", 0, _of_entry(model, world, at, gives_up=NOW)
 
 
-def _of_entry(model: Model, world: World, at: int, **passed: int) -> World:
+def _of_entry(model: Model, world: World, at: int, **passed: Any) -> World:
     def alter(state: KeyState) -> KeyState:
         entry = replace(state.waiting[at], **passed)
         return replace(state, waiting=(*state.waiting[:at], entry, *state.waiting[at + 1 :]))

@@ -11,8 +11,8 @@ from typing import Any
 from billiard.exceptions import WorkerLostError
 
 from celery_dlock.core.state import Outcome
-from celery_dlock.delivery.outgoing import UNPUBLISHABLE
 from celery_dlock.delivery.plan import FailWith, Gone
+from celery_dlock.messages.waking import UNPUBLISHABLE
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.periodic import LONGEST_SLEEP
 from celery_dlock.worker.request import _raised
