@@ -32,6 +32,9 @@ SCHEMES = {
     "ZooKeeperBackend": "zookeeper",
 }
 
+#: The expressions of markers with which all is shown: planted defects show it of the tests.
+WHOLE = {"", "not planted"}
+
 _opened: set[str] = set()
 _named: set[str] = set()
 
@@ -102,9 +105,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def is_whole(config: pytest.Config) -> bool:
     """Whether all tests run, and this is the process that hears of all of them."""
     option = config.option
-    chosen = (option.keyword, option.markexpr, option.deselect, option.maxfail, option.collectonly)
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(chosen)
-    return whole and not hasattr(config, "workerinput")
+    some = (option.keyword, option.deselect, option.maxfail, option.collectonly)
+    if any(some) or option.markexpr not in WHOLE or hasattr(config, "workerinput"):
+        return False
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
