@@ -21,7 +21,7 @@ from tests.services.beat_entries import Entry
 from tests.services.brokers import left
 from tests.services.campaign import Violation
 from tests.services.fast_clock import FastClock
-from tests.services.lab import Journal
+from tests.services.lab import Journal, used_urls
 from tests.services.until import until
 from tests.services.worker import Worker
 
@@ -54,6 +54,7 @@ class Crew:
             "clock": self.clock.config,
             "entries": [entry.config for entry in entries],
         }
+        used_urls.extend(urls)
         self.beats = [
             Beat(folder, {**common, "celery": {**CELERY, **celery, "dlock_url": url}}, f"beat{n}")
             for n, url in enumerate(urls)

@@ -16,7 +16,7 @@ import pytest
 from celery_dlock.registry import backend_class
 from celery_dlock.stores.base import LockBackend
 from tests.proofs.listed import contract, missing, promises
-from tests.services.lab import Lab
+from tests.services.lab import Lab, used_urls
 from tests.services.stores import Store
 
 #: Stores by their class, and what their tests call them.
@@ -31,6 +31,9 @@ SCHEMES = {
     "EtcdBackend": "etcd",
     "ZooKeeperBackend": "zookeeper",
 }
+
+#: The expressions of markers with which all is shown: planted defects show it of the tests.
+WHOLE = {"", "not planted"}
 
 _opened: set[str] = set()
 _named: set[str] = set()
@@ -58,7 +61,7 @@ def pytest_configure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _opened.clear()
     _named.clear()
-    Lab.urls.clear()
+    used_urls.clear()
     suite = getattr(getattr(item, "cls", None), "backend_class", None)
     if suite is not None:
         _named.add(scheme_of(suite))
@@ -71,7 +74,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call":
         fixtures = getattr(item, "funcargs", {}).values()
         labs = [lab.config["celery"]["dlock_url"] for lab in fixtures if isinstance(lab, Lab)]
-        urls = {*Lab.urls, *labs}  # a lab may be that of the whole module
+        urls = {*used_urls, *labs}  # a lab may be that of the whole module
         _named.update(scheme_of(backend_class(url)) for url in urls)
         # A Redlock has a Redis in it.
         opened = _opened - {"redis"} if "redlock" in _opened else _opened
@@ -101,9 +104,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def is_whole(config: pytest.Config) -> bool:
     """Whether all tests run, and this is the process that hears of all of them."""
-    chosen = (config.option.keyword, config.option.markexpr, config.option.deselect)
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(chosen)
-    return whole and not hasattr(config, "workerinput") and not config.option.collectonly
+    option = config.option
+    some = (option.keyword, option.deselect, option.maxfail, option.collectonly)
+    if any(some) or option.markexpr not in WHOLE or hasattr(config, "workerinput"):
+        return False
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

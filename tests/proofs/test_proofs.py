@@ -76,8 +76,19 @@ def test_what_was_skipped_is_not_asked_for() -> None:
     assert not list(missing({"test_a": ["redis"]}, {"test_a": ["memory"]}, waived={"test_a"}))
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_whole_run_that_does_not_show_all_fails(tmp_path: Path, whole: bool) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "whole"),
+    [
+        ([], True),
+        (["-m", "not planted"], True),
+        (["-m", "not slow"], False),
+        (["-k", "grow"], False),
+        (["test_one.py"], False),
+    ],
+)
+def test_a_whole_run_that_does_not_show_all_fails(
+    tmp_path: Path, chosen: list[str], whole: bool
+) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
     (tmp_path / "test_one.py").write_text(
         "from celery_dlock.registry import open_backend\n"
@@ -85,8 +96,6 @@ def test_a_whole_run_that_does_not_show_all_fails(tmp_path: Path, whole: bool) -
         "def test_a_hundred_grants_within_one_instant_grow_strictly():\n"
         "    open_backend('memory://', BackendOptions())\n"
     )
-    chosen = [] if whole else ["test_one.py"]
-
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.proofs.record", *chosen],
         cwd=tmp_path,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from celery import Celery
 from celery._state import _set_task_join_will_block
@@ -25,6 +25,9 @@ from celery_dlock.worker.periodic import Sweeper
 from tests.services import faults
 from tests.services.until import until
 from tests.services.worker import Worker
+
+#: The lock stores that other processes of this test use, for the record of what it ran on.
+used_urls: list[str] = []
 
 
 class Journal:
@@ -73,13 +76,10 @@ class Journal:
 class Lab:
     """One test's folder, configuration, journal and workers."""
 
-    #: The lock stores of all labs, for the record of what a test ran on.
-    urls: ClassVar[list[str]] = []
-
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.folder = folder
         self.config = {"folder": str(folder), **config}
-        self.urls.append(config["celery"]["dlock_url"])
+        used_urls.append(config["celery"]["dlock_url"])
         self.journal = Journal(folder / "journal")
         self.app = make_app(self.config)
         self._workers = 0
