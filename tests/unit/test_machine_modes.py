@@ -189,3 +189,10 @@ def test_a_reader_that_was_woken_and_is_a_writer_by_now_waits_for_the_readers(ke
 
     key.leave(reader("a", "woken", wait=WaitMode.QUEUE))
     assert key.wakes == ["b"]
+
+
+def test_who_only_looks_is_refused_and_not_parked(key: OneKey) -> None:
+    key.enter(claim("a"))
+
+    assert isinstance(key.enter(claim("b", wait=WaitMode.LOOK)), Busy)
+    assert key.state.waiting == ()
