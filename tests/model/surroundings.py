@@ -101,7 +101,7 @@ def _entry(model: Model, world: World, at: int, entry: Waiting) -> Iterator[Next
 
 def _of_entry(model: Model, world: World, at: int, **passed: Any) -> World:
     def alter(state: KeyState) -> KeyState:
-        entry = replace(state.waiting[at], **passed)  # type: ignore[arg-type]
+        entry = replace(state.waiting[at], **passed)
         return replace(state, waiting=(*state.waiting[:at], entry, *state.waiting[at + 1 :]))
 
     return world._replace(key=model.keys.altered(world.key, ("entry", at, *passed), alter))

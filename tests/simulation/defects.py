@@ -129,8 +129,4 @@ DEFECTS: Mapping[str, Defect] = {
     "who is terminated in place of another is revoked": Defect(
         "worker.request", "LockedRequest._is_lost", _terminated_is_revoked, seed=8197296
     ),
-    "keys are asked for in the order in which they are written": Defect(
-        "core.state", "ask_order", lambda *_: (0, "")
-    ),
-    "a task that waits keeps the keys before": Defect("locks.several", "given_back", lambda *_: []),
 }
