@@ -44,7 +44,7 @@ from celery_dlock.cli.show import HOLDING, holding
 from celery_dlock.core.state import Mode
 from celery_dlock.ops import actions, holds
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, KeyDetails, Line, OnHold, as_stored, line
+from celery_dlock.ops.overview import Held, KeyDetails, Line, OnHold, as_stored, line, opening
 from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
 
@@ -135,8 +135,8 @@ def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_progra
     agreed(question, yes=yes, for_programs=for_programs)
     actions.open_now(app, found.line.key, found.line.cooling)
     if for_programs:
-        cooling = [each.until for each in found.line.cooling]
-        click.echo(as_json({"key": found.line.key, "holders": [], "opened": cooling}))
+        opened = list(map(opening, found.line.cooling))
+        click.echo(as_json({"key": found.line.key, "holders": [], "opened": opened}))
     else:
         click.echo(f"{key} is open")
 

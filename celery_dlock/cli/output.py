@@ -24,7 +24,7 @@ from rich.text import Text
 
 from celery_dlock.core.state import Mode
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, Line, OnHold
+from celery_dlock.ops.overview import Held, Line, OnHold, opening
 
 #: As a shell writes them between ``$'`` and ``'``.
 _QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -150,7 +150,7 @@ def plain_line(found: Line, now: datetime) -> dict[str, Any]:
         "holders": [plain_holder(held, now) for held in found.holders],
         "woken": list(found.woken),
         "reserved": list(found.reserved),
-        "cooling": [each.until for each in found.cooling if each.until > now],
+        "cooling": [at for at in map(opening, found.cooling) if at > now],
         "hold": plain_hold(found.on_hold(now)),
         "waiting": found.waiting,
         "more_wait": found.more_wait,

@@ -1,7 +1,7 @@
 """Debounced calls: a message waits until no newer one has come for a while, which takes its place.
 
-They wait at a key of their own, one for each kind of call, which no task locks. There a turn of
-nobody's keeps the slot closed until the message is due. Then the ordinary rules let it in: it is
+They wait at a key of their own, one for each kind of call, which no task locks. There the slot
+cools down until the message is due. Then the ordinary rules let it in: it is
 woken, and asks for the lock of its task. From then on it has begun, and the next call waits anew.
 """
 
@@ -13,12 +13,15 @@ from celery_dlock.core.canonical import canonical
 from celery_dlock.core.checks import duration
 from celery_dlock.core.edits import carried, insert, leave_queue, messages
 from celery_dlock.core.keys import Key
-from celery_dlock.core.state import DEBOUNCING, WINDOW, Claim, Grant, KeyState, Step
+from celery_dlock.core.state import WINDOW, Claim, Cooling, KeyState, Step
 from celery_dlock.core.turns import expire, settle
 from celery_dlock.errors import ConfigurationError
 
 #: What the keys begin with at which calls are debounced; no key of a lock has such a sign.
 DEBOUNCED = "debounced|"
+
+#: What the slot is called that stays closed until a call is due; no nonce of a holder is that.
+UNTIL_DUE = "debounced"
 
 
 def named(key: str) -> str:
@@ -77,6 +80,6 @@ def postpone(state: KeyState, claim: Claim, delay: int, max_delay: int, now: int
 
 def _closed(state: KeyState, claim: Claim, due: int, now: int) -> KeyState:
     """The slot stays closed until *due*, and no longer for the call before."""
-    others = tuple(g for g in state.grants if g.task != DEBOUNCING)
-    turn = Grant(DEBOUNCING, claim.mode, claim.limit, False, 0, due)
-    return replace(state, grants=(*others, turn) if due > now else others)
+    others = tuple(slot for slot in state.cooling if slot.name != UNTIL_DUE)
+    slot = Cooling(UNTIL_DUE, claim.mode, claim.limit, due)
+    return replace(state, cooling=(*others, slot) if due > now else others)

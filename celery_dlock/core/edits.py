@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_dlock.core.state import (
-    COOLING,
     GAVE_WAY,
     Cause,
     Claim,
+    Cooling,
     Dead,
     Ending,
     Grant,
@@ -25,8 +25,8 @@ from celery_dlock.core.state import (
 def free(state: KeyState, mode: Mode, limit: int) -> bool:
     """Whether one more may hold the key. After a change of the limit the smaller one counts."""
     reserved = (g for g in state.grants if g.reserves)
-    taken: tuple[Holder | Grant, ...] = (*state.holders, *reserved)
-    if any(t.mode is not mode for t in taken):
+    taken: tuple[Holder | Grant | Cooling, ...] = (*state.holders, *reserved, *state.cooling)
+    if state.hold is not None or any(t.mode is not mode for t in taken):
         return False
     return mode is Mode.SHARED or len(taken) < min((limit, *(t.limit for t in taken)))
 
@@ -57,31 +57,23 @@ def cool(state: KeyState, gone: Holder, now: int) -> KeyState:
     """Keep the slot closed that *gone* had, for as long as it is to cool down."""
     if gone.cools <= now:
         return state
-    turn = Grant(f"{COOLING}{gone.nonce}", gone.mode, gone.limit, False, 0, gone.cools)
-    return replace(state, grants=(*state.grants, turn))
+    slot = Cooling(gone.nonce, gone.mode, gone.limit, gone.cools)
+    return replace(state, cooling=(*state.cooling, slot))
 
 
 def opens(state: KeyState) -> int | None:
     """When the first slot opens that cools down; ``None`` if none does."""
-    return min((g.due for g in state.grants if g.cools), default=None)
-
-
-def on_hold(state: KeyState) -> OperatorHold | None:
-    """What a person has put the key on."""
-    return next((hold for g in state.grants if (hold := g.hold)), None)
+    return min((slot.until for slot in state.cooling), default=None)
 
 
 def put_on_hold(
     state: KeyState, name: str, by: str, because: str, until: int, now: int
 ) -> KeyState:
     """Nobody gets a slot before *until*, which is what a person wants; nor loses patience."""
-    before = on_hold(state)
+    before = state.hold
     since, ended = (now, now) if before is None else (before.since, before.until)
-    # Alone on all that there is, whatever the limit of others, and no reader comes in beside it.
-    turn = Grant(name, Mode.EXCLUSIVE, 1, False, 0, until, by=by, by_name=because, arrived=since)
-    others = tuple(g for g in state.grants if g.hold is None)
-    grants = (*others, turn) if until > now else others
-    return replace(state, grants=grants, paused=state.paused + until - ended)
+    hold = OperatorHold(name, by, because, since, until) if until > now else None
+    return replace(state, hold=hold, paused=state.paused + until - ended)
 
 
 def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
@@ -132,8 +124,7 @@ def insert(
     """
     had_its_turn = any(h.task == claim.task for h in state.holders)  # its patience is at an end
     impatient = claim.gives_up and expires is None and not had_its_turn
-    hold = on_hold(state)
-    begins = now if hold is None else hold.until
+    begins = now if state.hold is None else state.hold.until
     gives_up = begins + claim.gives_up - state.paused if impatient else None
     task, mode, limit = claim.task, claim.mode, claim.limit
     since = now if arrived is None else arrived
@@ -184,7 +175,7 @@ def keep_turn(state: KeyState, claim: Claim, now: int) -> KeyState:
     """
     if not any(w.task == claim.task and w.parked for w in state.waiting):
         state = insert(leave_queue(state, claim.task), claim, now, state.first - 1, None)
-    if on_hold(state):
+    if state.hold is not None:
         return state
     entry = next(w for w in state.waiting if w.task == claim.task)
     state = to_grant(state, entry, now)

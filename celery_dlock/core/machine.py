@@ -50,7 +50,6 @@ from celery_dlock.core.edits import (
     kept,
     leave_queue,
     messages,
-    on_hold,
     opens,
     replace_grant,
     reserve,
@@ -321,14 +320,14 @@ def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
 
 
 def _busy(state: KeyState, now: int) -> Busy:
-    holder, hold = _first_to_end(state), on_hold(state)
+    holder, hold = _first_to_end(state), state.hold
     ends = opens(state) if holder is None else holder.expires
     ends = ends if hold is None else hold.until
     return Busy(holder, max(0, (ends or now) - now), backlog(state), hold=hold)
 
 
 def _park(state: KeyState, holder: Holder | None = None) -> Park:
-    return Park(holder, on_hold(state))
+    return Park(holder, state.hold)
 
 
 def _first_to_end(state: KeyState) -> Holder | None:

@@ -233,3 +233,14 @@ class PutOnHold(_Upkeep):
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:
         hold = (self.was, self.name, self.by, self.because, self.lasts)
         return upkeep.put_on_hold(state, *hold, now)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlot(_Upkeep):
+    """Open now the slot that cools down by this *name*; whether it was closed."""
+
+    task: str = field(default="", init=False)
+    name: str
+
+    def apply(self, state: KeyState, now: int, token: int = 0) -> Step[bool]:
+        return upkeep.open_slot(state, self.name, now)

@@ -16,15 +16,6 @@ WINDOW = 32
 #: may well have a backlog of minutes, but hardly a worker for it after that.
 WAKES_RESERVED = 7
 
-#: What the turn is called that keeps a slot closed while it cools down; no task is called so.
-COOLING = "cooling|"
-
-#: That of a key whose message is debounced; no nonce of a holder makes it.
-DEBOUNCING = f"{COOLING}debounced"
-
-#: What the name of a hold begins with: a version that knows of no holds sees what cools down.
-ON_HOLD = f"{COOLING}hold|"
-
 #: So long (a day) it is known that a task gave way to a newer one, as that runs of it were lost.
 GAVE_WAY = 86_400_000_000
 
@@ -230,19 +221,32 @@ class OperatorHold:
 
 
 @dataclass(frozen=True, slots=True)
+class Cooling:
+    """A slot that nobody holds and that stays closed ``until`` an instant, as after a cooldown.
+
+    It has the ``name`` of the grant of which it is left, its nonce.
+    """
+
+    name: str
+    mode: Mode
+    limit: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """A turn that has come. It reserves the slot until taken, if it :attr:`reserves`.
 
     A parked task is woken again whenever ``due`` has passed, for ever: a broker outage must not
     kill it; from ``gives_up`` on, to its end. ``woken`` counts the wakes that nobody answered, and
     ``handed_back`` is since when it is only found by workers of another broker. A place is not
-    woken at all; its grant is dropped when ``due`` has passed. So is that of a slot which cools
-    down, and which is nobody's turn. *taker* is the delivery that is bringing an ending about, so
-    that no second one does. ``arrived`` is since when its task waits, where it did.
+    woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that is
+    bringing an ending about, so that no second one does. ``arrived`` is since when its task waits,
+    where it did.
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it.
     Who gave way while it ran, and whose message the store does not have, has a turn as well: so it
-    ends should it come again. Of a turn that is a :attr:`hold` these are the person and the reason.
+    ends should it come again.
     """
 
     task: str
@@ -261,22 +265,9 @@ class Grant:
     arrived: int | None = None
 
     @property
-    def cools(self) -> bool:
-        """Whether it is nobody's, and only keeps a slot closed until it is ``due``."""
-        return self.task.startswith(COOLING)
-
-    @property
-    def hold(self) -> OperatorHold | None:
-        """What a person has put the key on, if it is that."""
-        if not self.task.startswith(ON_HOLD):
-            return None
-        since = self.due if self.arrived is None else self.arrived
-        return OperatorHold(self.task, self.by, self.by_name, since, self.due)
-
-    @property
     def waits(self) -> bool:
         """Whether there is somebody whose turn it is: not who is only known to have given way."""
-        return not self.cools and (self.parked or self.ending is None)
+        return self.parked or self.ending is None
 
     @property
     def unanswered(self) -> bool:
@@ -346,7 +337,7 @@ class KeyState:
     smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the dead letters of
     this operation; before a replay, the one that is to wait again. ``paused`` is by how much later
     those who wait give up than they say, for nobody served them for so long: as there was nobody,
-    or as the key is on hold, to its end.
+    or as the key is on ``hold``, to its end.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -359,6 +350,8 @@ class KeyState:
     lost: tuple[tuple[str, int], ...] = ()
     dead: tuple[Dead, ...] = ()
     paused: int = 0
+    cooling: tuple[Cooling, ...] = ()
+    hold: OperatorHold | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,12 @@ def drop_expired(state: KeyState, now: int) -> KeyState:
             state = cool(state, holder, now)
     holders = tuple(h for h in state.holders if h.expires > now)
     grants = tuple(g for g in state.grants if g.parked or g.due > now)
-    if len(holders) == len(state.holders) and len(grants) == len(state.grants):
+    cooling = tuple(slot for slot in state.cooling if slot.until > now)
+    hold = state.hold if state.hold is not None and state.hold.until > now else None
+    left = len(holders) + len(grants) + len(cooling)
+    if left == len(state.holders) + len(state.grants) + len(state.cooling) and hold is state.hold:
         return state  # as nearly always
-    return replace(state, holders=holders, grants=grants)
+    return replace(state, holders=holders, grants=grants, cooling=cooling, hold=hold)
 
 
 def _drop_expired_places(state: KeyState, now: int) -> KeyState:
@@ -88,12 +91,19 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
 def due(state: KeyState) -> int | None:
     """When a reap has something to do, should nobody come before; ``None`` for never.
 
-    Only keys with messages are ever due, and those with turns of nobody who waits, of which nothing
-    is to stay: all else expires by being looked at.
+    Only keys with messages are ever due, and those with what is nobody's who waits, of which
+    nothing is to stay: all else expires by being looked at.
     """
     if _has_messages(state):
         return min(_instants(state), default=0)
-    return min((g.due for g in state.grants if not g.waits), default=None)
+    ends = [g.due for g in state.grants if not g.waits]
+    return min([*ends, *_openings(state)], default=None)
+
+
+def _openings(state: KeyState) -> list[int]:
+    """When what opens of itself does: a slot that cools down, and a key that is on hold."""
+    ends = [slot.until for slot in state.cooling]
+    return ends if state.hold is None else [*ends, state.hold.until]
 
 
 def _has_messages(state: KeyState) -> bool:
@@ -104,7 +114,7 @@ def _instants(state: KeyState) -> list[int]:
     """When something is to be done; nothing ever is for places alone."""
     if not _has_messages(state):
         return []
-    instants = [g.due for g in state.grants]
+    instants = [*(g.due for g in state.grants), *_openings(state)]
     if state.parked:
         window = state.waiting[:WINDOW]
         instants += [h.expires for h in state.holders]

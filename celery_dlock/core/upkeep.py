@@ -8,6 +8,7 @@ None of it takes or frees a lock::
     replay      (state, task, now) -> whether a dead one waits  it may run again, and waits if dead
     discard     (state, task, …, now) -> whether one was dead   it is done, without having run
     put_on_hold (state, was, …, now) -> whether it is on that   nobody gets the key for a while
+    open_slot   (state, name, now) -> whether it was closed     it has cooled down for long enough
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from celery_dlock.core.edits import (
     forget_past,
     kept,
     messages,
-    on_hold,
     put_back,
     replace_grant,
     to_dead_letter,
@@ -108,11 +108,18 @@ def put_on_hold(
     That *lasts* from *now* on: with 0 the key is on hold no more.
     """
     state = expire(state, now)
-    hold = on_hold(state)
-    stands = "" if hold is None else hold.name
+    stands = "" if state.hold is None else state.hold.name
     if stands == was:
         state = edits.put_on_hold(state, name, by, because, now + lasts, now)
     return _settled(state, now, stands in (was, name))  # the latter: nobody heard the answer
+
+
+def open_slot(state: KeyState, name: str, now: int) -> Step[bool]:
+    """The slot that cools down by this *name* opens now."""
+    state = expire(state, now)
+    cooling = tuple(slot for slot in state.cooling if slot.name != name)
+    was_closed = cooling != state.cooling
+    return _settled(replace(state, cooling=cooling), now, was_closed)
 
 
 def _turn(state: KeyState, task: str) -> Grant | None:

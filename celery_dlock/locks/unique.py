@@ -25,7 +25,8 @@ from celery_dlock.core.state import task_id_of
 from celery_dlock.core.unique import Called, Unique, UniqueClaim, begun, called, doubted, ended, met
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import LockBackend
-from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey, sound
+from celery_dlock.stores.stored import sound
+from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey
 
 T = TypeVar("T")
 

@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from celery_dlock.core.events import Discarded, Subject
-from celery_dlock.core.state import Cause, Claim, Left, Outcome, task_id_of
+from celery_dlock.core.operations import OpenSlot
+from celery_dlock.core.state import Cause, Claim, Cooling, Left, Outcome, task_id_of
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.ops import unique
-from celery_dlock.ops.overview import Cooling, Held, instant, time_of
+from celery_dlock.ops.overview import Held, instant, time_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
 
@@ -82,8 +83,7 @@ def open_now(app: Any, key: str, cooling: Sequence[Cooling]) -> None:
     """
     here = runtime(app)
     for slot in cooling:
-        turn = Claim(key, slot.turn, nonce="", ttl=0)
-        here.wake(here.existing_store().leave(turn, Outcome.OVER).wakes)
+        here.wake(here.existing_store().apply(OpenSlot(key, slot.name)).wakes)
 
 
 def find(app: Any, task_ids: Collection[str]) -> list[Message]:

@@ -16,7 +16,6 @@ from typing import Any
 from celery_dlock.beat import leader
 from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import ON_HOLD
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.hold_periods import note_period
 from celery_dlock.ops.event_text import Clock
@@ -54,7 +53,7 @@ def put_on_hold(app: Any, key: str, lasts: float, because: str, by: str, was: st
     _check_line("by", by, LONGEST_NAME)
     if key.startswith(leader.KEYS):
         raise ConfigurationError(f"a beat leads by {key!r}: such a key is not put on hold")
-    here, name = runtime(app), f"{ON_HOLD}{uuid.uuid4().hex}"
+    here, name = runtime(app), uuid.uuid4().hex
     store, lasts_for = here.existing_store(), max(1, round(lasts * SECOND))
     reply = store.put_on_hold(key, was, name, by, because, lasts_for)
     here.wake(reply.wakes)

@@ -19,10 +19,11 @@ from typing import Any, Self
 
 from celery_dlock.beat import leader
 from celery_dlock.core.debounce import DEBOUNCED, named
-from celery_dlock.core.edits import backlog, on_hold
+from celery_dlock.core.edits import backlog
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import (
     WINDOW,
+    Cooling,
     Grant,
     Holder,
     KeyState,
@@ -82,14 +83,6 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Cooling:
-    """A slot that is closed ``until`` it has cooled down; the store calls it ``turn``."""
-
-    turn: str
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class OnHold:
     """The person ``by`` keeps the key closed ``until`` then, ``because`` of something.
 
@@ -114,8 +107,7 @@ class OnHold:
 
 def hold_of(state: KeyState) -> OnHold | None:
     """What a person has put the key on; its time may be over by now."""
-    hold = on_hold(state)
-    return None if hold is None else OnHold.of(hold)
+    return None if state.hold is None else OnHold.of(state.hold)
 
 
 def is_debounced(key: str) -> bool:
@@ -125,7 +117,12 @@ def is_debounced(key: str) -> bool:
 
 def opens(cooling: Sequence[Cooling], now: datetime) -> datetime | None:
     """When the first slot opens of those that are *cooling* down still."""
-    return next((each.until for each in cooling if each.until > now), None)
+    return next((at for at in map(opening, cooling) if at > now), None)
+
+
+def opening(slot: Cooling) -> datetime:
+    """When *slot* has cooled down."""
+    return instant(slot.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,8 +393,7 @@ def as_stored(app: Any, key: str) -> str:
 
 def cooling_of(state: KeyState) -> tuple[Cooling, ...]:
     """The slots that cool down, the first to open first; some may have done so by now."""
-    turns = sorted((g for g in state.grants if g.cools and not g.hold), key=lambda g: g.due)
-    return tuple(Cooling(turn.task, instant(turn.due)) for turn in turns)
+    return tuple(sorted(state.cooling, key=lambda slot: slot.until))
 
 
 def queue_of(state: KeyState) -> tuple[QueueEntry, ...]:

@@ -18,15 +18,15 @@ REMEMBER_LOST = 86_400_000_000
 class Change:
     """The difference between two states of one key.
 
-    ``guard`` is whether holders, turns, pauses or the count of parked entries differ; ``gone`` and
-    ``came`` are queue entries (one that moved only ``came``); ``parked`` are the tasks whose
-    message is that of the operation from now on, ``unparked`` those of which the store may forget
-    theirs. ``done`` are to be remembered
-    as finished, ``undone`` no longer. ``lost`` maps a task to its new count of lost runs, 0 to
-    forget it. ``dead`` are messages that leave the queue for the list of dead letters.
+    ``slots`` is whether holders, turns, closed slots, pauses or the count of parked entries differ;
+    ``gone`` and ``came`` are queue entries (one that moved only ``came``); ``parked`` are the tasks
+    whose message is that of the operation from now on, ``unparked`` those of which the store may
+    forget theirs. ``done`` are to be remembered as finished, ``undone`` no longer. ``lost`` maps a
+    task to its new count of lost runs, 0 to forget it. ``dead`` are messages that leave the queue
+    for the list of dead letters.
     """
 
-    guard: bool
+    slots: bool
     gone: tuple[str, ...]
     came: tuple[Waiting, ...]
     parked: frozenset[str]
@@ -45,7 +45,7 @@ def difference(before: KeyState, step: Step[object]) -> Change:
     had, has = _with_message(before), _with_message(after)
     old, new = dict(before.lost), dict(after.lost)
     return Change(
-        guard=_guard(before) != _guard(after),
+        slots=_slots(before) != _slots(after),
         gone=tuple(entry.task for entry in before.waiting if entry.task not in stays),
         came=tuple(entry for entry in after.waiting if entry not in known),
         parked=has - had | frozenset({step.rewrites} - {""}),
@@ -61,8 +61,9 @@ def difference(before: KeyState, step: Step[object]) -> Change:
     )
 
 
-def _guard(state: KeyState) -> object:
-    return state.holders, state.grants, state.parked, state.paused
+def _slots(state: KeyState) -> object:
+    closed = state.cooling, state.hold
+    return state.holders, state.grants, closed, state.parked, state.paused
 
 
 def _with_message(state: KeyState) -> frozenset[str]:

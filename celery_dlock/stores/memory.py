@@ -283,9 +283,11 @@ class MemoryBackend(NoteStore):
 
 
 def _in_use(state: KeyState) -> bool:
-    return bool(state.holders or state.grants or state.waiting)
+    return bool(
+        state.holders or state.grants or state.waiting or state.cooling or state.hold is not None
+    )
 
 
 def _head(state: KeyState, now: int) -> KeyState:
     waiting = live(state.waiting[:WINDOW], now)
-    return KeyState(state.holders, state.grants, waiting, state.parked, paused=state.paused)
+    return replace(state, waiting=waiting, first=0, last=0)

@@ -6,16 +6,11 @@ found where it is read, by the key that it concerns, and not where it is used la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from functools import cache
-from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-from celery_dlock.core.state import Cause, Dead, Mode
+from celery_dlock.core.state import Cause
 from celery_dlock.errors import BackendUnavailable
-
-T = TypeVar("T")
 
 #: What is raised where a store's contents are other than they were written.
 _WRONG = (ValueError, TypeError, AttributeError)
@@ -73,62 +68,9 @@ def number(value: object) -> int:
     return value
 
 
-def sound(record: T) -> T:
-    """*record*, one of :mod:`celery_dlock.core.state`, if each field is of the type it is to be.
-
-    Raises :exc:`TypeError`.
-    """
-    for name, kind in _kinds(cast("Any", type(record))):
-        value = getattr(record, name)
-        if not isinstance(value, kind) or (isinstance(value, str) and not is_text(value)):
-            raise TypeError(f"{name} is {str(value)[:100]!r}")
-    return record
-
-
-def restored(kind: Callable[..., T], *values: Any, **named: Any) -> T:
-    """A sound record of *kind* from its fields, in which words of an enumeration are text.
-
-    Raises one of ``NONSENSE``.
-    """
-    fields = list(values)
-    for at, name, word in _words(kind):
-        if at < len(fields):
-            fields[at] = None if fields[at] is None else word(fields[at])
-        elif named.get(name) is not None:
-            named[name] = word(named[name])
-    return sound(kind(*fields, **named))
-
-
-@cache
-def _kinds(of: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple(get_type_hints(of).items())
-
-
-@cache
-def _words(of: Any) -> tuple[tuple[int, str, Callable[[Any], Any]], ...]:
-    """The fields that take a word of an enumeration: place, name, and how it is read."""
-    return tuple(
-        (at, name, cause_of if kind is Cause else kind)
-        for at, (name, kinds) in enumerate(_kinds(of))
-        for kind in get_args(kinds) or (kinds,)
-        if issubclass(kind, StrEnum)
-    )
-
-
 def cause_of(text: str) -> Cause:
     """Why a message is dead; one that a later version knows is none that can be read here."""
     try:
         return Cause(text)
     except ValueError:
         return Cause.UNREADABLE
-
-
-def dead_or_unreadable(task: str, read: Callable[[], Dead]) -> Dead:
-    """What *read* returns of the dead message of *task*, or that nothing can be read of it.
-
-    One bad row must not hide the others. It comes first in their order.
-    """
-    try:
-        return sound(read())
-    except NONSENSE:
-        return Dead(task, Mode.EXCLUSIVE, 1, Cause.UNREADABLE, 0)

@@ -177,7 +177,7 @@ class ForgetsRenewals(Copy):
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         with self.transaction([claim.key for claim in claims]) as (db, now):
-            states = [self._rows(db, claim.key, now).load_guard() for claim in claims]
+            states = [self._rows(db, claim.key, now).load_key() for claim in claims]
             pairs = zip(claims, states, strict=True)
             return [Renew(claim).apply(state, now).verdict for claim, state in pairs]
 

@@ -84,7 +84,7 @@ def test_a_key_that_cannot_be_read_is_not_said_to_be_free(
     desk.hold("order:42")
     desk.park("order:42", "waits")
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
-        db.execute("UPDATE guard SET held='garbage' WHERE key='order:42'")
+        db.execute("UPDATE state SET holders='garbage' WHERE key='order:42'")
 
     said = desk.run(*command.split())
 

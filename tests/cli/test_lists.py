@@ -71,7 +71,7 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     desk.hold("order:1", "first")
     desk.hold("order:2", "second")
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
-        db.execute("UPDATE guard SET held='garbage' WHERE key='order:2'")
+        db.execute("UPDATE state SET holders='garbage' WHERE key='order:2'")
 
     listed = desk.run("ls")
     _, broken, sound = listed.stdout.splitlines()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from celery_dlock.core.operations import Leave, Operation, PutOnHold
+from celery_dlock.core.operations import Leave, OpenSlot, Operation, PutOnHold
 from celery_dlock.core.state import Claim, Grant, Holder, KeyState, RenewVerdict, Replaced
 from celery_dlock.stores.base import BackendOptions, Reply, Swept
 from tests.contract.broken import Broken
@@ -73,55 +73,59 @@ class IsPatientAnew(_AltersTurns):
         return replace(grant, gives_up=grant.gives_up and grant.gives_up + 1)
 
 
-class ForgetsWhatCoolsDown(_AltersTurns):
+class ForgetsWhatCoolsDown(Broken):
     """Opens the slot as soon as its holder has left."""
 
     noticed_by = "test_a_slot_that_is_left_early_opens_when_it_has_cooled_down[done]"
 
-    def turn(self, grant: Grant) -> Grant:
-        return replace(grant, due=0) if grant.cools else grant
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        return replace(super()._load(operation, now), cooling=())
 
 
-class CoolsForAMomentTooLong(_AltersTurns):
+class CoolsForAMomentTooLong(Broken):
     noticed_by = "test_who_waits_is_woken_when_it_has_cooled_down"
 
-    def turn(self, grant: Grant) -> Grant:
-        return replace(grant, due=grant.due + 1) if grant.cools else grant
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        cooling = tuple(replace(slot, until=slot.until + 1) for slot in state.cooling)
+        return replace(state, cooling=cooling)
 
 
-class ForgetsWhoKeepsItClosed(_AltersTurns):
+class OpensAllSlots(Broken):
+    noticed_by = "test_a_slot_can_be_opened_by_name_and_who_waits_is_woken"
+
+    def apply(self, operation: Operation[Any]) -> Reply[Any]:
+        reply = super().apply(operation)
+        if isinstance(operation, OpenSlot):
+            found = self._keys[operation.key]
+            found.state = replace(found.state, cooling=())
+        return reply
+
+
+class ForgetsWhoKeepsItClosed(Broken):
     noticed_by = "test_nobody_gets_the_key_and_all_are_told_who_keeps_it_and_why"
 
-    def turn(self, grant: Grant) -> Grant:
-        return replace(grant, by="somebody") if grant.hold else grant
+    def _load(self, operation: Operation[object], now: int) -> KeyState:
+        state = super()._load(operation, now)
+        return replace(state, hold=state.hold and replace(state.hold, by="somebody"))
 
 
-class ClosesOneSlotOnly(_AltersTurns):
-    noticed_by = "test_nobody_gets_the_key_and_all_are_told_who_keeps_it_and_why"
-
-    def turn(self, grant: Grant) -> Grant:
-        return replace(grant, limit=9) if grant.hold else grant
-
-
-class EndsAHoldWithWhoRan(_AltersTurns):
+class EndsAHoldWithWhoRan(Broken):
     """Takes it for what cools down behind a holder."""
 
     noticed_by = "test_who_has_it_goes_on_and_is_the_last_for_a_while"
 
     def _load(self, operation: Operation[object], now: int) -> KeyState:
-        self._left = getattr(self, "_left", False) or isinstance(operation, Leave)
-        return super()._load(operation, now)
-
-    def turn(self, grant: Grant) -> Grant:
-        return replace(grant, due=0) if grant.hold and self._left else grant
+        state = super()._load(operation, now)
+        return replace(state, hold=None) if isinstance(operation, Leave) else state
 
 
 class EndsWhateverHold(Broken):
     noticed_by = "test_only_the_hold_that_was_shown_is_replaced_or_ended"
 
     def put_on_hold(self, key: str, was: str, *others: Any) -> Reply[bool]:
-        stands = [turn.task for turn in self.peek(key).grants if turn.hold]
-        return super().put_on_hold(key, stands[0] if stands else "", *others)
+        hold = self.peek(key).hold
+        return super().put_on_hold(key, hold.name if hold else "", *others)
 
 
 class CountsTheTimeOnHold(Broken):
@@ -141,7 +145,7 @@ class ForgetsWhoGaveWay(_AltersTurns):
     noticed_by = "test_it_ends_when_it_comes_again[abandoned]"
 
     def turn(self, grant: Grant) -> Grant:
-        return grant if grant.waits or grant.cools else replace(grant, due=0)
+        return grant if grant.waits else replace(grant, due=0)
 
 
 class ForgetsForWhomATurnIs(_AltersTurns):

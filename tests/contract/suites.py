@@ -34,7 +34,7 @@ from tests.contract.storage import waking as stored_waking
 
 class Rules(
     holding.Sharing,
-    cooling.Cooling,
+    cooling.CoolingDown,
     on_hold.Holds,
     replacing.Replacing,
     queueing.QueueingTests,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_dlock.core import machine
+from celery_dlock.core.plain import is_plain
 from celery_dlock.core.state import Claim, Left, Outcome, Run
 from celery_dlock.stores.consensus.load import Loaded
 from celery_dlock.stores.consensus.record import as_state, decode
@@ -24,12 +24,10 @@ def row_of(claim: Claim) -> Name:
 
 
 def by_the_rules_taken(claim: Claim) -> Commit | None:
-    """``None`` if the key is not taken, or not that alone."""
+    """``None`` if the key is not taken."""
     found = Loaded(NOW)
     step = machine.enter(found.state, claim, NOW, -1)
-    more = claim.cooldown or claim.gives_way
-    is_alone = not (step.wakes or step.state.waiting or more)
-    if not isinstance(step.verdict, Run) or not is_alone:
+    if not isinstance(step.verdict, Run):
         return None
     assert step.verdict == Run(0, -1 if step.verdict.token else 0)
     return Saving(claim, found, step, leased=True).commit(b"message", {})
@@ -37,14 +35,16 @@ def by_the_rules_taken(claim: Claim) -> Commit | None:
 
 @given(claim=claims)
 def test_a_free_key_is_taken_as_by_the_rules(claim: Claim) -> None:
-    assert taken_free(claim, row_of(claim), NOW) == by_the_rules_taken(claim)
+    taken = taken_free(claim, row_of(claim), NOW)
+
+    assert (taken is not None) is is_plain(claim)
+    assert taken is None or taken == by_the_rules_taken(claim)
 
 
-@given(claim=claims, outcome=st.sampled_from(Outcome))
-def test_it_is_given_back_as_by_the_rules(claim: Claim, outcome: Outcome) -> None:
-    claim = replace(claim, keep=False)
+@given(claim=claims.filter(is_plain), leaves=claims, outcome=st.sampled_from(Outcome))
+def test_it_is_given_back_as_by_the_rules(claim: Claim, leaves: Claim, outcome: Outcome) -> None:
+    leaves = replace(leaves, task=claim.task, nonce=claim.nonce)
     taken = by_the_rules_taken(claim)
-    assume(taken is not None and taken.version_row is not None)
     assert taken is not None
     assert taken.version_row is not None
     version_row = Row(taken.version_row, "stamp", 7)
@@ -53,19 +53,13 @@ def test_it_is_given_back_as_by_the_rules(claim: Claim, outcome: Outcome) -> Non
     holder = replace(holder, expires=NOW + holder.expires)
     found = Loaded(NOW, version_row, record, rows={claim.owner: Row(b"", "", 7)})
     found.state = as_state(record, (holder,), [], NOW)
-    step = machine.leave(found.state, claim, outcome, NOW)
+    step = machine.leave(found.state, leaves, outcome, NOW)
 
-    shortcut = left_alone(claim, row_of(claim), outcome, version_row, NOW)
+    shortcut = left_alone(leaves, row_of(leaves), outcome, version_row, NOW)
 
-    if shortcut is None:
-        assert claim.successor or outcome not in (Outcome.DONE, Outcome.OVER)
-    else:
-        assert shortcut == Saving(claim, found, step, leased=True).commit(None, {})
-        assert step.verdict == Left(is_done(claim, outcome))
+    ends = outcome in (Outcome.DONE, Outcome.OVER)
+    assert (shortcut is not None) is (ends and is_plain(leaves))
+    if shortcut is not None:
+        assert shortcut == Saving(leaves, found, step, leased=True).commit(None, {})
+        assert step.verdict == Left(is_done(leaves, outcome))
         assert step.wakes == ()
-
-
-@pytest.mark.parametrize("outcome", [Outcome.REPEAT, Outcome.ABANDONED, Outcome.UNUSED])
-def test_what_has_to_stay_is_left_to_the_rules(outcome: Outcome) -> None:
-    claim = Claim("key", "task", "1", 1_000_000)
-    assert left_alone(claim, row_of(claim), outcome, Row(b"", "", 7), NOW) is None

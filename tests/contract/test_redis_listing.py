@@ -30,7 +30,7 @@ def test_for_a_page_ten_thousand_names_are_looked_at_and_no_more() -> None:
 
 def test_where_keys_are_few_among_many_names_a_page_is_not_much_too_long() -> None:
     def step(at: int, count: int) -> tuple[int, list[bytes]]:
-        names = [f"dlock:2:{{1}}:{{{n}}}:state" for n in range(at, at + count) if n % 10 == 0]
+        names = [f"dlock:1:{{1}}:{{{n}}}:state" for n in range(at, at + count) if n % 10 == 0]
         return at + count, [name.encode() for name in names]
 
     keys, at = listing.walk(step, "dlock", 0, 100)

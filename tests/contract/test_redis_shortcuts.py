@@ -47,13 +47,6 @@ DONE = _claim("a", done_ttl=3 * SECOND)
 
 #: Each ends where a way that is taken too often leads elsewhere than the rules.
 FREE: dict[str, tuple[str, str, Operations]] = {
-    "a message is left": ("claim.keep or ", "", [_enter(KEPT)]),
-    "a turn is asked for": (
-        " or claim.enqueues",
-        "",
-        [_enter(_claim("a", wait=WaitMode.ENQUEUE))],
-    ),
-    "it gives way": ("claim.gives_way or ", "", [_enter(replace(A, gives_way=True))]),
     "somebody holds": ("STATE, DONE) > 0", "DONE) > 0", [_enter(A), _enter(B)]),
     "it is done": (
         "STATE, DONE) > 0",
@@ -73,30 +66,29 @@ FREE: dict[str, tuple[str, str, Operations]] = {
 }
 ALONE: dict[str, tuple[str, str, Operations]] = {
     "it is to run again": (
-        "outcome ~= 'done' and outcome ~= 'over' or",
-        "",
+        "claim.plain and (outcome == 'done' or outcome == 'over')",
+        "claim.plain",
         [_enter(QUEUED), _leave(QUEUED, Outcome.REPEAT)],
     ),
-    "there is a successor": (
-        "or successor ~= ''",
-        "or false",
-        [_enter(A), _leave(replace(A, successor="b"))],
+    "others hold": (
+        "#state.holders ~= holders or",
+        "",
+        [_enter(TWO_A), _enter(TWO_B), _leave(TWO_A)],
     ),
-    "others hold": ("#holders ~= 1 or", "", [_enter(TWO_A), _enter(TWO_B), _leave(TWO_A)]),
     "another one is expected": (
-        "or #grants > 0",
+        "or #state.grants ~= grants",
         "",
         [_enter(TWO_A), _enter(TWO_B), _leave(replace(TWO_B, successor="c")), _leave(TWO_A)],
     ),
     "others wait": (
-        "or queued",
+        "or state.queued",
         "",
         [_enter(A), _enter(_claim("b", wait=WaitMode.QUEUE)), _leave(A)],
     ),
-    "another task holds": ("task == claim.task and", "", [_enter(A), _leave(B)]),
+    "another task holds": ("holder.task == claim.task and", "", [_enter(A), _leave(B)]),
     "another delivery holds": (
-        "nonce == claim.nonce and",
-        "",
+        "holder.nonce == claim.nonce",
+        "true",
         [_enter(A), _leave(_claim("a", "2"))],
     ),
     "it was done before": (
@@ -119,18 +111,20 @@ REAP = ("reap", KEY)
 #: Another one holds the key, and others wait; and the same when it is the turn of the first.
 QUEUE = [_enter(HELD), _enter(W), _enter(X)]
 TURN = [*QUEUE, _leave(HELD)]
-#: Who ends is woken again and again meanwhile.
-ENDS = [*QUEUE, ("cancel", KEY, "w"), ("pass", 6 * SECOND)]
+#: Who never came to its turn is woken again meanwhile.
+IN_VAIN = [*TURN, *[("pass", 700 * SECOND), ("sweep", 100)] * 9]
+LONG = replace(X, ttl=9000 * SECOND)
+AGAIN = [*IN_VAIN, _enter(LONG), _enter(Z), ("pass", 700 * SECOND)]
 #: Some give up very much later, and some before all that is due then.
 PATIENT, TEN = replace(W, gives_up=9999 * SECOND), replace(A, ttl=10 * SECOND)
 LATER = [("renew", [replace(TEN, ttl=60 * SECOND)]), ("pass", 12 * SECOND), _enter(Z)]
 SWEPT = [("pass", 12 * SECOND), ("sweep", 100)]
 
 BEHIND: dict[str, tuple[str, str, Operations]] = {
-    "somebody is woken again": ("or #grants > 0 then", "then", [*ENDS, _enter(Y)]),
+    "somebody is woken again": ("or #state.grants ~= grants", "", [*AGAIN, _enter(Y)]),
     "no message is left": (
-        "if claim.wait ~= 'queue' or",
-        "if",
+        "if claim.wait ~= 'queue' then return false end",
+        "",
         [*QUEUE, _enter(replace(Y, wait=WaitMode.NOT))],
     ),
     "a place is kept": (
@@ -139,12 +133,12 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [*QUEUE, _enter(replace(Y, wait=WaitMode.PLACE))],
     ),
     "a message does not count": (
-        "return redis.call('HEXISTS', ENTRIES, holder) == 0",
+        "return redis.call('HEXISTS', ENTRIES, holder.task) == 0",
         "return true",
         [_enter(replace(KEPT, ttl=60 * SECOND)), _enter(W), _enter(B)],
     ),
     "it gives up": (
-        "return claim.gives_up == 0 or now + claim.gives_up > expires",
+        "return claim.gives_up == 0 or now + claim.gives_up > holder.expires",
         "return true",
         [_enter(HELD), _enter(PATIENT), _enter(replace(Y, gives_up=9 * SECOND)), *SWEPT],
     ),
@@ -154,22 +148,22 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [_enter(TEN), _enter(PATIENT), _enter(replace(Y, gives_up=11 * SECOND)), *LATER],
     ),
     "few may wait": (
-        "parts[3] >= claim.max_waiting",
+        "state.parked >= claim.max_waiting",
         "false",
         [*QUEUE, _enter(replace(Y, max_waiting=2))],
     ),
     "it runs": (
-        "task ~= claim.task and",
+        "holder.task ~= claim.task and",
         "",
         [*QUEUE, _enter(replace(HELD, wait=WaitMode.QUEUE, nonce="2"))],
     ),
     "there is room": (
-        "and is_single(mode, limit)",
+        "and is_single(holder.mode, holder.limit)",
         "",
         [_enter(replace(KEPT, limit=2)), _enter(TWO_W)],
     ),
     "the lease is over": (
-        "and expires > now",
+        "and holder.expires > now",
         "",
         [_enter(A), _enter(W), ("pass", 4 * SECOND), _enter(X)],
     ),
@@ -189,35 +183,16 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
         [*QUEUE, _enter(replace(X, nonce="2"))],
     ),
     "somebody gives up": (
-        "return not patient or patient + parts[7] > instant",
+        "return not state.patient or state.patient + state.paused > instant",
         "return true",
         [_enter(HELD), _enter(replace(W, gives_up=SECOND)), ("pass", 2 * SECOND), _enter(X)],
     ),
-    "a turn is asked for again": (
-        "claim.enqueues or claim.keep",
-        "claim.keep",
-        [*TURN, _enter(replace(W, wait=WaitMode.ENQUEUE))],
-    ),
-    "the message is kept": ("or claim.keep or", "or", [*TURN, _enter(replace(W, keep=True))]),
-    "it gives way to newer ones": (
-        "or claim.gives_way then",
-        "then",
-        [*TURN, _enter(replace(W, gives_way=True))],
-    ),
-    "who runs gives way to it": (
-        "or claim.supersedes then",
-        "then",
-        [
-            *[_enter(replace(HELD, gives_way=True)), _enter(W)],
-            _enter(replace(X, supersedes=True)),
-        ],
-    ),
     "it is another one's turn": (
-        "return task == claim.task and parked",
-        "return parked",
+        "grant.task == claim.task and grant.parked",
+        "grant.parked",
         [*TURN, _enter(B)],
     ),
-    "nobody was there": ("and due > now", "", [*TURN, ("pass", 700 * SECOND), _enter(W)]),
+    "nobody was there": ("and grant.due > now", "", [*TURN, ("pass", 700 * SECOND), _enter(W)]),
     "it leaves room": (
         "and is_single(claim.mode, claim.limit)",
         "",
@@ -226,37 +201,40 @@ BEHIND: dict[str, tuple[str, str, Operations]] = {
 }
 HAND_ON: dict[str, tuple[str, str, Operations]] = {
     "somebody gives up": (
-        "return not patient or patient + parts[7] > instant",
+        "return not state.patient or state.patient + state.paused > instant",
         "return true",
         [_enter(HELD), _enter(replace(W, gives_up=SECOND)), ("pass", 2 * SECOND), _leave(HELD)],
     ),
-    "somebody is woken again": ("or #parts[2] > 0", "", [*ENDS, _leave(HELD)]),
+    "somebody is woken again": (
+        "or #state.grants ~= grants",
+        "",
+        [*AGAIN, _leave(LONG)],
+    ),
     "others hold": (
-        "#parts[1] ~= 1 or",
+        "#state.holders ~= holders or",
         "",
         [_enter(TWO_A), _enter(TWO_B), _enter(W), _enter(X), _leave(TWO_A)],
     ),
     "it is to run again": (
-        "if outcome ~= 'done' and outcome ~= 'over' or ARGV",
-        "if ARGV",
+        "claim.plain and (outcome == 'done' or outcome == 'over')",
+        "claim.plain",
         [_enter(Z), _enter(W), _leave(Z, Outcome.REPEAT)],
     ),
-    "there is a successor": (
-        "'over' or ARGV[7] then",
-        "'over' then",
-        [*QUEUE, _leave(replace(HELD, successor="y"))],
-    ),
     "another task holds": (
-        "task == claim.task and nonce == claim.nonce and expires",
-        "nonce == claim.nonce and expires",
+        "holder.task == claim.task and holder.nonce == claim.nonce and holder.expires",
+        "holder.nonce == claim.nonce and holder.expires",
         [*QUEUE, _leave(B)],
     ),
     "another delivery holds": (
-        "nonce == claim.nonce and expires",
-        "expires",
+        "and holder.nonce == claim.nonce and holder.expires",
+        "and holder.expires",
         [*QUEUE, _leave(replace(HELD, nonce="2"))],
     ),
-    "nobody was there": ("and expires > now", "", [*QUEUE, ("pass", 700 * SECOND), _leave(HELD)]),
+    "nobody was there": (
+        "and holder.expires > now",
+        "",
+        [*QUEUE, ("pass", 700 * SECOND), _leave(HELD)],
+    ),
     "it was done before": (
         "redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES",
         "redis.call('HEXISTS', ENTRIES",
@@ -266,9 +244,9 @@ HAND_ON: dict[str, tuple[str, str, Operations]] = {
         ],
     ),
     "its message is here": (
-        "and redis.call('HEXISTS', ENTRIES, task) == 0",
+        "and redis.call('HEXISTS', ENTRIES, claim.task) == 0",
         "",
-        [_enter(KEPT), _enter(W), _leave(KEPT)],
+        [_enter(KEPT), _enter(W), _leave(QUEUED)],
     ),
     "it is done now": (
         "if remembers then mark_done(claim.done_ttl, now) end",
@@ -276,7 +254,7 @@ HAND_ON: dict[str, tuple[str, str, Operations]] = {
         [_enter(DONE), _enter(W), _leave(DONE, Outcome.DONE), _enter(DONE)],
     ),
     "the first has a place": (
-        "if readable and not entry.expires then",
+        "if readable and entry.plain and not entry.expires then",
         "if readable then",
         [_enter(HELD), _enter(replace(Y, wait=WaitMode.PLACE)), _enter(W), _leave(HELD)],
     ),

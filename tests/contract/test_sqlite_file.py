@@ -17,7 +17,7 @@ from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import QUEUE, SHARED, claim, park, running
 
-TABLES = ("guard", "waiting", "message", "past", "dead")
+TABLES = ("state", "waiting", "message", "past", "dead")
 
 
 @pytest.fixture
@@ -169,21 +169,6 @@ def test_a_file_of_a_newer_release_is_refused(path: Path) -> None:
         store(path).enter(claim("a"))
 
 
-def test_a_file_from_before_there_were_notes_takes_some(path: Path) -> None:
-    backend = store(path)
-    token = running(backend.enter(claim("a"))).token
-    with backend._file.transaction() as db:
-        db.execute("DROP TABLE note")
-        db.execute("DROP TABLE bar")
-    backend.close()
-
-    backend = store(path)
-    assert backend.note("key", token, {"a": b"a"})
-    assert backend.notes("key") == {"a": b"a"}
-    assert [holder.token for holder in backend.peek("key").holders] == [token]
-    backend.close()
-
-
 def test_a_damaged_file_is_unavailable(path: Path) -> None:
     backend = store(path)
     for number in range(50):
@@ -198,7 +183,7 @@ def test_a_damaged_file_is_unavailable(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["UPDATE guard SET held='nonsense'", "UPDATE waiting SET mode='nonsense'"]
+    "damage", ["UPDATE state SET holders='nonsense'", "UPDATE waiting SET mode='nonsense'"]
 )
 def test_a_key_that_cannot_be_read_does_not_keep_others_from_being_swept(
     path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture, damage: str

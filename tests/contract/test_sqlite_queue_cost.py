@@ -103,9 +103,9 @@ def test_a_page_and_a_look_cost_the_same_whatever_waits_and_however_many_are_hel
             park(backend, "waits", key=f"{key}{number:02d}")
         fill(backend, f"{key}00", waiting)
     few = of_each("a00")
-    held = [("dlock", f"b{n:05d}x", '{"holders":[],"grants":[]}', 0, None) for n in range(10_000)]
+    held = [("dlock", f"b{n:05d}x", *["[]"] * 3, None, 0, 0, None) for n in range(10_000)]
     with backend._file.transaction() as db:
-        db.executemany("INSERT INTO guard VALUES (?, ?, ?, ?, ?)", held)
+        db.executemany("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", held)
     many = of_each("b00")
 
     assert max(many) < 3_000
@@ -149,7 +149,7 @@ def fill(backend: SqliteBackend, key: str, waiting: int) -> None:
         db.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entries)
         messages = [("dlock", key, task, b"message") for task in tasks]
         db.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", messages)
-        db.execute("UPDATE guard SET parked=? WHERE key=?", (waiting, key))
+        db.execute("UPDATE state SET parked=? WHERE key=?", (waiting, key))
 
 
 def instructions(backend: SqliteBackend, operation: Callable[[], object]) -> int:

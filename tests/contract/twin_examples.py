@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
-from celery_dlock.core.state import ON_HOLD, WINDOW, Cause, Claim, Mode, Outcome, WaitMode
+from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, WaitMode
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from tests.contract.twins import KEY, SECOND
 
@@ -260,7 +260,6 @@ def _replaced() -> Operations:
 
 
 def _hold(was: str, name: str, seconds: int) -> tuple[Any, ...]:
-    was, name = (text and ON_HOLD + text for text in (was, name))
     return ("put_on_hold", KEY, was, name, "ann", "why", seconds * SECOND)
 
 

@@ -47,7 +47,7 @@ def hold_all(app: Celery, keys: Sequence[str] = KEYS) -> None:
 def spoil(folder: Path, *keys: str) -> None:
     """Something else has written to the store."""
     with closing(sqlite3.connect(folder / "locks.db")) as db, db:
-        db.executemany("UPDATE guard SET held='garbage' WHERE key=?", [(key,) for key in keys])
+        db.executemany("UPDATE state SET holders='garbage' WHERE key=?", [(key,) for key in keys])
 
 
 def shows_the_others(app: Celery) -> None:

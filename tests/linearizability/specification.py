@@ -176,7 +176,7 @@ class Seen:
         now = self.now or 0
         live = [e for e in state.waiting if e.expires is None or e.expires > now]
         waiting = tuple(replace(entry, rank=rank) for rank, entry in enumerate(live))
-        shown = KeyState(state.holders, state.grants, waiting, state.parked, paused=state.paused)
+        shown = replace(state, waiting=waiting, first=0, last=0, done=frozenset(), lost=(), dead=())
         return shown if self.now is not None else _state_without_instants(shown)
 
 
@@ -211,6 +211,8 @@ def _state_without_instants(state: KeyState) -> KeyState:
         state,
         holders=tuple(sorted(map(_without_instants, state.holders), key=lambda h: h.owner)),
         grants=tuple(replace(grant, due=0, gives_up=None, arrived=None) for grant in state.grants),
+        cooling=tuple(replace(slot, until=0) for slot in state.cooling),
+        hold=state.hold and replace(state.hold, since=0, until=0),
         waiting=tuple(
             replace(entry, arrived=0, expires=entry.expires and 1, gives_up=None)
             for entry in state.waiting

@@ -13,6 +13,7 @@ from celery_dlock.core.state import (
     WAKES_RESERVED,
     Busy,
     Claim,
+    Cooling,
     Drop,
     End,
     EnterVerdict,
@@ -101,14 +102,14 @@ def check_state(state: KeyState) -> Facts:
         ),
         tokens=frozenset(h.token for h in state.holders) - {0},
         due=due(state),
-        empty=not (state.holders or state.grants or state.waiting),
+        empty=not (state.holders or state.grants or state.waiting or state.cooling or state.hold),
     )
 
 
 def _check_reserved(state: KeyState, live: list[Holder]) -> None:
     """Check that no more are called to have the key, or have it, than may, beside a hold."""
     taken: list[Holder | Grant] = [*live]
-    turns = [g for g in state.grants if reserved(g) and not g.hold]
+    turns = [g for g in state.grants if reserved(g)]
     taken += [g for g in turns if g.parked or g.due > 0]
     if all(t.mode is Mode.EXCLUSIVE for t in taken):
         most = max((t.limit for t in taken), default=0)
@@ -127,6 +128,8 @@ def due(state: KeyState) -> bool:
     return (
         any(h.expires <= 0 for h in state.holders)
         or any(g.due <= 0 for g in state.grants)
+        or any(slot.until <= 0 for slot in state.cooling)
+        or (state.hold is not None and state.hold.until <= 0)
         or any(w.expires is not None and w.expires <= 0 for w in state.waiting)
         or any(gave_up(w) for w in state.waiting if w.task not in _running(state))
     )
@@ -174,16 +177,16 @@ def check_cooling(before: KeyState, after: KeyState, unused: str) -> None:
     stay = {(h.task, h.token) for h in after.holders}
     gone = [h for h in before.holders if h.cools > 0 and (h.task, h.token) not in stay]
     gone = [h for h in gone if h.owner != unused]
-    cooled = [g for g in before.grants if g.cools and not g.hold and g.due > 0]
-    cools = [g for g in after.grants if g.cools and not g.hold and g.due > 0]
+    cooled = [slot for slot in before.cooling if slot.until > 0]
+    cools = [slot for slot in after.cooling if slot.until > 0]
     require(len(cools) == len(gone) + len(cooled), "S9 a slot cools down", (before, after))
 
 
 def check_hold(before: KeyState, after: KeyState) -> None:
     """Check that nobody is let in, or called to be, while a person keeps the key closed."""
-    if not any(g.hold and g.due > 0 for g in before.grants):
+    if before.hold is None or before.hold.until <= 0:
         return
-    require(any(g.hold for g in after.grants), "S11 a hold lasts", (before, after))
+    require(after.hold is not None, "S11 a hold lasts", (before, after))
     had = {(h.task, h.token) for h in before.holders}
     came = [h for h in after.holders if (h.task, h.token) not in had]
     require(not came, "S11 nobody is let in on hold", (before, after))
@@ -219,7 +222,9 @@ def check_gave_way(before: KeyState, after: KeyState) -> None:
 
 def fits(state: KeyState, entry: Waiting) -> bool:
     """Whether *entry* could hold the key beside all holders and grants."""
-    taken: list[Holder | Grant] = [*state.holders]
+    if state.hold is not None:
+        return False
+    taken: list[Holder | Grant | Cooling] = [*state.holders, *state.cooling]
     taken += [g for g in state.grants if reserved(g)]
     if entry.mode is Mode.SHARED:
         return all(t.mode is Mode.SHARED for t in taken)
@@ -271,8 +276,9 @@ def check_enter(
 
 def _check_admitted(claim: Claim, before: KeyState) -> None:
     """Check that there was room beside all others."""
-    room: list[Holder | Grant] = [h for h in before.holders if h.expires > 0]
-    require(all(h.task != claim.task for h in room), "S1 never two copies of one task", before)
+    held = [h for h in before.holders if h.expires > 0]
+    require(all(h.task != claim.task for h in held), "S1 never two copies of one task", before)
+    room: list[Holder | Grant | Cooling] = [*held, *(s for s in before.cooling if s.until > 0)]
     room += [
         g for g in before.grants if g.task != claim.task and reserved(g) and (g.parked or g.due > 0)
     ]

@@ -69,7 +69,7 @@ def check_unheard(
         require(claim.task not in comes - came, "Q who had no turn gets none", step)
     elif not mine[0].replaced_by:
         kept = any(g.task == claim.task and g.parked for g in step.state.grants)
-        if any(g.hold for g in step.state.grants):  # on which nobody has a turn
+        if step.state.hold is not None:  # on which nobody has a turn
             kept = [w.task for w in step.state.waiting[:1] if w.parked] == [claim.task]
         done = claim.task in step.state.done
         require(kept or done, "Q a turn of which nobody heard is kept", step)
@@ -114,7 +114,7 @@ def check_upkeep(operation: Operation[bool], before: KeyState, step: Step[bool])
                 again = after.woken < max(1, turn.woken)
                 require(again, "B what is handed back was not called", step)
         case PutOnHold():
-            stands = any(g.hold for g in step.state.grants)
+            stands = step.state.hold is not None
             require(step.verdict == stands, "S11 the key is on hold if that is said", step)
         case _:
             known = dict(step.state.lost).get(task, 0) or task in step.state.done

@@ -83,8 +83,7 @@ def _of_turns(state: KeyState, **fields: Any) -> KeyState:
 
 
 def _off_hold(state: KeyState) -> KeyState:
-    hold = edits.on_hold(state)
-    return state if hold is None else edits.put_on_hold(state, hold.name, "", "", 0, 0)
+    return replace(state, hold=None)
 
 
 def _asks(**fields: Any) -> Instead:

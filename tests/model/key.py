@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import Any, NamedTuple
 
 from celery_dlock.core import machine
@@ -25,8 +24,6 @@ from celery_dlock.core.operations import (
     Replay,
 )
 from celery_dlock.core.state import (
-    COOLING,
-    ON_HOLD,
     STRANGER_RESERVED,
     WAKES_RESERVED,
     Cause,
@@ -79,14 +76,10 @@ class Op(NamedTuple):
 def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState:
     """The normal form of *state*, with counts up to the given ones."""
     holders = map(_holder, state.holders)
-    cooling = count()
     waiting = tuple(_waiting(w, n) for n, w in enumerate(state.waiting, 1))
-    grants = (
-        replace(g, task=g.task if g.hold else f"{COOLING}{next(cooling)}", due=when(g.due))
-        if g.cools
-        else _grant(g, most_calls)
-        for g in sorted(state.grants, key=lambda g: g.due)
-    )
+    grants = (_grant(g, most_calls) for g in state.grants)
+    slots = sorted(state.cooling, key=lambda slot: slot.until)
+    hold = state.hold
     return replace(
         state,
         holders=tuple(sorted(holders, key=lambda h: (h.slot, h.task, h.nonce))),
@@ -97,6 +90,8 @@ def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState
         lost=tuple(sorted((task, min(count, most_lost)) for task, count in state.lost)),
         dead=(),
         paused=0,
+        cooling=tuple(replace(s, name=str(n), until=when(s.until)) for n, s in enumerate(slots)),
+        hold=hold and replace(hold, since=NOW, until=when(hold.until)),
     )
 
 
@@ -230,7 +225,7 @@ class Keys:
         return self._upkeep(key, DeadLetter("key", task, Cause.UNKNOWN_TASK))
 
     def put_on_hold(self, key: int) -> Op:
-        return self._upkeep(key, PutOnHold("key", "", ON_HOLD, "ann", "why", AHEAD))
+        return self._upkeep(key, PutOnHold("key", "", "a hold", "ann", "why", AHEAD))
 
     def hand_back(self, key: int, task: str) -> Op:
         return self._upkeep(key, HandBack("key", task))
@@ -298,7 +293,7 @@ def _loaded(state: KeyState, task: str) -> KeyState:
 
 def _turns(before: KeyState, after: KeyState) -> tuple[tuple[str, ...], tuple[str, ...]]:
     had = {h.task for h in before.holders} | {g.task for g in before.grants}
-    called = [g for g in after.grants if g.task not in had and not g.cools]
+    called = [g for g in after.grants if g.task not in had]
     holders = [h.task for h in after.holders if h.task not in had]
     return (
         (*holders, *(g.task for g in called if g.ending is None)),

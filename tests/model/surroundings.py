@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from celery_dlock.core.state import Grant, KeyState, Waiting
@@ -20,6 +21,7 @@ def other_steps(model: Model, world: World) -> Iterator[Next]:
     yield from _holders(model, world, state)
     for at, turn in enumerate(state.grants):
         yield from _turn(model, world, at, turn)
+    yield from _openings(model, world, state)
     for at, entry in enumerate(state.waiting):
         yield from _entry(model, world, at, entry)
     if model.keys.facts[world.key].due:
@@ -63,15 +65,13 @@ def _of_holder(model: Model, world: World, at: int, **passed: int) -> World:
 def _turn(model: Model, world: World, at: int, turn: Grant) -> Iterator[Next]:
     if turn.due > NOW:
         overdue = _of_turn(model, world, at, due=NOW)
-        if turn.cools:
-            yield "a slot has cooled down", 0, overdue
-        elif not model.ends(world, turn) and model.names[turn.task] not in world.broker:
+        if not model.ends(world, turn) and model.names[turn.task] not in world.broker:
             yield f"turn of {turn.task} is overdue", 0, overdue
         elif model.can(world, OVERDUE if turn.parked else LATE):
             yield f"TURN of {turn.task} is overdue", 1, spent(overdue)
     if turn.gives_up is not None and turn.gives_up > NOW:
         yield f"{turn.task} has waited too long", 0, _of_turn(model, world, at, gives_up=NOW)
-    if turn.cools or not turn.parked or turn.ending is not None or turn.unanswered:
+    if not turn.parked or turn.ending is not None or turn.unanswered:
         return
     if model.config.tasks[model.names[turn.task]].unanswered:
         yield f"{turn.task} was called in vain", 0, _of_turn(model, world, at, woken=IN_VAIN)
@@ -86,6 +86,19 @@ def _of_turn(model: Model, world: World, at: int, **passed: int) -> World:
         return replace(state, grants=(*state.grants[:at], turn, *state.grants[at + 1 :]))
 
     return world._replace(key=model.keys.altered(world.key, ("turn", at, *passed), alter))
+
+
+def _openings(model: Model, world: World, state: KeyState) -> Iterator[Next]:
+    for at, slot in enumerate(state.cooling):
+        if slot.until > NOW:
+            cooled = replace(slot, until=NOW)
+            slots = (*state.cooling[:at], cooled, *state.cooling[at + 1 :])
+            key = model.keys.altered(world.key, ("slot", at), partial(replace, cooling=slots))
+            yield "a slot has cooled down", 0, world._replace(key=key)
+    if state.hold is not None and state.hold.until > NOW:
+        over = replace(state.hold, until=NOW)
+        key = model.keys.altered(world.key, ("hold",), partial(replace, hold=over))
+        yield "the hold is over", 0, world._replace(key=key)
 
 
 def _entry(model: Model, world: World, at: int, entry: Waiting) -> Iterator[Next]:

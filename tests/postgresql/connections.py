@@ -57,21 +57,22 @@ INSERT INTO version VALUES ({SCHEMA_VERSION});
 CREATE DOMAIN exact AS TEXT COLLATE "C" NOT NULL;
 -- Asked for by whoever has locked a key: of each key the later grant has the larger token.
 CREATE SEQUENCE token;
-CREATE TABLE guard (
-    prefix exact, key exact, held TEXT NOT NULL, parked BIGINT NOT NULL, due BIGINT,
+CREATE TABLE state (
+    prefix exact, key exact, holders TEXT NOT NULL, grants TEXT NOT NULL, cooling TEXT NOT NULL,
+    hold TEXT, parked BIGINT NOT NULL, paused BIGINT NOT NULL, due BIGINT,
     PRIMARY KEY (prefix, key));
-CREATE INDEX guard_due ON guard (prefix, due) WHERE due IS NOT NULL;
+CREATE INDEX state_due ON state (prefix, due) WHERE due IS NOT NULL;
 CREATE TABLE waiting (
-    prefix exact, key exact, task exact, mode TEXT NOT NULL, slots BIGINT NOT NULL,
-    rank BIGINT NOT NULL, arrived BIGINT NOT NULL, lapses BIGINT, gives_up BIGINT,
-    ordered BOOLEAN NOT NULL, newer TEXT, PRIMARY KEY (prefix, key, task));
+    prefix exact, key exact, task exact, mode TEXT NOT NULL, "limit" BIGINT NOT NULL,
+    rank BIGINT NOT NULL, arrived BIGINT NOT NULL, expires BIGINT, gives_up BIGINT,
+    ordered BOOLEAN NOT NULL, makes_room_for TEXT, PRIMARY KEY (prefix, key, task));
 CREATE INDEX waiting_rank ON waiting (prefix, key, rank);
-CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL;
+CREATE INDEX waiting_expires ON waiting (prefix, key, expires) WHERE expires IS NOT NULL;
 CREATE TABLE message (
     prefix exact, key exact, task exact, body BYTEA NOT NULL, PRIMARY KEY (prefix, key, task));
 CREATE INDEX message_task ON message (prefix, task);
 CREATE TABLE dead (
-    prefix exact, key exact, task exact, mode TEXT NOT NULL, slots BIGINT NOT NULL,
+    prefix exact, key exact, task exact, mode TEXT NOT NULL, "limit" BIGINT NOT NULL,
     cause TEXT NOT NULL, at BIGINT NOT NULL, body BYTEA NOT NULL,
     PRIMARY KEY (prefix, key, task));
 CREATE INDEX dead_at ON dead (prefix, at, key, task);

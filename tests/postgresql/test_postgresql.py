@@ -96,7 +96,7 @@ def test_a_sweep_passes_by_a_key_that_somebody_else_is_at(backend: PostgresqlBac
         running(backend.enter(claim("a", key=key)))
         park(backend, "b", key=key)
     with backend.transaction(keys) as (db, _):
-        db.execute("UPDATE guard SET due=0")
+        db.execute("UPDATE state SET due=0")
 
     with backend.transaction(["one"]):
         assert backend.sweep().next_in == 0
@@ -108,7 +108,7 @@ def test_a_sweep_passes_by_a_key_that_somebody_else_is_at(backend: PostgresqlBac
 
 def overdue(backend: PostgresqlBackend) -> list[str]:
     with backend.transaction() as (db, _):
-        return [key for (key,) in db.execute("SELECT key FROM guard WHERE due=0").fetchall()]
+        return [key for (key,) in db.execute("SELECT key FROM state WHERE due=0").fetchall()]
 
 
 def test_what_is_wrong_with_the_url_is_said_without_a_password() -> None:

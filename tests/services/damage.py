@@ -56,7 +56,7 @@ class InSqlite:
     def places(self, key: str) -> list[Place]:
         found: list[Place] = []
         with closing(sqlite3.connect(self._file)) as db:
-            for table in ("guard", "waiting", "message", "dead", "past", "bar", "note"):
+            for table in ("state", "waiting", "message", "dead", "past", "bar", "note"):
                 columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
                 names = [c for c in columns if c in ("task", "name", "done")]
                 told = ", ".join(names) or "key"
@@ -77,7 +77,7 @@ class InSqlite:
         table, column, where, which = place
         with closing(sqlite3.connect(self._file, timeout=5)) as db:
             db.text_factory = bytes
-            found = db.execute(f"SELECT {column} FROM {table} WHERE {where}", which).fetchone()
+            found = db.execute(f'SELECT "{column}" FROM {table} WHERE {where}', which).fetchone()
             if found is None:  # its name was damaged before
                 return
             was = found[0] if isinstance(found[0], bytes) else str(found[0]).encode()
@@ -90,11 +90,13 @@ class InSqlite:
             if isinstance(value, bytes) and random.random() < 0.7:
                 as_text = "CAST(? AS TEXT)"
             with suppress(sqlite3.IntegrityError), db:
-                db.execute(f"UPDATE {table} SET {column}={as_text} WHERE {where}", (value, *which))
+                db.execute(
+                    f'UPDATE {table} SET "{column}"={as_text} WHERE {where}', (value, *which)
+                )
 
     def spoil(self, key: str) -> None:
         with closing(sqlite3.connect(self._file, timeout=5)) as db, db:
-            db.execute("UPDATE guard SET held='garbage' WHERE key=?", (key,))
+            db.execute("UPDATE state SET holders='garbage' WHERE key=?", (key,))
 
     def spoil_dead(self, key: str, task: str) -> None:
         with closing(sqlite3.connect(self._file, timeout=5)) as db, db:

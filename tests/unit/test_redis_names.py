@@ -22,16 +22,16 @@ braced = st.text(alphabet="{}:a)", max_size=5)
 
 def test_a_name_can_be_read() -> None:
     assert touched("dlock", "order:42", "id:0:0") == [
-        "dlock:2:{43}:{order:42}:state",
-        "dlock:2:{43}:{order:42}:queue",
-        "dlock:2:{43}:{order:42}:entries",
-        "dlock:2:{43}:{order:42}:lost",
-        "dlock:2:{43}:{order:42}:token",
-        "dlock:2:{43}:{order:42}:done:id:0:0",
-        "dlock:2:{43}:due",
-        "dlock:2:{43}:dead",
-        "dlock:2:{43}:died",
-        "dlock:2:{43}:tasks",
+        "dlock:1:{43}:{order:42}:state",
+        "dlock:1:{43}:{order:42}:queue",
+        "dlock:1:{43}:{order:42}:entries",
+        "dlock:1:{43}:{order:42}:lost",
+        "dlock:1:{43}:{order:42}:token",
+        "dlock:1:{43}:{order:42}:done:id:0:0",
+        "dlock:1:{43}:due",
+        "dlock:1:{43}:dead",
+        "dlock:1:{43}:died",
+        "dlock:1:{43}:tasks",
     ]
 
 

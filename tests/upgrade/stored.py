@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgpack
 
 from celery_dlock.stores.base import BackendOptions, NoteStore
 from celery_dlock.stores.consensus.rows import Kind, Name, Row
@@ -102,6 +106,30 @@ def read_rows(store: RowsBackend) -> list[tuple[str, str, str, str, str, int]]:
         (name.kind.value, name.key, name.part, _text(row.value), row.stamp, row.born)
         for name, row in store.rows.shelf.rows.items()
     )
+
+
+def grow(store: NoteStore) -> None:
+    """Add to each holder that lies in *store* a field that only a later version knows."""
+    match store:
+        case SqliteBackend():
+            with store.transaction(["held"]) as (db, _):
+                for key, holders in db.execute("SELECT key, holders FROM state").fetchall():
+                    grown = json.dumps([holder | {"later": 1} for holder in json.loads(holders)])
+                    db.execute("UPDATE state SET holders=? WHERE key=?", (grown, key))
+        case RowsBackend():
+            rows = store.rows.shelf.rows
+            for name, row in rows.items():
+                if name.kind is Kind.VERSION_ROW:
+                    said = json.loads(row.value) | {"later": 1}
+                    said["holders"] = [h | {"later": 1} for h in said.get("holders", ())]
+                    rows[name] = replace(row, value=json.dumps(said).encode())
+        case RedisBackend():
+            with store._asked() as session:
+                for name in session.run(("KEYS", "*:state")):
+                    holders, *others = msgpack.unpackb(session.run(("GET", name)), raw=True)
+                    holders = [[*holder, b"later", 1] for holder in holders]
+                    state = [holders, *others, b"later", 1]
+                    session.run(("SET", name, msgpack.packb(state, use_bin_type=False)))
 
 
 def _text(value: bytes) -> str:

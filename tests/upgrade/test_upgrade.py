@@ -59,5 +59,17 @@ def test_what_the_version_before_has_left_goes_on(
     hear(request.getfixturevalue(store), clock)
 
 
+@pytest.mark.parametrize(
+    "store",
+    ["on_sqlite", "as_rows", pytest.param("on_redis", marks=pytest.mark.server("redis"))],
+)
+def test_what_the_version_after_adds_is_left_alone(
+    request: pytest.FixtureRequest, store: str, clock: ManualClock
+) -> None:
+    backend = request.getfixturevalue(store)
+    stored.grow(backend)
+    hear(backend, clock)
+
+
 def test_messages_that_it_has_left_run(tmp_path: Path) -> None:
     run(stored.file_of(tmp_path, record("messages")))

@@ -258,7 +258,7 @@ def test_a_key_that_cannot_be_read_is_named_beside_the_others(
     hold(app, "order:1", "ship", "pay")
     hold(app, "order:2", "refund", "audit")
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
-        db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
+        db.execute("UPDATE state SET holders='<garbage>' WHERE key='order:2'")
     client = open_site()
 
     for address in ("/", "/?waiting=1"):
@@ -277,7 +277,7 @@ def test_the_page_of_a_key_that_cannot_be_read_says_so_and_shows_its_past(
     with_history.flush(60)
     form = operator.get("/release?key=order:2&owner=refund:0:0|nonce-refund").text
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
-        db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
+        db.execute("UPDATE state SET holders='<garbage>' WHERE key='order:2'")
 
     page = said(operator, "/key?key=order:2")
     assert "answers but cannot read this key" in page
@@ -303,7 +303,7 @@ def test_an_order_about_a_key_that_cannot_be_read_says_so(
     address = f"/{act}?key=order:2&task=audit:0:0"
     (secret,) = re.findall(r'name="secret" value="([0-9a-f]+)"', operator.get(address).text)
     with closing(sqlite3.connect(tmp_path / "locks.db")) as db, db:
-        db.execute("UPDATE guard SET held='<garbage>' WHERE key='order:2'")
+        db.execute("UPDATE state SET holders='<garbage>' WHERE key='order:2'")
 
     refused = operator.post(
         address, data={"secret": secret}, headers={"origin": "http://127.0.0.1:8460"}

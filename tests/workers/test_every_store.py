@@ -190,8 +190,8 @@ def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
     with lab.worker("prefork", concurrency=2):
         until("its lease has ended", lambda: _state(lab, "42").holders == ())
 
-        (turn,) = _state(lab, "42").grants
-        assert turn.cools
+        (slot,) = _state(lab, "42").cooling
+        assert slot.limit == 1
         assert len(lab.journal.read("start")) == 1
 
 

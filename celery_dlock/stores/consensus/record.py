@@ -12,20 +12,26 @@ behind it. They leave a gap of pages, and the tasks that wait now are on the far
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from functools import partial
+from typing import Any
 
-from celery_dlock.core.state import WINDOW, Claim, Dead, Grant, Holder, KeyState, Waiting
+from celery_dlock.core.state import (
+    WINDOW,
+    Claim,
+    Cooling,
+    Dead,
+    Grant,
+    Holder,
+    KeyState,
+    OperatorHold,
+    Waiting,
+)
 from celery_dlock.stores.change import REMEMBER_LOST
 from celery_dlock.stores.consensus.rows import Row
-from celery_dlock.stores.unreadable import (
-    NONSENSE,
-    UnreadableKey,
-    dead_or_unreadable,
-    number,
-    restored,
-)
+from celery_dlock.stores.stored import as_json, dead_or_unreadable, restored, restored_each
+from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey, number
 
 #: Runs of pages, each from its first to before its end, in order and apart from each other.
 Gaps = tuple[tuple[int, int], ...]
@@ -54,7 +60,7 @@ class Record:
     ``expires`` says for how long after it was seen; that of others is an instant.
     ``first`` and ``last`` are ranks between which all entries of the queue are (0 and 0: there
     are none), and not on the pages in ``gaps``; ``due`` is the instant under which the key is
-    listed as due, and ``paused`` is the state's.
+    listed as due. All else is the state's.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -67,12 +73,14 @@ class Record:
     lost: tuple[LostRuns, ...] = ()
     due: int | None = None
     paused: int = 0
+    cooling: tuple[Cooling, ...] = ()
+    hold: OperatorHold | None = None
 
     @property
     def empty(self) -> bool:
         """Whether it says nothing, so that the key needs no version row."""
-        known = self.holders or self.grants or self.lost
-        return not known and (self.parked, self.first, self.last) == (0, 0, 0)
+        known = self.holders or self.grants or self.lost or self.cooling
+        return not known and self.hold is None and (self.parked, self.first, self.last) == (0, 0, 0)
 
     def pages(self) -> Iterator[int]:
         """The pages on which the queue may be, from its head on."""
@@ -81,55 +89,49 @@ class Record:
         return _between(page_of(self.first), page_of(self.last), self.gaps)
 
     def encode(self) -> bytes:
-        rows = {
-            "holders": list(map(_of_holder, self.holders)),
-            "leased": sorted(self.leased),
-            "grants": list(map(_of_grant, self.grants)),
-            "lost": list(map(_of_lost, self.lost)),
-            "queue": [self.parked, self.first, self.last],
-            "gaps": self.gaps,
-            "due": self.due,
-            "paused": self.paused,
-        }
-        return _json(rows).encode()
+        return as_json(self).encode()
 
 
 def encode_alone(claim: Claim, token: int, since: int) -> bytes:
-    """The record that says only that *claim* holds the key by its row, as it would be encoded."""
-    holder = f'[{_json(claim.task)},{_json(claim.nonce)},"{claim.mode}",{claim.limit},0,{token},'
-    ends = f"{since},{claim.ttl},"
-    who = f"{_json(claim.name)},{_json(claim.where)},0,null]"
-    rest = '"grants":[],"lost":[],"queue":[0,0,0],"gaps":[],"due":null,"paused":0'
-    leased = _json(claim.owner)
-    return f'{{"holders":[{holder}{ends}{who}],"leased":[{leased}],{rest}}}'.encode()
+    """The record that says only that *claim* holds the key by its row."""
+    holder = Holder(
+        task=claim.task,
+        nonce=claim.nonce,
+        mode=claim.mode,
+        limit=claim.limit,
+        slot=0,
+        token=token,
+        since=since,
+        expires=claim.ttl,
+        name=claim.name,
+        where=claim.where,
+    )
+    return Record(holders=(holder,), leased=frozenset({claim.owner})).encode()
 
 
-# A row is a list of fields, by their order: there are many, and their names would be most of it.
-_of_holder = attrgetter(*(field.name for field in fields(Holder)))
-_of_grant = attrgetter(*(field.name for field in fields(Grant)))
-_of_lost = attrgetter(*(field.name for field in fields(LostRuns)))
-_of_waiting = attrgetter(*(field.name for field in fields(Waiting)))
-_of_dead = attrgetter(*(field.name for field in fields(Dead)))
-_json = json.JSONEncoder(separators=(",", ":")).encode
+#: How the fields of a record are read that are not there as they are written.
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "holders": partial(restored_each, Holder),
+    "leased": frozenset,
+    "grants": partial(restored_each, Grant),
+    "gaps": lambda gaps: tuple((number(start), number(end)) for start, end in gaps),
+    "lost": partial(restored_each, LostRuns),
+    "cooling": partial(restored_each, Cooling),
+    "hold": partial(restored, OperatorHold),
+}
+
+
+_NAMES = frozenset(field.name for field in fields(Record))
 
 
 def decode(value: bytes) -> Record:
     """Raises :exc:`UnreadableKey` for what :meth:`Record.encode` has not made."""
     try:
-        rows = json.loads(value)
-        parked, first, last = map(number, rows["queue"])
-        return Record(
-            tuple(restored(Holder, *row) for row in rows["holders"]),
-            frozenset(rows["leased"]),
-            tuple(restored(Grant, *row) for row in rows["grants"]),
-            parked,
-            first,
-            last,
-            tuple((number(start), number(end)) for start, end in rows["gaps"]),
-            tuple(restored(LostRuns, *row) for row in rows["lost"]),
-            None if rows["due"] is None else number(rows["due"]),
-            number(rows["paused"]),
-        )
+        row = json.loads(value)
+        named = {name: row[name] for name in _NAMES & row.keys()}
+        if not named:
+            raise ValueError(row)
+        return Record(**{name: _READ.get(name, number)(field) for name, field in named.items()})
     except NONSENSE as exc:
         raise UnreadableKey(f"not a version row: {exc!r}") from exc
 
@@ -148,26 +150,26 @@ def page_of(rank: int) -> int:
 
 
 def encode_page(entries: Iterable[Waiting]) -> bytes:
-    return _json([_of_waiting(e) for e in sorted(entries, key=lambda e: e.rank)]).encode()
+    return as_json(sorted(entries, key=lambda e: e.rank)).encode()
 
 
 def decode_page(value: bytes) -> tuple[Waiting, ...]:
     """The entries of a page by rank. Raises :exc:`UnreadableKey`."""
     try:
-        return tuple(restored(Waiting, *row) for row in json.loads(value))
+        return restored_each(Waiting, json.loads(value))
     except NONSENSE as exc:
         raise UnreadableKey(f"not a page: {exc!r}") from exc
 
 
 def encode_dead(dead: Dead, message: bytes) -> bytes:
-    return _json(_of_dead(dead)).encode() + b"\n" + message
+    return as_json(dead).encode() + b"\n" + message
 
 
 def decode_dead(value: bytes) -> tuple[Dead, bytes]:
     """Raises :exc:`UnreadableKey`."""
     head, _, message = value.partition(b"\n")
     try:
-        return restored(Dead, *json.loads(head)), message
+        return restored(Dead, json.loads(head)), message
     except NONSENSE as exc:
         raise UnreadableKey(f"not a dead message: {exc!r}") from exc
 
@@ -175,7 +177,7 @@ def decode_dead(value: bytes) -> tuple[Dead, bytes]:
 def listed_dead(task: str, value: bytes) -> tuple[Dead, bytes]:
     """The same for a list, which tells of a row that cannot be read that this is so."""
     head, _, message = value.partition(b"\n")
-    return dead_or_unreadable(task, lambda: restored(Dead, *json.loads(head))), message
+    return dead_or_unreadable(task, lambda: restored(Dead, json.loads(head))), message
 
 
 def _between(first: int, last: int, gaps: Gaps) -> Iterator[int]:
@@ -234,4 +236,6 @@ def as_state(
         last=record.last,
         lost=tuple((entry.task, entry.count) for entry in record.lost if entry.until > now),
         paused=record.paused,
+        cooling=record.cooling,
+        hold=record.hold,
     )

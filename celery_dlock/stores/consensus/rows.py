@@ -19,7 +19,7 @@ from typing import NamedTuple
 class Kind(StrEnum):
     """What a row is about. Rows of different kinds never share a name."""
 
-    VERSION_ROW = "guard"  # the row that is compared and set; "guard" is its written name
+    VERSION_ROW = "version"
     HOLDER = "holder"
     PAGE = "page"
     PLACE = "place"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from celery_dlock.core.plain import is_plain
 from celery_dlock.core.state import Claim, Dead, Holder, KeyState, Mode, Outcome, Step, Waiting
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change, difference
@@ -124,6 +125,8 @@ class Saving:
             lost=remember_lost(found.record.lost, change.lost, found.now),
             due=self._next_due(),
             paused=after.paused,
+            cooling=after.cooling,
+            hold=after.hold,
         )
 
     def _is_leased(self, holder: Holder) -> bool:
@@ -227,7 +230,7 @@ def taken_free(claim: Claim, row: Name, now: int) -> Commit | None:
 
     ``None`` unless it is to run at once, and to leave no more.
     """
-    if claim.keep or claim.cooldown or claim.gives_way or claim.enqueues:
+    if not is_plain(claim):
         return None
     return Commit(
         _version_row(claim),
@@ -243,7 +246,7 @@ def left_alone(
     claim: Claim, row: Name, outcome: Outcome, version_row: Row, now: int
 ) -> Commit | None:
     """What *claim*, alone on its key with *row* and *version_row*, commits if nothing stays."""
-    if claim.successor or outcome not in (Outcome.DONE, Outcome.OVER):
+    if not is_plain(claim) or outcome not in (Outcome.DONE, Outcome.OVER):
         return None
     commit = Commit(_version_row(claim), version_row, None, delete={row})
     if outcome is Outcome.DONE and claim.done_ttl:

@@ -11,8 +11,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Self
+from types import NoneType
+from typing import Any, Self, get_args, get_type_hints
 
+from celery_dlock.core.debounce import UNTIL_DUE
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import (
     Cancel,
@@ -21,23 +23,27 @@ from celery_dlock.core.operations import (
     Enter,
     HandBack,
     Leave,
+    OpenSlot,
     Operation,
     Postpone,
     PutOnHold,
     Reap,
     Replay,
 )
+from celery_dlock.core.plain import known_fields
 from celery_dlock.core.state import (
-    COOLING,
-    DEBOUNCING,
     GAVE_WAY,
-    ON_HOLD,
     STRANGER_RESERVED,
     WAKES_RESERVED,
     WINDOW,
     Cause,
+    Cooling,
     Ending,
+    Grant,
+    Holder,
     Mode,
+    OperatorHold,
+    Waiting,
 )
 from celery_dlock.core.turns import UNATTENDED, WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
 from celery_dlock.core.upkeep import WAKE_ELSEWHERE, WAKES_BEFORE_DEAD
@@ -48,7 +54,7 @@ from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES
 #: What redis-py sends: the name of a command, and what it is about.
 Command = tuple[Any, ...]
 
-RULES = ("clock", "names", "line", "key", "edits", "turns")
+RULES = ("clock", "names", "state", "read_state", "line", "key", "edits", "turns")
 
 _CONSTANTS = f"""\
 local WINDOW = {WINDOW}
@@ -58,7 +64,7 @@ local UNATTENDED = {UNATTENDED}
 local WAKES_RESERVED, STRANGER_RESERVED = {WAKES_RESERVED}, {STRANGER_RESERVED}
 local REMEMBER_LOST = {REMEMBER_LOST}
 local EXCLUSIVE, SHARED = '{MODE_CODES[Mode.EXCLUSIVE]}', '{MODE_CODES[Mode.SHARED]}'
-local COOLING, DEBOUNCING, ON_HOLD = '{COOLING}', '{DEBOUNCING}', '{ON_HOLD}'
+local UNTIL_DUE = '{UNTIL_DUE}'
 local GAVE_WAY = {GAVE_WAY}
 local TIMED_OUT = '{ENDING_CODES[Ending.TIMED_OUT]}'
 local DROPPED = '{ENDING_CODES[Ending.DROPPED]}'
@@ -70,6 +76,79 @@ local WAKE_ELSEWHERE = {WAKE_ELSEWHERE}
 """
 
 
+def _codec(name: str, record: Any) -> str:
+    """Functions for scripts that make a row of a *record*, and read one.
+
+    A row has the fields that shortcuts know, in their order; behind these, of each other one that
+    is not as by default, its name and its value. In a record of Lua such a field is nil by default,
+    and it is *plain* if there was none.
+    """
+    kinds, known = get_type_hints(record), known_fields(record)
+    others = {field: kind for field, kind in kinds.items() if field not in known}
+    values = ", ".join(_written(field, kinds[field]) for field in known)
+    checks = " or ".join(_is_wrong(f"row[{n}]", kinds[f]) for n, f in enumerate(known, 1))
+    fields = ", ".join(f"['{field}'] = row[{n}]" for n, field in enumerate(known, 1))
+    size = len(known)
+    return f"""\
+function {name}_row(record, row)
+  row = row or {{{values}}}
+{"".join(map(_add_other, others))}  return row
+end
+function {name}_of_row(row, record)
+  local at = record and 1 or {size + 1}
+  if not record and ({checks}) then error('this is not the row of a {name}') end
+  record = record or {{{fields}}}
+  for i = at, #row, 2 do
+    local field, value = row[i], row[i + 1]
+{"".join(_put_other(field, kind) for field, kind in others.items())}  end
+  record.plain = #row < at
+  return record
+end
+"""
+
+
+def _written(field: str, kind: Any) -> str:
+    return f"record['{field}']" + (
+        " or false" if kind is bool or NoneType in get_args(kind) else ""
+    )
+
+
+def _add_other(field: str) -> str:
+    value = f"record['{field}']"
+    return f"  if {value} then row[#row + 1], row[#row + 2] = '{field}', {value} end\n"
+
+
+def _put_other(field: str, kind: Any) -> str:
+    return f"""\
+    if field == '{field}' then
+      if {_is_wrong("value", kind)} then error('this is not its {field}') end
+      record.{field} = value
+    end
+"""
+
+
+def _is_wrong(value: str, kind: Any) -> str:
+    """In Lua, whether *value* is not of that type."""
+    kinds = get_args(kind) or (kind,)
+    word = "boolean" if bool in kinds else "number" if int in kinds else "string"
+    wrong = f"type({value}) ~= '{word}'"
+    return f"{value} and {wrong}" if NoneType in kinds else wrong
+
+
+_RECORDS = {
+    "holder": Holder,
+    "grant": Grant,
+    "waiting": Waiting,
+    "cooling": Cooling,
+    "hold": OperatorHold,
+}
+
+_ROWS = f"""\
+local type = type
+local holder_row, holder_of_row, grant_row, grant_of_row, waiting_row, waiting_of_row
+local cooling_row, cooling_of_row, hold_row, hold_of_row
+{"".join(_codec(*each) for each in _RECORDS.items())}"""
+
 #: The text of each script, by its digest.
 _TEXTS: dict[bytes, str] = {}
 
@@ -77,8 +156,8 @@ _TEXTS: dict[bytes, str] = {}
 def text_of(*names: str) -> str:
     """The text of one script, made of the named files in this order."""
     folder = files("celery_dlock.stores.redis") / "lua"
-    texts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
-    return "\n".join((_CONSTANTS, *texts))
+    texts = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in names]
+    return "\n".join((_CONSTANTS, *([_ROWS] if "state" in names else []), *texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +183,22 @@ class Script:
 
 
 # The common cases come first, and without the rules.
-_SIMPLE, _THE_REST = ("line", "simple"), (*RULES[3:], "machine")
+_BASE, _SIMPLE = ("clock", "names", "claim", "state"), ("line", "simple")
+_THE_REST = (*RULES[5:], "machine")
 
-ENTER = Script.of("clock", "names", "claim", "free", *_SIMPLE, "behind", *_THE_REST, "enter")
-LEAVE = Script.of("clock", "names", "claim", "alone", *_SIMPLE, "hand_on", *_THE_REST, "leave")
-POSTPONE = Script.of("clock", "names", "claim", *RULES[2:], "postpone")
+ENTER = Script.of(*_BASE, "free", "read_state", *_SIMPLE, "behind", *_THE_REST, "enter")
+LEAVE = Script.of(*_BASE, "read_state", "alone", *_SIMPLE, "hand_on", *_THE_REST, "leave")
+POSTPONE = Script.of(*_BASE, *RULES[3:], "postpone")
 RENEW = Script.of(*RULES, "renew")
 REAP = Script.of(*RULES, "reap")
 SWEEP = Script.of(*RULES, "overdue", "sweep")
 OVERDUE = Script.of(*RULES, "overdue", "look")
 REAP_OVERDUE = Script.of(*RULES, "overdue", "reap_overdue")
 UPKEEP = Script.of(*RULES, "upkeep")
-MESSAGE = Script.of("clock", "names", "line", "key", "message")
-PEEK = Script.of("clock", "names", "line", "key", "peek")
-POSITION = Script.of("clock", "names", "line", "key", "position")
-HEADS = Script.of("clock", "names", "line", "key", "heads")
+MESSAGE = Script.of(*RULES[:6], "message")
+PEEK = Script.of(*RULES[:6], "peek")
+POSITION = Script.of(*RULES[:6], "position")
+HEADS = Script.of(*RULES[:6], "heads")
 NOTE = Script.of("note")
 SWAP = Script.of("clock", "swap")
 TIME = Script.with_text("return redis.call('TIME')")
@@ -146,6 +226,8 @@ def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
             return UPKEEP, [task, "discard", done_ttl]
         case PutOnHold(was=was, name=name, by=by, because=because, lasts=lasts):
             return UPKEEP, ["", "hold", was, name, by, because, lasts]
+        case OpenSlot(name=name):
+            return UPKEEP, ["", "open_slot", name]
         case _:
             raise TypeError(f"there is no script for {operation!r}")
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Leave, Operation, Postpone, Reap
+from celery_dlock.core.plain import is_plain, known_fields, others
 from celery_dlock.core.state import (
     Busy,
     Claim,
+    Cooling,
     Dead,
     Drop,
     End,
@@ -40,12 +44,15 @@ from celery_dlock.core.state import (
     Waiting,
 )
 from celery_dlock.stores.base import DeadMessage, Reply, Swept, Wake
-from celery_dlock.stores.unreadable import NONSENSE, cause_of, dead_or_unreadable, sound
+from celery_dlock.stores.stored import dead_or_unreadable, sound
+from celery_dlock.stores.unreadable import NONSENSE, cause_of
 
 logger = logging.getLogger("celery_dlock")
 
+T = TypeVar("T")
+
 #: What is stored under a key; a later form gets the next number and so never meets this one.
-SCHEMA = 2
+SCHEMA = 1
 
 #: Over so many hash slots the keys are spread; a sweep looks at the index of each.
 SHARDS = 64
@@ -55,6 +62,8 @@ MODE_CODES = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s"}
 _MODES = {code.encode(): mode for mode, code in MODE_CODES.items()}
 ENDING_CODES = {Ending.TIMED_OUT: "t", Ending.DROPPED: "d", Ending.REVOKED: "r"}
 _ENDINGS = {code.encode(): ending for ending, code in ENDING_CODES.items()}
+
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _BRACES = re.compile(r"\{[{)]")
 _SPECIAL = re.compile(r"[*?\[\]\\]")
@@ -183,25 +192,21 @@ def items_of(task_id: bytes, packed: bytes) -> Iterator[Item]:
 
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
     """As bytes, which redis-py does not have to look at; *named* if it may be granted, or waits by
-    its name.
+    its name. The last one is empty for a plain claim.
     """
     c = claim
     terms = (
         f"{MODE_CODES[c.mode]},{c.limit},{c.ttl},{c.wait.value},{c.patience},{c.done_ttl},"
-        f"{c.gives_up},{c.max_waiting},{c.drop_oldest:d},{c.keep:d},{c.ordered:d},"
-        f"{c.cooldown},{c.gives_way:d}{c.supersedes:d},{c.more_time}"
+        f"{c.gives_up},{c.max_waiting},{c.drop_oldest:d}{c.ordered:d}"
     )
     if (named or c.drop_oldest) and (c.name or c.where):
         terms += f";{c.name};{c.where}"
-    return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b""]
+    more = b"" if is_plain(c) else _json(others(c)).encode()
+    return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b"", more]
 
 
 def leave_arguments(claim: Claim, outcome: Outcome, message: bytes | None) -> list[bytes]:
-    """What most have not is left out: a successor, that they ask again, that no body has begun."""
-    args = [*claim_arguments(claim, message), outcome.value.encode()]
-    if claim.successor or claim.again or not claim.begun:
-        args += [claim.successor.encode(), b"1" if claim.again else b""]
-    return args if claim.begun else [*args, b"1"]
+    return [*claim_arguments(claim, message), outcome.value.encode()]
 
 
 def postpone_arguments(call: Postpone) -> list[bytes]:
@@ -246,12 +251,12 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
         case [b"park"]:
             return Park()
         case [b"park", row, *hold]:
-            return Park(None if row is None else _holder(row), _hold(hold))
+            return Park(None if row is None else holder_from(row), _hold(hold))
         case [b"busy", row, int(left), int(parked), int(full), *hold]:
-            holder = None if row is None else _holder(row)
+            holder = None if row is None else holder_from(row)
             return Busy(holder, left, parked, bool(full), _hold(hold))
         case [b"same", row, int(left)]:
-            return Same(_holder(row), left)
+            return Same(holder_from(row), left)
         case [b"end", bytes(code), by]:
             return End(_ENDINGS[code], _text(by))
         case [b"drop", bytes(reason)]:
@@ -346,15 +351,17 @@ def notes(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
 
 
 def key_state(answer: Sequence[Any]) -> KeyState:
-    holders, grants, queue, parked, lost, paused = answer
+    named = _named(answer)
     state = KeyState(
-        holders=tuple(_holder(row) for row in holders),
-        grants=tuple(_grant(row) for row in grants),
-        parked=parked,
-        lost=tuple((task.decode(), count) for task, count in lost),
-        paused=paused,
+        holders=tuple(map(holder_from, named["holders"])),
+        grants=tuple(_record(Grant, row) for row in named["grants"]),
+        parked=named["parked"],
+        lost=tuple((task.decode(), count) for task, count in named["lost"]),
+        paused=named["paused"],
+        cooling=tuple(_record(Cooling, row) for row in named["cooling"]),
+        hold=None if named["hold"] is None else _record(OperatorHold, named["hold"]),
     )
-    return with_queue(state, tuple(_waiting(row) for row in queue))
+    return with_queue(state, tuple(_record(Waiting, row) for row in named["waiting"]))
 
 
 def with_queue(state: KeyState, waiting: tuple[Waiting, ...]) -> KeyState:
@@ -365,50 +372,57 @@ def with_queue(state: KeyState, waiting: tuple[Waiting, ...]) -> KeyState:
 
 def position(answer: Sequence[Any] | None) -> tuple[Waiting, int] | None:
     """The entry of a task, and how many come before it."""
-    return None if answer is None else (_waiting(answer[0]), int(answer[1]))
+    return None if answer is None else (_record(Waiting, answer[0]), int(answer[1]))
+
+
+def holder_from(row: Sequence[Any]) -> Holder:
+    return _record(Holder, row)
+
+
+def _hold(rows: Sequence[Any]) -> OperatorHold | None:
+    return _record(OperatorHold, rows[0]) if rows else None
 
 
 def _ending(code: bytes | None) -> Ending | None:
     return None if code is None else _ENDINGS[code]
 
 
-def _holder(row: Sequence[Any]) -> Holder:
-    task, nonce, mode, limit, slot, token, since, expires, *more = row
-    name, where, cools, by = [*more, *[None] * 4][:4]  # a node of a Redlock has none of them
-    return sound(
-        Holder(
-            *(task.decode(), nonce.decode(), _MODES[mode], limit, slot, token),
-            *(since, expires, _text(name), _text(where), cools or 0),
-            replaced_by=None if by is None else _text(by),
-        )
-    )
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode()
 
 
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else ""
+def _named(pairs: Sequence[Any]) -> dict[str, Any]:
+    """Values, each of which comes behind its name."""
+    names = (name.decode() for name in pairs[::2])
+    return dict(zip(names, pairs[1::2], strict=True))
 
 
-def _grant(row: Sequence[Any]) -> Grant:
-    task, mode, limit, parked, woken, due, code, taker, gives_up, handed_back, *rest = row
-    ordered, by, by_name, since = rest
-    return sound(
-        Grant(
-            *(task.decode(), _MODES[mode], limit, bool(parked), woken, due, _ending(code)),
-            *(taker.decode(), gives_up, handed_back, bool(ordered), _text(by), _text(by_name)),
-            since,
-        )
-    )
+def _record(kind: Callable[..., T], row: Sequence[Any]) -> T:
+    """What a script has made a row of, see ``state.lua``."""
+    known = known_fields(kind)
+    named = dict(zip(known, row, strict=False)) | _named(row[len(known) :])
+    readers = _readers(kind)
+    return sound(kind(**{name: readers[name](value) for name, value in named.items()}))
 
 
-def _hold(rows: Sequence[Any]) -> OperatorHold | None:
-    return _grant(rows[0]).hold if rows else None
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """How each field is read of what Redis answers."""
+    return {name: _reader(set(get_args(of)) or {of}) for name, of in get_type_hints(kind).items()}
 
 
-def _waiting(row: Sequence[Any]) -> Waiting:
-    task, mode, limit, rank, arrived, expires, gives_up, ordered, newer = row
-    return sound(
-        Waiting(
-            *(task.decode(), _MODES[mode], limit, rank, arrived, expires, gives_up, bool(ordered)),
-            None if newer is None else _text(newer),
-        )
-    )
+def _reader(kinds: set[Any]) -> Callable[[Any], Any]:
+    if NoneType in kinds:
+        read = _reader(kinds - {NoneType})
+        return lambda value: None if value is None else read(value)
+    (kind,) = kinds
+    return _READERS[kind]
+
+
+_READERS: Mapping[type, Callable[[Any], Any]] = {
+    Mode: _MODES.__getitem__,
+    Ending: _ENDINGS.__getitem__,
+    str: bytes.decode,
+    bool: bool,
+    int: lambda value: value,
+}

@@ -18,14 +18,14 @@ V = TypeVar("V")
 Argument = str | int | bytes
 
 # Of the nodes, each for itself.
-_JOIN = Script.of("clock", "redlock_node", "redlock_join")
-_LOOK = Script.of("clock", "redlock_node", "redlock_look")
-_RAISE = Script.of("clock", "redlock_node", "redlock_raise")
-_TAKE = Script.of("clock", "redlock_node", "redlock_take")
-_RENEW = Script.of("clock", "redlock_node", "redlock_renew")
-_FREE = Script.of("clock", "redlock_node", "redlock_free")
-_HOLDERS = Script.of("clock", "redlock_node", "redlock_holders")
-_HELD = Script.of("clock", "redlock_node", "redlock_held")
+_JOIN = Script.of("clock", "state", "redlock_node", "redlock_join")
+_LOOK = Script.of("clock", "state", "redlock_node", "redlock_look")
+_RAISE = Script.of("clock", "state", "redlock_node", "redlock_raise")
+_TAKE = Script.of("clock", "state", "redlock_node", "redlock_take")
+_RENEW = Script.of("clock", "state", "redlock_node", "redlock_renew")
+_FREE = Script.of("clock", "state", "redlock_node", "redlock_free")
+_HOLDERS = Script.of("clock", "state", "redlock_node", "redlock_holders")
+_HELD = Script.of("clock", "state", "redlock_node", "redlock_held")
 # Of the queue, whose other scripts are those of a single Redis.
 _REFUSED = Script.of(*RULES, "claim", "redlock_refused")
 _GIVEN = Script.of(*RULES, "claim", "redlock_given")
@@ -244,4 +244,4 @@ def holders(reply: Any, asked: int) -> list[tuple[Holder, ...]] | None:
 
 
 def _holders(rows: list[Any]) -> tuple[Holder, ...]:
-    return wire.key_state((rows, (), (), 0, (), 0)).holders if rows else ()
+    return tuple(map(wire.holder_from, rows))

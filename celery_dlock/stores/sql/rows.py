@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Renew
 from celery_dlock.core.state import (
     WINDOW,
     Claim,
+    Cooling,
     Dead,
     Grant,
     Holder,
     KeyState,
+    OperatorHold,
     RenewVerdict,
     Run,
     Step,
@@ -29,7 +32,8 @@ from celery_dlock.core.state import (
 from celery_dlock.core.turns import due
 from celery_dlock.stores.base import DeadMessage, KeyPage, Reply, Wake, live, page
 from celery_dlock.stores.change import REMEMBER_LOST, Change, difference
-from celery_dlock.stores.unreadable import dead_or_unreadable, is_text, number, restored
+from celery_dlock.stores.stored import as_json, dead_or_unreadable, restored, restored_each
+from celery_dlock.stores.unreadable import is_text, number
 
 V = TypeVar("V")
 
@@ -39,16 +43,21 @@ _LATEST = 2**63 - 1
 #: How many expired memories of tasks are deleted whenever one is added, and expired swaps.
 _SWEEP = 16
 
-_ENTRY = (
-    "SELECT task, mode, slots, rank, arrived, lapses, gives_up, ordered, newer FROM waiting "
-    "WHERE prefix=? AND key=?"
-)
 
-_DEAD = "SELECT key, task, mode, slots, cause, at, body FROM dead"
+def _columns(record: Any) -> list[str]:
+    """The columns of its fields, by their names: quoted, for one of them is a word of SQL."""
+    return [f'"{field.name}"' for field in fields(record)]
+
+
+_WAITING, _DEAD = _columns(Waiting), _columns(Dead)
+
+_ENTRY = f"SELECT {', '.join(_WAITING)} FROM waiting WHERE prefix=? AND key=?"
+
+_LETTER = f"SELECT key, body, {', '.join(_DEAD)} FROM dead"
 
 _OF_TASK = "prefix=? AND task BETWEEN ? AND ?"
 
-_HELD = "SELECT key FROM guard WHERE prefix=? AND key>=? ORDER BY key LIMIT ?"
+_HELD = "SELECT key FROM state WHERE prefix=? AND key>=? ORDER BY key LIMIT ?"
 
 # A queue has many rows under one key: this steps from key to key, so a page costs the same
 # whatever waits, and holds up the writers of the file only for as long.
@@ -66,19 +75,20 @@ _WAITED_FOR = _DISTINCT.format(table="waiting")
 
 def _put(table: str, names: str, *values: str) -> str:
     """Insert a row, or replace the *values* of the one whose primary key, *names*, is the same."""
-    marks = ", ".join("?" * (names.count(",") + 1 + len(values)))
+    columns = ", ".join((names, *values))
+    marks = ", ".join("?" * (columns.count(",") + 1))
     changed = ", ".join(f"{value}=excluded.{value}" for value in values)
-    return f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({names}) DO UPDATE SET {changed}"
+    insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
+    return f"{insert} ON CONFLICT ({names}) DO UPDATE SET {changed}"
 
 
 _TASK = "prefix, key, task"
-_PUT_GUARD = _put("guard", "prefix, key", "held", "parked", "due")
-_PUT_WAITING = _put(
-    *("waiting", _TASK, "mode", "slots", "rank", "arrived", "lapses", "gives_up"),
-    *("ordered", "newer"),
+_PUT_STATE = _put(
+    *("state", "prefix, key", "holders", "grants", "cooling", "hold", "parked", "paused", "due")
 )
+_PUT_WAITING = _put("waiting", _TASK, *_WAITING[1:])
 _PUT_MESSAGE = _put("message", _TASK, "body")
-_PUT_DEAD = _put("dead", _TASK, "mode", "slots", "cause", "at", "body")
+_PUT_DEAD = _put("dead", _TASK, *_DEAD[1:], "body")
 _PUT_PAST = _put("past", f"{_TASK}, done", "lost", "until")
 
 # Notes beside a key, and the largest token that has written there.
@@ -86,7 +96,8 @@ _PUT_NOTE = _put("note", "prefix, key, name", "body")
 _PUT_SWAP = _put("swap", "prefix, name", "body", "until")
 _RAISE = _put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
 
-_Row = tuple[str, str, int, int, int, int | None, int | None, int, str | None]
+_of_waiting = attrgetter(*(field.name for field in fields(Waiting)))
+_of_dead = attrgetter(*(field.name for field in fields(Dead)))
 
 
 class Cursor(Protocol):
@@ -124,21 +135,21 @@ class SqlDialect:
 def due_keys(db: Database, prefix: str, now: int, limit: int) -> list[str]:
     """Keys on which something is to be done without anybody coming, the most overdue first."""
     rows = db.execute(
-        "SELECT key FROM guard WHERE prefix=? AND due<=? ORDER BY due LIMIT ?", (prefix, now, limit)
+        "SELECT key FROM state WHERE prefix=? AND due<=? ORDER BY due LIMIT ?", (prefix, now, limit)
     )
     return [row[0] for row in rows]
 
 
 def next_due(db: Database, prefix: str) -> int | None:
     """When the next of them will be. What is no instant is behind all that are."""
-    row = db.execute("SELECT min(due) FROM guard WHERE prefix=? AND due<=?", (prefix, _LATEST))
+    row = db.execute("SELECT min(due) FROM state WHERE prefix=? AND due<=?", (prefix, _LATEST))
     found: int | None = row.fetchone()[0]
     return found
 
 
 def dead_messages(db: Database, prefix: str, limit: int) -> list[DeadMessage]:
     """The dead of all keys, the oldest first."""
-    rows = db.execute(f"{_DEAD} WHERE prefix=? ORDER BY at, key, task LIMIT ?", (prefix, limit))
+    rows = db.execute(f"{_LETTER} WHERE prefix=? ORDER BY at, key, task LIMIT ?", (prefix, limit))
     return [_dead_message(row) for row in rows]
 
 
@@ -151,8 +162,9 @@ def parked_tasks(db: Database, prefix: str, task_ids: Collection[str]) -> list[t
 
 def dead_messages_of(db: Database, prefix: str, task_ids: Collection[str]) -> list[DeadMessage]:
     """The dead of *task_ids*, whatever their keys, in any order."""
-    rows = _of_tasks(db, _DEAD, prefix, task_ids)
-    return [_dead_message(row) for row in rows if task_id_of(_shown(row[1])) in task_ids]
+    rows = _of_tasks(db, _LETTER, prefix, task_ids)
+    letters = map(_dead_message, rows)
+    return [letter for letter in letters if task_id_of(letter.dead.task) in task_ids]
 
 
 def _of_tasks(db: Database, query: str, prefix: str, task_ids: Collection[str]) -> Iterator[Any]:
@@ -275,9 +287,11 @@ class KeyRows:
 
     def renew(self, claim: Claim) -> RenewVerdict:
         """A longer lease. The key stays due when it was: a sweep will find it is not yet."""
-        step = Renew(claim).apply(self.load_guard(), self.now)
-        held = _held(step.state)
-        self._db.execute("UPDATE guard SET held=? WHERE prefix=? AND key=?", (held, *self._at))
+        step = Renew(claim).apply(self.load_key(), self.now)
+        holders = as_json(step.state.holders)
+        self._db.execute(
+            "UPDATE state SET holders=? WHERE prefix=? AND key=?", (holders, *self._at)
+        )
         return step.verdict
 
     def _next_token(self, operation: Operation[object]) -> int:
@@ -289,49 +303,51 @@ class KeyRows:
     def load(self, operation: Operation[object]) -> KeyState:
         """What *operation* may see: the bounded part of the key's state."""
         task, successor = operation.claim.task, operation.claim.successor
-        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND lapses<=?", self.now)
-        guard = self.load_guard()
+        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND expires<=?", self.now)
+        state = self.load_key()
         rows = self._run(f"{_ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
         last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
         if len(rows) == WINDOW:
             for named in {task, successor} - {"", *(row[0] for row in rows)}:
                 rows += self._run(f"{_ENTRY} AND task=?", named).fetchall()
         done = self._past(task, done=1)
-        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in guard.holders)})
-        return KeyState(
-            guard.holders,
-            guard.grants,
-            self._entries(rows),
-            guard.parked,
-            first=rows[0][3] if rows else 0,
+        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in state.holders)})
+        waiting = self._entries(rows)
+        return replace(
+            state,
+            waiting=waiting,
+            first=waiting[0].rank if waiting else 0,
             last=last or 0,
             done=frozenset({task} if done is not None else ()),
             lost=tuple((t, count) for t, count in sorted(counts) if count),
             dead=self._dead(task) if isinstance(operation, OnDeadLetter) else (),
-            paused=guard.paused,
         )
 
-    def load_guard(self) -> KeyState:
+    def load_key(self) -> KeyState:
         """Who holds the key and whose turn has come: all that a renewal needs."""
-        row = self._run("SELECT held, parked, due FROM guard WHERE prefix=? AND key=?").fetchone()
+        row = self._run(
+            "SELECT holders, grants, cooling, hold, parked, paused, due FROM state "
+            "WHERE prefix=? AND key=?"
+        ).fetchone()
         if row is None:
             return KeyState()
-        held = json.loads(row[0])
-        self._due = row[2]
+        holders, grants, cooling, hold, parked, paused, self._due = row
         return KeyState(
-            tuple(restored(Holder, **fields) for fields in held["holders"]),
-            tuple(restored(Grant, **fields) for fields in held["grants"]),
-            parked=number(row[1]),
-            paused=number(held["paused"]),
+            restored_each(Holder, json.loads(holders)),
+            restored_each(Grant, json.loads(grants)),
+            parked=number(parked),
+            paused=number(paused),
+            cooling=restored_each(Cooling, json.loads(cooling)),
+            hold=None if hold is None else restored(OperatorHold, json.loads(hold)),
         )
 
     def load_first(self, limit: int | None) -> KeyState:
         """The first *limit* of the queue, too, or all; ``done`` and ``lost`` are left out."""
-        guard = self.load_guard()
+        state = self.load_key()
         most = "" if limit is None else f" LIMIT {limit}"
         waiting = self._entries(self._run(f"{_ENTRY} ORDER BY rank{most}").fetchall())
         ranks = [entry.rank for entry in waiting] or [0]
-        return replace(guard, waiting=waiting, first=ranks[0], last=ranks[-1])
+        return replace(state, waiting=waiting, first=ranks[0], last=ranks[-1])
 
     def position(self, task: str) -> tuple[Waiting, int] | None:
         """The entry of *task* in the queue, and how many may stand before it, by their ranks."""
@@ -344,12 +360,12 @@ class KeyRows:
 
     def load_head(self) -> KeyState:
         """What everybody sees, the same whatever waits behind it; nothing is changed."""
-        guard = self.load_guard()
+        state = self.load_key()
         head = self._run(f"{_ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
-        return replace(guard, waiting=live(self._entries(head), self.now))
+        return replace(state, waiting=live(self._entries(head), self.now))
 
-    def _entries(self, rows: Iterable[_Row]) -> tuple[Waiting, ...]:
-        return tuple(restored(Waiting, *row[:7], bool(number(row[7])), row[8]) for row in rows)
+    def _entries(self, rows: Iterable[tuple[Any, ...]]) -> tuple[Waiting, ...]:
+        return tuple(map(_entry, rows))
 
     def put_off(self, delay: int) -> None:
         """Make the key due in *delay* microseconds, whatever is in it."""
@@ -357,7 +373,7 @@ class KeyRows:
         which, name = "key=?", cast("object", key)
         if isinstance(name, str) and not is_text(name):
             which, name = "key=CAST(? AS TEXT)", name.encode("utf-8", "surrogateescape")
-        update = f"UPDATE guard SET due=? WHERE prefix=? AND {which}"
+        update = f"UPDATE state SET due=? WHERE prefix=? AND {which}"
         self._db.execute(update, (self.now + delay, prefix, name))
 
     def save(
@@ -368,8 +384,8 @@ class KeyRows:
         for dead in before.dead:
             message = self._take_dead(dead.task)
         change = difference(before, step)
-        if change.guard or due(step.state) != self._due:  # a renewal leaves it where it was
-            self._save_guard(step.state)
+        if change.slots or due(step.state) != self._due:  # a renewal leaves it where it was
+            self._save_slots(step.state)
         self._save_dead(change, message)
         self._save_queue(change, message)
         wakes = tuple(
@@ -381,34 +397,30 @@ class KeyRows:
         self._save_past(change, claim.done_ttl)
         return wakes
 
-    def _save_guard(self, state: KeyState) -> None:
-        if state.holders or state.grants or state.parked:
-            row = (_held(state), state.parked, due(state))
-            self._run(_PUT_GUARD, *row)
+    def _save_slots(self, state: KeyState) -> None:
+        slots = as_json(state.holders), as_json(state.grants), as_json(state.cooling)
+        hold = None if state.hold is None else as_json(state.hold)
+        if hold or state.parked or slots != _NO_SLOTS:
+            self._run(_PUT_STATE, *slots, hold, state.parked, state.paused, due(state))
         else:
-            self._run("DELETE FROM guard WHERE prefix=? AND key=?")
+            self._run("DELETE FROM state WHERE prefix=? AND key=?")
 
     def _save_queue(self, change: Change, message: bytes | None) -> None:
         for task in change.gone:
             self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
-        for e in change.came:
-            entry = (e.task, e.mode, e.limit, e.rank, e.arrived, e.expires, e.gives_up)
-            self._run(_PUT_WAITING, *entry, e.ordered, e.makes_room_for)
+        for entry in change.came:
+            self._run(_PUT_WAITING, *_of_waiting(entry))
         for task in change.parked:
             self._run(_PUT_MESSAGE, task, message or b"")
 
     def _save_dead(self, change: Change, message: bytes | None) -> None:
         for d in change.dead:
             body = message or (self._message(d.task) if d.task in change.unparked else b"")
-            row = (d.task, d.mode, d.limit, d.cause, d.at, body)
-            self._run(_PUT_DEAD, *row)
+            self._run(_PUT_DEAD, *_of_dead(d), body)
 
     def _dead(self, task: str) -> tuple[Dead, ...]:
-        rows = self._run(
-            "SELECT task, mode, slots, cause, at FROM dead WHERE prefix=? AND key=? AND task=?",
-            task,
-        )
-        return tuple(restored(Dead, *row) for row in rows.fetchall())
+        rows = self._run(f"{_LETTER} WHERE prefix=? AND key=? AND task=?", task).fetchall()
+        return tuple(_dead(row) for row in rows)
 
     def _take_dead(self, task: str) -> bytes:
         """The dead message of *task*, off the list."""
@@ -455,19 +467,23 @@ class KeyRows:
         return self._db.execute(statement, (*self._at, *values))
 
 
-def _held(state: KeyState) -> str:
-    """Who holds the key and whose turn has come, as JSON with every field by its name."""
-    held = {
-        "holders": [_fields(holder) for holder in state.holders],
-        "grants": [_fields(grant) for grant in state.grants],
-        "paused": state.paused,
-    }
-    return json.dumps(held, separators=(",", ":"))
+#: Nobody holds a key, or has a turn, and no slot cools down.
+_NO_SLOTS = ("[]", "[]", "[]")
 
 
-def _fields(record: Holder | Grant) -> dict[str, object]:
-    """As ``asdict``, which copies each value, whatever it is: a tenth of an operation."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+def _named(record: Any, values: Iterable[Any]) -> dict[str, Any]:
+    """The *values* of its fields, in their order, by name."""
+    names = (field.name for field in fields(record))
+    return dict(zip(names, values, strict=True))
+
+
+def _entry(row: tuple[Any, ...]) -> Waiting:
+    named = _named(Waiting, row)
+    return restored(Waiting, {**named, "ordered": bool(number(named["ordered"]))})
+
+
+def _dead(row: tuple[Any, ...]) -> Dead:
+    return restored(Dead, _named(Dead, row[2:]))
 
 
 def _note(name: object, body: object) -> bytes:
@@ -482,8 +498,8 @@ def _body(value: object) -> bytes:
 
 
 def _dead_message(row: tuple[Any, ...]) -> DeadMessage:
-    key, *fields, body = row
-    dead = dead_or_unreadable(_shown(fields[0]), lambda: restored(Dead, *fields))
+    key, body, task, *_ = row
+    dead = dead_or_unreadable(_shown(task), lambda: _dead(row))
     return DeadMessage(_shown(key), dead, _body(body))
 
 

@@ -27,7 +27,7 @@ from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey
 
 #: "dlck": marks the file as ours, so that another program's database is never touched.
 APPLICATION_ID = 0x646C636B
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 
 #: Seconds between two tries, on average, while another process writes.
 PAUSE = 0.001
@@ -36,18 +36,19 @@ SCHEMA = (
     # The smallest token that has not been issued; one counter for all keys.
     "CREATE TABLE token (next INTEGER NOT NULL)",
     "INSERT INTO token VALUES (1)",
-    # One row for each key that is held, reserved, or waited for with a message.
-    """CREATE TABLE guard (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, held TEXT NOT NULL, parked INTEGER NOT NULL,
+    # One row for each key that is held, closed, reserved, or waited for with a message.
+    """CREATE TABLE state (
+        prefix TEXT NOT NULL, key TEXT NOT NULL, holders TEXT NOT NULL, grants TEXT NOT NULL,
+        cooling TEXT NOT NULL, hold TEXT, parked INTEGER NOT NULL, paused INTEGER NOT NULL,
         due INTEGER, PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
-    "CREATE INDEX guard_due ON guard (prefix, due) WHERE due IS NOT NULL",
+    "CREATE INDEX state_due ON state (prefix, due) WHERE due IS NOT NULL",
     """CREATE TABLE waiting (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
-        slots INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL, lapses INTEGER,
-        gives_up INTEGER, ordered INTEGER NOT NULL, newer TEXT,
+        "limit" INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL,
+        expires INTEGER, gives_up INTEGER, ordered INTEGER NOT NULL, makes_room_for TEXT,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
-    "CREATE INDEX waiting_lapses ON waiting (prefix, key, lapses) WHERE lapses IS NOT NULL",
+    "CREATE INDEX waiting_expires ON waiting (prefix, key, expires) WHERE expires IS NOT NULL",
     # Messages of tasks that wait or were woken, apart from the queue that every operation reads.
     # With a rowid: without one, what is larger than a kilobyte takes a page of 4 kB more.
     """CREATE TABLE message (
@@ -57,7 +58,7 @@ SCHEMA = (
     # Messages that wait for a person: their runs were lost, or nobody can read them.
     """CREATE TABLE dead (
         prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
-        slots INTEGER NOT NULL, cause TEXT NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
+        "limit" INTEGER NOT NULL, cause TEXT NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
     "CREATE INDEX dead_at ON dead (prefix, at, key, task)",
     "CREATE INDEX dead_task ON dead (prefix, task)",
@@ -67,22 +68,18 @@ SCHEMA = (
         lost INTEGER NOT NULL, until INTEGER NOT NULL,
         PRIMARY KEY (prefix, key, task, done)) WITHOUT ROWID""",
     "CREATE INDEX past_until ON past (until)",
-)
-
-#: Files that were made before there were these get them, too.
-LATER_SCHEMA = (
     # The largest token that has written beside a key.
-    """CREATE TABLE IF NOT EXISTS bar (
+    """CREATE TABLE bar (
         prefix TEXT NOT NULL, key TEXT NOT NULL, token INTEGER NOT NULL,
         PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS note (
+    """CREATE TABLE note (
         prefix TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (prefix, key, name)) WITHOUT ROWID""",
     # What is put under a name for a while, by compare-and-set.
-    """CREATE TABLE IF NOT EXISTS swap (
+    """CREATE TABLE swap (
         prefix TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL, until INTEGER NOT NULL,
         PRIMARY KEY (prefix, name)) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS swap_until ON swap (until)",
+    "CREATE INDEX swap_until ON swap (until)",
 )
 
 
@@ -172,8 +169,6 @@ class DatabaseFile:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        for statement in LATER_SCHEMA:
-            connection.execute(statement)
         self._patiently(connection, "COMMIT")
         self._patiently(connection, "PRAGMA journal_mode=WAL")
         # A sync of the disk at each commit, milliseconds on a laptop. With less, a power cut may

@@ -25,7 +25,7 @@ from celery_dlock.testing.project import ManualClock
 ODD = [
     *("key", "KEY", "key ", " key", "two words", "line\nbreak", "carriage\rreturn", "tab\t"),
     *("}{", "{tag}", "{}", "{", "100%", "%s %d %(x)s", "a:b", "a::b", "a|b", "a/b", "../a", "*"),
-    *("[a]?", "'quoted'", '"quoted"', "; DROP TABLE guard", "back\\slash", "nul\0l", "nul"),
+    *("[a]?", "'quoted'", '"quoted"', "; DROP TABLE state", "back\\slash", "nul\0l", "nul"),
     *("\u00e9", "e\u0301", "\u9396\u524d", "\U0001f512", "x" * 200, "x" * 199),
 ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_dlock.core.state import Busy, KeyState, Left, Outcome, Park
+from celery_dlock.core.operations import OpenSlot
+from celery_dlock.core.state import Busy, Cooling, KeyState, Left, Mode, Outcome, Park
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing.contract.words import (
     DAY,
@@ -24,7 +25,7 @@ from celery_dlock.testing.project import ManualClock
 MINUTE = 60 * SECOND
 
 
-class Cooling(StoreUnderTest):
+class CoolingDown(StoreUnderTest):
     """With a cooldown a key with one slot starts no more than one task in that time."""
 
     @pytest.mark.parametrize("outcome", Outcome)
@@ -180,7 +181,20 @@ class Cooling(StoreUnderTest):
         backend.leave(claim("a", cooldown=MINUTE), Outcome.OVER)
 
         for state in (backend.peek("key"), *backend.look(["key"])):
-            (turn,) = state.grants
-            assert turn.cools
-            assert turn.due == clock() + MINUTE
+            assert state.cooling == (Cooling("1", Mode.EXCLUSIVE, 1, clock() + MINUTE),)
         assert listed_keys(backend) == ["key"]
+
+    def test_a_slot_can_be_opened_by_name_and_who_waits_is_woken(
+        self, backend: LockBackend, clock: ManualClock
+    ) -> None:
+        for task in "ab":
+            running(backend.enter(claim(task, task, limit=2, cooldown=MINUTE)))
+        park(backend, "c", limit=2)
+        for task in "ab":
+            backend.leave(claim(task, task, limit=2, cooldown=MINUTE), Outcome.DONE)
+
+        opened = backend.apply(OpenSlot("key", "a"))
+
+        assert (opened.verdict, woken(opened)) == (True, ["c"])
+        assert [slot.name for slot in backend.peek("key").cooling] == ["b"]
+        assert not backend.apply(OpenSlot("key", "a")).verdict

@@ -207,7 +207,7 @@ class Postponing(StoreUnderTest):
         postpone(backend, "a")
 
         for state in (backend.peek("key"), *backend.look(["key"])):
-            assert [(turn.cools, turn.due) for turn in state.grants] == [(True, clock() + 10e6)]
+            assert [slot.until for slot in state.cooling] == [clock() + 10e6]
             assert [entry.task for entry in state.waiting] == ["a"]
         assert backend.keys(waiting=True).keys == ("key",)
 

@@ -106,7 +106,7 @@ class Listing(shipped.Listing):
     def test_keys_of_two_prefixes_are_listed_apart(
         self, backend: LockBackend, url: str, options: BackendOptions
     ) -> None:
-        parts = [":key", ":1:{1}:{x", "*", "?", "[a]", "\\", "/1/guard", ",1", "{", "}"]
+        parts = [":key", ":1:{1}:{x", "*", "?", "[a]", "\\", "/1/version", ",1", "{", "}"]
         prefixes = [options.prefix + part for part in parts]
         others = [
             self.backend_class.from_url(url, replace(options, prefix=prefix)) for prefix in prefixes
@@ -149,7 +149,7 @@ class Listing(shipped.Listing):
 def seen(state: KeyState) -> KeyState:
     """What a look must tell."""
     head = state.waiting[:WINDOW]
-    return KeyState(state.holders, state.grants, head, state.parked, paused=state.paused)
+    return replace(state, waiting=head, first=0, last=0)
 
 
 class Looking(shipped.Looking):

@@ -8,7 +8,7 @@ these tests say by name what is broken, on a store whose suite has not all rules
 from __future__ import annotations
 
 from celery_dlock.testing.contract.words import StoreUnderTest
-from tests.contract.rules.cooling import Cooling
+from tests.contract.rules.cooling import CoolingDown
 from tests.contract.rules.dead_letters import DeadLetters, Discarding, Replaying
 from tests.contract.rules.ending import Endings, Revoking
 from tests.contract.rules.holding import Sharing
@@ -34,7 +34,7 @@ class Grants(StoreUnderTest):
         Sharing.test_a_slot_that_was_left_is_given_to_the_next
     )
     test_who_waits_is_woken_when_it_has_cooled_down = (
-        Cooling.test_who_waits_is_woken_when_it_has_cooled_down
+        CoolingDown.test_who_waits_is_woken_when_it_has_cooled_down
     )
     test_nobody_gets_the_key_and_all_are_told_who_keeps_it_and_why = (
         Holds.test_nobody_gets_the_key_and_all_are_told_who_keeps_it_and_why

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from celery_dlock.core.state import ON_HOLD, Busy, Cause, Ending, NotHeld, Outcome, Park, Run
+from celery_dlock.core.state import Busy, Cause, Ending, NotHeld, Outcome, Park, Run
 from celery_dlock.stores.base import LockBackend, Wake
 from celery_dlock.testing.contract import processes as shipped
 from celery_dlock.testing.contract.processes import (
@@ -194,7 +194,7 @@ class Survivors(SharedStore):
         self, backend: LockBackend, recipe: Recipe
     ) -> None:
         by_the_store = replace(recipe, options=replace(recipe.options, clock=None))
-        orders = ("key", "", f"{ON_HOLD}1", "ann", "why", 3_600 * SECOND)
+        orders = ("key", "", "first", "ann", "why", 3_600 * SECOND)
         with child(FORKSERVER, obey, by_the_store) as pipe:
             answer(pipe)
             pipe.send([("put_on_hold", *orders)])
@@ -207,7 +207,7 @@ class Survivors(SharedStore):
         assert isinstance(refused, Busy)
         assert refused.hold is not None
         assert refused.hold.who == "ann: why"
-        assert other.put_on_hold("key", f"{ON_HOLD}1", "", "", "", 0).verdict
+        assert other.put_on_hold("key", "first", "", "", "", 0).verdict
         assert isinstance(other.enter(claim("a")).verdict, Run)
         other.leave(claim("a"), Outcome.OVER)
         other.close()

@@ -3,80 +3,68 @@
 --
 -- It is what the rules come to. Behind a lease that lasts nobody is let in, woken or ended: who
 -- looks is told so, and a message goes to the end of the queue. With its turn taken the key is free
--- but for who takes it, and taken then for all others. Who supersedes others, or gives way to them,
--- is left to the rules.
+-- but for who takes it, and taken then for all others. Whose claim is not plain is left to the
+-- rules.
 
-local parts = simple_state()
-if parts then
+local state = claim.plain and look_at_state()
+if state and (is_simple(state, 1, 0) or is_simple(state, 0, 1)) then
   local now = clock()
+  local holder, grant = state.holders[1], state.grants[1]
 
   local function park()
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
-    local gives_up = claim.gives_up > 0 and now + claim.gives_up - parts[7] or nil
-    local head = cmsgpack.pack(
-      claim.mode, claim.limit, now, nil, gives_up, claim.ordered, claim.makes_room_for)
-    put_message(claim.task, head .. claim.message)
-    redis.call('ZADD', QUEUE, integer(tonumber(last or 0) + 1), head .. claim.task)
-    parts[3], parts[5][2] = parts[3] + 1, earlier(parts[5][2], gives_up)
-    write_simple(parts, parts[1][1][8])
-    return {{'park', parts[1][1]}, {}}
+    local entry = {
+      task = claim.task, mode = claim.mode, limit = claim.limit, arrived = now,
+      gives_up = claim.gives_up > 0 and now + claim.gives_up - state.paused or nil,
+      ordered = claim.ordered, makes_room_for = claim.makes_room_for,
+      rank = tonumber(last or 0) + 1,
+    }
+    enqueue(entry, claim.message)
+    state.parked, state.patient = state.parked + 1, earlier(state.patient, entry.gives_up)
+    write_simple(state, holder.expires)
+    return {{'park', holder_row(holder)}, {}}
   end
 
   local function tell()
-    local holder = parts[1][1]
-    if parts[5][1] ~= holder[8] then write_simple(parts, holder[8]) end
-    return {{'busy', holder, holder[8] - now, parts[3], 0}, {}}
+    if state.due ~= holder.expires then write_simple(state, holder.expires) end
+    return {{'busy', holder_row(holder), holder.expires - now, state.parked, 0}, {}}
   end
 
   local function is_behind()
-    local holders, grants = parts[1], parts[2]
-    if #holders ~= 1 or #grants > 0 then return false end
-    local task, _, mode, limit, _, _, _, expires = unpack(holders[1])
-    return task ~= claim.task and is_single(mode, limit) and expires > now
-      and are_patient(parts, expires) and is_new(claim.task)
+    return holder and holder.task ~= claim.task and is_single(holder.mode, holder.limit)
+      and holder.expires > now and are_patient(state, holder.expires) and is_new(claim.task)
       and redis.call('HEXISTS', ENTRIES, claim.task) == 0
   end
 
-  local function may_park(expires)
-    if claim.wait ~= 'queue' or claim.supersedes then return false end
-    if claim.max_waiting > 0 and parts[3] >= claim.max_waiting then return false end
-    return claim.gives_up == 0 or now + claim.gives_up > expires
+  local function may_park()
+    if claim.wait ~= 'queue' then return false end
+    if claim.max_waiting > 0 and state.parked >= claim.max_waiting then return false end
+    return claim.gives_up == 0 or now + claim.gives_up > holder.expires
   end
 
-  local function looks(holder)
+  local function looks()
     if claim.wait ~= 'look' and claim.wait ~= 'not' then return false end
-    return redis.call('HEXISTS', ENTRIES, holder) == 0  -- else its own message does not count
+    return redis.call('HEXISTS', ENTRIES, holder.task) == 0  -- else its own does not count
   end
 
   local function run()
     local token = math.max(read_number(TOKEN) + 1, now)
-    local expires = now + claim.ttl
     drop_message(claim.task)  -- what takes no room comes first, as on leaving
     redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
-    parts[2], parts[1] = {}, {
-      {
-        claim.task, claim.nonce, claim.mode, claim.limit, 0, token, now, expires,
-        claim.name, claim.where, cools(claim, now),
-      },
-    }
-    write_simple(parts, expires)
+    state.grants, state.holders = {}, {granted(claim, 0, token, now)}
+    write_simple(state, now + claim.ttl)
     return {{'run', 0, token}, {}}
   end
 
   local function is_its_turn()
-    local holders, grants = parts[1], parts[2]
-    if #holders > 0 or #grants ~= 1 then return false end
-    if claim.enqueues or claim.keep or claim.gives_way then return false end
-    local task, _, _, parked, _, due, ending = unpack(grants[1])
-    return task == claim.task and parked and not ending and due > now
-      and are_patient(parts, math.max(due, now + claim.ttl))
+    return grant and grant.task == claim.task and grant.parked and grant.due > now
+      and are_patient(state, math.max(grant.due, now + claim.ttl))
       and is_single(claim.mode, claim.limit) and is_new(claim.task)
   end
 
   if is_behind() then
-    local holder = parts[1][1]
-    if may_park(holder[8]) then return park() end
-    if looks(holder[1]) then return tell() end
+    if may_park() then return park() end
+    if looks() then return tell() end
   end
   if is_its_turn() then return run() end
 end

@@ -15,11 +15,6 @@ local function keep_if(list, condition)
   return kept
 end
 
--- Whether a turn is nobody's, and only keeps a slot closed until it is due.
-local function is_cooling(grant)
-  return string.sub(grant.task, 1, #COOLING) == COOLING
-end
-
 -- Whether the slot is kept for a turn: not for an ending, nor for what nobody seems to take.
 local function reserves(grant)
   if grant.ending then return false end
@@ -38,11 +33,13 @@ local function closed(state, one)
   local function take(item)
     taken, least, modes[item.mode] = taken + 1, math.min(least, item.limit), true
   end
+  if state.hold then return true end
   if one then take(one) end
   for _, holder in ipairs(state.holders) do take(holder) end
   for _, grant in ipairs(state.grants) do
     if reserves(grant) and not wavers(state, grant) then take(grant) end
   end
+  for _, slot in ipairs(state.cooling) do take(slot) end
   return modes[EXCLUSIVE] and (modes[SHARED] or taken >= least)
 end
 
@@ -70,7 +67,7 @@ end
 local function add(state, entry, message)
   foresee(state, entry.gives_up)
   enqueue(entry, message)
-  if state.patient ~= nil then state.patient = earlier(state.patient, entry.gives_up) end
+  state.patient = earlier(state.patient, entry.gives_up)
   local i = 1
   while state.waiting[i] and state.waiting[i].rank < entry.rank do i = i + 1 end
   table.insert(state.waiting, i, entry)
@@ -83,18 +80,10 @@ local function add(state, entry, message)
   return entry
 end
 
--- The turn that is what a person has put the key on.
-local function on_hold(state)
-  for _, grant in ipairs(state.grants) do
-    if string.sub(grant.task, 1, #ON_HOLD) == ON_HOLD then return grant end
-  end
-end
-
 local function insert(state, claim, now, rank, expires, message, arrived)
   local had_its_turn = find(state.holders, claim.task)  -- its patience is at an end
   local impatient = claim.gives_up > 0 and not expires and not had_its_turn
-  local hold = on_hold(state)
-  local begins = hold and hold.due or now
+  local begins = state.hold and state.hold['until'] or now
   return add(state, {
     task = claim.task, mode = claim.mode, limit = claim.limit,
     rank = rank, arrived = arrived or now, expires = expires,
@@ -117,8 +106,8 @@ end
 local function to_grant(state, entry, now, ending, by)
   state.grants[#state.grants + 1] = {
     task = entry.task, mode = entry.mode, limit = entry.limit, parked = not entry.expires,
-    woken = 0, due = entry.expires or now, ending = ending or false, taker = '',
-    gives_up = entry.gives_up or false, ordered = entry.ordered, arrived = entry.arrived, by = by,
+    woken = 0, due = entry.expires or now, ending = ending, gives_up = entry.gives_up,
+    ordered = entry.ordered, arrived = entry.arrived, by = by,
   }
   take_out(state, entry)
   if not state.supposed then (entry.expires and discard or unqueue)(entry) end
@@ -156,7 +145,7 @@ local function keep_turn(state, claim, now)
     leave_queue(state, claim.task)
     entry = insert(state, claim, now, before_all(state), nil, claim.message)
   end
-  if on_hold(state) then return end
+  if state.hold then return end
   to_grant(state, entry, now)
   local turn = state.grants[#state.grants]
   turn.woken, turn.due = 1, now + claim.patience
@@ -164,7 +153,7 @@ end
 
 -- Whether there is somebody whose turn it is: not who is only known to have given way.
 local function waits(grant)
-  return not is_cooling(grant) and (grant.parked or not grant.ending)
+  return grant.parked or not grant.ending
 end
 
 -- Whoever runs, or is about to, gives way to the claim, if it is another task of its name.
@@ -193,30 +182,26 @@ local function give_way(state, gone, now)
   if entry then return to_grant(state, entry, now, DROPPED, gone.replaced_by) end
   state.grants[#state.grants + 1] = {
     task = gone.task, mode = gone.mode, limit = gone.limit, parked = false, woken = 0,
-    due = now + GAVE_WAY, ending = DROPPED, taker = '', by = gone.replaced_by,
+    due = now + GAVE_WAY, ending = DROPPED, by = gone.replaced_by,
   }
 end
 
 -- Keep the slot closed of a holder that is gone, for as long as it is to cool down.
 local function cool(state, gone, now)
   if (gone.cools or 0) <= now then return end
-  state.grants[#state.grants + 1] = {
-    task = COOLING .. gone.nonce, mode = gone.mode, limit = gone.limit, parked = false,
-    woken = 0, due = gone.cools, ending = false, taker = '',
+  state.cooling[#state.cooling + 1] = {
+    name = gone.nonce, mode = gone.mode, limit = gone.limit, ['until'] = gone.cools,
   }
 end
 
 -- Nobody gets a slot before *until*, which is what a person wants; nor loses patience.
 local function put_on_hold(state, name, by, because, till, now)
-  local before = on_hold(state)
-  state.grants = keep_if(state.grants, function(grant) return grant ~= before end)
-  state.paused = state.paused + till - (before and before.due or now)
-  if till <= now then return end
-  state.grants[#state.grants + 1] = {
-    task = name, mode = EXCLUSIVE, limit = 1, parked = false, woken = 0, due = till,
-    ending = false, taker = '', by = by, by_name = because,
-    arrived = before and before.arrived or now,
-  }
+  local before = state.hold
+  state.paused = state.paused + till - (before and before['until'] or now)
+  state.hold = till > now and {
+    name = name, by = by, because = because, since = before and before.since or now,
+    ['until'] = till,
+  } or nil
 end
 
 -- Keep the slot that a claim leaves for its successor. It comes by itself, unless it was faster
@@ -227,7 +212,7 @@ local function reserve(state, claim, now)
   if entry then return to_grant(state, entry, now) end
   state.grants[#state.grants + 1] = {
     task = claim.successor, mode = claim.mode, limit = claim.limit, parked = false,
-    woken = 0, due = now + claim.patience, ending = false, taker = '',
+    woken = 0, due = now + claim.patience,
   }
 end
 
@@ -242,8 +227,9 @@ end
 
 -- Whether one more may hold the key. After a change of the limit the smaller one counts.
 local function free(state, mode, limit)
+  if state.hold then return false end
   local taken = 0
-  for _, list in ipairs({state.holders, keep_if(state.grants, reserves)}) do
+  for _, list in ipairs({state.holders, keep_if(state.grants, reserves), state.cooling}) do
     for _, other in ipairs(list) do
       if other.mode ~= mode then return false end
       limit = math.min(limit, other.limit)
@@ -281,8 +267,8 @@ end
 -- When the first slot opens that cools down; nil if none does.
 local function opens(state)
   local first
-  for _, grant in ipairs(state.grants) do
-    if is_cooling(grant) then first = math.min(first or grant.due, grant.due) end
+  for _, slot in ipairs(state.cooling) do
+    first = math.min(first or slot['until'], slot['until'])
   end
   return first
 end
@@ -296,16 +282,16 @@ local function first_to_end(state)
 end
 
 local function parked(state, holder)
-  local hold = on_hold(state)
-  return {'park', holder and to_row(holder, HOLDER) or false, hold and to_row(hold, GRANT)}
+  local hold = state.hold
+  return {'park', holder and holder_row(holder) or false, hold and hold_row(hold)}
 end
 
 local function busy(state, now, full)
-  local holder, hold = first_to_end(state), on_hold(state)
-  local ends = hold and hold.due or holder and holder.expires or opens(state) or now
+  local holder, hold = first_to_end(state), state.hold
+  local ends = hold and hold['until'] or holder and holder.expires or opens(state) or now
   return {
-    'busy', holder and to_row(holder, HOLDER) or false, math.max(0, ends - now), backlog(state),
-    full and 1 or 0, hold and to_row(hold, GRANT),
+    'busy', holder and holder_row(holder) or false, math.max(0, ends - now), backlog(state),
+    full and 1 or 0, hold and hold_row(hold),
   }
 end
 
@@ -322,13 +308,7 @@ local function hold(state, claim, now, message)
   local exclusive = claim.mode == EXCLUSIVE
   local slot = exclusive and free_slot(state) or 0
   local token = exclusive and next_token(now) or 0
-  state.holders[#state.holders + 1] = {
-    task = claim.task, nonce = claim.nonce, mode = claim.mode, limit = claim.limit,
-    slot = slot, token = token, since = now,
-    expires = now + claim.ttl,
-    name = claim.name, where = claim.where, cools = cools(claim, now),
-    replaced_by = claim.gives_way and '',
-  }
+  state.holders[#state.holders + 1] = granted(claim, slot, token, now)
   if claim.keep then  -- its own shadow: what runs again should this run be lost
     insert(state, claim, now, before_all(state), nil, message or claim.message)
   end

@@ -1,29 +1,23 @@
 -- The holder of a simple key leaves it to the first who waits, who gets it alone.
 --
 -- It is what the rules come to. Of the one who leaves there are but its lost runs to forget; the
--- first is the only one to be let in, and woken for the first time. Who has a place is left to the
--- rules, and so are who asks again, for its wakes may have been lost, and a key that may have to
--- cool down.
+-- first is the only one to be let in, and woken for the first time. A claim and an entry that are
+-- not plain are left to the rules, and so is who has a place.
 
-local parts = simple_state()
-if parts then
-  local now = clock()
-  local outcome, remembers = ARGV[6], ARGV[6] == 'done' and claim.done_ttl > 0
+if is_through and is_simple(known, 1, 0) then
+  local state, now = known, clock()
+  local holder = state.holders[1]
 
   local function is_handed_on()
-    if #parts[1] ~= 1 or #parts[2] > 0 then return false end
-    if outcome ~= 'done' and outcome ~= 'over' or ARGV[7] then return false end
-    local task, nonce, _, _, _, _, _, expires = unpack(parts[1][1])
-    if (parts[1][1][11] or 0) ~= 0 then return false end
-    return task == claim.task and nonce == claim.nonce and expires > now
-      and are_patient(parts, math.max(expires, now + WAKE_AGAIN_FIRST))
-      and redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES, task) == 0
+    return holder.task == claim.task and holder.nonce == claim.nonce and holder.expires > now
+      and are_patient(state, math.max(holder.expires, now + WAKE_AGAIN_FIRST))
+      and redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', ENTRIES, claim.task) == 0
   end
 
   local function next_one()
     local first = redis.call('ZRANGE', QUEUE, 0, 0)[1]
     local readable, entry, task = pcall(unpack_head, first)
-    if readable and not entry.expires then return first, entry, task end
+    if readable and entry.plain and not entry.expires then return first, entry, task end
   end
 
   local first, entry, task
@@ -33,12 +27,12 @@ if parts then
     redis.call('HDEL', LOST, claim.task)
     if remembers then mark_done(claim.done_ttl, now) end
     redis.call('ZREM', QUEUE, first)
-    parts[1], parts[2], parts[3] = {}, {{
-      task, entry.mode, entry.limit, true, 1, due, false, '', entry.gives_up or false, false,
-      entry.ordered or false, false, false, entry.arrived,
-    }}, parts[3] - 1
-    parts[6] = redis.call('EXISTS', QUEUE) == 1
-    write_simple(parts, due)
+    state.holders, state.grants, state.parked = {}, {{
+      task = task, mode = entry.mode, limit = entry.limit, parked = true, woken = 1, due = due,
+      gives_up = entry.gives_up, ordered = entry.ordered, arrived = entry.arrived,
+    }}, state.parked - 1
+    state.queued = redis.call('EXISTS', QUEUE) == 1
+    write_simple(state, due)
     return {{'left', remembers and 1 or 0}, {{task, message_of(task), false, 1}}}
   end
 end

@@ -5,11 +5,10 @@
 --   {17}:dead                  hash    the shard's dead messages: key and task -> head .. message
 --   {17}:died                  zset    key and task of each of those by when it died
 --   {17}:tasks                 hash    task id -> items: where its messages are, parked or dead
---   {17}:{order:42}:state      string  holders, turns, how many messages are parked, when it is due
---                                      and until when nobody who waits gives up
+--   {17}:{order:42}:state      string  a row of what every operation needs, see state.lua
 --   {17}:{order:42}:queue      zset    who waits: head .. task by rank; a head packs mode, limit,
---                                      arrival, expiry, the end of patience, if it is ordered and
---                                      for newer tasks of which name it makes room
+--                                      arrival, expiry, the end of patience, if it is ordered, and
+--                                      its other fields as in a row
 --   {17}:{order:42}:entries    hash    task -> head .. message, for whoever waits and for parked
 --                                      tasks in their turn
 --   {17}:{order:42}:lost       hash    task -> how many runs were lost, and until when that is known
@@ -23,18 +22,6 @@
 -- One operation clears away at most this many windows of expired places.
 local ROUNDS = 32
 
-local HOLDER = {
-  'task', 'nonce', 'mode', 'limit', 'slot', 'token', 'since', 'expires', 'name', 'where', 'cools',
-  'replaced_by',
-}
-local GRANT = {
-  'task', 'mode', 'limit', 'parked', 'woken', 'due', 'ending', 'taker', 'gives_up', 'handed_back',
-  'ordered', 'by', 'by_name', 'arrived',
-}
-local WAITING = {
-  'task', 'mode', 'limit', 'rank', 'arrived', 'expires', 'gives_up', 'ordered', 'makes_room_for',
-}
-
 -- To another key, of which the index of its shard knows the name within the shard.
 local function turn_to(index, member)
   local base = string.sub(index, 1, -4) .. member
@@ -43,57 +30,16 @@ local function turn_to(index, member)
   TASKS = string.sub(index, 1, -4) .. 'tasks'
 end
 
-local function to_row(record, fields)
-  local row = {}
-  for i, field in ipairs(fields) do row[i] = record[field] or false end
-  return row
-end
-
-local function from_row(row, fields)
-  local record = {}
-  for i, field in ipairs(fields) do record[field] = row[i] end
-  return record
-end
-
 local function find(list, task)
   for i, item in ipairs(list) do
     if item.task == task then return item, i end
   end
 end
 
-local function map(list, change, fields)
-  local changed = {}
-  for i, item in ipairs(list) do changed[i] = change(item, fields) end
-  return changed
-end
-
--- The state: what every operation needs.
-
-local function read_state(name, known)
-  local packed = (known or {packed = redis.call('GET', name)}).packed
-  if not packed then
-    return {
-      holders = {}, grants = {}, parked = 0, latest = 0, due = false, paused = 0, patient = false,
-    }
-  end
-  local parts = known and known.parts or unpack_state(packed)
-    or error('this is not the state of a lock: ' .. name)
-  local due, patient = parts[5], nil
-  if type(due) == 'table' then due, patient = due[1], due[2] end
-  if type(patient) ~= 'number' and patient ~= false then patient = nil end
-  return {
-    packed = packed,
-    holders = map(parts[1], from_row, HOLDER),
-    grants = map(parts[2], from_row, GRANT),
-    parked = parts[3],
-    latest = parts[4],  -- the latest instant at which a place expires
-    due = due,  -- as the index has it
-    queued = parts[6],  -- whether anybody waits
-    paused = parts[7],  -- for how long nobody served those who wait
-    -- Before which instant, but for the pauses, nobody who waits gives up: false if nobody ever
-    -- does, nil if that is not known, as after an older version, which drops it with each change.
-    patient = parts[6] and patient,
-  }
+-- When the last slot opens that cools down, and the key itself, or *latest*.
+local function latest_opening(state, latest)
+  for _, slot in ipairs(state.cooling) do latest = math.max(latest, slot['until']) end
+  return math.max(latest, state.hold and state.hold['until'] or 0)
 end
 
 -- How long the key must outlive this operation; nil with parked messages, which never end.
@@ -107,17 +53,11 @@ local function lifetime(state, now)
   for _, holder in ipairs(state.holders) do
     latest = math.max(latest, holder.expires, holder.cools or 0)
   end
-  return math.max(0, latest - now) + DAY
+  return math.max(0, latest_opening(state, latest) - now) + DAY
 end
 
 local function write_state(name, state, now)
-  local holders = map(state.holders, to_row, HOLDER)
-  local grants = map(state.grants, to_row, GRANT)
-  local due = state.due
-  if state.queued and state.patient ~= nil then due = {due, state.patient} end
-  local packed = cmsgpack.pack({
-    holders, grants, state.parked, state.latest, due, state.queued or false, state.paused,
-  })
+  local packed = pack_state(state)
   if packed == state.packed then return end
   local stays = lifetime(state, now)
   if stays then
@@ -127,13 +67,18 @@ local function write_state(name, state, now)
   end
 end
 
--- The queue: of which an operation sees the head, and where its own task stands.
-
-local function pack_head(entry)
-  return cmsgpack.pack(
-    entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered,
-    entry.makes_room_for)
+-- The state for Python: its fields, each behind its name.
+local function to_reply(state, waiting, lost)
+  return {
+    'holders', map(state.holders, holder_row), 'grants', map(state.grants, grant_row),
+    'cooling', map(state.cooling, cooling_row),
+    'hold', state.hold and hold_row(state.hold) or false,
+    'waiting', map(waiting, waiting_row), 'parked', state.parked, 'paused', state.paused,
+    'lost', lost,
+  }
 end
+
+-- The queue: of which an operation sees the head, and where its own task stands.
 
 local function read_member(member, rank)
   local entry, task = unpack_head(member)
@@ -148,16 +93,6 @@ end
 local function discard(entry)
   unqueue(entry)
   if entry.expires then redis.call('HDEL', ENTRIES, entry.task) else drop_message(entry.task) end
-end
-
-local function enqueue(entry, message)
-  local head = pack_head(entry)
-  if entry.expires then
-    redis.call('HSET', ENTRIES, entry.task, head .. message)
-  else
-    put_message(entry.task, head .. message)
-  end
-  redis.call('ZADD', QUEUE, integer(entry.rank), head .. entry.task)
 end
 
 -- Another message in the place of that of an entry.
@@ -187,7 +122,7 @@ end
 -- there, see foresee(). Until then *waiting* has only the tasks that the operation speaks of.
 local function look(state)
   if state.seen then return end
-  local known = state.waiting
+  local before = state.waiting
   state.seen, state.waiting = true, {}
   local has_all, patient, parked = load_window(state), false, 0
   for _, entry in ipairs(state.waiting) do
@@ -197,7 +132,7 @@ local function look(state)
   if has_all then state.patient = patient end
   -- A server that evicts may have forgotten how many there are.
   state.parked = has_all and parked or math.max(state.parked, parked)
-  for _, entry in ipairs(known) do
+  for _, entry in ipairs(before) do
     if not find(state.waiting, entry.task) then state.waiting[#state.waiting + 1] = entry end
   end
 end
@@ -207,9 +142,9 @@ local function first_waiting(state)
   local row = redis.call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
   if not row[1] then return end
   local entry = read_member(row[1], row[2])
-  local known = find(state.waiting, entry.task)
-  if not known then table.insert(state.waiting, 1, entry) end
-  return known or entry
+  local own = find(state.waiting, entry.task)
+  if not own then table.insert(state.waiting, 1, entry) end
+  return own or entry
 end
 
 local function rank_at(state, position)
@@ -234,7 +169,7 @@ local function load_own(state, task, now)
 end
 
 local function load_state(task, now)
-  local state = read_state(STATE, known)
+  local state = known or read_state(STATE)
   state.waiting, state.now, state.seen = {}, now, not state.queued
   state.done = task and read_number(DONE) > now
   state.endless = not lifetime(state, now)
@@ -262,9 +197,8 @@ local function load_for(claim, now, successor)
     horizon = math.max(horizon, holder.expires, holder.cools or 0)
   end
   for _, grant in ipairs(state.grants) do horizon = math.max(horizon, grant.due) end
-  state.horizon = math.max(horizon, state.latest)
-  local waits_long = state.patient ~= nil and is_patient(state, state.patient)
-  if not waits_long or state.parked < 2 then look(state) end
+  state.horizon = latest_opening(state, math.max(horizon, state.latest))
+  if not is_patient(state, state.patient) or state.parked < 2 then look(state) end
   load_own(state, claim.task, now)
   if successor then load_own(state, successor, now) end
   return state
@@ -292,7 +226,8 @@ local function save(state, due, now)
   index(state, due or false)
   local waited = state.queued
   state.queued = waited and (state.added or redis.call('EXISTS', QUEUE) == 1)
-  if #state.holders == 0 and #state.grants == 0 and not state.queued then
+  local slots = #state.holders + #state.grants + #state.cooling
+  if slots == 0 and not state.hold and not state.queued then
     redis.call('DEL', STATE)
     return
   end

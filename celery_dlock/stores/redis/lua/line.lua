@@ -1,6 +1,4 @@
--- A state and an entry of the queue, as they lie in Redis: see key.lua. Somebody else may have
--- written to them: so that no operation stumbles half way over a value of another type, they are
--- read as they were written, or not at all.
+-- An entry of the queue and its message, as they lie in Redis: see key.lua.
 
 local QUEUE, ENTRIES = BASE .. 'queue', BASE .. 'entries'
 local DUE, DEAD, DIED = SHARD .. 'due', SHARD .. 'dead', SHARD .. 'died'
@@ -66,55 +64,22 @@ local function drop_message(task)
   unlist_message('p', task)
 end
 
--- Of which type each field is: a number 'or none', or false for any.
-local unpack_state
-do
-  local NONE = 'or none'
-  local HOLDER_TYPES = {
-    'string', 'string', 'string', 'number', 'number', 'number', 'number', 'number', false, false,
-    NONE,
-  }
-  local GRANT_TYPES = {
-    'string', 'string', 'number', 'boolean', 'number', 'number', false, 'string', NONE, NONE,
-    'boolean', false, false, NONE,
-  }
-  local STATE_TYPES = {'table', 'table', 'number', 'number', false, 'boolean', 'number'}
-
-  local function are(values, types)
-    for i, kind in ipairs(types) do
-      local value = values[i]
-      if kind == NONE then kind, value = 'number', value or 0 end
-      if kind and type(value) ~= kind then return false end
-    end
-    return true
-  end
-
-  local function all_are(rows, types)
-    for _, row in ipairs(rows) do
-      if type(row) ~= 'table' or not are(row, types) then return false end
-    end
-    return true
-  end
-
-  function unpack_state(packed)
-    local readable, parts = pcall(cmsgpack.unpack, packed)
-    local is_state = readable and type(parts) == 'table' and #parts == 7 and are(parts, STATE_TYPES)
-      and all_are(parts[1], HOLDER_TYPES) and all_are(parts[2], GRANT_TYPES)
-    return is_state and parts
-  end
-end
-
--- The state of the key, if it was looked at before the rules are.
-local known
-
 local function is_head(mode, limit, arrived, expires, gives_up)
   return type(mode) == 'string' and type(limit) == 'number' and type(arrived) == 'number'
     and type(expires or 0) == 'number' and type(gives_up or 0) == 'number'
 end
 
--- A whole window of them for some operations: what is asked of an entry here makes no table.
+-- Of an entry all but its rank and its task, which comes behind. What is asked of one here makes no
+-- table: some operations read a whole window of them.
+local function pack_head(entry)
+  local others = waiting_row(entry, {})
+  return cmsgpack.pack(
+    entry.mode, entry.limit, entry.arrived, entry.expires, entry.gives_up, entry.ordered,
+    others[1] and others or nil)
+end
+
 local function unpack_head(packed)
-  local offset, mode, limit, arrived, expires, gives_up, ordered, newer =
+  local offset, mode, limit, arrived, expires, gives_up, ordered, others =
     cmsgpack.unpack_limit(packed, 7)
   local rest = offset < 0 and '' or string.sub(packed, offset + 1)
   if not is_head(mode, limit, arrived, expires, gives_up) then
@@ -122,9 +87,19 @@ local function unpack_head(packed)
   end
   local entry = {
     mode = mode, limit = limit, arrived = arrived, expires = expires, gives_up = gives_up,
-    ordered = ordered, makes_room_for = newer,
+    ordered = ordered, plain = not others,
   }
-  return entry, rest
+  return others and waiting_of_row(others, entry) or entry, rest
+end
+
+local function enqueue(entry, message)
+  local head = pack_head(entry)
+  if entry.expires then
+    redis.call('HSET', ENTRIES, entry.task, head .. message)
+  else
+    put_message(entry.task, head .. message)
+  end
+  redis.call('ZADD', QUEUE, integer(entry.rank), head .. entry.task)
 end
 
 -- Whose message cannot be read is woken all the same: so somebody notices.

@@ -68,8 +68,8 @@ local function take_turn(state, claim, grant, now)
   local replaced = grant.by and claim.gives_way and claim.name == grant.by_name
   if replaced and not grant.ending then grant.ending = DROPPED end
   if grant.ending then
-    if grant.taker ~= '' and grant.taker ~= claim.nonce then return {'drop', 'waiting'} end
-    if grant.ending == TIMED_OUT and claim.more_time > 0 then
+    if grant.taker and grant.taker ~= claim.nonce then return {'drop', 'waiting'} end
+    if grant.ending == TIMED_OUT and claim.more_time then
       grant.gives_up = now + claim.more_time - state.paused
       local message = message_of(claim.task)
       drop_grant(state, claim.task)
@@ -131,7 +131,7 @@ local function answer(state, claim, now)
   if grant then return take_turn(state, claim, grant, now) end
   if not running then return start_or_wait(state, claim, entry, now) end
   if claim.wait ~= 'queue' and claim.wait ~= 'enqueue' then
-    return {'same', to_row(running, HOLDER), running.expires - now}
+    return {'same', holder_row(running), running.expires - now}
   end
   -- A shadow: this delivery may be the only one that survives the first one's death.
   drop_entry(state, claim.task)

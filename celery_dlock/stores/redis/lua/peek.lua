@@ -6,7 +6,7 @@ local state = read_state(STATE)
 local waiting = {}
 local rows = redis.call('ZRANGE', QUEUE, ARGV[2], ARGV[3], 'WITHSCORES')
 for i = 1, #rows, 2 do
-  waiting[#waiting + 1] = to_row(read_member(rows[i], rows[i + 1]), WAITING)
+  waiting[#waiting + 1] = read_member(rows[i], rows[i + 1])
 end
 local lost = {}
 local counts = ARGV[4] == '1' and redis.call('HGETALL', LOST) or {}
@@ -14,7 +14,4 @@ for i = 1, #counts, 2 do
   local count = remembered(counts[i + 1], now)
   if count > 0 then lost[#lost + 1] = {counts[i], count} end
 end
-return {
-  map(state.holders, to_row, HOLDER), map(state.grants, to_row, GRANT), waiting, state.parked, lost,
-  state.paused,
-}
+return to_reply(state, waiting, lost)

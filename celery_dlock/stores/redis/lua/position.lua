@@ -7,4 +7,4 @@ local member = pack_head(entry) .. ARGV[2]
 local before = redis.call('ZRANK', QUEUE, member)
 if not before then return false end  -- its turn has come
 entry.task, entry.rank = ARGV[2], tonumber(redis.call('ZSCORE', QUEUE, member))
-return {to_row(entry, WAITING), before}
+return {waiting_row(entry), before}

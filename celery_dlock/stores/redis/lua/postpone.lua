@@ -1,7 +1,7 @@
 -- A call is debounced: celery_dlock/core/debounce.py. ARGV: as for a claim, then for how long, and
 -- for how long at most, counted from the first call.
 
-local now, delay, max_delay = clock(), tonumber(ARGV[6]), tonumber(ARGV[7])
+local now, delay, max_delay = clock(), tonumber(ARGV[7]), tonumber(ARGV[8])
 local state = load(claim.task, now)
 expire(state, now)
 
@@ -15,11 +15,10 @@ local function wait()
 end
 
 local function close(due)
-  state.grants = keep_if(state.grants, function(grant) return grant.task ~= DEBOUNCING end)
+  state.cooling = keep_if(state.cooling, function(slot) return slot.name ~= UNTIL_DUE end)
   if due <= now then return end
-  state.grants[#state.grants + 1] = {
-    task = DEBOUNCING, mode = claim.mode, limit = claim.limit, parked = false,
-    woken = 0, due = due, ending = false, taker = '',
+  state.cooling[#state.cooling + 1] = {
+    name = UNTIL_DUE, mode = claim.mode, limit = claim.limit, ['until'] = due,
   }
 end
 

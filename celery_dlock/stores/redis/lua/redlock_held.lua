@@ -6,6 +6,6 @@ local next, names = unpack(redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3], 'COUNT'
 local held = {}
 for _, name in ipairs(names) do
   local readable, lock = pcall(read_lock, name, now)  -- what is called so may be something else
-  if readable and #lock.rows > 0 then held[#held + 1] = name end
+  if readable and #lock.holders > 0 then held[#held + 1] = name end
 end
 return {next, held}

@@ -10,5 +10,5 @@ if not node.raised and node.born == '' then
   write_node(node)
 end
 local stands = votes(node, now) and 1 or node.raised and 0 or -1
-local lock = read_lock(KEYS[2], now)
-return {stands, node.born, now, node.counter, node.longest, lock.rows}
+local holders = map(read_lock(KEYS[2], now).holders, holder_row)
+return {stands, node.born, now, node.counter, node.longest, holders}

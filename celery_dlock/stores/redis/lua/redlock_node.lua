@@ -5,7 +5,7 @@
 --                                         floor, mark, turned: the counter some time ago (below)
 --                                         longest, till: the longest lease of late, and its end
 --                                         born: names this beginning; run: the server that wrote it
---   dlock:2:{17}:{order:42}:lock  string  who holds the key here, and the last token of each slot
+--   dlock:1:{17}:{order:42}:lock  string  who holds the key here, and the last token of each slot
 --
 -- A later token of a slot must be larger. Tokens of idle keys are forgotten, so that they do not
 -- pile up; by then the counter of that time, which is no smaller, has become the floor.
@@ -13,8 +13,6 @@
 local NODE = KEYS[1]
 local PERIOD = 60000000
 local TOKEN_STAYS = 3 * PERIOD  -- two periods may begin late, where nothing happens in between
-local TASK, NONCE, MODE, LIMIT, SLOT, TOKEN, SINCE, EXPIRES = 1, 2, 3, 4, 5, 6, 7, 8
-
 -- Which server this is: a new name for each start.
 local function run_id()
   return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
@@ -64,39 +62,32 @@ local function note(node, lease, token, now)
   write_node(node)
 end
 
-local function is_row(row)
-  for i = TASK, EXPIRES do
-    if type(row[i]) ~= (i <= MODE and 'string' or 'number') then return false end
-  end
-  return true
-end
-
 local function read_lock(name, now)
   local packed = redis.call('GET', name)
-  if not packed then return {rows = {}, lasts = {}} end
-  local parts, rows = cmsgpack.unpack(packed), {}
-  if type(parts) ~= 'table' or type(parts[2]) ~= 'table' then error('not a lock: ' .. name) end
-  for _, row in ipairs(parts[1]) do
-    if not is_row(row) then error('not a lock: ' .. name) end
-    if row[EXPIRES] > now then rows[#rows + 1] = row end
+  if not packed then return {holders = {}, lasts = {}} end
+  local rows, lasts = unpack(cmsgpack.unpack(packed))
+  if type(rows) ~= 'table' or type(lasts) ~= 'table' then error('not a lock: ' .. name) end
+  local holders = {}
+  for _, holder in ipairs(map(rows, holder_of_row)) do
+    if holder.expires > now then holders[#holders + 1] = holder end
   end
-  return {rows = rows, lasts = parts[2]}
+  return {holders = holders, lasts = lasts}
 end
 
 local function write_lock(name, lock, now)
   local stays = 0
-  for _, row in ipairs(lock.rows) do stays = math.max(stays, row[EXPIRES] - now) end
+  for _, holder in ipairs(lock.holders) do stays = math.max(stays, holder.expires - now) end
   stays = stays + TOKEN_STAYS + (DRIVEN and DAY or 0)
-  local packed = cmsgpack.pack({lock.rows, lock.lasts})
+  local packed = cmsgpack.pack({map(lock.holders, holder_row), lock.lasts})
   redis.call('SET', name, packed, 'PX', milliseconds(stays))
 end
 
-local function row_of(lock, task, nonce)
-  for i, row in ipairs(lock.rows) do
-    if row[TASK] == task and row[NONCE] == nonce then return row, i end
+local function holder_of(lock, task, nonce)
+  for i, holder in ipairs(lock.holders) do
+    if holder.task == task and holder.nonce == nonce then return holder, i end
   end
 end
 
-local function extend(row, ttl, now)
-  row[EXPIRES] = math.max(row[EXPIRES], now + ttl)
+local function extend(holder, ttl, now)
+  holder.expires = math.max(holder.expires, now + ttl)
 end

@@ -1,5 +1,5 @@
 -- The queue let a claim run, and the majority did not: it is out again, and waits at the head.
--- ARGV[6]: 'taken', or 'unavailable' when there was no majority; then of everyone whom the majority
+-- ARGV[7]: 'taken', or 'unavailable' when there was no majority; then of everyone whom the majority
 -- knows to hold the key: a name, mode, limit, and for how long the queue is to respect it.
 
 local now = clock()
@@ -8,11 +8,11 @@ note_pause(state, now)
 local mine, position = holder_of(state, claim)
 if mine then table.remove(state.holders, position) end
 drop_expired(state, now)
-for i = 7, #ARGV, 4 do
+for i = 8, #ARGV, 4 do
   drop_grant(state, ARGV[i])
   state.grants[#state.grants + 1] = {
     task = ARGV[i], mode = ARGV[i + 1], limit = tonumber(ARGV[i + 2]), parked = false,
-    woken = 0, due = now + tonumber(ARGV[i + 3]), ending = false, taker = '',
+    woken = 0, due = now + tonumber(ARGV[i + 3]),
   }
 end
 
@@ -21,7 +21,7 @@ local function wait_at_head()
   if entry and not entry.expires then return {'park'} end  -- its message was kept
   local arrived = entry and entry.arrived
   drop_entry(state, claim.task)
-  if claim.wait == 'queue' and ARGV[6] == 'taken' then
+  if claim.wait == 'queue' and ARGV[7] == 'taken' then
     insert(state, claim, now, before_all(state), nil, claim.message, arrived)
     return {'park'}
   end

@@ -11,36 +11,39 @@ local now = clock()
 local task, nonce, mode, slot = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
 local limit, token, ttl = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
-local function conflicts(row)
-  if row[MODE] ~= mode then return true end
+local function conflicts(holder)
+  if holder.mode ~= mode then return true end
   if mode == SHARED then return false end
-  return row[SLOT] == slot or row[SLOT] >= limit or slot >= row[LIMIT]
+  return holder.slot == slot or holder.slot >= limit or slot >= holder.limit
 end
 
 local node = read_node()
 if not votes(node, now) then return node.raised and -2 or -3 end
 let_pass(node, now)
 local lock, others = read_lock(KEYS[2], now), {}
-local mine = row_of(lock, task, nonce)
-if mine then mode, limit = mine[MODE], mine[LIMIT] end
-for _, row in ipairs(lock.rows) do
-  if row ~= mine and conflicts(row) then others[#others + 1] = row end
+local mine = holder_of(lock, task, nonce)
+if mine then mode, limit = mine.mode, mine.limit end
+for _, holder in ipairs(lock.holders) do
+  if holder ~= mine and conflicts(holder) then others[#others + 1] = holder_row(holder) end
 end
 if #others > 0 then return others end
 if mode == EXCLUSIVE then
   local last = math.max(lock.lasts[ARGV[6]] or 0, node.floor)
-  if mine and mine[SLOT] == slot and mine[TOKEN] >= token then
-    token = mine[TOKEN]
+  if mine and mine.slot == slot and mine.token >= token then
+    token = mine.token
   elseif token <= last and ARGV[9] ~= '1' then
     return -1
   end
   lock.lasts[ARGV[6]] = math.max(last, token)
 end
 if not mine then
-  mine = {task, nonce, mode, limit, slot, token, now, now}
-  lock.rows[#lock.rows + 1] = mine
+  mine = {
+    task = task, nonce = nonce, mode = mode, limit = limit, since = now, expires = now,
+    name = '', where = '',  -- which only the queue is told
+  }
+  lock.holders[#lock.holders + 1] = mine
 end
-mine[SLOT], mine[TOKEN] = slot, token
+mine.slot, mine.token = slot, token
 extend(mine, ttl, now)
 note(node, ttl, token, now)
 write_lock(KEYS[2], lock, now)

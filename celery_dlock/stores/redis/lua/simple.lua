@@ -1,19 +1,13 @@
--- A key for which others wait, with one lease or one turn on which nothing is due, and nothing else
--- before: its state is changed as it lies there, without the rules, which cost more than all else.
+-- A plain key for which others wait, with one lease or one turn on which nothing is due, and
+-- nothing else before: its state is changed without the rules, which cost more than all else.
 
-local function simple_state()
-  known = {packed = redis.call('GET', STATE)}
-  known.parts = known.packed and unpack_state(known.packed)
-  local parts = known.parts
-  local waited_for = parts and parts[6] and parts[3] > 0 and type(parts[5]) == 'table'
-  local patient = waited_for and parts[5][2]
-  if waited_for and (patient == false or type(patient) == 'number') then return parts end
+local function is_simple(state, holders, grants)
+  return is_plain(state, holders, grants) and state.queued and state.parked > 0
 end
 
 -- Whether nobody who waits gives up before *instant*.
-local function are_patient(parts, instant)
-  local patient = parts[5][2]
-  return not patient or patient + parts[7] > instant
+local function are_patient(state, instant)
+  return not state.patient or state.patient + state.paused > instant
 end
 
 local function is_single(mode, limit)
@@ -25,8 +19,8 @@ local function is_new(task)
   return redis.call('EXISTS', DONE) == 0 and redis.call('HEXISTS', LOST, task) == 0
 end
 
-local function write_simple(parts, due)
-  if due ~= parts[5][1] then redis.call('ZADD', DUE, integer(due), member()) end
-  parts[5] = parts[6] and {due, parts[5][2]} or due
-  redis.call('SET', STATE, cmsgpack.pack(parts))
+local function write_simple(state, due)
+  if due ~= state.due then redis.call('ZADD', DUE, integer(due), member()) end
+  state.due = due
+  redis.call('SET', STATE, pack_state(state))
 end

@@ -16,6 +16,8 @@ local function next_instant(state)
     if not first or instant < first then first = instant end
   end
   for _, grant in ipairs(state.grants) do at(grant.due) end
+  for _, slot in ipairs(state.cooling) do at(slot['until']) end
+  if state.hold then at(state.hold['until']) end
   if state.parked == 0 then return first end
   for _, holder in ipairs(state.holders) do at(holder.expires) end
   if not state.seen then return first end  -- nobody gives up before
@@ -26,14 +28,15 @@ local function next_instant(state)
   return first
 end
 
--- When a sweep has something to do. Of turns of nobody who waits nothing is to stay.
+-- When a sweep has something to do. Of what is nobody's who waits nothing is to stay.
 local function due(state)
   if has_messages(state) then return next_instant(state) or 0 end
-  local first
+  local first = opens(state)
   for _, grant in ipairs(state.grants) do
     if not waits(grant) then first = math.min(first or grant.due, grant.due) end
   end
-  return first
+  local ends = state.hold and state.hold['until']
+  return ends and math.min(first or ends, ends) or first
 end
 
 -- Nobody has waited for too long only because nobody was there who could have woken it.
@@ -56,7 +59,7 @@ local function wake(state, grant, now)
   if grant.gives_up and not grant.ending then
     again = math.min(again, math.max(grant.gives_up + state.paused, now + WAKE_AGAIN_FIRST))
   end
-  grant.woken, grant.due, grant.taker = grant.woken + 1, again, ''
+  grant.woken, grant.due, grant.taker = grant.woken + 1, again, nil
 end
 
 local function wake_due(state, now, woken)
@@ -117,8 +120,8 @@ local function supposing(state, now)
   local later = {
     supposed = true, seen = true, now = now,
     holders = state.holders, waiting = {unpack(state.waiting)},
-    grants = map(map(state.grants, to_row, GRANT), from_row, GRANT), parked = state.parked,
-    paused = state.paused,
+    grants = map(map(state.grants, grant_row), grant_of_row), parked = state.parked,
+    paused = state.paused, cooling = state.cooling, hold = state.hold,
   }
   settle(later, now)
   return later
@@ -135,6 +138,8 @@ local function drop_expired(state, now)
     cool(state, holder, now)
   end)
   state.grants = keep_if(state.grants, function(grant) return grant.parked or grant.due > now end)
+  state.cooling = keep_if(state.cooling, function(slot) return slot['until'] > now end)
+  if state.hold and state.hold['until'] <= now then state.hold = nil end
 end
 
 -- What every operation begins with: the time that has passed since the one before.
@@ -146,7 +151,7 @@ end
 -- Who was woken a moment ago is woken once more: the wake may have been in a lost answer.
 local function wake_again(state, woken)
   for _, grant in ipairs(state.grants) do
-    local just_woken = grant.parked and grant.woken == 1 and grant.taker == ''
+    local just_woken = grant.parked and grant.woken == 1 and not grant.taker
     if just_woken and not find(woken, grant.task) then woken[#woken + 1] = grant end
   end
 end
@@ -159,7 +164,7 @@ local function commit(state, now, again)
   save(state, due(state), now)
   local wakes = {}
   for i, grant in ipairs(woken) do
-    wakes[i] = {grant.task, message_of(grant.task), grant.ending, grant.woken}
+    wakes[i] = {grant.task, message_of(grant.task), grant.ending or false, grant.woken}
   end
   return wakes
 end

@@ -1,5 +1,6 @@
 -- What people do to a queue: celery_dlock/core/upkeep.py, under the same names.
--- ARGV: now, the task, what to do, and why, or for how long it is done; of a hold which one was, its name, who, why, how long.
+-- ARGV: now, the task, what to do, and why, for how long it is done, or which slot opens; of a hold
+-- which one was, its name, who, why, how long.
 
 local now, task = clock(), ARGV[2]
 local state = load(task, now)
@@ -29,7 +30,7 @@ end
 
 local function hand_back()
   local turn = parked_turn()
-  if turn and turn.taker == '' then  -- else an earlier wake is being answered
+  if turn and not turn.taker then  -- else an earlier wake is being answered
     turn.woken, turn.handed_back = math.max(0, turn.woken - 1), turn.handed_back or now
     local strange_for = now - turn.handed_back
     turn.due = now + (strange_for < STRANGER_RESERVED and WAKE_ELSEWHERE or WAKE_AGAIN_FIRST)
@@ -60,17 +61,22 @@ local function discard()
 end
 
 local function hold()
-  local stands, was, name = on_hold(state), ARGV[4], ARGV[5]
-  stands = stands and stands.task or ''
+  local stands, was, name = state.hold and state.hold.name or '', ARGV[4], ARGV[5]
   if stands == was then
     put_on_hold(state, name, ARGV[6], ARGV[7], now + tonumber(ARGV[8]), now)
   end
   return stands == was or stands == name
 end
 
+local function open_slot()
+  local before = #state.cooling
+  state.cooling = keep_if(state.cooling, function(slot) return slot.name ~= ARGV[4] end)
+  return #state.cooling < before
+end
+
 local does = {
   cancel = cancel, dead_letter = dead_letter, hand_back = hand_back, replay = replay,
-  discard = discard, hold = hold,
+  discard = discard, hold = hold, open_slot = open_slot,
 }
 local verdict = does[ARGV[3]]() and 1 or 0
 return {verdict, commit(state, now)}

@@ -1,0 +1,72 @@
+"""What the shortcuts of stores know of a claim and of a key: whitelists.
+
+A store answers the common operations by shortcuts, without most of the rules: a free key is taken,
+the only holder leaves, a message comes behind a holder, the first who waits is next. They know the
+fields that are named here, and of all others that they have their defaults. So whoever adds a
+field, and a rule for it, has it go the general way in every store, without a line there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, cast
+
+from celery_dlock.core.state import Claim, Grant, Holder, KeyState, Waiting, WaitMode
+
+#: The fields that every shortcut knows, of each value that one looks at.
+KNOWN: Mapping[type, frozenset[str]] = {
+    Claim: frozenset(
+        {"key", "task", "nonce", "ttl", "mode", "limit", "wait", "patience", "done_ttl"}
+        | {"gives_up", "max_waiting", "drop_oldest", "ordered", "name", "where"}
+    ),
+    Holder: frozenset(
+        {"task", "nonce", "mode", "limit", "slot", "token", "since", "expires", "name", "where"}
+    ),
+    Grant: frozenset(
+        {"task", "mode", "limit", "parked", "woken", "due", "gives_up", "ordered", "arrived"}
+    ),
+    Waiting: frozenset(
+        {"task", "mode", "limit", "rank", "arrived", "expires", "gives_up", "ordered"}
+    ),
+    KeyState: frozenset(
+        {"holders", "grants", "waiting", "parked", "first", "last", "done", "lost", "dead"}
+        | {"paused"}
+    ),
+}
+
+#: The ways of waiting that they know.
+WAYS = frozenset({WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE})
+
+
+def others(value: Any) -> dict[str, Any]:
+    """The fields of *value* that shortcuts do not know, where they do not have their defaults."""
+    return {
+        name: field
+        for name, default in _unknown(cast("Any", type(value)))
+        if (field := getattr(value, name)) != default
+    }
+
+
+def is_plain(claim: Claim) -> bool:
+    """Whether a shortcut may serve *claim*."""
+    return claim.wait in WAYS and _UNKNOWN(claim) == _DEFAULTS
+
+
+@cache
+def known_fields(kind: Any) -> tuple[str, ...]:
+    """The fields of *kind* that shortcuts know, in their order; of another value all."""
+    names = tuple(field.name for field in fields(kind))
+    return tuple(name for name in names if name in KNOWN.get(kind, names))
+
+
+@cache
+def _unknown(kind: Any) -> tuple[tuple[str, Any], ...]:
+    unknown = (field for field in fields(kind) if field.name not in KNOWN[kind])
+    return tuple((field.name, field.default) for field in unknown)
+
+
+_UNKNOWN = attrgetter(*(name for name, _ in _unknown(Claim)))
+_DEFAULTS = tuple(default for _, default in _unknown(Claim))
