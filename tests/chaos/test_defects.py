@@ -38,7 +38,7 @@ ROUNDS = 3
 
 
 @pytest.mark.parametrize(
-    "defect", one_in_every_run({case[0].__name__: case for case in CAUGHT}, "LetsOneMoreIn")
+    "defect", one_in_every_run({case[0].__name__: case for case in CAUGHT}, "WakesTheLast")
 )
 def test_a_store_with_a_defect_is_caught(
     tmp_path: Path, defect: tuple[type[defects.Copy], tuple[Kind, ...], float, Check]

@@ -18,7 +18,7 @@ from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions, LockBackend
 from celery_dlock.stores.consensus.rows import Kind, Name
-from celery_dlock.stores.redis import scripts
+from celery_dlock.stores.redis import wire
 from tests.chaos import defects
 from tests.chaos.ledger import Entry, Followed, ledger, tracing
 from tests.chaos.replay import Replayed, replay
@@ -29,11 +29,12 @@ from tests.linearizability import broken
 from tests.linearizability.plan import CLIENTS, Ask, Phase, Renewals, draw
 from tests.linearizability.playing import answer_of, often_interrupted
 from tests.linearizability.stores import GROUNDS
+from tests.services.planted import Instead, one_in_every_run, planted
 from tests.services.require import require
 from tests.services.until import until
 
 #: Of so many plans one shows a defect.
-PLANS = 30
+PLANS = 100
 LONG = 60_000_000
 A = Claim("key", "a", "1", LONG, wait=WaitMode.QUEUE)
 B = replace(A, task="b", wait=WaitMode.NOT)
@@ -137,35 +138,39 @@ def test_a_store_without_a_defect_passes(kind: type[LockBackend], tmp_path: Path
     assert not found(lambda seed: on_kind(kind, tmp_path / str(seed), seed), 10)
 
 
+STORES: tuple[type[LockBackend], ...] = (
+    *defects.Copy.__subclasses__(),
+    broken.BeginsNoTransaction,
+    broken.CommitsWhateverItHasRead,
+)
+
+
 @pytest.mark.parametrize(
-    "kind",
-    [
-        *defects.Copy.__subclasses__(),
-        broken.BeginsNoTransaction,
-        broken.CommitsWhateverItHasRead,
-    ],
+    "kind", one_in_every_run({store.__name__: store for store in STORES}, "HandsOutOldTokens")
 )
 def test_the_defect_of_a_store_is_found(kind: type[LockBackend], tmp_path: Path) -> None:
     assert found(lambda seed: on_kind(kind, tmp_path / str(seed), seed))
 
 
+def _impatient(whole: Any, claim: Claim, *of: Any, **more: Any) -> Any:
+    return whole(replace(claim, gives_up=0), *of, **more)
+
+
+def _for_an_instant(whole: Any, claims: Sequence[Claim]) -> Any:
+    return whole([replace(claim, ttl=1) for claim in claims])
+
+
+@pytest.mark.planted
 @pytest.mark.server("redis")
 @pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("RENEW", "write_even_if_full(name, state, now)\n    ends", "ends"),
-        ("ENTER", "gives_up = tonumber(gives_up)", "gives_up = 0"),
-    ],
+    ("name", "instead"),
+    [("renew_arguments", _for_an_instant), ("claim_arguments", _impatient)],
     ids=["renewed in vain", "patient"],
 )
-def test_a_rule_that_is_another_in_lua_is_found(
-    name: str, right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_script_does_otherwise_is_found(name: str, instead: Instead, tmp_path: Path) -> None:
     require("redis")
-    text = getattr(scripts, name).text
-    assert right in text
-    monkeypatch.setattr(scripts, name, scripts.Script.with_text(text.replace(right, wrong)))
-    assert found(lambda seed: on_ground("redis", tmp_path / str(seed), seed, Clock()))
+    with planted(wire, name, instead):
+        assert found(lambda seed: on_ground("redis", tmp_path / str(seed), seed, Clock()))
 
 
 ASKED: list[Operation[Any]] = [
