@@ -89,7 +89,9 @@ def check_state(state: KeyState) -> Facts:
     require(not places & set(tasks), "Q never a place for what runs", state)
     parked = sum(w.expires is None for w in state.waiting)
     require(state.parked == parked, "Q parked counts the parked entries", state)
-    require(not parked or bool(live or granted) or due(state), "S4 somebody will wake it", state)
+    closed = bool(state.cooling) or state.hold is not None
+    woken = bool(live or granted) or closed or due(state)
+    require(not parked or woken, "S4 somebody will wake it", state)
     return Facts(
         held=frozenset((h.task, h.nonce) for h in state.holders if h.expires > 0),
         nonces=frozenset(
@@ -278,6 +280,8 @@ def _check_admitted(claim: Claim, before: KeyState) -> None:
     """Check that there was room beside all others."""
     held = [h for h in before.holders if h.expires > 0]
     require(all(h.task != claim.task for h in held), "S1 never two copies of one task", before)
+    on_hold = before.hold is not None and before.hold.until > 0
+    require(not on_hold, "S1 nobody starts on hold", (claim, before))
     room: list[Holder | Grant | Cooling] = [*held, *(s for s in before.cooling if s.until > 0)]
     room += [
         g for g in before.grants if g.task != claim.task and reserved(g) and (g.parked or g.due > 0)
