@@ -75,7 +75,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         fixtures = getattr(item, "funcargs", {}).values()
         labs = [lab.config["celery"]["dlock_url"] for lab in fixtures if isinstance(lab, Lab)]
         urls = {*used_urls, *labs}  # a lab may be that of the whole module
-        _named.update(scheme_of(backend_class(url)) for url in urls)
+        _named.update(scheme_of(backend_class(url)) for url in urls if url)
         # A Redlock has a Redis in it.
         opened = _opened - {"redis"} if "redlock" in _opened else _opened
         item.user_properties.append(("stores", " ".join(sorted(opened | _named))))

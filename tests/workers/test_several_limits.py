@@ -286,7 +286,7 @@ def test_each_of_several_keys_has_its_cooldown(desk: Desk, clock: ManualClock) -
     def slow(t: int) -> None: ...
 
     slow(7)
-    assert (len(at(desk, "fast:7").grants), nothing_is_left(desk, "order:7")) == (1, True)
+    assert (len(at(desk, "fast:7").cooling), nothing_is_left(desk, "order:7")) == (1, True)
     with pytest.raises(LockContended, match="is cooling down"):
         slow(7)
 
