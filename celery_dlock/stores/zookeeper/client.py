@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from urllib.parse import unquote
 
 from kazoo.client import KazooClient
@@ -333,7 +333,7 @@ class _GetEphemerals:
         return len(path).to_bytes(4, "big") + path
 
     def deserialize(self, answer: bytes, offset: int) -> list[str]:
-        paths: list[str] = GetChildren.deserialize(answer, offset)
+        paths: list[str] = cast("Any", GetChildren).deserialize(answer, offset)
         return paths
 
 
