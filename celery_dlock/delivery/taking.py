@@ -196,18 +196,18 @@ def _times_out(refused: Refused, decision: Decision | None) -> bool:
 
 
 def _time_on_hold(
-    execution: Execution, refused: Refused, waited_before: float, here: float
+    execution: Execution, refused: Refused, waited_before: float, in_slot: float
 ) -> float:
     """Seconds of those *waited_before* for which one of its keys was on hold, and that still count.
 
-    Those of the key that refuses it now do not any more, and in its slot, where it is *here* for so
-    long, it waits no longer than ever. A store that does not answer gives none back.
+    Those of the key that refuses it now do not any more, and in its slot, where it is for so
+    long (*in_slot*), it waits no longer than ever. A store that does not answer gives none back.
     """
     store, keys = execution.runtime.backend, set(execution.keys.all)
     if not isinstance(refused.verdict, End):
         keys.discard(refused.claim.key)
     try:
-        ends = store.now() - round(here * SECOND) if keys else 0
+        ends = store.now() - round(in_slot * SECOND) if keys else 0
         return time_on_hold(store, keys, ends - round(waited_before * SECOND), ends) / SECOND
     except BackendUnavailable:
         return 0.0

@@ -23,24 +23,24 @@ STAYS, MOST = 7 * 86_400 * SECOND, 20
 Period = tuple[int, int]
 
 
-def note_period(store: LockBackend, key: str, until: int) -> None:
-    """*key* was put on hold just now, until that instant; with one that has passed a hold ended.
+def note_period(store: LockBackend, key: str, lasts: int) -> None:
+    """*key* was put on hold just now, for so many microseconds; with 0 its hold has ended.
 
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
     now, text = store.now(), _text(store, key)
+    until = now + lasts
     while True:
         periods = [period for period in _periods(text) if period[1] > now - STAYS]
         if periods and periods[-1][1] >= now:
             begins, _ = periods.pop()
             periods.append((begins, until))
-        elif until > now:
+        elif lasts:
             periods.append((now, until))
         becomes = json.dumps(periods[-MOST:]).encode()
-        stands = store.swap(_name(key), text, becomes, max(until - now, 0) + STAYS)
-        if stands == becomes:
+        text = store.swap(_name(key), text, becomes, lasts + STAYS)
+        if text == becomes:
             return
-        text = stands
 
 
 def time_on_hold(

@@ -25,8 +25,8 @@ UNIQUE = "dlock_unique"
 @dataclass(frozen=True, slots=True)
 class UniqueTerms:
     """Under which ``name`` the claim stands, and how long it lasts: ``until`` when, in seconds the
-    ``ttl``. ``stands`` is what was put there as the task was published. Where the ``newest_wins``
-    no worker asks who lives: it only ends the claim of what it starts.
+    ``ttl``. ``stands`` is what was put there as the task was published. Where the newest call wins
+    (``newest_wins``) no worker asks who lives: it only ends the claim of what it starts.
     """
 
     name: str

@@ -45,13 +45,13 @@ class WokenQueues:
 
     def __init__(self, app: Celery, *, has: bool) -> None:
         self._app = app
-        self._off = not has
+        self._has = has
         self._known: dict[str, bool] = {}
         self._told: set[str] = set()
 
     def beside(self, queue: Any) -> Any:
         """The queue beside *queue*, declared like it; ``None`` where there is none."""
-        if self._off or _is_woken(queue.name) or self.why_not(queue):
+        if not self._has or _is_woken(queue.name) or self.why_not(queue):
             return None
         name = _name(queue.name)
         if name in self._app.amqp.queues:  # as the configuration has it
@@ -64,7 +64,7 @@ class WokenQueues:
     def why_not(self, queue: Any) -> str | None:
         """Why *queue* can have none beside it, if it cannot."""
         known, name = self._app.amqp.queues, _name(queue.name)
-        if self._off or _is_woken(queue.name):
+        if not self._has or _is_woken(queue.name):
             return None
         if queue.exchange is not None and queue.exchange.type == "fanout":
             return "each worker has a queue of its own"
@@ -83,7 +83,7 @@ class WokenQueues:
 
         ``None`` where that cannot be told, or there is none.
         """
-        if self._off:
+        if not self._has:
             return None
         home = self._home(exchange, routing_key)
         return None if home is None else self.beside(home)

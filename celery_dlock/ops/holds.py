@@ -58,7 +58,7 @@ def put_on_hold(app: Any, key: str, lasts: float, because: str, by: str, was: st
     reply = store.put_on_hold(key, was, name, by, because, lasts_for)
     here.wake(reply.wakes)
     if reply.verdict:
-        note_period(store, key, store.now() + lasts_for)
+        note_period(store, key, lasts_for)
         logger.info("%r is on hold for %g s, by %s: %s", key, lasts, by, because)
     return reply.verdict
 
@@ -73,7 +73,7 @@ def end_hold(app: Any, key: str, name: str) -> bool:
     reply = store.put_on_hold(key, name, "", "", "", 0)
     here.wake(reply.wakes)
     if reply.verdict:
-        note_period(store, key, store.now())
+        note_period(store, key, 0)
         logger.info("%r is on hold no more, by an operator", key)
     return reply.verdict
 

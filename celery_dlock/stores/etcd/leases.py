@@ -130,9 +130,8 @@ class _Kept(_Lease):
 
     def _prolong(self, *, late: bool) -> None:
         sent_at = unsleeping()
-        if sent_at < self._good_until and not (
-            late and self.outdated
-        ):  # or it may be ending just now
+        is_replaced = late and self.outdated
+        if sent_at < self._good_until and not is_replaced:  # or it may be ending just now
             request = rpc.LeaseKeepAliveRequest(ID=self._id)
             answer = self._client.call("LeaseKeepAlive", request, repeats=True)
             if answer.TTL > 0:
