@@ -24,12 +24,19 @@ def deliver_again(app: Celery) -> int:
     with Connection(url, transport_options={"visibility_timeout": 0}) as connection:
         channel = connection.default_channel
         with channel.conn_or_acquire() as client:
-            handed_out = set(client.zrange(channel.unacked_index_key, 0, -1, withscores=True))
-            channel.qos.restore_visible(num=1000, interval=1)
-            # A worker that runs may have some of them again by now, at a later time.
-            still = client.zrange(channel.unacked_index_key, 0, -1, withscores=True)
-            assert not handed_out & set(still)
-        return len(handed_out)
+
+            def handed_out() -> set[tuple[bytes, float]]:
+                return set(client.zrange(channel.unacked_index_key, 0, -1, withscores=True))
+
+            def restored() -> bool:
+                # It does nothing while a worker that runs does the same. What such a worker has
+                # again by now, it has since a later time.
+                channel.qos.restore_visible(num=1000, interval=1)
+                return not first & handed_out()
+
+            first = handed_out()
+            until("the broker has them again", restored)
+        return len(first)
 
 
 def not_finished(app: Celery) -> tuple[int, int]:
