@@ -20,9 +20,9 @@ from tests.services.until import until
 
 NAME = "mymaster"
 
-#: Milliseconds without an answer until a Sentinel takes a server for gone. On a busy machine half of
-#: it was too short: a master just promoted was taken for gone as well, and replaced by one that had
-#: not heard of what it was told meanwhile.
+#: Milliseconds without an answer until a Sentinel takes a server for gone. On a busy machine half
+#: of it was too short: a master just promoted was taken for gone as well, and replaced by one that
+#: had not heard of what it was told meanwhile.
 DOWN_AFTER = 1000
 
 _REPLICATING = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
