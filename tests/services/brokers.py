@@ -7,6 +7,7 @@ Each lab has a queue name of its own, so labs may share a server.
 
 from __future__ import annotations
 
+import json
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -79,17 +80,35 @@ def kept_in_sqlite(folder: Path) -> dict[str, Any]:
 
 
 def left(app: Celery) -> int:
-    """How many messages lie in the broker, also unacknowledged ones where they can be seen.
+    """How many of its messages lie in the broker, also unacknowledged ones where they can be seen.
 
     RabbitMQ does not show those of a worker that runs; once it has stopped they lie in the queue.
     """
+    return in_queues(app) + len(handed_out(app))
+
+
+def in_queues(app: Celery) -> int:
+    """How many of its messages no worker has."""
+    with app.connection_for_read() as connection:
+        return sum(_size(connection, queue) for queue in queues_of(app))
+
+
+def handed_out(app: Celery) -> list[str]:
+    """What workers have of its queues and have not acknowledged, each by its correlation id; none
+    where that cannot be seen.
+    """
     with app.connection_for_read() as connection:
         channel = connection.default_channel
-        lying = sum(_size(connection, queue) for queue in queues_of(app))
-        if connection.transport.driver_type == "redis":
-            with channel.conn_or_acquire() as client:
-                lying += int(client.hlen(channel.unacked_key))
-        return lying
+        if connection.transport.driver_type != "redis":
+            return []
+        with channel.conn_or_acquire() as client:
+            # They are those of all queues of the database, each with its routing key.
+            messages = [json.loads(text) for text in client.hvals(channel.unacked_key)]
+        return [
+            str(message["properties"].get("correlation_id"))
+            for message, _, queue in messages
+            if queue in queues_of(app)
+        ]
 
 
 def lying_in(app: Celery) -> list[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from typing import Any
 import celery_dlock
 
 #: Percent of the lines of each package that are to be run.
-PACKAGES = {"delivery": 90.0, "worker": 91.0, "messages": 90.0, "locks": 88.5, "publishing": 94.0}
+PACKAGES = {"delivery": 90.0, "worker": 91.0, "messages": 90.0, "locks": 90.0, "publishing": 94.0}
 
 #: By the reason why no schedule has it: functions and classes of a module.
 ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {

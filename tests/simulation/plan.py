@@ -191,15 +191,26 @@ THEMES: Sequence[tuple[Sequence[str], Sequence[Kind]]] = (
     # Its turn has come at a limit, and an earlier key is taken.
     (("limits", "several"), (Kind.KILL_CHILD, Kind.KILL_WORKER, Kind.STORE_AWAY, Kind.COPY)),
 )
+#: What only the next theme has, so that the plans of all other seeds stay what they were.
+RARE = ("impatient_limit",)
+#: One waits at its own key for another, and that at a limit on hold. One plan of twenty has it.
+HELD_UP: tuple[Sequence[str], Sequence[Kind]] = (
+    (*RARE, *RARE, "limits"),
+    (Kind.HOLD, Kind.HOLD, Kind.KILL_WORKER, Kind.STORE_AWAY),
+)
 
 
 def draw(seed: int, kinds: Sequence[str]) -> Plan:
     """The plan of *seed*, of tasks of some of *kinds*."""
-    random, chance = Random(seed), Random(seed + 1)
-    among, struck = list(kinds), list(Kind)
+    random, chance, rare = Random(seed), Random(seed + 1), Random(seed + 2)
+    among = [kind for kind in kinds if kind not in RARE]
+    struck = list(Kind)
     has_theme = chance.random() < 0.3
-    if has_theme:
-        its, strikers = chance.choice(THEMES)
+    theme = chance.choice(THEMES) if has_theme else None
+    if rare.random() < 0.05:
+        theme = HELD_UP
+    if theme is not None:
+        its, strikers = theme
         struck = list(strikers)
         among = [kind for kind in its if kind in kinds] or among
     few = random.sample(among, min(len(among), random.choice((1, 1, 2, 3))))

@@ -262,7 +262,7 @@ class World:
             case Kind.SOFT_LIMIT:
                 return self._interrupt(self._one(self._at_a_job(), fault))
             case Kind.HOLD:
-                return self._hold(self._one([call.key for call in self.plan.calls], fault), fault)
+                return self._hold(self._one(list(self._keys()), fault), fault)
             case _:
                 raise AssertionError(fault)
 
@@ -298,6 +298,13 @@ class World:
         if child is not None:
             child.interrupt()
         return child is not None
+
+    def _keys(self) -> Iterator[str]:
+        """The key of each call, and a limit behind it that tasks may wait for in vain."""
+        for call in self.plan.calls:
+            yield call.key
+            if call.kind == "impatient_limit":
+                yield "wide"
 
     def _hold(self, key: str, fault: Fault) -> bool:
         def hold() -> None:

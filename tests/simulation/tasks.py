@@ -115,6 +115,13 @@ KINDS: Mapping[str, Kind] = {
             "lock_key": [Limit("wide", 2), Limit("{key}-slots", 2), Shared("both")],
         }
     ),
+    "impatient_limit": Kind(
+        {
+            "lock_on_contention": Queue(max_wait=15.0),
+            "lock_key": ["{key}", Limit("wide", 2)],
+        },
+        may_fail=("LockTimeout",),
+    ),
     "below": Kind(
         {
             "lock_on_contention": Queue(max_wait=None),
