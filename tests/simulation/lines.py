@@ -28,7 +28,7 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
         "delivery/abort.py": (
             *("MainThread", "Thread.prepare", "Thread.send", "Thread.take_back"),
             *("OtherThread.send", "OtherThread.take_back", "Thrown", "_stack_of", "_throw"),
-            "_after_fork_in_child",
+            *("Thread.struck_by", "_repeat_what_is_dropped.hook", "_after_fork_in_child"),
         ),
     },
     "nothing is logged": {
