@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from enum import StrEnum
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from celery_dlock.core.state import Cause, Dead, Mode
@@ -57,19 +58,19 @@ def as_json(value: object) -> str:
 def _plain(value: Any) -> object:
     if isinstance(value, frozenset):
         return sorted(value)
-    return {
-        name: field
-        for name, default in _defaults(cast("Any", type(value)))
-        if (field := getattr(value, name)) != default
-    }
+    names, defaults, of = _fields(cast("Any", type(value)))
+    values = zip(names, of(value), defaults, strict=True)
+    return {name: field for name, field, default in values if field != default}
 
 
 _encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 @cache
-def _defaults(of: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((field.name, field.default) for field in fields(of))
+def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of the fields, their defaults, and what reads them."""
+    names = tuple(field.name for field in fields(kind))
+    return names, tuple(field.default for field in fields(kind)), attrgetter(*names)
 
 
 @cache

@@ -71,24 +71,24 @@ ALONE: dict[str, tuple[str, str, Operations]] = {
         [_enter(QUEUED), _leave(QUEUED, Outcome.REPEAT)],
     ),
     "others hold": (
-        "#state.holders ~= holders or",
+        "#holders == 1 and",
         "",
         [_enter(TWO_A), _enter(TWO_B), _leave(TWO_A)],
     ),
     "another one is expected": (
-        "or #state.grants ~= grants",
+        "and #grants == 0",
         "",
         [_enter(TWO_A), _enter(TWO_B), _leave(replace(TWO_B, successor="c")), _leave(TWO_A)],
     ),
     "others wait": (
-        "or state.queued",
+        "not queued and",
         "",
         [_enter(A), _enter(_claim("b", wait=WaitMode.QUEUE)), _leave(A)],
     ),
-    "another task holds": ("holder.task == claim.task and", "", [_enter(A), _leave(B)]),
+    "another task holds": ("and row[1] == task", "", [_enter(A), _leave(B)]),
     "another delivery holds": (
-        "holder.nonce == claim.nonce",
-        "true",
+        "and row[2] == nonce",
+        "",
         [_enter(A), _leave(_claim("a", "2"))],
     ),
     "it was done before": (

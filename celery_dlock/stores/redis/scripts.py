@@ -54,7 +54,10 @@ from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES
 #: What redis-py sends: the name of a command, and what it is about.
 Command = tuple[Any, ...]
 
-RULES = ("clock", "names", "state", "read_state", "line", "key", "edits", "turns")
+_HOLDER = ("write_holder", "one_holder")
+_STATE = ("rows", "state", "read_state", "line")
+_OF_KEY = ("clock", "names", *_HOLDER, *_STATE, "key")
+RULES = (*_OF_KEY, "edits", "turns")
 
 _CONSTANTS = f"""\
 local WINDOW = {WINDOW}
@@ -76,26 +79,31 @@ local WAKE_ELSEWHERE = {WAKE_ELSEWHERE}
 """
 
 
-def _codec(name: str, record: Any) -> str:
-    """Functions for scripts that make a row of a *record*, and read one.
+def _writer(name: str, record: Any) -> str:
+    """A function for scripts that makes a row of a *record*.
 
     A row has the fields that shortcuts know, in their order; behind these, of each other one that
-    is not as by default, its name and its value. In a record of Lua such a field is nil by default,
-    and it is *plain* if there was none.
+    is not as by default, its name and its value. In a record of Lua such a field is nil by default.
     """
     kinds, known = get_type_hints(record), known_fields(record)
-    others = {field: kind for field, kind in kinds.items() if field not in known}
     values = ", ".join(_written(field, kinds[field]) for field in known)
+    return f"""\
+local function {name}_row(record, row)
+  row = row or {{{values}}}
+{"".join(_add_other(field) for field in kinds if field not in known)}  return row
+end
+"""
+
+
+def _reader(name: str, record: Any) -> str:
+    """One that reads it again; the record is *plain* if there was no other field."""
+    kinds, known = get_type_hints(record), known_fields(record)
+    others = {field: kind for field, kind in kinds.items() if field not in known}
     checks = " or ".join(_is_wrong(f"row[{n}]", kinds[f]) for n, f in enumerate(known, 1))
     fields = ", ".join(f"['{field}'] = row[{n}]" for n, field in enumerate(known, 1))
-    size = len(known)
     return f"""\
-function {name}_row(record, row)
-  row = row or {{{values}}}
-{"".join(map(_add_other, others))}  return row
-end
-function {name}_of_row(row, record)
-  local at = record and 1 or {size + 1}
+local function {name}_of_row(row, record)
+  local at = record and 1 or {len(known) + 1}
   if not record and ({checks}) then error('this is not the row of a {name}') end
   record = record or {{{fields}}}
   for i = at, #row, 2 do
@@ -143,21 +151,41 @@ _RECORDS = {
     "hold": OperatorHold,
 }
 
-_ROWS = f"""\
+_OF_HOLDER = known_fields(Holder)
+
+#: What is made here, and no file.
+_MADE = {
+    "write_holder": f"""\
 local type = type
-local holder_row, holder_of_row, grant_row, grant_of_row, waiting_row, waiting_of_row
-local cooling_row, cooling_of_row, hold_row, hold_of_row
-{"".join(_codec(*each) for each in _RECORDS.items())}"""
+local function is_plain_holder(row, task, nonce)
+  return type(row) == 'table' and #row == {len(_OF_HOLDER)}
+    and row[{_OF_HOLDER.index("task") + 1}] == task
+    and row[{_OF_HOLDER.index("nonce") + 1}] == nonce
+end
+{_writer("holder", Holder)}""",
+    "rows": "".join(
+        f"{'' if record is Holder else _writer(name, record)}{_reader(name, record)}"
+        for name, record in _RECORDS.items()
+    ),
+}
 
 #: The text of each script, by its digest.
 _TEXTS: dict[bytes, str] = {}
 
 
-def text_of(*names: str) -> str:
-    """The text of one script, made of the named files in this order."""
-    folder = files("celery_dlock.stores.redis") / "lua"
-    texts = [(folder / f"{name}.lua").read_text(encoding="utf-8") for name in names]
-    return "\n".join((_CONSTANTS, *([_ROWS] if "state" in names else []), *texts))
+def text_of(*names: str | Sequence[str]) -> str:
+    """The text of one script, made of the named files in this order.
+
+    What is named together is a block: its local names end with it, of which Lua allows 200.
+    """
+    return "\n".join((_CONSTANTS, *map(_text, names)))
+
+
+def _text(name: str | Sequence[str]) -> str:
+    if not isinstance(name, str):
+        return "\n".join(("do", *map(_text, name), "end"))
+    file = files("celery_dlock.stores.redis") / "lua" / f"{name}.lua"
+    return _MADE.get(name) or file.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +196,7 @@ class Script:
     digest: bytes
 
     @classmethod
-    def of(cls, *names: str) -> Self:
+    def of(cls, *names: str | Sequence[str]) -> Self:
         return cls.with_text(text_of(*names))
 
     @classmethod
@@ -183,22 +211,22 @@ class Script:
 
 
 # The common cases come first, and without the rules.
-_BASE, _SIMPLE = ("clock", "names", "claim", "state"), ("line", "simple")
-_THE_REST = (*RULES[5:], "machine")
+_FIRST = ("clock", "names", "claim", *_HOLDER)
+_THE_REST = ("key", "edits", "turns", "machine")
 
-ENTER = Script.of(*_BASE, "free", "read_state", *_SIMPLE, "behind", *_THE_REST, "enter")
-LEAVE = Script.of(*_BASE, "read_state", "alone", *_SIMPLE, "hand_on", *_THE_REST, "leave")
-POSTPONE = Script.of(*_BASE, *RULES[3:], "postpone")
+ENTER = Script.of(*_FIRST, "free", *_STATE, ("simple", "behind"), *_THE_REST, "enter")
+LEAVE = Script.of(*_FIRST, "alone", *_STATE, ("simple", "hand_on"), *_THE_REST, "leave")
+POSTPONE = Script.of("claim", *RULES, "postpone")
 RENEW = Script.of(*RULES, "renew")
 REAP = Script.of(*RULES, "reap")
 SWEEP = Script.of(*RULES, "overdue", "sweep")
 OVERDUE = Script.of(*RULES, "overdue", "look")
 REAP_OVERDUE = Script.of(*RULES, "overdue", "reap_overdue")
 UPKEEP = Script.of(*RULES, "upkeep")
-MESSAGE = Script.of(*RULES[:6], "message")
-PEEK = Script.of(*RULES[:6], "peek")
-POSITION = Script.of(*RULES[:6], "position")
-HEADS = Script.of(*RULES[:6], "heads")
+MESSAGE = Script.of(*_OF_KEY, "message")
+PEEK = Script.of(*_OF_KEY, "peek")
+POSITION = Script.of(*_OF_KEY, "position")
+HEADS = Script.of(*_OF_KEY, "heads")
 NOTE = Script.of("note")
 SWAP = Script.of("clock", "swap")
 TIME = Script.with_text("return redis.call('TIME')")

@@ -18,14 +18,15 @@ V = TypeVar("V")
 Argument = str | int | bytes
 
 # Of the nodes, each for itself.
-_JOIN = Script.of("clock", "state", "redlock_node", "redlock_join")
-_LOOK = Script.of("clock", "state", "redlock_node", "redlock_look")
-_RAISE = Script.of("clock", "state", "redlock_node", "redlock_raise")
-_TAKE = Script.of("clock", "state", "redlock_node", "redlock_take")
-_RENEW = Script.of("clock", "state", "redlock_node", "redlock_renew")
-_FREE = Script.of("clock", "state", "redlock_node", "redlock_free")
-_HOLDERS = Script.of("clock", "state", "redlock_node", "redlock_holders")
-_HELD = Script.of("clock", "state", "redlock_node", "redlock_held")
+_NODE = ("clock", "write_holder", "rows", "state", "redlock_node")
+_JOIN = Script.of(*_NODE, "redlock_join")
+_LOOK = Script.of(*_NODE, "redlock_look")
+_RAISE = Script.of(*_NODE, "redlock_raise")
+_TAKE = Script.of(*_NODE, "redlock_take")
+_RENEW = Script.of(*_NODE, "redlock_renew")
+_FREE = Script.of(*_NODE, "redlock_free")
+_HOLDERS = Script.of(*_NODE, "redlock_holders")
+_HELD = Script.of(*_NODE, "redlock_held")
 # Of the queue, whose other scripts are those of a single Redis.
 _REFUSED = Script.of(*RULES, "claim", "redlock_refused")
 _GIVEN = Script.of(*RULES, "claim", "redlock_given")

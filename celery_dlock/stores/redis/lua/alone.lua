@@ -9,18 +9,11 @@ local outcome = ARGV[7]
 local is_through = claim.plain and (outcome == 'done' or outcome == 'over')
 local remembers = outcome == 'done' and claim.done_ttl > 0
 
-do
-  local function is_alone(state)
-    if not is_plain(state, 1, 0) or state.queued then return false end
-    local holder = state.holders[1]
-    return holder.task == claim.task and holder.nonce == claim.nonce
-      and redis.call('EXISTS', DONE) == 0
-  end
+local row = is_through and look_at_row(STATE)
 
-  if is_through and is_alone(look_at_state()) then
-    redis.call('HDEL', LOST, claim.task)
-    redis.call('DEL', STATE)
-    if remembers then mark_done(claim.done_ttl, clock()) end
-    return redis.status_reply(remembers and 'left 1' or 'left 0')
-  end
+if is_through and is_held_alone(row, claim) and redis.call('EXISTS', DONE) == 0 then
+  redis.call('HDEL', LOST, claim.task)
+  redis.call('DEL', STATE)
+  if remembers then mark_done(claim.done_ttl, clock()) end
+  return redis.status_reply(remembers and 'left 1' or 'left 0')
 end

@@ -6,7 +6,7 @@
 -- but for who takes it, and taken then for all others. Whose claim is not plain is left to the
 -- rules.
 
-local state = claim.plain and look_at_state()
+local state = claim.plain and look_at_state(look_at_row(STATE))
 if state and (is_simple(state, 1, 0) or is_simple(state, 0, 1)) then
   local now = clock()
   local holder, grant = state.holders[1], state.grants[1]

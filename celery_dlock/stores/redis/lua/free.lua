@@ -21,7 +21,7 @@ do
       token = math.max(last + 1, now)
       redis.call('SET', TOKEN, integer(token), 'PX', milliseconds(TOKEN_STAYS))
     end
-    local state = pack_state(new_state({granted(claim, 0, token, now)}))
+    local state = pack_one_holder(granted(claim, 0, token, now))
     redis.call('SET', STATE, state, 'PX', milliseconds(claim.ttl + DAY))
     return redis.status_reply('run ' .. integer(token))
   end

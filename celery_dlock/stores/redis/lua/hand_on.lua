@@ -4,7 +4,7 @@
 -- first is the only one to be let in, and woken for the first time. A claim and an entry that are
 -- not plain are left to the rules, and so is who has a place.
 
-if is_through and is_simple(known, 1, 0) then
+if is_through and is_simple(look_at_state(row), 1, 0) then
   local state, now = known, clock()
   local holder = state.holders[1]
 

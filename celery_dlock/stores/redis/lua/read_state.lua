@@ -1,8 +1,7 @@
 -- Somebody else may have written into a state: so that no operation stumbles half way over a value
 -- of another type, it is read as it was written, or not at all.
 
-local function unpack_state(packed)
-  local row = cmsgpack.unpack(packed)
+local function state_of(row)
   local due, patient = row[5], row[8]
   if type(row[3]) ~= 'number' or type(row[4]) ~= 'number' or type(row[6]) ~= 'boolean'
     or type(row[7]) ~= 'number' or due and type(due) ~= 'number'
@@ -10,7 +9,7 @@ local function unpack_state(packed)
     error('this is no state')
   end
   local state = {
-    packed = packed, holders = map(row[1], holder_of_row), grants = map(row[2], grant_of_row),
+    packed = row.packed, holders = map(row[1], holder_of_row), grants = map(row[2], grant_of_row),
     parked = row[3], latest = row[4], due = due, queued = row[6], paused = row[7],
     patient = patient, cooling = {}, plain = #row == 8,
   }
@@ -22,17 +21,17 @@ local function unpack_state(packed)
 end
 
 local function read_state(name)
-  local packed = redis.call('GET', name)
-  if not packed then return new_state({}) end
-  local readable, state = pcall(unpack_state, packed)
+  local row = look_at_row(name)
+  if not row.packed then return new_state() end
+  local readable, state = pcall(state_of, row)
   return readable and state or error('this is not the state of a lock: ' .. name)
 end
 
 -- The state of the key, where a shortcut has looked at it: nil if it is not there or unreadable.
 local known
 
-local function look_at_state()
-  local readable, state = pcall(unpack_state, redis.call('GET', STATE) or '')
+local function look_at_state(row)
+  local readable, state = pcall(state_of, row)
   known = readable and state or nil
   return known
 end

@@ -25,9 +25,9 @@ local function pack_state(state)
   return cmsgpack.pack(row)
 end
 
-local function new_state(holders)
+local function new_state()
   return {
-    holders = holders, grants = {}, parked = 0, latest = 0, due = false, queued = false,
+    holders = {}, grants = {}, parked = 0, latest = 0, due = false, queued = false,
     paused = 0, patient = false, cooling = {},
   }
 end
