@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -219,10 +220,11 @@ def test_a_retry_that_is_discarded_gives_the_key_back(
     assert ran == [(1, 0), (2, 0)]
 
 
+@pytest.mark.parametrize("reported", [True, False])
 def test_a_task_that_is_revoked_while_it_runs_reserves_nothing_for_its_retry(
-    desk: Desk, ran: Ran, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, ran: Ran, monkeypatch: pytest.MonkeyPatch, reported: bool
 ) -> None:
-    # Given a task that is revoked as its body runs, And retries
+    # Given a task that is revoked as its body runs, And whose retry Celery may not report
     @desk.locked("order:{order}", name="charge", bind=True, on_contention=RESERVES)
     def charge(self: LockedTask, order: str, number: int) -> None:
         ran.append((number, self.request.retries))
@@ -230,10 +232,17 @@ def test_a_task_that_is_revoked_while_it_runs_reserves_nothing_for_its_retry(
             worker_state.revoked.add(self.request.id)
             raise self.retry(countdown=3600)
 
+    def fails(request: LockedRequest, kind: str, **_: Any) -> None:
+        if kind == "task-retried":
+            raise OSError("the event is not sent")
+
     monkeypatch.setattr(worker_state, "revoked", LimitedSet())
     charge.delay("42", 1)
     charge.delay("42", 2)
-    desk.deliver()
+    with nullcontext() if reported else pytest.raises(OSError, match="is not sent"):
+        if not reported:
+            monkeypatch.setattr(LockedRequest, "send_event", fails)
+        desk.deliver()
 
     # Then the next one runs
     desk.deliver()
