@@ -11,6 +11,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from celery_dlock import LockedTask, lock
 from celery_dlock.core.state import Outcome
 from celery_dlock.locks.manager import LockManager
+from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 
@@ -45,6 +46,34 @@ def test_a_block_that_is_struck_while_it_takes_or_leaves_holds_nothing(
         assert runtime(desk.app).manager._keeper._watches == {}
 
 
+@pytest.mark.parametrize("woken", [False, True], ids=["it has the key", "it was woken"])
+def test_a_limit_that_strikes_as_a_unique_claim_ends_leaves_the_key_free(
+    monkeypatch: pytest.MonkeyPatch, woken: bool
+) -> None:
+    errors: list[Exception] = []
+
+    def before_start(*_: Any) -> None:
+        for error in errors:
+            raise error
+
+    options = {"unique": "done", "on_contention": "queue", "before_start": before_start}
+    with open_desk() as desk:
+
+        @desk.locked("order:42", name="charge", **options)
+        def charge() -> None: ...
+
+        charge.delay()
+        if woken:  # and ends before it has asked for its key
+            with lock("order:42", app=desk.app, timeout=0):
+                desk.deliver()
+            errors.append(ValueError("not today"))
+        monkeypatch.setattr(UniqueClaims, "end", raises(SoftTimeLimitExceeded))
+        desk.deliver()
+
+        state = runtime(desk.app).backend.peek("order:42")
+        assert (state.holders, state.grants) == ((), ())
+
+
 @pytest.mark.parametrize("way_out", [SystemExit, MemoryError, KeyboardInterrupt])
 def test_a_task_that_is_ended_before_its_result_is_stored_is_not_done(
     monkeypatch: pytest.MonkeyPatch, way_out: type[BaseException]
@@ -71,10 +100,10 @@ def late(desk: Desk) -> LockedTask:
 
 
 def raises(error: type[BaseException]) -> Callable[..., None]:
-    def mark_as_done(*args: Any, **kwargs: Any) -> None:
+    def raising(*args: Any, **kwargs: Any) -> None:
         raise error
 
-    return mark_as_done
+    return raising
 
 
 def watch_outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:

@@ -138,6 +138,18 @@ def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
     assert (runs, claims(desk, report)) == ([1], None)
 
 
+def test_it_ends_when_a_later_attempt_of_a_finished_task_is_dropped(
+    desk: Desk, make: Make, runs: Runs
+) -> None:
+    report = make("done")
+    for _ in range(2):
+        report.apply_async((1,), task_id="one", retries=1)
+        desk.deliver_all()
+
+    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+    assert (runs, claims(desk, report)) == ([1], None)
+
+
 def test_a_retry_keeps_it(desk: Desk, make: Make, runs: Runs) -> None:
     def once_more(task: Any) -> None:
         if not task.request.retries:
