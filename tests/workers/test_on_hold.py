@@ -300,3 +300,28 @@ def test_a_hold_that_has_ended_has_taken_no_time_either_and_what_is_left_is_all_
     with pytest.raises(LockTimeout):
         desk.result(sent.id).get()
     assert desk.happened(TimedOut)
+
+
+def test_nor_of_one_that_comes_back_to_ask_for_another_key(desk: Desk, clock: ManualClock) -> None:
+    backoff = FullJitter(base=1, cap=1)
+
+    @desk.locked(["of:{customer}", "all"], on_contention=Reschedule(backoff=backoff, max_wait=6.0))
+    def mail(customer: str) -> None: ...
+
+    mail.delay("a")
+    _, again = refused(desk, "of:a")
+    put_on_hold(desk, "all", 100)
+    later(clock, again, 4)
+    end_hold(desk, "all")
+    for step in (3, 2):  # of its 9 seconds 5 count by then
+        with lock("of:a", app=desk.app, timeout=0):
+            desk.run(later(clock, again, step))
+        coming = desk.take()
+        assert coming is not None
+        again = coming
+    assert not desk.happened(TimedOut)
+
+    with lock("of:a", app=desk.app, timeout=0):
+        desk.run(later(clock, again, 2))
+
+    assert desk.happened(TimedOut)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -132,10 +133,9 @@ def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) 
     assert again.headers["eta"] is None
 
 
-def test_a_message_of_another_broker_is_left_to_its_workers(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    message = ParkedMessage(
+def stored(desk: Desk, headers: dict[str, Any]) -> bytes:
+    """A message with these *headers*, as it waits in the store."""
+    return ParkedMessage(
         broker=runtime(desk.app).wake.broker,
         key="",
         task="id:0:0",
@@ -143,10 +143,22 @@ def test_a_message_of_another_broker_is_left_to_its_workers(
         routing_key="celery",
         content_type="application/json",
         content_encoding="utf-8",
-        headers={"id": "id", "task": "charge"},
+        headers=headers,
         properties={},
         body=b"[]",
     ).encode({})
+
+
+def test_a_message_of_protocol_1_does_not_name_its_task(desk: Desk) -> None:
+    runtime(desk.app).wake([Wake(KEY, "id:0:0", stored(desk, {"id": "id"}))])
+
+    assert [event.subject.task_name for event in desk.happened(Woken)] == [""]
+
+
+def test_a_message_of_another_broker_is_left_to_its_workers(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = stored(desk, {"id": "id", "task": "charge"})
     other = Celery("another", broker="memory://elsewhere", set_as_current=False)
 
     elsewhere = Waker(other, runtime(desk.app).backend, Sinks())
