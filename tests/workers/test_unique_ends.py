@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +149,18 @@ def test_it_ends_when_a_later_attempt_of_a_finished_task_is_dropped(
         desk.deliver_all()
 
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+    assert (runs, claims(desk, report)) == ([1], None)
+
+
+def test_it_ends_also_where_the_clock_of_the_publisher_is_ahead(
+    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = make("done")
+    ahead = SimpleNamespace(time=lambda: time.time() + 60)
+    monkeypatch.setattr("celery_dlock.publishing.unique.time", ahead)
+    report.delay(1)
+    desk.deliver_all()
+
     assert (runs, claims(desk, report)) == ([1], None)
 
 
