@@ -22,6 +22,7 @@ from celery_dlock.stores.base import BackendOptions, NoteStore
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.stores.subprocess import HelperBackend, through_helper
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
+from tests.services.forked import in_a_forked_child
 from tests.services.until import until
 
 
@@ -176,21 +177,18 @@ def test_threads_share_it(helped: HelperBackend) -> None:
         assert len(set(pool.map(work, range(40)))) == 40
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_helper_of_its_own(helped: HelperBackend) -> None:
     running(helped.enter(claim("a")))
     mine = process_of(helped).pid
 
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            running(helped.enter(claim("b", key="other")))
-            status = 0 if process_of(helped).pid != mine else 2
-            helped.close()
-        finally:
-            os._exit(status)
+    def child() -> None:
+        running(helped.enter(claim("b", key="other")))
+        assert process_of(helped).pid != mine
+        helped.close()
 
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    in_a_forked_child(child)
+
     assert process_of(helped).pid == mine
     assert isinstance(helped.leave(claim("a"), Outcome.OVER).verdict, Left)
 
