@@ -9,17 +9,14 @@ import pytest
 
 from celery_dlock import lock
 from tests.cli.operator import COMMANDS, Operator, operator
-from tests.cli.terminal import dlock
 from tests.cli.test_completion import offered
-
-URL = "sqlite:///dlock.db"
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
     """Somebody in a folder that the workers were not started in."""
     monkeypatch.chdir(tmp_path)
-    with operator(dlock_url=URL) as made:
+    with operator(dlock_url="sqlite:///dlock.db") as made:
         yield made
 
 
@@ -52,20 +49,3 @@ def test_who_takes_a_lock_makes_it(elsewhere: Operator, tmp_path: Path) -> None:
 
     assert line["key"] == "order:42"
     assert (tmp_path / "dlock.db").exists()
-
-
-def test_it_is_a_line_of_a_process_in_another_folder(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(
-        "from celery import Celery\n"
-        "app = Celery('shop', broker='memory://')\n"
-        f"app.conf.dlock_url = {URL!r}\n"
-    )
-    other = tmp_path / "other"
-    other.mkdir()
-
-    done = dlock(other, "ls", "--json", env={"PYTHONPATH": str(tmp_path)})
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert str(other / "dlock.db") in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert list(other.iterdir()) == []

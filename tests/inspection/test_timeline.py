@@ -26,13 +26,11 @@ def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
         def charge(order: str, *, lease: Lease) -> None:
             tokens.update(lease.fencing_tokens)
 
-        # Given a task that has held two keys below a parent, And a block like it
         result = charge.delay("42")
         desk.deliver()
         with lock("order:42", app=desk.app, parents="all") as lease:
             batching.end()
 
-            # Then the key's timeline tells of both, with their tokens, in order
             key = explain_key(desk.app, "order:42")
             assert [(e.event, e.token) for e in key.entries] == [
                 ("Acquired", tokens["order:42"]),
@@ -43,7 +41,6 @@ def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
             words = describe(key.entries[0], Clock.of(desk.app))
             assert words.endswith(f"took 'order:42' with token {tokens['order:42']}")
 
-            # And the parent's has none
             (stock,) = [e for e in explain_key(desk.app, "stock:42").entries if e.token]
             assert stock.token == tokens["stock:42"]
             assert {e.token for e in explain_key(desk.app, "all").entries} == {None}
