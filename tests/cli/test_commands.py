@@ -24,30 +24,27 @@ from tests.cli.operator import COMMANDS, Operator, answers, operator
     ],
     ids=["memory", "nothing set"],
 )
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_where_no_store_can_be_reached_that_is_said_in_a_line(
-    command: list[str], config: dict[str, str], said: str
+    config: dict[str, str], said: str
 ) -> None:
     with operator(**config) as desk:
-        result = desk.run(*command)
+        for command in COMMANDS:
+            result = desk.run(*command)
+            assert (result.exit_code, result.output.count("\n")) == (1, 1), command
+            assert said in result.output
 
-    assert (result.exit_code, result.output.count("\n")) == (1, 1)
-    assert said in result.output
 
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.usefixtures("away")
-def test_a_store_that_is_away_is_said_in_a_line(desk: Operator, command: list[str]) -> None:
-    result = desk.run(*command)
+def test_a_store_that_is_away_is_said_in_a_line(desk: Operator) -> None:
+    found = {command[0]: desk.run(*command) for command in COMMANDS}
 
-    if command[0] == "metrics":
-        assert (result.exit_code, "dlock_store_up 0.0\n" in result.output) == (0, True)
-        assert "dlock_held_keys" not in result.output
-    elif command[0] == "show":  # others may know of a task
-        assert result.exit_code == 1
-        assert "the lock store did not answer: no\\x0aanswer" in result.output
-    else:
-        assert (result.exit_code, result.output) == (1, "Error: no\\x0aanswer\n")
+    show, metrics = found.pop("show"), found.pop("metrics")
+    for command, result in found.items():
+        assert (result.exit_code, result.output) == (1, "Error: no\\x0aanswer\n"), command
+    assert show.exit_code == 1
+    assert "the lock store did not answer: no\\x0aanswer" in show.output  # others may know of it
+    assert (metrics.exit_code, "dlock_store_up 0.0\n" in metrics.output) == (0, True)
+    assert "dlock_held_keys" not in metrics.output
 
 
 @pytest.mark.parametrize(
@@ -79,21 +76,9 @@ def test_metrics_say_whose_they_are_and_may_do_without_the_store(
     assert "dlock_store" not in desk.run("metrics", "--no-gauges").stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["release", "order:42"],
-        ["cancel", "waits"],
-        ["replay", "lost"],
-        ["replay", "--all"],
-        ["discard", "lost"],
-        ["discard", "--all"],
-    ],
-    ids=" ".join,
-)
 @pytest.mark.parametrize("program", [False, True], ids=["without a terminal", "--json"])
 def test_whoever_cannot_be_asked_is_told_to_say_yes(
-    desk: Operator, command: list[str], program: bool, monkeypatch: pytest.MonkeyPatch
+    desk: Operator, program: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.dead_letter("order:43", "lost")
     desk.hold("order:42")
@@ -101,12 +86,15 @@ def test_whoever_cannot_be_asked_is_told_to_say_yes(
     before = desk.read("ls"), desk.read("dead")
 
     asked = answers(monkeypatch, True) if program else []
-    result = desk.run(*command, *(["--json"] if program else []))
-
-    assert (result.exit_code, result.stdout if program else "", asked) == (1, "", [])
-    assert result.stderr.endswith("use --yes\n")
-    assert (desk.read("ls"), desk.read("dead")) == before
-    assert desk.woken() == []
+    for command in (
+        *("release order:42", "cancel waits", "replay lost", "replay --all"),
+        *("discard lost", "discard --all"),
+    ):
+        result = desk.run(*command.split(), *(["--json"] if program else []))
+        assert (result.exit_code, result.stdout if program else "", asked) == (1, "", []), command
+        assert result.stderr.endswith("use --yes\n")
+        assert (desk.read("ls"), desk.read("dead")) == before
+        assert desk.woken() == []
 
 
 @pytest.mark.parametrize("command", [["release", "order:42"], ["cancel", "waits"]], ids=" ".join)

@@ -99,17 +99,18 @@ def test_what_became_of_a_delivery_is_one_line(
     assert record.levelno == logging.INFO
 
 
-@pytest.mark.parametrize("event", one_of_each(A), ids=lambda event: type(event).__name__)
 def test_what_went_wrong_is_a_warning_and_what_is_said_elsewhere_for_debugging(
-    caplog: pytest.LogCaptureFixture, event: events.Event
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    happened = one_of_each(A)
     with caplog.at_level(logging.DEBUG, "celery_dlock"):
-        log(event)
-    (record,) = caplog.records
-    quiet = isinstance(event, QUIET)
-    expected = logging.WARNING if isinstance(event, WRONG) else logging.INFO
-    assert record.levelno == (logging.DEBUG if quiet else expected)
-    assert "shop.charge" in record.getMessage()
+        for event in happened:
+            log(event)
+    for event, record in zip(happened, caplog.records, strict=True):
+        quiet = isinstance(event, QUIET)
+        expected = logging.WARNING if isinstance(event, WRONG) else logging.INFO
+        assert record.levelno == (logging.DEBUG if quiet else expected), event
+        assert "shop.charge" in record.getMessage()
 
 
 def test_a_message_that_takes_its_place_as_it_is_published_is_no_news(

@@ -70,14 +70,19 @@ def test_a_url_that_cannot_be_meant_is_refused_and_its_password_not_told(
         *(("etcd://h", {"timeout": value}, None) for value in (0, "5", True, float("nan"))),
         *(("etcd://h", {"grpc_options": value}, None) for value in ([("name", None)], [1])),
         ("etcd://h", {"ca_cert": __file__}, None),
-        *(("etcd+https://h", {"ca_cert": file}, None) for file in ("/no/such/file", "/dev/null", 5)),
+        *(
+            ("etcd+https://h", {"ca_cert": file}, None)
+            for file in ("/no/such/file", "/dev/null", 5)
+        ),
         *(("etcd+https://h", {name: __file__}, None) for name in ("cert_cert", "cert_key")),
         ("zookeeper://h", {"use_tls": True}, "did you mean"),
         *(("zookeeper://h", {name: None}, "known: ") for name in ("hosts", "handler", "x")),
     ],
     ids=str,
 )
-def test_an_option_that_cannot_be_is_refused(url: str, driver: dict[str, Any], why: str | None) -> None:
+def test_an_option_that_cannot_be_is_refused(
+    url: str, driver: dict[str, Any], why: str | None
+) -> None:
     with pytest.raises(ConfigurationError, match=why):
         open_backend(url, BackendOptions(driver=driver))
 
