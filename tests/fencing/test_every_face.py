@@ -84,13 +84,6 @@ class TestAdmit:
         assert refused.value.seen == LARGEST
         assert stands(client, name) == (LARGEST, "d")
 
-    def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
-        write(client, name, 7, "a")
-        client.admit(name, 9, "c")
-        client.rollback()
-        assert stands(client, name) == (7, "a")
-        write(client, name, 8, "b")
-
     def test_a_savepoint_takes_it_back(self, client: Client, name: str) -> None:
         with client.transaction():
             client.admit(name, 7, "a")
@@ -121,13 +114,6 @@ class TestOnce:
             assert other.once(f"{name}, another") is True
             assert other.once(name, "another shop") is True
 
-    def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
-        assert client.once(name)
-        client.rollback()
-        assert client.once(name)
-        client.commit()
-        assert not client.once(name)
-
 
 class TestMint:
     def test_it_counts_up(self, client: Client, name: str) -> None:
@@ -137,13 +123,6 @@ class TestMint:
             assert fencing.mint(client.fenced, name, lease(term(nonce="n2"))) == 2
             assert fencing.mint(client.fenced, name, lease(term(nonce="n2"))) == 3
         assert stands(client, name) == (3, "t:0:0|n2")
-
-    def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
-        for _ in range(2):
-            client.begin()
-            assert fencing.mint(client.fenced, name, lease(term())) == 1
-            client.rollback()
-        assert stands(client, name) is None
 
     def test_whoever_minted_before_is_too_late(self, client: Client, name: str) -> None:
         tokens = {}
@@ -157,6 +136,21 @@ class TestMint:
         write(client, name, large, later)
         with pytest.raises(StaleFencingToken):
             write(client, name, large, earlier)
+
+
+def test_a_rollback_takes_all_of_it_back(client: Client, name: str) -> None:
+    write(client, name, 7, "a")
+    for _ in range(2):
+        client.admit(name, 9, "c")
+        assert client.once(name)
+        assert fencing.mint(client.fenced, f"{name}, minted", lease(term())) == 1
+        client.rollback()
+    assert stands(client, name) == (7, "a")
+    assert stands(client, f"{name}, minted") is None
+    write(client, name, 8, "b")
+    assert client.once(name)
+    client.commit()
+    assert not client.once(name)
 
 
 NAMES = [
