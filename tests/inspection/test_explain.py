@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_dlock import ConfigurationError, Contention, Decision, Limit, LockedTask, RunLater, lock
+from celery_dlock import (
+    ConfigurationError,
+    Contention,
+    Decision,
+    Lease,
+    Limit,
+    LockedTask,
+    RunLater,
+    lock,
+)
 from celery_dlock.core import turns
 from celery_dlock.core.events import Lost, Subject
 from celery_dlock.core.state import WINDOW, Cause, Claim, Dead, Mode
 from celery_dlock.monitoring import batching
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.ops import actions, facts, overview
+from celery_dlock.ops.event_text import Clock, describe
 from celery_dlock.ops.explain import Answer, State, explain
 from celery_dlock.ops.explain_key import explain_key
 from celery_dlock.ops.facts import StoreFacts, store_facts
@@ -395,6 +405,36 @@ def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on
     lost, hint = answer.sentences
     assert lost.endswith(f"lost {KEY!r}: the store has given it up")
     assert "its body may still run without the lock" in hint
+
+
+def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
+    open_one: Open,
+) -> None:
+    desk = open_one()
+    tokens: dict[str, int] = {}
+
+    @desk.locked(["order:{order}", "stock:{order}"], parents="all", name="charge")
+    def charge(order: str, *, lease: Lease) -> None:
+        tokens.update(lease.fencing_tokens)
+
+    result = charge.delay("42")
+    desk.deliver()
+    with lock("order:42", app=desk.app, parents="all") as lease:
+        batching.end()
+
+        key = explain_key(desk.app, "order:42")
+        assert [(e.event, e.token) for e in key.entries] == [
+            ("Acquired", tokens["order:42"]),
+            ("Released", None),
+            ("Acquired", lease.fencing_token),
+        ]
+        assert [e.task_id for e in key.entries[:2]] == [result.id, result.id]
+        words = describe(key.entries[0], Clock.of(desk.app))
+        assert words.endswith(f"took 'order:42' with token {tokens['order:42']}")
+
+        (stock,) = [e for e in explain_key(desk.app, "stock:42").entries if e.token]
+        assert stock.token == tokens["stock:42"]
+        assert {e.token for e in explain_key(desk.app, "all").entries} == {None}
 
 
 def test_a_configuration_that_cannot_be_is_an_error() -> None:

@@ -129,7 +129,8 @@ def test_a_call_that_is_debounced_waits_for_nobody_until_it_is_due(
     assert [each.key for each in found.lines] == ["order:1", f"{DEBOUNCED}order:2"]
     assert (found.counts.waiting, found.counts.oldest) == (0, None)
     assert most_urgent(app, waiting=True).lines == ()
-    assert Gauges.of(app).waiting_tasks == 0
+    gauges = Gauges.of(app)
+    assert (gauges.waiting_tasks, gauges.oldest_wait) == (0, 0.0)
 
 
 def test_a_beat_that_stands_by_is_no_task_that_waits(

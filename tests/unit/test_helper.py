@@ -83,6 +83,14 @@ def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: Not
     assert helped.note("key", 4, {"a": None}) is False
     assert helped.notes("key") == direct.notes("key") == {"a": b"a"}
 
+    running(helped.enter(claim("a", key="other")))
+    page = helped.keys(limit=1)
+    assert (page.keys, helped.keys(page.cursor or "").keys) == (("key",), ("other",))
+    assert helped.keys(waiting=True).keys == direct.keys(waiting=True).keys
+    assert helped.look(("key", "other")) == direct.look(("key", "other"))
+    with pytest.raises(ValueError, match="cursor"):
+        helped.keys("nonsense")
+
 
 def test_nothing_is_started_before_it_is_used_and_a_wrong_url_is_told(
     helped: HelperBackend,
@@ -101,19 +109,6 @@ def test_what_the_store_raises_is_raised_here_and_the_helper_stays(helped: Helpe
 
     helped.sweep()
     assert process_of(helped).pid == pid
-
-
-def test_keys_are_listed_and_looked_at_through_it(helped: HelperBackend) -> None:
-    for key in ("held", "waited for"):
-        running(helped.enter(claim("a", key=key)))
-    park(helped, "b", key="waited for")
-
-    page = helped.keys(limit=1)
-    assert (page.keys, helped.keys(page.cursor or "").keys) == (("held",), ("waited for",))
-    assert helped.keys(waiting=True).keys == ("waited for",)
-    assert [state.parked for state in helped.look(("held", "waited for"))] == [0, 1]
-    with pytest.raises(ValueError, match="cursor"):
-        helped.keys("nonsense")
 
 
 def test_a_helper_that_dies_fails_one_call_and_is_started_again(helped: HelperBackend) -> None:
