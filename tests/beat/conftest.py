@@ -16,6 +16,7 @@ from tests.beat.entries import ENTRIES
 from tests.beat.ways import Kind, Ways, open_ways
 from tests.services.beat_entries import Entry
 from tests.services.brokers import over_folder, over_redis
+from tests.services.django_rows import Make, around_rows
 from tests.services.require import require
 from tests.services.worker import Worker
 
@@ -57,4 +58,11 @@ def make_crew(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeCr
         return crew, ways, runs
 
     with ExitStack() as stack:
+        yield make
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Three beats around a database of Django without a row."""
+    with around_rows(tmp_path, monkeypatch) as make:
         yield make

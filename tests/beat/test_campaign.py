@@ -25,7 +25,6 @@ def test_every_tick_is_run_once_whatever_is_struck(tmp_path: Path) -> None:
     assert not [broken for each in groups for broken in each.violations], "\n".join(
         f"seed {each.seed}: {broken}" for each in groups for broken in each.violations
     )
-    # And it was worth the name
     assert all(each.ran > 20 and each.struck for each in groups)
     assert sum(each.leads for each in groups) > len(SEEDS)
 

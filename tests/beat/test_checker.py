@@ -68,7 +68,6 @@ def test_a_tick_that_was_said_to_be_left_out_is_not_missing(entry: Entry) -> Non
 
     assert checks(ran=rest, left_out=[left_out]) == []
     assert checks(ran=rest, left_out=[("another", *left_out[1:])]) == [Check.MISSING]
-    # And the one before which it stops is to be sent
     without_both = [each for each in rest if (each.entry, each.due) != (entry.name, dues[1])]
     assert checks(ran=without_both, left_out=[left_out]) == [Check.MISSING]
 

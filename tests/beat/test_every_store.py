@@ -44,7 +44,6 @@ def show(of: Beats, *arguments: str) -> Result:
 
 
 def test_who_leads_next_goes_on_and_who_slept_sends_nothing(three: Beats) -> None:
-    # Given a leader that sends, and dies with the next tick claimed
     three.advance(7)
     three.tick_all()
     three.faults["before it is published"] = dies
@@ -52,12 +51,10 @@ def test_who_leads_next_goes_on_and_who_slept_sends_nothing(three: Beats) -> Non
     three.tick(0)
     assert three.leader() is None
 
-    # Then the next one sends that, and says so
     three.tick(1)
     assert [(sent.beat, sent.due) for sent in three.sent] == [(0, at(10)), (1, at(20))]
     assert three.repeated() == {("ten", at(20).isoformat()): 1}
 
-    # And when it has slept for longer than its lease it is refused
     three.depose(1)
     three.tick(2)
     three.advance(10)

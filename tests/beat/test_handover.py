@@ -1,4 +1,7 @@
-"""A leader that is shut down gives the lead back: the next one does not wait for its lease."""
+"""A leader that is shut down gives the lead back: the next one does not wait for its lease.
+
+In real processes over one kind of store; that each gives it back is in ``test_every_store``.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,25 @@ import pytest
 from tests.beat.conftest import MakeCrew
 from tests.beat.evidence import repeats
 from tests.beat.test_failover import only_leaders_have_written
-from tests.beat.ways import EACH_KIND, Kind
+from tests.beat.test_in_hand import REDIS
 
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.server("redis")]
 
 #: Seconds. It is renewed each third, so two of them are left at least.
 TTL = 90.0
 
 
-@pytest.mark.parametrize("kind", EACH_KIND)
 def test_a_leader_that_is_shut_down_is_followed_before_its_lease_would_end(
-    make_crew: MakeCrew, kind: Kind
+    make_crew: MakeCrew,
 ) -> None:
-    crew, _, runs = make_crew(kind, TTL)
+    crew, _, runs = make_crew(REDIS, TTL)
     first = crew.new_leader()
     crew.settle()
     at = time.monotonic()
     assert first.stop() == 0
     crew.new_leader(first)
     took = time.monotonic() - at
-    print(f"{kind.name}: took over after {took:.2f} s, the lease is {TTL} s")  # noqa: T201
+    print(f"took over after {took:.2f} s, the lease is {TTL} s")  # noqa: T201
     assert took < TTL * 2 / 3
     crew.goes_on()
     first.start()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from django.test import override_settings
 from tests.beat.inside import at, dies, refuses, run, take_over
 from tests.services.django_rows import (
     Make,
-    around_rows,
     clocked,
     crontab,
     every,
@@ -23,13 +21,6 @@ from tests.services.django_rows import (
 )
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Three beats around a database without a row."""
-    with around_rows(tmp_path, monkeypatch) as make:
-        yield make
 
 
 @pytest.mark.parametrize("name", ["django", "django_celery_beat.schedulers:DatabaseScheduler"])

@@ -18,7 +18,6 @@ from tests.beat.inside import at, run, take_over
 from tests.services.beats import Beats
 from tests.services.django_rows import (
     Make,
-    around_rows,
     clocked,
     crontab,
     every,
@@ -28,13 +27,6 @@ from tests.services.django_rows import (
 )
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Three beats around a database without a row."""
-    with around_rows(tmp_path, monkeypatch) as make:
-        yield make
 
 
 def inside(of: Beats, number: int) -> Any:

@@ -13,65 +13,38 @@ from kombu.transport import memory
 
 from celery_dlock.cli.command import _Lines
 from celery_dlock.core.canonical import canonical
-from celery_dlock.core.state import Mode
-from celery_dlock.errors import BackendUnavailable
 from tests.cli.operator import COMMANDS, Operator, answers, operator
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_locks_in_memory_are_said_to_be_out_of_reach(command: list[str]) -> None:
-    with operator(dlock_url="memory://") as desk:
-        result = desk.run(*command)
-
-    assert result.exit_code == 1
-    assert (
-        "live in the memory of the worker's process and cannot be seen from here" in result.output
-    )
-    assert "multi-process" in result.output
-    assert result.output.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_configuration_that_is_wrong_is_said_in_a_line(command: list[str]) -> None:
-    with operator() as desk:
-        result = desk.run(*command)
-
-    assert result.exit_code == 1
-    assert result.output.startswith("Error: dlock_url is not set")
-
-
 @pytest.mark.parametrize(
-    "command",
-    [each for each in COMMANDS if each[0] not in ("metrics", "show")],
-    ids=lambda command: command[0],
+    ("config", "said"),
+    [
+        ({"dlock_url": "memory://"}, "live in the memory of the worker's process and cannot be"),
+        ({}, "Error: dlock_url is not set"),
+    ],
+    ids=["memory", "nothing set"],
 )
-def test_a_store_that_is_away_is_said_in_a_line(
-    desk: Operator, command: list[str], monkeypatch: pytest.MonkeyPatch
+def test_where_no_store_can_be_reached_that_is_said_in_a_line(
+    config: dict[str, str], said: str
 ) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise BackendUnavailable("no\nanswer")
-
-    for operation in ("keys", "look", "peek", "parked", "dead", "dead_of", "position"):
-        monkeypatch.setattr(desk.backend, operation, away)
-
-    result = desk.run(*command)
-
-    assert (result.exit_code, result.output) == (1, "Error: no\\x0aanswer\n")
+    with operator(**config) as desk:
+        for command in COMMANDS:
+            result = desk.run(*command)
+            assert (result.exit_code, result.output.count("\n")) == (1, 1), command
+            assert said in result.output
 
 
-def test_a_task_is_told_of_by_others_while_the_store_is_away(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise BackendUnavailable("no answer")
+@pytest.mark.usefixtures("away")
+def test_a_store_that_is_away_is_said_in_a_line(desk: Operator) -> None:
+    found = {command[0]: desk.run(*command) for command in COMMANDS}
 
-    for operation in ("keys", "look", "peek", "parked", "dead", "dead_of", "position"):
-        monkeypatch.setattr(desk.backend, operation, away)
-
-    result = desk.run("show", "id")
-
-    assert result.exit_code == 1
-    assert "the lock store did not answer: no answer" in result.output
+    show, metrics = found.pop("show"), found.pop("metrics")
+    for command, result in found.items():
+        assert (result.exit_code, result.output) == (1, "Error: no\\x0aanswer\n"), command
+    assert show.exit_code == 1
+    assert "the lock store did not answer: no\\x0aanswer" in show.output  # others may know of it
+    assert (metrics.exit_code, "dlock_store_up 0.0\n" in metrics.output) == (0, True)
+    assert "dlock_held_keys" not in metrics.output
 
 
 @pytest.mark.parametrize(
@@ -94,49 +67,34 @@ def test_a_key_that_cannot_be_read_is_not_said_to_be_free(
     assert "Traceback" not in said.output
 
 
-def test_metrics_are_served_while_the_store_is_away(
+def test_metrics_say_whose_they_are_and_may_do_without_the_store(
     desk: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     assert "dlock_store_up 1.0\n" in (first := desk.run("metrics")).stdout
     assert first.stderr.startswith("PROMETHEUS_MULTIPROC_DIR is not set here")
-
-    def away(*_: object, **__: object) -> None:
-        raise BackendUnavailable("no answer")
-
     assert "dlock_store" not in desk.run("metrics", "--no-gauges").stdout
-    monkeypatch.setattr(desk.backend, "look", away)
-    result = desk.run("metrics")
-
-    assert result.exit_code == 0
-    assert "dlock_store_up 0.0\n" in result.output
-    assert "dlock_held_keys" not in result.output
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["release", "order:42"],
-        ["cancel", "waits"],
-        ["replay", "lost"],
-        ["replay", "--all"],
-        ["discard", "lost"],
-        ["discard", "--all"],
-    ],
-    ids=" ".join,
-)
-def test_without_a_terminal_a_question_is_an_error(desk: Operator, command: list[str]) -> None:
+@pytest.mark.parametrize("program", [False, True], ids=["without a terminal", "--json"])
+def test_whoever_cannot_be_asked_is_told_to_say_yes(
+    desk: Operator, program: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk.dead_letter("order:43", "lost")
     desk.hold("order:42")
     desk.park("order:42", "waits")
     before = desk.read("ls"), desk.read("dead")
 
-    result = desk.run(*command)
-
-    assert result.exit_code == 1
-    assert "There is no terminal to ask at: use --yes" in result.output
-    assert (desk.read("ls"), desk.read("dead")) == before
-    assert desk.woken() == []
+    asked = answers(monkeypatch, True) if program else []
+    for command in (
+        *("release order:42", "cancel waits", "replay lost", "replay --all"),
+        *("discard lost", "discard --all"),
+    ):
+        result = desk.run(*command.split(), *(["--json"] if program else []))
+        assert (result.exit_code, result.stdout if program else "", asked) == (1, "", []), command
+        assert result.stderr.endswith("use --yes\n")
+        assert (desk.read("ls"), desk.read("dead")) == before
+        assert desk.woken() == []
 
 
 @pytest.mark.parametrize("command", [["release", "order:42"], ["cancel", "waits"]], ids=" ".join)
@@ -229,14 +187,6 @@ def test_a_key_is_known_by_the_name_that_its_publisher_gave_it(desk: Operator) -
     assert desk.run("waiting", "größe:1").exit_code == 0
     assert desk.run("release", "größe:1", "--yes").exit_code == 0
     assert desk.holders(canonical("größe:1")) == []
-
-
-def test_a_reader_is_released_by_its_name(desk: Operator) -> None:
-    desk.hold("stock", "one", mode=Mode.SHARED)
-    claim = desk.hold("stock", "two", mode=Mode.SHARED)
-
-    assert desk.run("release", "stock", "--owner", claim.owner, "--yes").exit_code == 0
-    assert desk.holders("stock") == ["one"]
 
 
 def test_no_command_that_only_looks_opens_a_connection_to_the_broker(desk: Operator) -> None:

@@ -10,7 +10,6 @@ from celery_dlock.core.debounce import DEBOUNCED
 from celery_dlock.core.events import Debounced, Subject
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
-from celery_dlock.ops.gauges import Gauges
 from celery_dlock.runtime import runtime
 from tests.cli.operator import Operator, answers, operator
 from tests.services.until import until
@@ -24,18 +23,12 @@ def debounce(desk: Operator, task: str = "first") -> str:
     return str(desk.backend.postpone(claim, desk.message(task), HOUR, 2 * HOUR).verdict)
 
 
-def test_it_is_listed_with_the_time_that_is_left(desk: Operator) -> None:
+def test_it_is_told_for_how_long_and_until_when(desk: Operator) -> None:
     debounce(desk)
 
     _, row = desk.run("ls").stdout.splitlines()
-
     assert row.startswith(KEY)
     assert "nobody, for another 59 min 59 s: a call is debounced" in row
-
-
-def test_it_is_told_until_when(desk: Operator) -> None:
-    debounce(desk)
-
     told, of_key = desk.run("show", "first").stdout, desk.run("show", KEY).stdout
 
     assert f"for '{KEY}' where it is debounced until " in told
@@ -81,11 +74,3 @@ def test_a_person_has_it_run_now(desk: Operator, monkeypatch: pytest.MonkeyPatch
         f"Nobody holds {KEY}. A call is debounced for another 59 min 59 s. Open it now?"
     ]
     assert desk.woken() == [("first", None)]
-
-
-def test_it_is_not_measured_as_one_that_waits_for_a_lock(desk: Operator) -> None:
-    debounce(desk)
-
-    gauges = Gauges.of(desk.app)
-
-    assert (gauges.waiting_tasks, gauges.oldest_wait) == (0, 0.0)

@@ -28,7 +28,6 @@ def desk(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Iterat
 
 
 def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
-    # Given a key that is held longer than another, for which two wait, and one with readers
     desk.hold("order:1", "first")
     desk.hold("order:2", "second")
     desk.park("order:2", "waits", "waits-too")
@@ -36,7 +35,6 @@ def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
 
     found = desk.read("ls")
 
-    # Then the one with the longest wait comes first, and then those that are held longest
     assert [line["key"] for line in found["keys"]] == ["order:2", "order:1", "stock"]
     (second, first, stock) = found["keys"]
     assert (second["waiting"], first["waiting"], first["oldest"]) == (2, 0, None)
@@ -46,14 +44,12 @@ def test_what_is_held_and_waited_for_is_listed(desk: Operator) -> None:
     assert holder["since"] < holder["expires"]
     assert stock["holders"][0]["token"] is None
 
-    # And people see the same
     lines = desk.run("ls").output.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [
         ["order:2", "second"],
         ["order:1", "first"],
         ["stock", "reader"],
     ]
-    # And only what was asked for
     assert [line["key"] for line in desk.read("ls", "--waiting")["keys"]] == ["order:2"]
     assert [line["key"] for line in desk.read("ls", "--match", "der:1")["keys"]] == ["order:1"]
     in_line = desk.read("waiting", "order:2")
@@ -74,7 +70,6 @@ def test_a_key_is_released_and_the_next_one_is_woken(desk: Operator) -> None:
     assert desk.woken() == [("next", None)]
     (line,) = desk.read("ls")["keys"]
     assert (line["holders"], line["woken"], line["waiting"]) == ([], ["next"], 1)
-    # And who had it learns that with its next renewal
     (renewed,) = desk.backend.renew([held])
     assert type(renewed).__name__ == "NotHeld"
 

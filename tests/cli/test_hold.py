@@ -103,28 +103,24 @@ def test_release_ends_the_hold_first_and_takes_it_from_a_holder_that_is_named(
     assert isinstance(desk.backend.enter(desk.claim(KEY, "other")).verdict, Run)
 
 
-def _bob(desk: Operator, was: str) -> None:
-    name, lasts = "of bob", 600 * SECOND
-    assert desk.backend.put_on_hold(KEY, was, name, "bob", "mine", lasts).verdict
+def others(desk: Operator, was: str, name: str) -> None:
+    """Bob puts it on hold meanwhile."""
+    assert desk.backend.put_on_hold(KEY, was, name, "bob", "mine", 600 * SECOND).verdict
 
 
 def test_a_hold_that_was_not_shown_is_neither_ended_nor_replaced(
     desk: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers(monkeypatch, True, meanwhile=lambda: _bob(desk, ""))
+    answers(monkeypatch, True, meanwhile=lambda: others(desk, "", "of bob"))
     code, printed = holds(desk, "--by", "ann")
     assert code == 1
     assert f"Nothing was done: {KEY} is on hold by bob: mine by now" in printed
 
-    answers(monkeypatch, True, meanwhile=lambda: _again(desk, "of bob"))
+    answers(monkeypatch, True, meanwhile=lambda: others(desk, "of bob", "another"))
     result = desk.run("release", KEY)
 
     assert result.exit_code == 1
     assert f"Nothing was done: {KEY} is on another hold by now" in result.stderr
-
-
-def _again(desk: Operator, was: str) -> None:
-    assert desk.backend.put_on_hold(KEY, was, "x", "eve", "no", 600 * SECOND).verdict
 
 
 def test_a_second_hold_is_asked_about_and_replaces_the_first(

@@ -57,6 +57,9 @@ def test_any_arguments(
         ("waiting", "\udc80"),
         ("release", "\udc80"),
         ("show", "\udc80"),
+        ("cancel", "\udc80"),
+        ("replay", "\udc80"),
+        ("ls", "--match", "\udc80"),
     ],
 )
 def test_what_nothing_can_be_called(desk: Operator, arguments: tuple[str, ...]) -> None:

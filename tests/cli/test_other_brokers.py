@@ -25,19 +25,15 @@ def at_other_broker(desk: Operator, request: pytest.FixtureRequest) -> Operator:
     return desk
 
 
-def test_it_is_shown_of_the_task_and_of_no_other(at_other_broker: Operator) -> None:
-    assert f"belongs to the broker {ELSEWHERE}" in at_other_broker.run("show", "theirs").output
-    assert "belongs to" not in at_other_broker.run("show", "ours").output
+def test_it_is_named_with_its_task_its_key_and_in_the_queue(at_other_broker: Operator) -> None:
+    def said(*command: str) -> str:
+        return at_other_broker.run(*command).output
 
-
-def test_it_is_shown_of_the_key(at_other_broker: Operator) -> None:
-    shown = at_other_broker.run("show", KEY).output
-    assert f"theirs belongs to another broker, {ELSEWHERE}" in shown
-    assert "ours belongs" not in shown
-
-
-def test_it_is_named_in_the_queue(at_other_broker: Operator) -> None:
-    assert f"theirs belongs to the broker {ELSEWHERE}" in at_other_broker.run("waiting", KEY).output
+    assert f"belongs to the broker {ELSEWHERE}" in said("show", "theirs")
+    assert "belongs to" not in said("show", "ours")
+    assert f"theirs belongs to another broker, {ELSEWHERE}" in (of_key := said("show", KEY))
+    assert "ours belongs" not in of_key
+    assert f"theirs belongs to the broker {ELSEWHERE}" in said("waiting", KEY)
     queue = at_other_broker.read("waiting", KEY)["waiting"]
     assert {each["task_id"]: each["broker"] for each in queue} == {
         "theirs": ELSEWHERE,

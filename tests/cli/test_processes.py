@@ -53,8 +53,11 @@ def test_what_is_piped_has_no_colours_and_is_not_cut(desk: Operator, tmp_path: P
     assert row == row.rstrip()
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("command", ["ls", "ls --json", "doctor", "metrics"])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [("ls", ""), ("ls", "1"), ("ls --json", ""), ("doctor", ""), ("metrics", "")],
+    ids=["ls", "unbuffered", "json", "doctor", "metrics"],
+)
 def test_a_disk_that_is_full_is_said_in_a_line(
     desk: Operator, tmp_path: Path, command: str, unbuffered: str
 ) -> None:
@@ -171,16 +174,21 @@ def test_an_address_that_is_taken_is_said_to_be(desk: Operator, tmp_path: Path) 
     assert done.stderr.startswith("Error: cannot listen there: ")
 
 
-def test_an_application_that_was_not_named_is_missed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "dlock", "ls"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
+def celery(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command that is installed, with no more than *arguments*."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("celery")), *arguments],
+        cwd=folder,
+        env=environment(folder, **env),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
+
+
+def test_an_application_that_was_not_named_is_missed(tmp_path: Path) -> None:
+    done = celery(tmp_path, "dlock", "ls")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: dlock_url is not set")
@@ -207,15 +215,7 @@ def offered(folder: Path, words: str) -> list[str]:
         "COMP_WORDS": f"celery {words}",
         "COMP_CWORD": str(len(words.split(" "))),
     }
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("celery"))],
-        cwd=folder,
-        env=environment(folder, **asks),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = celery(folder, **asks)
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
@@ -240,15 +240,7 @@ def test_a_shell_offers_commands_keys_and_tasks(desk: Operator, tmp_path: Path) 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_is_given_a_script_that_asks_celery(tmp_path: Path, shell: str) -> None:
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("celery"))],
-        cwd=tmp_path,
-        env=environment(tmp_path, _CELERY_COMPLETE=f"{shell}_source"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = celery(tmp_path, _CELERY_COMPLETE=f"{shell}_source")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert f"_CELERY_COMPLETE={shell}_complete" in done.stdout

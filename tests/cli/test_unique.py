@@ -138,14 +138,6 @@ def test_a_person_ends_a_claim_whose_message_is_lost(
     assert desk.run("cancel", "lives", "--yes").exit_code == 1
 
 
-def test_or_does_not(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    claims(desk)
-    answers(monkeypatch, answer=False)
-
-    assert desk.run("cancel", "lives").exit_code == 1
-    assert stands(desk)
-
-
 def test_who_waits_and_is_cancelled_lives_no_more(desk: Operator) -> None:
     desk.hold("day:1", "runs")
     desk.park("day:1", "lives")

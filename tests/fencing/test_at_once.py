@@ -42,7 +42,6 @@ pytestmark = pytest.mark.once
 def test_what_is_committed_is_in_the_order_of_the_tokens(
     server: str, driver: str, level: str, database: Database, name: str
 ) -> None:
-    # Given a log that everybody writes to in the transaction that is fenced
     url, log = over(driver, database(server)), f"log_{uuid.uuid4().hex}"
     with open_client("connection", url) as client:
         client.execute(f"CREATE TABLE {log} (number SERIAL PRIMARY KEY, token INTEGER)")
@@ -53,7 +52,6 @@ def test_what_is_committed_is_in_the_order_of_the_tokens(
         client.execute(f"INSERT INTO {log} (token) VALUES ({token})")
         client.commit()
 
-    # When all come at once with their tokens in any order, and that several times
     def writer(number: int, together: threading.Barrier) -> None:
         with open_client("connection", url) as client:
             client.fenced.execution_options(isolation_level=level)
@@ -69,7 +67,6 @@ def test_what_is_committed_is_in_the_order_of_the_tokens(
     ]
     _all_at_once(writer)
 
-    # Then each was written after all that are smaller, and the last one for certain
     with open_client("connection", url) as client:
         written = [token for (token,) in client.execute(f"SELECT token FROM {log} ORDER BY number")]
     assert written == sorted(set(written))

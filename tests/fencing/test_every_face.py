@@ -51,39 +51,28 @@ def write(client: Client, resource: str, token: int, owner: str = "a") -> None:
 
 
 class TestAdmit:
-    def test_a_first_writer_passes_and_is_remembered(self, client: Client, name: str) -> None:
-        write(client, name, 7)
-        assert stands(client, name) == (7, "a")
-
-    def test_a_holder_writes_many_times(self, client: Client, name: str) -> None:
-        write(client, name, 7)
-        write(client, name, 7)
-        with client.transaction():
-            client.admit(name, 7)
-            client.admit(name, 7)
-        assert stands(client, name) == (7, "a")
-
-    def test_a_newer_holder_passes(self, client: Client, name: str) -> None:
-        write(client, name, 7, "a")
-        write(client, name, 8, "b")
-        assert stands(client, name) == (8, "b")
-
-    @pytest.mark.parametrize(("token", "owner"), [(7, "a"), (7, "b"), (8, "a"), (1, "c")])
-    def test_who_is_too_late_is_refused(
-        self, client: Client, name: str, token: int, owner: str
-    ) -> None:
-        write(client, name, 8, "b")
-        with pytest.raises(StaleFencingToken) as refused:
-            write(client, name, token, owner)
-        assert refused.value.args == (name, token, 8)
-        assert stands(client, name) == (8, "b")
-
-    def test_who_is_too_late_is_refused_within_one_transaction(
+    def test_a_holder_writes_many_times_and_then_a_newer_one(
         self, client: Client, name: str
     ) -> None:
+        write(client, name, 7)
+        assert stands(client, name) == (7, "a")
+        write(client, name, 7)
+        with client.transaction():
+            client.admit(name, 7)
+            client.admit(name, 7)
+        assert stands(client, name) == (7, "a")
+        write(client, name, 8, "b")
+        assert stands(client, name) == (8, "b")
+
+    def test_who_is_too_late_is_refused(self, client: Client, name: str) -> None:
+        write(client, name, 8, "b")
+        for token, owner in ((7, "a"), (7, "b"), (8, "a"), (1, "c")):
+            with pytest.raises(StaleFencingToken) as refused:
+                write(client, name, token, owner)
+            assert refused.value.args == (name, token, 8)
         with client.transaction():
             client.admit(name, 8, "b")
-            with pytest.raises(StaleFencingToken):
+            with pytest.raises(StaleFencingToken):  # within one transaction as well
                 client.admit(name, 7, "a")
         assert stands(client, name) == (8, "b")
 
@@ -94,13 +83,6 @@ class TestAdmit:
             write(client, name, LARGEST - 1, "c")
         assert refused.value.seen == LARGEST
         assert stands(client, name) == (LARGEST, "d")
-
-    def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
-        write(client, name, 7, "a")
-        client.admit(name, 9, "c")
-        client.rollback()
-        assert stands(client, name) == (7, "a")
-        write(client, name, 8, "b")
 
     def test_a_savepoint_takes_it_back(self, client: Client, name: str) -> None:
         with client.transaction():
@@ -132,13 +114,6 @@ class TestOnce:
             assert other.once(f"{name}, another") is True
             assert other.once(name, "another shop") is True
 
-    def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
-        assert client.once(name)
-        client.rollback()
-        assert client.once(name)
-        client.commit()
-        assert not client.once(name)
-
 
 class TestMint:
     def test_it_counts_up(self, client: Client, name: str) -> None:
@@ -148,13 +123,6 @@ class TestMint:
             assert fencing.mint(client.fenced, name, lease(term(nonce="n2"))) == 2
             assert fencing.mint(client.fenced, name, lease(term(nonce="n2"))) == 3
         assert stands(client, name) == (3, "t:0:0|n2")
-
-    def test_a_rollback_takes_it_back(self, client: Client, name: str) -> None:
-        for _ in range(2):
-            client.begin()
-            assert fencing.mint(client.fenced, name, lease(term())) == 1
-            client.rollback()
-        assert stands(client, name) is None
 
     def test_whoever_minted_before_is_too_late(self, client: Client, name: str) -> None:
         tokens = {}
@@ -168,6 +136,21 @@ class TestMint:
         write(client, name, large, later)
         with pytest.raises(StaleFencingToken):
             write(client, name, large, earlier)
+
+
+def test_a_rollback_takes_all_of_it_back(client: Client, name: str) -> None:
+    write(client, name, 7, "a")
+    for _ in range(2):
+        client.admit(name, 9, "c")
+        assert client.once(name)
+        assert fencing.mint(client.fenced, f"{name}, minted", lease(term())) == 1
+        client.rollback()
+    assert stands(client, name) == (7, "a")
+    assert stands(client, f"{name}, minted") is None
+    write(client, name, 8, "b")
+    assert client.once(name)
+    client.commit()
+    assert not client.once(name)
 
 
 NAMES = [
@@ -201,37 +184,34 @@ def test_names_are_the_same_only_if_they_are_equal(client: Client, name: str) ->
         assert stands(client, other) == (5, one)
 
 
-def asks(client: Client, name: str) -> dict[str, Callable[[], object]]:
-    return {
-        "admit": lambda: fencing.admit(client.fenced, resource=name, fencing_token=1, owner="a"),
-        "once": lambda: fencing.once(client.fenced, name, resource="shop"),
-        "mint": lambda: fencing.mint(client.fenced, name, lease(term())),
-    }
+def asks(client: Client, name: str) -> tuple[Callable[[], object], ...]:
+    """All that can be asked of the fence."""
+    return (
+        lambda: fencing.admit(client.fenced, resource=name, fencing_token=1, owner="a"),
+        lambda: fencing.once(client.fenced, name, resource="shop"),
+        lambda: fencing.mint(client.fenced, name, lease(term())),
+    )
 
 
-@pytest.mark.parametrize("ask", ["admit", "once", "mint"])
-class TestRefused:
-    def test_autocommit(self, open_another: Open, name: str, ask: str) -> None:
-        client = open_another(autocommit=True)
+def test_without_a_transaction_all_is_refused(open_another: Open, name: str) -> None:
+    client = open_another(autocommit=True)
+    for ask in asks(client, name):
         with pytest.raises(ConfigurationError, match=r"transaction"):
-            asks(client, name)[ask]()
-        for table in ("dlock_fence", "dlock_once"):
-            rows = client.execute(f"SELECT * FROM {table}")
-            assert name not in {_text(row[0]) for row in rows}
+            ask()
+    for table in ("dlock_fence", "dlock_once"):
+        rows = client.execute(f"SELECT * FROM {table}")
+        assert name not in {_text(row[0]) for row in rows}
 
-    def test_a_missing_table(
-        self,
-        face: tuple[str, str],
-        without_tables: Database,
-        clients: Open,
-        name: str,
-        ask: str,
-    ) -> None:
-        server, library = face
-        client = clients(library, without_tables(server))
+
+def test_a_missing_table_is_said_with_each_way_to_make_it(
+    face: tuple[str, str], without_tables: Database, clients: Open, name: str
+) -> None:
+    server, library = face
+    client = clients(library, without_tables(server))
+    for ask in asks(client, name):
         client.begin()
         with pytest.raises(ConfigurationError) as missing:
-            asks(client, name)[ask]()
+            ask()
         client.rollback()
         for way in (
             "'celery_dlock.fencing' to INSTALLED_APPS",

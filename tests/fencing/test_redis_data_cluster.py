@@ -72,13 +72,11 @@ def test_a_client_of_one_server_is_told_that_another_has_the_slot(
 def test_a_slot_that_has_moved_is_found(own_redis_cluster: RedisCluster, order: str) -> None:
     name = f"{{{order}}}:paid"
     with connect(own_redis_cluster) as client:
-        # Given a client that knows where the slot is, which then goes elsewhere
         assert pay(client, lease(1, order))
         move = Move(own_redis_cluster, name)
         move.begin()
         move.end()
 
-        # Then it writes there, and the fence has come along
         assert pay(client, lease(2, order))
         with pytest.raises(StaleFencingToken):
             pay(client, lease(1, order))

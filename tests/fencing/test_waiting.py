@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -33,11 +34,6 @@ def server(face: tuple[str, str]) -> str:
 
 
 @pytest.fixture
-def library(face: tuple[str, str]) -> str:
-    return face[1]
-
-
-@pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     """Asked for before any client, and so gone after it: nobody waits for one any more."""
     with ThreadPoolExecutor() as threads:
@@ -46,8 +42,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def first(
-    pool: ThreadPoolExecutor, server: str, library: str, database: Database, clients: Open
+    pool: ThreadPoolExecutor, face: tuple[str, str], database: Database, clients: Open
 ) -> Client:
+    server, library = face
     return clients(library, database(server))
 
 
@@ -56,59 +53,58 @@ def watcher(server: str, database: Database, clients: Open) -> Client:
     return clients("driver", database(server), autocommit=True)
 
 
-def somebody_waits(server: str, watcher: Client) -> None:
-    """SQLite tells nobody."""
-    if server in WAITING:
-        until("somebody waits for a lock", lambda: watcher.execute(WAITING[server])[0][0])
+Second = Callable[[Callable[[Client], Any], str], Future[Any]]
+
+
+@pytest.fixture
+def comes_second(
+    pool: ThreadPoolExecutor,
+    face: tuple[str, str],
+    database: Database,
+    first: Client,
+    watcher: Client,
+) -> Second:
+    """``comes_second(work, end)``: in a transaction of its own, while the first one is open.
+
+    That one ends when somebody waits for it; SQLite tells nobody of whom that is so.
+    """
+    server, library = face
+
+    def comes_second(work: Callable[[Client], Any], end: str) -> Future[Any]:
+        def comes() -> Any:
+            with open_client(library, database(server)) as second, second.transaction():
+                return work(second)
+
+        came = pool.submit(comes)
+        if server in WAITING:
+            until("somebody waits for a lock", lambda: watcher.execute(WAITING[server])[0][0])
+        getattr(first, end)()
+        return came
+
+    return comes_second
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-class TestAnEnd:
-    def test_decides_whether_an_effect_is_new(
-        self,
-        pool: ThreadPoolExecutor,
-        server: str,
-        library: str,
-        database: Database,
-        first: Client,
-        watcher: Client,
-        name: str,
-        end: str,
-    ) -> None:
-        def claim() -> bool:
-            with open_client(library, database(server)) as second, second.transaction():
-                return second.once(name)
+def test_an_end_decides_whether_an_effect_is_new(
+    first: Client, comes_second: Second, name: str, end: str
+) -> None:
+    assert first.once(name)
 
-        assert first.once(name)
-        second = pool.submit(claim)
-        somebody_waits(server, watcher)
-        getattr(first, end)()
+    second = comes_second(lambda client: client.once(name), end)
 
-        assert second.result() is (end == "rollback")
+    assert second.result() is (end == "rollback")
 
-    def test_decides_who_is_too_late(
-        self,
-        pool: ThreadPoolExecutor,
-        server: str,
-        library: str,
-        database: Database,
-        first: Client,
-        watcher: Client,
-        name: str,
-        end: str,
-    ) -> None:
-        def write_late() -> None:
-            with open_client(library, database(server)) as second, second.transaction():
-                second.admit(name, 7, "earlier")
 
-        first.admit(name, 8, "later")
-        second: Future[None] = pool.submit(write_late)
-        somebody_waits(server, watcher)
-        getattr(first, end)()
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_an_end_decides_who_is_too_late(
+    first: Client, comes_second: Second, name: str, end: str
+) -> None:
+    first.admit(name, 8, "later")
 
-        refused = second.exception()
-        assert isinstance(refused, StaleFencingToken) == (end == "commit")
-        assert (refused is None) == (end == "rollback")
+    refused = comes_second(lambda client: client.admit(name, 7, "earlier"), end).exception()
+
+    assert isinstance(refused, StaleFencingToken) == (end == "commit")
+    assert (refused is None) == (end == "rollback")
 
 
 class TestMint:

@@ -22,6 +22,7 @@ from celery_dlock.ops.doctor.examine import examine, secrets_of, shown
 from celery_dlock.ops.doctor.finding import Finding, asked
 from celery_dlock.registry import BACKENDS, load
 from tests.inspection.patients import bad, lies_in_memory, patient
+from tests.services.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,6 +103,30 @@ def test_a_store_of_somebody_else_is_not_examined_and_that_is_said(
 
     with patient(tmp_path, **in_threads()) as app:
         assert bad(examine(app)) == {"store-unread": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("url", "finding"),
+    [
+        ("redis://:hunter2@{}", {"no-answer": "unknown"}),
+        (
+            "redis+sentinel://:hunter2@{}/mymaster/0",
+            {"sentinel-unavailable": "broken", "no-answer": "unknown"},
+        ),
+        ("etcd://root:hunter2@{}", {"etcd-unavailable": "broken"}),
+        ("zookeeper://shop:hunter2@{}", {"zookeeper-unavailable": "broken"}),
+    ],
+    ids=["redis", "sentinel", "etcd", "zookeeper"],
+)
+def test_a_store_where_nobody_answers_is_no_error(
+    tmp_path: Path, url: str, finding: dict[str, str]
+) -> None:
+    (gone,) = free_ports(1)
+    with patient(tmp_path, dlock_url=url.format(f"127.0.0.1:{gone}")) as app:
+        findings = examine(app)
+
+    assert bad(findings) == finding
+    assert "hunter2" not in str(findings)
 
 
 @pytest.mark.parametrize("scheme", sorted(BACKENDS))
@@ -209,10 +234,7 @@ def _checks() -> set[str]:
     [
         ("example_project.events.app", {}),
         # Both are so: the shop publishes again what a killed worker had.
-        (
-            "example_project.shop.app",
-            {"broker-filesystem": "weak", "tasks-killed-child": "weak"},
-        ),
+        ("example_project.shop.app", {"broker-filesystem": "weak", "tasks-killed-child": "weak"}),
     ],
 )
 def test_in_the_demo_nothing_is_found_that_is_not_so(

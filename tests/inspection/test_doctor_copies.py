@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.ops.doctor.examine import examine
-from tests.inspection.patients import bad, comes_to, found, patient
+from tests.inspection.patients import comes_to, found, patient
 from tests.services.ports import free_ports
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster, tell
@@ -106,17 +106,6 @@ def test_one_sentinel_that_waits_for_a_second_and_a_master_alone_are_found(
             "sentinel-few": "weak",
             "redis-no-replica": "weak",
         }
-
-
-def test_nobody_at_all_is_found(tmp_path: Path) -> None:
-    (gone,) = free_ports(1)
-    url = f"redis+sentinel://:hunter2@127.0.0.1:{gone}/{NAME}/0"
-
-    with patient(tmp_path, dlock_url=url) as app:
-        findings = examine(app)
-
-    assert bad(findings) == {"sentinel-unavailable": "broken", "no-answer": "unknown"}
-    assert "hunter2" not in str(findings)
 
 
 def test_masters_of_a_cluster_that_nothing_makes_wait_are_found(

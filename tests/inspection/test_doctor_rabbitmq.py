@@ -30,74 +30,42 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "BROKER_TIMEOUT", 60)
 
 
+LATE = {"rabbitmq-consumer-timeout": "unknown"}
+
+
 @pytest.mark.parametrize(
-    ("options", "conf", "task", "finding"),
+    ("conf", "finding"),
     [
-        ({"confirm_publish": True}, {}, {}, {}),
-        ({}, {}, {}, {"rabbitmq-confirms": "weak"}),
+        ({}, {}),
+        ({"broker_transport_options": {}}, {"rabbitmq-confirms": "weak"}),
+        ({"task_default_delivery_mode": "transient"}, {"rabbitmq-transient": "broken"}),
         (
-            {"confirm_publish": True},
-            {"task_default_delivery_mode": "transient"},
-            {},
-            {"rabbitmq-transient": "broken"},
-        ),
-        (
-            {"confirm_publish": True},
-            {"task_queues": [Queue("q", Exchange("q"), durable=False)]},
-            {},
-            {"rabbitmq-queue": "broken"},
-        ),
-        (
-            {"confirm_publish": True},
-            {"task_queues": [Queue("q", Exchange("q"), auto_delete=True)]},
-            {},
-            {"rabbitmq-queue": "broken"},
-        ),
-        (
-            {"confirm_publish": True},
             {"task_queues": [Queue("q", Exchange("q", delivery_mode=1))]},
-            {},
             {"rabbitmq-transient": "broken"},
         ),
+        ({"task_queues": [Queue("q", Exchange("q"), durable=False)]}, {"rabbitmq-queue": "broken"}),
         (
-            {"confirm_publish": True},
-            {"task_queues": [Queue("q", Exchange("q"), no_ack=True)]},
-            {},
+            {"task_queues": [Queue("q", Exchange("q"), auto_delete=True)]},
             {"rabbitmq-queue": "broken"},
         ),
+        ({"task_queues": [Queue("q", Exchange("q"), no_ack=True)]}, {"rabbitmq-queue": "broken"}),
         (
-            {"confirm_publish": True},
             {"task_queues": [Queue("q", Exchange("q"), exclusive=True)]},
-            {},
             {"rabbitmq-queue": "broken"},
         ),
-        (
-            {"confirm_publish": True},
-            {},
-            {"time_limit": 7200},
-            {"rabbitmq-consumer-timeout": "unknown"},
-        ),
-        (
-            {"confirm_publish": True},
-            {},
-            {"default_retry_delay": 7200},
-            {"rabbitmq-consumer-timeout": "unknown"},
-        ),
+        ({"task": {"time_limit": 7200}}, LATE),
+        ({"task": {"default_retry_delay": 7200}}, LATE),
     ],
 )
 def test_a_rabbitmq_that_may_lose_or_repeat_messages_is_found(
     rabbitmq_server: RabbitMQServer,
     tmp_path: Path,
-    options: dict[str, Any],
     conf: dict[str, Any],
-    task: dict[str, Any],
     finding: dict[str, str],
 ) -> None:
-    names = found(
-        tmp_path, task=task, **in_memory(), **over(rabbitmq_server.url, **options), **conf
-    )
+    sound = {**in_memory(), **over(rabbitmq_server.url, confirm_publish=True)}
 
-    assert {n: how for n, how in names.items() if n != "memory-one-process"} == finding
+    assert found(tmp_path, **{**sound, **conf}) == {"memory-one-process": "weak", **finding}
 
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -186,12 +154,7 @@ def test_how_long_a_rabbitmq_waits_is_said(rabbitmq_server: RabbitMQServer, tmp_
 @pytest.mark.parametrize(
     ("version", "milliseconds", "severity", "words"),
     [
-        (
-            "3.12.0",
-            60_000,
-            "weak",
-            "allows 60 s, charge may run or wait for 7200",
-        ),
+        ("3.12.0", 60_000, "weak", "allows 60 s, charge may run or wait for 7200"),
         ("4.0.1", 10**8, None, ""),
         ("3.11.28", 10**8, "unknown", "a server allows 1800 s unless"),
         ("", 10**8, "unknown", "a server allows 1800 s unless"),

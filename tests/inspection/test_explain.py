@@ -14,19 +14,24 @@ from celery_dlock import (
     ConfigurationError,
     Contention,
     Decision,
+    Lease,
     Limit,
     LockedTask,
     RunLater,
     lock,
 )
 from celery_dlock.core import turns
-from celery_dlock.core.state import WINDOW, Claim, Mode
+from celery_dlock.core.events import Lost, Subject
+from celery_dlock.core.state import WINDOW, Cause, Claim, Dead, Mode
 from celery_dlock.monitoring import batching
 from celery_dlock.monitoring.history import HistorySink
-from celery_dlock.ops import actions, overview
+from celery_dlock.ops import actions, facts, overview
+from celery_dlock.ops.event_text import Clock, describe
 from celery_dlock.ops.explain import Answer, State, explain
 from celery_dlock.ops.explain_key import explain_key
+from celery_dlock.ops.facts import StoreFacts, store_facts
 from celery_dlock.runtime import forget, runtime
+from celery_dlock.stores.base import DeadMessage
 from tests.services.desk import Desk, open_desk
 from tests.services.redis import RedisServer
 
@@ -77,7 +82,6 @@ def test_who_waits_for_a_limit_is_not_told_to_be_woken_where_a_slot_is_reserved_
     @desk.locked(keys, name="load", on_contention="queue")
     def load(order: str) -> None: ...
 
-    # Given one that has waited for its tenant's, and waits for one of all now
     slots = [("tenant:7", 2), ("all", 3)]
     others = [
         Claim(key, f"other-{number}:0:0", "n", ttl=10**9, limit=limit)
@@ -110,19 +114,16 @@ def test_it_says_what_it_can(open_one: Open, kept: bool, results: bool) -> None:
     desk = open_one(**without, **({} if results else {"result_backend": None}))
     charge, skips = task(desk, "queue"), task(desk, "skip", "skips")
 
-    # Given one that waits and one that was skipped
     waits, skipped = charge.delay("42"), skips.delay("42")
     with lock(KEY, app=desk.app, timeout=0) as lease:
         desk.deliver()
         desk.deliver()
 
-        # Then the store knows the first, whoever else knows anything
         waiting = ask(desk, waits.id)
         assert waiting.state is State.WAITING
         assert f"with token {lease.fencing_token}; its place is 1st of 1" in waiting.sentences[0]
         assert not says(waiting, "dlock_history is not set")
 
-        # And the other only somebody who keeps something
         answer = ask(desk, skipped.id)
         assert answer.state is (State.SKIPPED if kept or results else State.UNKNOWN)
         assert says(answer, "was skipped") == (kept or results)
@@ -142,7 +143,6 @@ def test_of_a_task_nobody_knows_it_says_where_it_may_be(open_one: Open) -> None:
 def test_a_store_that_is_away_is_named_and_others_are_asked(
     open_one: Open, own_redis_server: RedisServer
 ) -> None:
-    # Given one that waits and one that runs
     desk = open_one(dlock_url=own_redis_server.url)
     waits = task(desk, "queue").delay("42")
     with lock(KEY, app=desk.app, timeout=0):
@@ -150,10 +150,8 @@ def test_a_store_that_is_away_is_named_and_others_are_asked(
         batching.end()
         holder = explain_key(desk.app, KEY).entries[0].task_id
 
-        # When the store is away
         own_redis_server.kill()
 
-        # Then their last events are told, and who was silent
         for task_id, state in ((waits.id, State.WAITING), (holder, State.RUNNING)):
             answer = ask(desk, task_id)
             assert answer.state is state
@@ -328,11 +326,13 @@ def test_a_lease_that_has_ended_is_no_run(open_one: Open) -> None:
     desk = open_one()
     runtime(desk.app).backend.enter(Claim(KEY, "gone:0:0", "1", ttl=1))
 
-    answer = ask(desk, "gone")
+    answer, of_key = ask(desk, "gone"), explain_key(desk.app, KEY).sentences[0]
 
     assert answer.state is State.UNKNOWN
     assert f"held {KEY!r} with token" in answer.sentences[0]
-    assert "its worker is gone or cut off" in answer.sentences[0]
+    assert "did not release it: its worker is gone or cut off" in answer.sentences[0]
+    assert of_key.startswith("gone held it from ")
+    assert "until its lease expired at" in of_key
 
 
 @pytest.mark.parametrize("policy", ["queue", "skip"])
@@ -359,6 +359,82 @@ def test_a_key_that_is_free_and_a_name_that_is_none(open_one: Open) -> None:
     assert (free.sentences, free.queue, free.entries) == (("nobody holds it",), (), ())
     with pytest.raises(ConfigurationError, match="must not be empty"):
         explain_key(desk.app, "")
+
+
+def test_one_that_ends_while_it_is_asked_after_is_done(
+    open_one: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = open_one()
+    result = task(desk, "queue").delay("42")
+
+    def ends(*given: Any, **options: Any) -> StoreFacts:
+        desk.deliver()
+        return store_facts(*given, **options)
+
+    monkeypatch.setattr(facts, "store_facts", ends)
+
+    assert explain(desk.app, result.id).state is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"), [(Cause.UNREADABLE, State.DONE), (Cause.RUNS_LOST, State.DEAD)]
+)
+def test_one_that_has_run_by_a_copy_of_its_dead_message_is_done(
+    open_one: Open, monkeypatch: pytest.MonkeyPatch, cause: Cause, state: State
+) -> None:
+    desk = open_one()
+    result = task(desk, "queue").delay("42")
+    desk.deliver()
+    letter = DeadMessage(KEY, Dead(f"{result.id}:0:0", Mode.EXCLUSIVE, 1, cause, 1_000_000), b"m")
+    monkeypatch.setattr(runtime(desk.app).backend, "dead_of", lambda _: [letter])
+
+    assert explain(desk.app, result.id).state is state
+
+
+def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on(
+    open_one: Open,
+) -> None:
+    desk = open_one()
+    sink = HistorySink.from_app(desk.app)
+    sink(Lost(Subject("freed", "charge", "order:{order}"), KEY, "the store has given it up"))
+    sink.flush(60)
+
+    answer = explain(desk.app, "freed")
+
+    assert answer.state is State.UNKNOWN
+    lost, hint = answer.sentences
+    assert lost.endswith(f"lost {KEY!r}: the store has given it up")
+    assert "its body may still run without the lock" in hint
+
+
+def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
+    open_one: Open,
+) -> None:
+    desk = open_one()
+    tokens: dict[str, int] = {}
+
+    @desk.locked(["order:{order}", "stock:{order}"], parents="all", name="charge")
+    def charge(order: str, *, lease: Lease) -> None:
+        tokens.update(lease.fencing_tokens)
+
+    result = charge.delay("42")
+    desk.deliver()
+    with lock("order:42", app=desk.app, parents="all") as lease:
+        batching.end()
+
+        key = explain_key(desk.app, "order:42")
+        assert [(e.event, e.token) for e in key.entries] == [
+            ("Acquired", tokens["order:42"]),
+            ("Released", None),
+            ("Acquired", lease.fencing_token),
+        ]
+        assert [e.task_id for e in key.entries[:2]] == [result.id, result.id]
+        words = describe(key.entries[0], Clock.of(desk.app))
+        assert words.endswith(f"took 'order:42' with token {tokens['order:42']}")
+
+        (stock,) = [e for e in explain_key(desk.app, "stock:42").entries if e.token]
+        assert stock.token == tokens["stock:42"]
+        assert {e.token for e in explain_key(desk.app, "all").entries} == {None}
 
 
 def test_a_configuration_that_cannot_be_is_an_error() -> None:

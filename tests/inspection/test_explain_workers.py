@@ -62,7 +62,6 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         return lab.app.tasks[name].apply_async(("42", *args), **options)
 
     with lab.worker(concurrency=2):
-        # Given a task that runs
         runs = send("queues", "go")
         running = ask(runs, State.RUNNING, "Acquired")
         token = running.entries[-1].token
@@ -70,7 +69,6 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         assert f"has held {KEY!r}" in running.sentences[0]
         assert f"with token {token}" in running.sentences[0]
 
-        # Then one that queues says behind whom, and so does the next
         first = send("queues")
         waiting = ask(first, State.WAITING, "Parked")
         assert (waiting.keys, waiting.tasks) == ((KEY,), (runs.id,))
@@ -82,7 +80,6 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         others = ask(second, State.WAITING, "Parked").sentences[0]
         assert f"with token {token}, and 1 other; its place is 2nd of 2" in others
 
-        # And one that skipped, one that gave up, and one that comes back
         skips = ask(send("skips"), State.SKIPPED, "Skipped")
         assert skips.tasks == (runs.id,)
         assert f"{KEY!r} was held by {runs.id} since" in skips.sentences[0]
@@ -99,7 +96,6 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         assert back.sentences[1].startswith("its next try ")
         assert f"a place in the queue of {KEY!r}" in back.sentences[2]
 
-        # And one that is revoked while it waits
         revoked = send("queues")
         ask(revoked, State.WAITING, "Parked")
         (message,) = actions.find(lab.app, [revoked.id])
@@ -107,12 +103,10 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         gone = ask(revoked, State.REVOKED, "Revoked")
         assert f"was revoked while it waited for {KEY!r}" in gone.sentences[0]
 
-        # And a copy of one that waits
         send("queues", task_id=first.id)
         copied = ask(first, State.WAITING, "Dropped")
         assert "had a duplicate dropped, because it was already waiting" in copied.sentences[1]
 
-        # And the key tells of all of them
         key = explain_key(lab.app, KEY)
         assert key.line is not None
         assert [held.task_id for held in key.line.holders] == [runs.id]
@@ -122,18 +116,15 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
         assert ") has held it since" in key.sentences[0]
         assert [e.task_id for e in key.entries if e.event == "Skipped"] == [skips.task_id]
 
-        # When the task ends, Then those that wait run, And say so
         lab.go("go")
         for result in (runs, first, second):
             done = ask(result, State.DONE, "Released")
             assert done.sentences[0].startswith("was done at ")
 
-        # And a copy of what is done is dropped
         send("queues", task_id=runs.id)
         again = ask(runs, State.DONE, "Dropped")
         assert "had a duplicate dropped, because it was already done" in again.sentences[1]
 
-        # And one that loses run after run is dead
         store = runtime(lab.app).backend
         for run in range(MAX_LOST_RUNS):
             deadly = Claim("order:dead", "deadly:0:0", f"run {run}", ttl=10**9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,25 +13,11 @@ from celery_dlock.core.state import KeyState
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops import gauges
 from celery_dlock.ops.gauges import CachedGauges, Gauges
-from celery_dlock.runtime import kept_in_memory, runtime
 from celery_dlock.stores.base import LockBackend
-from celery_dlock.testing import ManualClock
 from tests.services.until import until
 
 SOME = Gauges(1, 2, 3, 4.0, 5, 6, 7)
 OTHERS = Gauges(7, 6, 5, 4.0, 3, 2, 1)
-
-
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    made = Celery("shop", broker="memory://", set_as_current=False)
-    with kept_in_memory(made, ManualClock()):
-        yield made
-
-
-@pytest.fixture
-def store(app: Celery) -> LockBackend:
-    return runtime(app).backend
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,6 @@ from celery_dlock import BackendUnavailable, operate
 from celery_dlock.core.state import Drop, NotHeld, Reason, Renewed, WaitMode
 from celery_dlock.core.unique import UniqueClaim
 from tests.cli.operator import Operator, operator
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Operator]:
-    with operator(dlock_url=f"sqlite:///{tmp_path / 'locks.db'}") as made:
-        made.backend.sweep()
-        yield made
 
 
 def test_it_says_who_has_a_key_and_who_waits(desk: Operator) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from celery import Celery
@@ -17,28 +17,10 @@ from celery_dlock.ops import overview
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import KeyDetails, line, page
 from celery_dlock.ops.urgent import Snapshot, most_urgent
-from celery_dlock.runtime import kept_in_memory, runtime
 from celery_dlock.stores.base import KeyPage, LockBackend
 from celery_dlock.testing import ManualClock
 
 A_MINUTE = 60 * SECOND
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def app(clock: ManualClock) -> Iterator[Celery]:
-    made = Celery("shop", broker="memory://", set_as_current=False)
-    with kept_in_memory(made, clock):
-        yield made
-
-
-@pytest.fixture
-def store(app: Celery) -> LockBackend:
-    return runtime(app).backend
 
 
 def hold(store: LockBackend, key: str, task: str = "holder") -> Claim:
@@ -53,13 +35,11 @@ def park(store: LockBackend, key: str, task: str) -> None:
 
 def test_who_looks_wakes_nobody(app: Celery, store: LockBackend, clock: ManualClock) -> None:
     """Who is called and not published is called again seconds later: it would wait for that."""
-    # Given a holder whose lease has lapsed, and one that waits
     hold(store, "order:42")
     park(store, "order:42", "next")
     clock.advance(61)
     before = store.peek("order:42")
 
-    # When anybody looks at the key
     line(app, "order:42")
     page(app)
     most_urgent(app)
@@ -68,7 +48,6 @@ def test_who_looks_wakes_nobody(app: Celery, store: LockBackend, clock: ManualCl
     KeyDetails.of(app, "order:42")
     KeyDetails.of(app, "order:42", limit=1000)
 
-    # Then nothing has changed, and whoever comes first to do something has the call to publish
     assert store.peek("order:42") == before
     assert [wake.task for wake in store.reap("order:42").wakes] == ["next:0:0"]
 
@@ -150,13 +129,13 @@ def test_a_call_that_is_debounced_waits_for_nobody_until_it_is_due(
     assert [each.key for each in found.lines] == ["order:1", f"{DEBOUNCED}order:2"]
     assert (found.counts.waiting, found.counts.oldest) == (0, None)
     assert most_urgent(app, waiting=True).lines == ()
-    assert Gauges.of(app).waiting_tasks == 0
+    gauges = Gauges.of(app)
+    assert (gauges.waiting_tasks, gauges.oldest_wait) == (0, 0.0)
 
 
 def test_a_beat_that_stands_by_is_no_task_that_waits(
     app: Celery, store: LockBackend, clock: ManualClock
 ) -> None:
-    # Given a beat that has stood by for more than a quarter of an hour, and a task that waits
     leads, stands_by = hold(store, key_of(app), "leads"), Leader(app)
     for _ in range(16 * 60 // 4):
         assert not stands_by.campaign()
@@ -256,7 +235,6 @@ def test_of_a_queue_the_first_are_shown_and_the_others_counted(
         ]
         assert len(near.queue) + near.behind == 50
 
-    # And one that was called has left the queue, and is shown at its head
     store.leave(held, Outcome.DONE)
     for limit in (5, 60):
         near = KeyDetails.of(app, "order:42", limit)

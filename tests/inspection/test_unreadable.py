@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,6 @@ from celery_dlock.ops.gauges import Gauges
 from celery_dlock.ops.overview import page
 from celery_dlock.ops.urgent import FIRST_UNREADABLE, Snapshot, most_urgent
 from celery_dlock.runtime import forget, runtime
-from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.redis.wire import base_name
 from tests.services.redis import RedisServer
 
@@ -44,13 +43,38 @@ def hold_all(app: Celery, keys: Sequence[str] = KEYS) -> None:
             runtime(app).backend.enter(claim, b"{}\n")
 
 
-def spoil(folder: Path, *keys: str) -> None:
-    """Something else has written to the store."""
+Spoil = Callable[..., None]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.server("redis"))])
+def spoil(request: pytest.FixtureRequest, app: Celery, tmp_path: Path) -> Spoil:
+    """``spoil(key, …)``: something else has written to the store."""
+    if request.param == "sqlite":
+        return partial(spoil_file, tmp_path)
+    # Redis lists the names of a server page by page, so others' would divide ours.
+    server: RedisServer = request.getfixturevalue("own_redis_server")
+    app.conf.dlock_url = server.url
+
+    def spoil_redis(*keys: str) -> None:
+        with redis.Redis.from_url(server.url) as client:
+            for key in keys:
+                name = base_name(runtime(app).settings.key_prefix, key)
+                client.set(f"{name}:state", "garbage")
+
+    return spoil_redis
+
+
+def spoil_file(folder: Path, *keys: str) -> None:
     with closing(sqlite3.connect(folder / "locks.db")) as db, db:
         db.executemany("UPDATE state SET holders='garbage' WHERE key=?", [(key,) for key in keys])
 
 
-def shows_the_others(app: Celery) -> None:
+def test_one_key_that_cannot_be_read_is_named_and_the_others_are_shown(
+    app: Celery, spoil: Spoil
+) -> None:
+    hold_all(app)
+    spoil("order:3")
+
     for lines in (most_urgent(app).lines, page(app).lines, most_urgent(app, waiting=True).lines):
         broken = [line.key for line in lines if line.unreadable]
         held = {line.key for line in lines if line.holders}
@@ -58,62 +82,18 @@ def shows_the_others(app: Celery) -> None:
     assert most_urgent(app).lines[0].unreadable  # what is wrong is not on the next page
     gauges = Gauges.of(app)
     assert (gauges.held_keys, gauges.waiting_tasks) == (7, 7)
-    waits = explain(app, "order:5-waits")
-    assert waits.state is State.WAITING
+    assert explain(app, "order:5-waits").state is State.WAITING
     nobody = explain(app, "nobody")
     assert nobody.state is State.UNKNOWN
     assert "the lock store cannot read 'order:3'" in nobody.gaps
 
 
-def test_one_key_that_cannot_be_read_is_named_and_the_others_are_shown(
-    app: Celery, tmp_path: Path
-) -> None:
-    hold_all(app)
-    spoil(tmp_path, "order:3")
-    shows_the_others(app)
-
-
-@pytest.mark.server("redis")
-def test_what_somebody_else_has_written_to_redis_is_named(
-    redis_server: RedisServer, app: Celery
-) -> None:
-    app.conf.update(dlock_url=redis_server.url, dlock_key_prefix=uuid.uuid4().hex)
-    hold_all(app)
-    name = f"{base_name(runtime(app).settings.key_prefix, 'order:3')}:state"
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.set(name, "garbage")
-
-    shows_the_others(app)
-
-
-@pytest.mark.server("redis")
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_many_keys_that_cannot_be_read_are_named_by_one_look_and_hide_no_others(
-    store: str,
-    own_redis_server: RedisServer,
-    app: Celery,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    app: Celery, spoil: Spoil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Redis lists the names of a server page by page, so others' would divide ours.
-    prefix = uuid.uuid4().hex
-    if store == "redis":
-        app.conf.update(dlock_url=own_redis_server.url, dlock_key_prefix=prefix)
     hold_all(app)
-    if store == "redis":
-        with redis.Redis.from_url(own_redis_server.url) as client:
-            for key in KEYS[1:]:
-                client.set(f"{base_name(prefix, key)}:state", "garbage")
-    else:
-        spoil(tmp_path, *KEYS[1:])
-    backend = runtime(app).backend
-    look, asked = backend.look, list[int]()
-
-    def counted(keys: list[str]) -> list[KeyState]:
-        asked.append(len(keys))
-        return look(keys)
-
-    monkeypatch.setattr(backend, "look", counted)
+    spoil(*KEYS[1:])
+    asked = looks(app, monkeypatch, runtime(app).backend.look)
 
     lines = most_urgent(app).lines
 
@@ -122,12 +102,27 @@ def test_many_keys_that_cannot_be_read_are_named_by_one_look_and_hide_no_others(
     assert asked == [8, 1]
 
 
+Look = Callable[[list[str]], list[KeyState]]
+
+
+def looks(app: Celery, monkeypatch: pytest.MonkeyPatch, look: Look) -> list[int]:
+    """After how many keys the store is asked at once, each time; it answers as *look* does."""
+    asked: list[int] = []
+
+    def counted(keys: list[str]) -> list[KeyState]:
+        asked.append(len(keys))
+        return look(keys)
+
+    monkeypatch.setattr(runtime(app).backend, "look", counted)
+    return asked
+
+
 def test_however_many_cannot_be_read_the_others_are_shown_and_these_are_counted(
     app: Celery, tmp_path: Path
 ) -> None:
     keys = [f"order:{number}" for number in range(60)]
     hold_all(app, keys)
-    spoil(tmp_path, *keys[:57])
+    spoil_file(tmp_path, *keys[:57])
 
     for found in (most_urgent(app), most_urgent(app, waiting=True), Snapshot.of(app, 100)):
         unreadable = [bool(line.unreadable) for line in found.lines]
@@ -145,34 +140,27 @@ def test_a_store_that_can_read_no_key_of_a_driver_that_does_not_say_why_is_away(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was up when the list began, and then each question is answered with an error."""
-    backend: LockBackend = runtime(app).backend
     hold_all(app)
-    asked: list[int] = []
-    look = backend.look
+    look = runtime(app).backend.look
 
-    def breaks(keys: Sequence[str]) -> list[KeyState]:
-        asked.append(len(keys))
+    def breaks(keys: list[str]) -> list[KeyState]:
         if len(asked) == 2:
             return look(keys)
         raise BackendUnavailable("an error")
 
-    monkeypatch.setattr(backend, "look", breaks)
+    asked = looks(app, monkeypatch, breaks)
     with pytest.raises(BackendUnavailable):
-        overview.look(backend, KEYS)
+        overview.look(runtime(app).backend, KEYS)
     assert asked == [8, 1, 4, 1]
 
 
 def test_a_store_that_is_away_is_not_asked_for_each_key(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend: LockBackend = runtime(app).backend
-    asked: list[int] = []
-
-    def away(keys: list[str]) -> list[KeyState]:
-        asked.append(len(keys))
+    def away(_: list[str]) -> list[KeyState]:
         raise BackendUnavailable("away")
 
-    monkeypatch.setattr(backend, "look", away)
+    asked = looks(app, monkeypatch, away)
     with pytest.raises(BackendUnavailable):
-        overview.look(backend, KEYS)
+        overview.look(runtime(app).backend, KEYS)
     assert asked == [8, 1]

@@ -12,10 +12,11 @@ from celery import Celery
 
 from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.monitoring.history_reader import HistoryReader
+from tests.inspection.conftest import app, clock
 from tests.services.databases import own_database
 from tests.workers.conftest import a_desk, make_lab, store
 
-__all__ = ["a_desk", "history", "make_lab", "store", "url"]
+__all__ = ["a_desk", "app", "clock", "history", "make_lab", "store", "url"]
 
 Open = Callable[..., tuple[HistorySink, HistoryReader]]
 

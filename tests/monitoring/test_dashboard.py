@@ -76,7 +76,6 @@ def test_every_panel_shows_something(prometheus: PrometheusServer) -> None:
         series, label = asked.groups()
         assert any(label in found["metric"] for found in prometheus.query(rendered(series)))
 
-    # And it is what happened
     def firing() -> set[str]:
         found = prometheus.query('ALERTS{alertname=~"StaleWriteRejected|DeadMessages"}')
         return {sample["metric"]["alertname"] for sample in found}

@@ -9,21 +9,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import insert
 
+from celery_dlock.core import events
 from celery_dlock.core.events import (
     Acquired,
     Contended,
-    DeadLettered,
     Dropped,
     Event,
     Lost,
     Parked,
     Released,
-    Rescheduled,
-    Skipped,
     StaleRejected,
     Subject,
-    TickSent,
-    TimedOut,
 )
 from celery_dlock.monitoring import history as writing
 from celery_dlock.monitoring.history import LONGEST_TEXT, TABLE, create, open_engine, rows
@@ -69,19 +65,17 @@ def test_a_signal_that_strikes_while_an_event_is_noted_may_note_another(
 
 @every_database
 def test_events_are_found_by_key_by_task_and_by_time(history: Open) -> None:
-    # Given what happened to two tasks, one of them with two keys
     sink, reader = history()
     before = datetime.now(UTC)
     sink(Contended(CHARGE, "order:1", "id-2", 0, 0.0))
     keys = ("order:1", "order:2", "orders")  # of which the last is only read
     sink(Acquired(CHARGE, keys, (7, 8, 0), took=0.5, ttl=30.0, waited=1.5))
     sink(Released(CHARGE, ("order:1", "order:2"), "done", 2.5))
-    sink(Rescheduled(REPORT, "the store is away", 3.0))
+    sink(events.Rescheduled(REPORT, "the store is away", 3.0))
     sink(StaleRejected(REPORT, "order:1", 6))
-    sink(TickSent(REPORT, "2026-01-01T00:00:00+00:00"))
+    sink(events.TickSent(REPORT, "2026-01-01T00:00:00+00:00"))
     sink.flush(60)
 
-    # Then a key tells of all of it, the newest first
     of_key = reader.of_key("order:1")
     assert [(e.event, e.token) for e in of_key] == [
         ("StaleRejected", 6),
@@ -101,11 +95,9 @@ def test_events_are_found_by_key_by_task_and_by_time(history: Open) -> None:
     assert reader.of_key("orders")[0].token is None
     assert before <= acquired.at <= datetime.now(UTC)
 
-    # And its pages go back in time
     assert reader.of_key("order:1", limit=2) == of_key[:2]
     assert reader.of_key("order:1", before=of_key[1].at) == of_key[2:]
 
-    # And so do a task, and the last minutes
     assert [e.event for e in reader.of_task("id-2")] == ["TickSent", "StaleRejected", "Rescheduled"]
     assert reader.of_task("id-2", limit=1)[0].key is None
     assert len(reader.recent()) == 9
@@ -121,12 +113,12 @@ def test_tasks_are_counted_by_name(history: Open) -> None:
         Contended(CHARGE, "k", '"attempt":0,', 10, 2.5),
         Parked(CHARGE, "k", refused=True),
         Parked(CHARGE, "k", refused=False),
-        TimedOut(CHARGE, "k", 1.0),
-        Skipped(CHARGE, "k", None),
+        events.TimedOut(CHARGE, "k", 1.0),
+        events.Skipped(CHARGE, "k", None),
         Dropped(CHARGE, "k", "done"),
         Lost(CHARGE, "k", "gone"),
         StaleRejected(CHARGE, "k", 1),
-        DeadLettered(CHARGE, "k", "runs lost"),
+        events.DeadLettered(CHARGE, "k", "runs lost"),
     ]
     for event in refused:
         sink(event)
@@ -219,16 +211,13 @@ def test_several_processes_may_make_the_table_at_once(url: str) -> None:
 
 @every_database
 def test_what_was_written_already_is_there_once(history: Open) -> None:
-    # Given a sink that has not heard that its first batch, of two, arrived
     sink, reader = history()
     now = time.time_ns() // 1000
     first = [(now + number, number, Dropped(CHARGE, "k", "done")) for number in range(3)]
     sink.write(first, 0)
 
-    # When it writes that again, with more
     sink.write([*first, (now + 9, 9, Dropped(CHARGE, "k", "waiting"))], 0)
 
-    # Then each is there once
     assert len(reader.recent()) == 4
     sink.close()
 

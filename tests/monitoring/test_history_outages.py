@@ -42,7 +42,6 @@ def warnings(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
 def test_events_wait_for_it_and_it_is_said_once(
     history: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given a database that is away for several attempts
     sink, reader = history()
     for number in range(3):
         sink(happens(number))
@@ -51,12 +50,10 @@ def test_events_wait_for_it_and_it_is_said_once(
     with pytest.raises(BackendUnavailable, match="the history is unavailable"):
         reader.recent()
 
-    # When it is there again
     (tmp_path / "away").mkdir()
     until("it is written", lambda: reader.recent() != ())
     until("all is written", lambda: len(reader.recent()) == 3)
 
-    # Then all of it is there, and each end of the outage was said once
     assert sink._thread is first
     assert [entry.task_id for entry in reader.recent()] == ["id-2", "id-1", "id-0"]
     assert len(warnings(caplog, "cannot be written")) == 1
@@ -67,13 +64,11 @@ def test_events_wait_for_it_and_it_is_said_once(
 def test_when_they_become_too_many_the_oldest_are_gone_and_counted(
     history: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given a sink that tries when a batch is full, and as it ends
     for name, value in {"room": 20, "batch": 20, "gather": 3600.0, "first_pause": 3600.0}.items():
         monkeypatch.setattr(HistorySink, name, value)
     monkeypatch.setattr(HistorySink, "last_pause", 3600.0)
     sink, reader = history()
 
-    # When more happens before, and after, an attempt that fails than can be kept
     for number in range(40):
         sink(happens(number))
     until("an attempt was made", lambda: sink._pause)
@@ -82,7 +77,6 @@ def test_when_they_become_too_many_the_oldest_are_gone_and_counted(
     (tmp_path / "away").mkdir()
     sink.flush(60)
 
-    # Then the last are there, And a row and a line in the log say how many are missing
     *kept, missing = reader.recent()
     assert [entry.task_id for entry in reversed(kept)] == [f"id-{n}" for n in range(30, 50)]
     assert (missing.event, missing.details) == (MISSING, {"events": 30})
@@ -120,7 +114,6 @@ def test_one_that_cannot_be_written_does_not_keep_the_others_away(
 def test_a_server_that_was_killed_is_found_again(
     own_postgresql_server: PostgresqlServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given a sink and a reader with connections
     app = Celery("history", set_as_current=False)
     app.conf.dlock_url = "memory://"
     app.conf.dlock_history = own_postgresql_server.url.replace("postgresql", "postgresql+psycopg")
@@ -128,7 +121,6 @@ def test_a_server_that_was_killed_is_found_again(
     sink(happens(1))
     until("it is written", lambda: len(reader.recent()) == 1)
 
-    # When the server is killed, and comes back after a while
     own_postgresql_server.kill()
     sink(happens(2))
     until("it is missed", lambda: warnings(caplog, "cannot be written"))
@@ -136,7 +128,6 @@ def test_a_server_that_was_killed_is_found_again(
         reader.recent()
     own_postgresql_server.start()
 
-    # Then all is there, And both have found it again
     until("it is written", lambda: len(found(reader)) == 2)
     sink.flush(60)
     reader.close()

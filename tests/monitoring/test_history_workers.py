@@ -46,16 +46,13 @@ def happened(reader: HistoryReader) -> Counter[tuple[str, str]]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_nothing_is_missing_after_a_worker_has_shut_down(make_lab: MakeLab, pool: str) -> None:
-    # Given processes that write what has happened when they end, and hardly before
     lab, reader = make_lab(imports=["tests.services.kept_back"])
 
-    # When the worker shuts down after some tasks
     with lab.worker(pool) as worker:
         sent = [lab.app.tasks["apply"].delay(f"{number}") for number in range(TASKS)]
         lab.journal.wait_for("end", count=TASKS)
         assert worker.stop() == 0
 
-    # Then all that happened to them is there, once
     found = happened(reader)
     for result in sent:
         assert found["Acquired", result.id] == found["Released", result.id] == 1
@@ -67,20 +64,17 @@ def test_what_was_written_stays_when_a_worker_is_killed(make_lab: MakeLab, pool:
     lab, reader = make_lab()
     apply = lab.app.tasks["apply"]
 
-    # Given a task that is done, and one that runs
     with lab.worker(pool) as worker:
         done = apply.delay("1")
         until("its end is known", lambda: happened(reader)["Released", done.id])
         running = apply.delay("2", hold="never")
         until("its start is known", lambda: happened(reader)["Acquired", running.id])
 
-        # When the worker is killed, and another one takes over
         worker.kill()
     with lab.worker(pool):
         after = apply.delay("3")
         until("the next end is known", lambda: happened(reader)["Released", after.id])
 
-    # Then there is all of it, once
     found = happened(reader)
     assert found["Acquired", done.id] == found["Released", done.id] == 1
     assert found["Acquired", running.id] >= 1

@@ -52,9 +52,19 @@ def _sdk() -> None:
     metrics.set_meter_provider(MeterProvider([_reader]))
 
 
+@pytest.fixture(autouse=True)
+def _none_yet() -> None:
+    _exporter.clear()
+
+
+@pytest.fixture
+def told() -> Spans:
+    """Makes spans of the events that it is told."""
+    return Spans(trace.get_tracer("test"))
+
+
 @pytest.fixture
 def desk() -> Iterator[Desk]:
-    _exporter.clear()
     with open_desk(dlock_sinks=["opentelemetry"]) as made:
         yield made
         forget(made.app)
@@ -146,9 +156,7 @@ def test_under_the_spans_of_runs_a_wait_is_linked_to_the_run_that_began_it(
     assert link.context.trace_id == first.get_span_context().trace_id
 
 
-def test_who_waits_in_its_slot_has_a_span_for_that(desk: Desk) -> None:
-    _exporter.clear()
-    told = Spans(trace.get_tracer("test"))
+def test_who_waits_in_its_slot_has_a_span_for_that(told: Spans) -> None:
     subject = about()
 
     told.tell(Contended(subject, KEY, HOLDER, 0, 0.0))
@@ -166,14 +174,12 @@ def test_who_waits_in_its_slot_has_a_span_for_that(desk: Desk) -> None:
         (Lost(about(), KEY, "it has lapsed"), "it has lapsed"),
         (Lost(about(), KEY, "replaced by newer", "newer"), None),
         (Unavailable(about(), "no answer"), "no answer"),
+        (StaleRejected(about(), KEY, 7), f"stale write of {KEY}"),
         (released(about()), None),
     ],
-    ids=["lost", "replaced", "unavailable", "released"],
+    ids=["lost", "replaced", "unavailable", "refused", "released"],
 )
-def test_a_hold_says_how_it_ended(ending: Any, status: str | None) -> None:
-    _exporter.clear()
-    told = Spans(trace.get_tracer("test"))
-
+def test_a_hold_says_how_it_ended(told: Spans, ending: Any, status: str | None) -> None:
     told.tell(acquired(about()))
     told.tell(ending)
     told.tell(released(about()))
@@ -181,21 +187,7 @@ def test_a_hold_says_how_it_ended(ending: Any, status: str | None) -> None:
     assert spans()["dlock hold"].status.description == status
 
 
-def test_a_hold_says_that_its_write_was_refused() -> None:
-    _exporter.clear()
-    told = Spans(trace.get_tracer("test"))
-
-    told.tell(acquired(about()))
-    told.tell(StaleRejected(about(), KEY, 7))
-    told.tell(released(about()))
-
-    assert spans()["dlock hold"].status.description == f"stale write of {KEY}"
-
-
-def test_a_wait_that_is_given_up_has_a_span() -> None:
-    _exporter.clear()
-    told = Spans(trace.get_tracer("test"))
-
+def test_a_wait_that_is_given_up_has_a_span(told: Spans) -> None:
     told.tell(TimedOut(about(), KEY, 3.0))
 
     wait = spans()["dlock wait"]
@@ -205,9 +197,7 @@ def test_a_wait_that_is_given_up_has_a_span() -> None:
     assert not wait.status.is_ok
 
 
-def test_a_wait_that_is_revoked_began_when_its_message_was_sent_away() -> None:
-    _exporter.clear()
-    told = Spans(trace.get_tracer("test"))
+def test_a_wait_that_is_revoked_began_when_its_message_was_sent_away(told: Spans) -> None:
     carried = told.carry(about())
     told.tell(Rescheduled(about(), "held", 1.0))
 
@@ -218,15 +208,13 @@ def test_a_wait_that_is_revoked_began_when_its_message_was_sent_away() -> None:
     assert len(_traces(spans())) == 1
 
 
-def test_a_trace_that_is_not_sampled_is_not_sampled_on_the_next_host_either() -> None:
-    _exporter.clear()
+def test_a_trace_that_is_not_sampled_is_not_sampled_on_the_next_host_either(told: Spans) -> None:
     there = Spans(TracerProvider(sampler=ALWAYS_OFF).get_tracer("test"))
-    here = Spans(trace.get_tracer("test"))
 
     carried = there.carry(about())
     subject = Subject(TASK_ID, "charge", "order:{order_id}", carried)
-    here.tell(acquired(subject, waited=1.0))
-    here.tell(released(subject))
+    told.tell(acquired(subject, waited=1.0))
+    told.tell(released(subject))
 
     assert not int(carried["traceparent"][-2:], 16) & 1, "the flag of what is sampled"
     assert spans() == {}

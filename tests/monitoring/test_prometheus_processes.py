@@ -27,48 +27,37 @@ def counted(task: str = "charge", what: str = "dlock_stale_rejected_total") -> f
     return samples(exposition(), task).get(what, 0)
 
 
-def run(how: str) -> str:
+def run(how: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.monitoring.forking", how]
-    return subprocess.run(
-        command, check=True, timeout=120, stdout=subprocess.PIPE, text=True
-    ).stdout
+    return subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
 
 
 def test_children_forked_by_one_that_is_counting_count_for_themselves(folder: Path) -> None:
-    taken = int(run("while-counting"))
+    taken = int(run("while-counting").stdout)
 
     assert counted() == CHILDREN
-    assert counted("busy", "dlock_acquisition_seconds_count") == taken, (
-        "what was kept is the parent's"
-    )
-
-
-def test_what_a_child_counted_that_is_killed_stays(folder: Path) -> None:
-    run("killed")
-
-    assert counted() == CHILDREN
+    assert counted("busy", "dlock_acquisition_seconds_count") == taken  # what was kept is its own
 
 
 def test_a_folder_that_is_taken_away_fails_no_task(folder: Path) -> None:
-    command = [sys.executable, "-m", "tests.monitoring.forking", "folder-gone"]
-    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    done = run("folder-gone")
 
     assert "PROMETHEUS_MULTIPROC_DIR must name a folder" in done.stderr
 
 
-def test_who_comes_after_one_that_was_killed_counts_on_in_its_files(folder: Path) -> None:
-    for _ in range(2):
+def test_what_the_killed_counted_stays_and_who_comes_after_them_counts_on_in_their_files(
+    folder: Path,
+) -> None:
+    for times in (1, 2):
         run("killed")
-
-    assert counted() == 2 * CHILDREN
+        assert counted() == times * CHILDREN
     assert len(list(folder.glob("counter_*.db"))) <= 2, "one of the parent, one of its children"
 
 
 def test_a_library_that_keeps_its_values_elsewhere_counts_in_files_of_its_own(
     folder: Path,
 ) -> None:
-    command = [sys.executable, "-m", "tests.monitoring.forking", "other-insides"]
-    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    done = run("other-insides")
 
     assert counted() == CHILDREN
     assert len(list(folder.glob("counter_*.db"))) > 2, "or it is not elsewhere"
@@ -79,16 +68,13 @@ def test_a_library_that_keeps_its_values_elsewhere_counts_in_files_of_its_own(
 def test_a_worker_that_replaces_its_children_loses_no_count(
     folder: Path, make_lab: MakeLab
 ) -> None:
-    # Given a prefork worker whose children end after every task
     tasks = 12
     lab = make_lab(celery={"dlock_sinks": ["prometheus"], "worker_max_tasks_per_child": 1})
     with lab.worker(concurrency=2):
-        # When they work, and somebody looks all the while
         for number in range(tasks):
             lab.app.tasks["apply"].delay(f"{number}")
         until("all left", lambda: counted("apply", "dlock_hold_seconds_count") >= tasks)
 
-    # Then each is counted once, and there is not a file for each child that there was
     found = samples(exposition(), "apply")
     assert found["dlock_acquisition_seconds_count"] == found["dlock_hold_seconds_count"] == tasks
     assert len({entry["pid"] for entry in lab.journal.read("end")}) == tasks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.monitoring.measures import MEASURES, MetricKind
 from celery_dlock.monitoring.prometheus import STORE_GAUGES
-from celery_dlock.runtime import kept_in_memory, runtime
+from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing import ManualClock
 from tests.services.require import require
@@ -70,11 +69,7 @@ CASES: list[tuple[str, Series, Series]] = [
         histogram("dlock_acquisition_seconds", 10_000, le10=0, le15=9901, le30=10_000) | TTL,
         histogram("dlock_acquisition_seconds", 10_000, le10=0, le15=9899, le30=10_000) | TTL,
     ),
-    (
-        "LockContentionHigh",
-        asked(refused=299, at_once=701),
-        asked(refused=301, at_once=699),
-    ),
+    ("LockContentionHigh", asked(refused=299, at_once=701), asked(refused=301, at_once=699)),
     (
         "LockTimeouts",
         counter("dlock_timed_out_total", 49) | counter("dlock_acquisition_seconds_count", 951),
@@ -170,18 +165,6 @@ def test_an_alert_fires_at_its_line_and_not_below_it(
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def app(clock: ManualClock) -> Iterator[Celery]:
-    made = Celery("shop", broker="memory://", set_as_current=False)
-    with kept_in_memory(made, clock):
-        yield made
-
-
-@pytest.fixture
 def store(app: Celery) -> LockBackend:
     return runtime(app).backend
 
@@ -233,18 +216,14 @@ def test_a_healthy_system_with_very_many_keys_alerts_nobody(app: Celery, tmp_pat
     alerts(tmp_path, scraped(app, **many, dlock_reading_age_seconds=150.0))
 
 
-def test_a_store_that_is_away_alerts_once(
-    app: Celery, store: LockBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("refused", "alert"), [("look", "LockStoreDown"), ("enter", "LockStoreRefusesWrites")]
+)
+def test_a_store_that_is_away_or_refuses_writes_alerts_once(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str, alert: str
 ) -> None:
-    monkeypatch.setattr(store, "look", away)
-    alerts(tmp_path, scraped(app), "LockStoreDown")
-
-
-def test_a_store_that_refuses_writes_alerts_once(
-    app: Celery, store: LockBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(store, "enter", away)
-    alerts(tmp_path, scraped(app), "LockStoreRefusesWrites")
+    monkeypatch.setattr(runtime(app).backend, refused, away)
+    alerts(tmp_path, scraped(app), alert)
 
 
 def test_a_task_that_waits_for_long_alerts_once(
@@ -274,11 +253,7 @@ def test_locks_that_are_lost_in_a_healthy_store_alert_once(app: Celery, tmp_path
 
 
 def test_a_lease_that_is_renewed_for_long_alerts_nobody(tmp_path: Path) -> None:
-    evaluate(
-        tmp_path,
-        histogram("dlock_hold_seconds", 1, le30=0) | TTL,
-        {"count by (alertname) (ALERTS)": {}},
-    )
+    alerts(tmp_path, histogram("dlock_hold_seconds", 1, le30=0) | TTL)
 
 
 def test_the_rates_have_the_names_of_the_literature(tmp_path: Path) -> None:

@@ -80,7 +80,6 @@ def test_each_event_has_its_name() -> None:
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_receiver_sees_what_happens_in_a_worker(lab: Lab, pool: str) -> None:
     with receiving(lab.app) as received, lab.worker(pool, concurrency=2) as worker:
-        # Given a task that holds its lock, and one that is refused and comes back
         first = lab.app.tasks["apply"].delay("1", hold="first")
         lab.journal.wait_for("start")
         second = lab.app.tasks["apply"].delay("1")
@@ -94,7 +93,6 @@ def test_a_receiver_sees_what_happens_in_a_worker(lab: Lab, pool: str) -> None:
         until("the second has left", lambda: "dlock-released" in types(second))
         until("the first has left", lambda: "dlock-released" in types(first))
 
-        # Then each event is there once, in its order, and says which worker and key
         assert types(first) == ["dlock-acquired", "dlock-released"]
         assert types(second)[:2] == ["dlock-contended", "dlock-rescheduled"]
         assert types(second)[-2:] == ["dlock-acquired", "dlock-released"]
@@ -165,13 +163,11 @@ def test_while_the_broker_is_away_the_newest_events_wait(
     app = Celery("stream", broker=own_redis_server.url, set_as_current=False)
     sink = EventStreamSink(app)
 
-    # Given a broker that is gone, so that nobody gets any of these
     own_redis_server.kill()
     for took in range(20):
         sink(acquired(about(), took=float(took)))
     until("it is noticed", lambda: "the event stream cannot be written" in caplog.text)
 
-    # When it is there again, and somebody listens
     own_redis_server.start()
     with receiving(app) as received:
         sink(acquired(about(), took=20.0))
@@ -187,7 +183,6 @@ def test_while_the_broker_is_away_the_newest_events_wait(
 def test_after_an_outage_that_is_over_the_next_one_is_waited_for_as_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Given a broker that is away four times, takes an event, and is away again
     away: Iterator[bool] = iter([True] * 4 + [False] + [True] * 2)
     pauses: list[float] = []
     app = Celery("stream", broker="memory://", set_as_current=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from celery_dlock.core.lease import SECOND, Lease, Monotonic, Term, unsleeping
 from celery_dlock.core.state import (
@@ -52,6 +53,11 @@ class Faulty(MemoryBackend):
         reply = super().leave(claim, outcome, message)
         self.late("leave", claim.key)
         return reply
+
+    @cached_property
+    def locks(self) -> LockManager:
+        """The manager of the test, where it needs one only."""
+        return self.manager()
 
     def held(self) -> set[str]:
         return {key for key in KEYS if self.peek(key).holders}

@@ -219,14 +219,6 @@ def test_the_stack_of_another_thread_is_that_of_one_instant() -> None:
         thread.join()
 
 
-def test_nothing_waits_for_a_thread_that_has_ended_or_for_what_is_no_frame() -> None:
-    here = sys._getframe()
-
-    assert not abort_module._is_open(abort_module._stack_of(-1), here)
-    assert not abort_module._is_open([here.f_code, here], here)
-    assert abort_module._is_open([here], here)
-
-
 FREES_A_LOCAL_AS_IT_LOOKS = """
 import gc, threading
 from celery_dlock.delivery.abort import _stack_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.core.backoff import Backoff, FullJitter
+from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.checks import LONGEST_DURATION, SHORTEST_DURATION
 from celery_dlock.errors import ConfigurationError
 
@@ -18,7 +18,7 @@ from celery_dlock.errors import ConfigurationError
 def test_the_ceiling_doubles_up_to_the_cap() -> None:
     backoff = FullJitter(base=1, cap=60)
 
-    assert [backoff.ceiling(n) for n in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [backoff.ceiling(n) for n in (*range(7), 10_000)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 @given(
@@ -45,22 +45,12 @@ def test_the_smallest_and_the_largest_random_number_stay_inside() -> None:
 
 
 def test_delays_spread_over_the_whole_range() -> None:
-    # Given a thousand who were refused together
     rng = random.Random(1)
     delays = [FullJitter(base=1, cap=60).delay(4, rng.random) for _ in range(1000)]
 
-    # Then each quarter of the range has its share of them
     quarters = [sum(1 for d in delays if q * 4 < d <= q * 4 + 4) for q in range(4)]
     assert sum(quarters) == 1000
     assert all(200 < share < 300 for share in quarters)
-
-
-def test_ten_thousand_refusals_are_still_the_cap() -> None:
-    assert FullJitter(base=1, cap=60).ceiling(10_000) == 60
-
-
-def test_full_jitter_is_a_backoff() -> None:
-    assert isinstance(FullJitter(), Backoff)
 
 
 @pytest.mark.parametrize(

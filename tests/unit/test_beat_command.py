@@ -59,20 +59,6 @@ def test_times_are_those_of_the_application(three: Beats) -> None:
     assert "2026-11-21 13:00:10+01:00" in run(three).output
 
 
-def test_a_program_reads_the_same(three: Beats) -> None:
-    three.tick_all()
-    who = [beat._leader.who for beat in three.beats]
-
-    said = json.loads(run(three, "--json").output)
-
-    assert (said["leader"], said["standbys"]) == (who[0], who[1:])
-    assert said["token"] > 0
-    assert said["due"] == {
-        "often": "2026-11-21T12:00:10+00:00",
-        "nightly": "2026-11-22T03:00:00+00:00",
-    }
-
-
 def test_where_none_leads_it_exits_with_one(three: Beats) -> None:
     for result in (run(three), run(three, "--json")):
         assert result.exit_code == 1

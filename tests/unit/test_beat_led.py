@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import json
 import shelve
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from celery.beat import Scheduler
 from celery.schedules import crontab
-from kombu.exceptions import OperationalError
 
 from celery_dlock.beat.leader import key_of
 from celery_dlock.beat.tick_ledger import TickRecord
 from celery_dlock.core.events import Acquired, Lost, Released
 from celery_dlock.errors import BackendUnavailable
-from tests.services.beats import START, Beats, Died, beats
+from tests.beat.inside import at as due
+from tests.beat.inside import dies
+from tests.services.beats import Beats
 from tests.services.schedule_files import written_at_once
 from tests.services.until import until
-
-Make = Callable[..., AbstractContextManager[Beats]]
+from tests.unit.conftest import Make
 
 TEN = {"ten": 10.0}
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    return lambda schedule, **config: beats(tmp_path, schedule, **config)
 
 
 @pytest.fixture
@@ -41,31 +33,13 @@ def three(make: Make) -> Iterator[Beats]:
         yield of
 
 
-def due(seconds: float) -> datetime:
-    """So many seconds after noon; the beats start at three."""
-    return datetime(2026, 11, 21, 12, 0, tzinfo=UTC) + timedelta(seconds=seconds)
-
-
 def away() -> None:
     raise BackendUnavailable("the store is away")
-
-
-def dies() -> None:
-    raise Died
 
 
 def records(of: Beats) -> dict[str, dict[str, str]]:
     notes = of.backend.notes(key_of(of.app))
     return {name: json.loads(note) for name, note in notes.items()}
-
-
-def test_one_leads_and_sends_on_the_grid(three: Beats) -> None:
-    for _ in range(5):
-        three.advance(7)
-        three.tick_all()
-
-    assert three.dues("ten") == [due(10), due(20), due(30)]
-    assert {sent.beat for sent in three.sent} == {0}
 
 
 def test_before_it_is_sent_it_is_claimed_and_after_it_is_noted(three: Beats) -> None:
@@ -129,26 +103,14 @@ def test_who_dies_after_sending_is_repeated_under_the_same_id(three: Beats) -> N
     assert three.repeated() == {("ten", due(10).isoformat()): 1}
 
 
-def test_a_leader_that_slept_is_refused(three: Beats) -> None:
-    three.depose(0)
-    three.tick(1)
-    three.advance(7)
-
-    three.tick(0)
-    three.tick(1)
-
-    assert [(sent.beat, sent.due) for sent in three.sent] == [(1, due(10))]
-
-
 def test_what_was_not_heard_to_be_sent_is_said_with_the_next_claim(make: Make) -> None:
     with make({"ten": 10.0, "minute": 60.0}) as of:
 
         def then_deaf() -> None:
-            sent = of.sent[-1].entry
-            again = (
-                {"after it was published": then_deaf} if sent == "ten" else {"before note": away}
-            )
-            of.faults.update(again)
+            if of.sent[-1].entry == "ten":
+                of.faults["after it was published"] = then_deaf
+            else:
+                of.faults["before note"] = away
 
         of.tick(0)
         of.advance(57)
@@ -190,45 +152,8 @@ def test_a_store_that_is_away_when_the_lead_is_taken_leaves_it_to_be_taken(
         assert of.leader() == 1
 
 
-def test_a_broker_that_is_away_makes_another_lead(three: Beats) -> None:
-    def refuses() -> None:
-        raise OperationalError("the broker is away")
-
-    three.faults["before it is published"] = refuses
-    three.advance(7)
-    three.tick(0)
-    assert three.leader() is None
-
-    three.tick(1)
-
-    assert [(sent.beat, sent.due) for sent in three.sent] == [(1, due(10))]
-
-
-def test_an_entry_that_cannot_be_sent_at_all_stops_no_other(make: Make) -> None:
-    def defect() -> None:
-        raise TypeError("no such argument")
-
-    with make({"a": 10.0, "b": 10.0}) as of:
-        of.tick(0)
-        of.faults["before it is published"] = defect
-        of.advance(7)
-        of.tick(0)
-
-        assert len(of.sent) == 1
-        assert of.leader() == 0
-        assert {record["sent"] for record in records(of).values()} == {due(10).isoformat()}
-
-
-@pytest.mark.parametrize(
-    ("catch_up", "sent", "left_out"),
-    [
-        ("once", [due(30)], [("ten", due(10).isoformat(), due(30).isoformat())]),
-        ("none", [], [("ten", due(10).isoformat(), due(30).isoformat())]),
-    ],
-)
-def test_what_was_missed_while_nobody_led(
-    make: Make, catch_up: str, sent: list[datetime], left_out: list[tuple[str, str, str]]
-) -> None:
+@pytest.mark.parametrize(("catch_up", "sent"), [("once", [due(30)]), ("none", [])])
+def test_what_was_missed_while_nobody_led(make: Make, catch_up: str, sent: list[datetime]) -> None:
     with make(TEN, dlock_beat_catch_up=catch_up) as of:
         of.tick(0)
         of.die(0)
@@ -236,7 +161,7 @@ def test_what_was_missed_while_nobody_led(
 
         of.tick(1)
         assert of.dues("ten") == sent
-        assert of.missed() == left_out
+        assert of.missed() == [("ten", due(10).isoformat(), due(30).isoformat())]
 
         of.advance(10)
         of.tick(1)
@@ -271,19 +196,6 @@ def test_an_entry_that_could_not_be_noted_is_noted_later(three: Beats) -> None:
     assert set(records(three)) == {"ten", "new"}
 
 
-def test_a_tick_that_was_claimed_is_sent_whatever_is_made_up_for(make: Make) -> None:
-    with make(TEN, dlock_beat_catch_up="none") as of:
-        of.tick(0)
-        of.faults["before it is published"] = dies
-        of.advance(7)
-        of.tick(0)
-        of.advance(20)
-
-        of.tick(1)
-
-        assert of.dues("ten")[0] == due(10)
-
-
 def test_an_entry_that_was_never_sent_is_not_forgotten(make: Make) -> None:
     with make({"daily": crontab(minute="1", hour="12")}) as of:
         of.tick(0)
@@ -310,24 +222,6 @@ def test_a_clock_that_goes_back_repeats_nothing(three: Beats) -> None:
     assert three.dues("ten") == [due(30), due(40)]
 
 
-def test_a_clock_that_goes_forward_is_like_an_outage(make: Make) -> None:
-    with make(TEN) as of:
-        of.tick(0)
-        of.advance(3600)
-        of.tick(0)
-
-        assert of.dues("ten") == [due(3600)]
-        assert of.missed() == [("ten", due(10).isoformat(), due(3600).isoformat())]
-
-
-def test_who_stops_hands_over_at_once(three: Beats) -> None:
-    three.beats[0].close()
-
-    three.tick(1)
-
-    assert three.leader() == 1
-
-
 def test_each_lead_begins_and_ends_once(three: Beats) -> None:
     three.depose(0)
     three.tick(1)
@@ -339,16 +233,13 @@ def test_each_lead_begins_and_ends_once(three: Beats) -> None:
     three.beats[2].close()
     until("it is said again", lambda: three.leader() is None)
 
-    assert [event.subject.task_id for _, event in three.told(Acquired)] == [
-        beat._leader.who for beat in three.beats
-    ]
-    assert [event.subject.task_id for _, event in three.told(Lost)] == [
-        three.beats[0]._leader.who,
-        three.beats[2]._leader.who,
-    ]
-    assert [event.subject.task_id for _, event in three.told(Released)] == [
-        three.beats[1]._leader.who
-    ]
+    first, second, third = (beat._leader.who for beat in three.beats)
+    for kind, who in (
+        (Acquired, [first, second, third]),
+        (Lost, [first, third]),
+        (Released, [second]),
+    ):
+        assert [event.subject.task_id for _, event in three.told(kind)] == who
 
 
 def test_what_is_known_of_entries_that_are_gone_is_forgotten_after_a_day(make: Make) -> None:
@@ -413,33 +304,6 @@ def test_an_interval_does_not_mind_a_change_of_clocks(make: Make, start: datetim
         assert dues == [dues[0] + timedelta(hours=2 * n) for n in range(3)]
 
 
-class OneByOne(Scheduler):  # type: ignore[misc]
-    """As RedBeat: entries are shown when they are due, and set on by ``apply_async`` itself."""
-
-    def tick(self, *args: Any, **kwargs: Any) -> float:
-        waits = [1.0]
-        for entry in list(self.schedule.values()):
-            is_due, wait = entry.is_due()
-            if is_due:
-                self.apply_async(entry)
-            waits.append(wait)
-        return min(waits)
-
-
-def test_a_scheduler_that_sends_in_a_way_of_its_own_is_led_too(make: Make) -> None:
-    where = f"{__name__}:OneByOne"
-    with make(TEN, dlock_beat_scheduler=where) as of:
-        of.tick(0)
-        of.faults["before it is published"] = dies
-        of.advance(7)
-        of.tick(0)
-        of.tick(1)
-        of.advance(10)
-        of.tick(1)
-
-        assert of.dues("ten") == [due(10), due(20)]
-
-
 @pytest.fixture
 def on_file(make: Make, tmp_path: Path) -> Iterator[Beats]:
     """Three beats with a schedule file each, of a kind that is written at once everywhere."""
@@ -476,13 +340,6 @@ def test_a_leader_that_was_deposed_writes_no_schedule(on_file: Beats, tmp_path: 
     assert last_run(tmp_path, 0) == before == due(10)
 
 
-def test_one_that_stands_by_has_no_schedule(on_file: Beats, tmp_path: Path) -> None:
-    on_file.advance(7)
-    on_file.tick_all()
-
-    assert not list(tmp_path.glob("schedule-[12]*"))
-
-
 def test_a_clean_stop_writes_the_schedule(on_file: Beats, tmp_path: Path) -> None:
     on_file.advance(7)
     on_file.tick(0)
@@ -490,7 +347,3 @@ def test_a_clean_stop_writes_the_schedule(on_file: Beats, tmp_path: Path) -> Non
     on_file.beats[0].close()
 
     assert last_run(tmp_path, 0) == due(10)
-
-
-def test_the_first_instant_is_where_the_test_says() -> None:
-    assert due(3) == START

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from celery.schedules import BaseSchedule, schedstate, schedule
 
 from tests.beat.inside import at
-from tests.services.beats import Beats, beats
-
-Make = Callable[..., AbstractContextManager[Beats]]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    return lambda schedule, **config: beats(tmp_path, schedule, **config)
+from tests.services.beats import Beats
+from tests.unit.conftest import Make
 
 
 class Odd(BaseSchedule):  # type: ignore[misc]

@@ -6,56 +6,21 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from celery import Celery
-from celery.beat import Service
 
 from celery_dlock.beat.leader import LAST_PART
 from celery_dlock.beat.scheduler import LeaderScheduler, stops_wait
 from celery_dlock.core.state import Claim
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
-from celery_dlock.runtime import forget
-from tests.services.beats import Beats, beats
+from tests.unit.conftest import Make
 
-Make = Callable[..., AbstractContextManager[Beats]]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    return lambda **config: beats(tmp_path, {"ten": 10.0}, **config)
-
-
-@pytest.fixture
-def app_with(tmp_path: Path) -> Iterator[Callable[..., Celery]]:
-    """``app_with(**config)``: an app with a lock store on file."""
-    made: list[Celery] = []
-
-    def app_of(**config: Any) -> Celery:
-        made.append(built(tmp_path, **config))
-        return made[-1]
-
-    yield app_of
-    for app in made:
-        forget(app)
-
-
-def built(folder: Path, **config: Any) -> Celery:
-    app = Celery("shop", set_as_current=False, broker="memory://")
-    app.conf.update({"dlock_url": f"sqlite:///{folder / 'locks.db'}", **config})
-    return app
-
-
-def test_celery_finds_it_by_its_name(app_with: Callable[..., Celery]) -> None:
-    scheduler = Service(app_with(), scheduler_cls="dlock").get_scheduler(lazy=True)
-
-    assert isinstance(scheduler, LeaderScheduler)
-    assert "PersistentScheduler" in scheduler.info
+TEN = {"ten": 10.0}
 
 
 @pytest.mark.parametrize(
@@ -71,10 +36,11 @@ def test_celery_finds_it_by_its_name(app_with: Callable[..., Celery]) -> None:
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(
-    app_with: Callable[..., Celery], config: dict[str, Any], says: str
+    app: Celery, tmp_path: Path, config: dict[str, Any], says: str
 ) -> None:
+    app.conf.update({"dlock_url": f"sqlite:///{tmp_path / 'locks.db'}", **config})
     with pytest.raises(ConfigurationError, match=says) as caught:
-        LeaderScheduler(app_with(**config))
+        LeaderScheduler(app)
     assert isinstance(caught.value, click.ClickException)  # which `celery beat` prints in one line
 
 
@@ -82,7 +48,7 @@ def test_a_wrong_setting_that_shows_late_ends_beat(make: Make) -> None:
     def wrong() -> None:
         raise ConfigurationError("the store has another password")
 
-    with make() as of:
+    with make(TEN) as of:
         of.faults["before enter"] = wrong
 
         with pytest.raises(ConfigurationError):
@@ -91,12 +57,12 @@ def test_a_wrong_setting_that_shows_late_ends_beat(make: Make) -> None:
 
 def test_an_option_that_there_is_not_ends_beat(make: Make) -> None:
     wrong = {"ten": {"task": "ten", "schedule": 10.0, "shedule": 1}}
-    with make(beat_schedule=wrong) as of, pytest.raises(ConfigurationError, match="shedule"):
+    with make({}, beat_schedule=wrong) as of, pytest.raises(ConfigurationError, match="shedule"):
         of.tick(0)
 
 
 def test_in_the_last_part_of_a_lease_nothing_is_sent(make: Make) -> None:
-    with make(dlock_ttl=600) as of:
+    with make(TEN, dlock_ttl=600) as of:
         of.tick(0)
         lease = of.beats[0]._leader.lease
         assert lease is not None
@@ -118,7 +84,7 @@ def test_whatever_fails_in_the_scheduler_inside_ends_no_process(make: Make) -> N
     def defect() -> None:
         raise KeyError("a defect")
 
-    with make() as of:
+    with make(TEN) as of:
         of.tick(0)
         of.faults["before note"] = defect
         of.advance(7)
@@ -143,7 +109,7 @@ def test_a_store_that_is_away_is_said_once_and_claimed_from_once(
         claims.append(claim)
         away()
 
-    with make() as of, pytest.MonkeyPatch.context() as patch:
+    with make(TEN) as of, pytest.MonkeyPatch.context() as patch:
         of.tick_all()
         patch.setattr(of.backend, "enter", lost)
         for operation in ("leave", "note", "notes"):
@@ -166,15 +132,11 @@ def test_a_store_that_is_away_is_said_once_and_claimed_from_once(
 
 
 def test_it_wakes_every_second_whatever_is_due(make: Make) -> None:
-    with make(beat_schedule={"rare": {"task": "rare", "schedule": 3600.0}}) as of:
+    with make({"rare": 3600.0}) as of:
         for beat in of.beats:
             beat.tick()  # one has the lead from now on
 
         assert all(0 < beat.tick() <= 1 for beat in of.beats)
-
-
-def test_a_short_loop_interval_is_kept(app_with: Callable[..., Celery]) -> None:
-    assert LeaderScheduler(app_with(beat_max_loop_interval=0.2)).max_interval == 0.2
 
 
 @pytest.fixture
@@ -191,7 +153,7 @@ def stopped_by_signal() -> Iterator[None]:
 
 @pytest.mark.usefixtures("stopped_by_signal")
 def test_a_tick_that_was_begun_is_brought_to_its_end(make: Make) -> None:
-    with make() as of:
+    with make(TEN) as of:
         of.tick(0)
         of.advance(7)
         of.faults["before it is published"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
@@ -223,7 +185,7 @@ def test_a_second_signal_does_not_wait() -> None:
 
 @pytest.mark.usefixtures("stopped_by_signal")
 def test_a_signal_while_it_hands_over_waits_for_that(make: Make) -> None:
-    with make() as of:
+    with make(TEN) as of:
         of.tick(0)
         of.faults["before leave"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
 

@@ -31,45 +31,64 @@ def name(url: Url, **options: Any) -> str:
 SENTINELS = {"master_name": "one"}
 
 #: Each line is one broker.
+PLAIN: list[list[Url]] = [
+    [
+        *("redis://h", "redis://h/", "redis://h//", "redis://h/0", "redis://h:6379//0"),
+        *("rediss://H:6379/00", "redis://secret:secret@h", "redis://:secret@h:6379/0"),
+    ],
+    [
+        *("redis://", "redis://localhost/0", "redis://LOCALHOST:6379", "redis://127.0.0.1"),
+        *("redis://[::1]", "redis://[0:0:0:0:0:0:0:1]:6379/0"),
+    ],
+    ["redis://[fe80::1]/1", "redis://[FE80:0:0:0:0:0:0:1]:6379/1"],
+    ["redis+socket:///a.sock", "redis+socket://:secret@/a.sock?virtual_host=0"],
+    ["redis+socket:///a.sock?virtual_host=3", "redis+socket:///a.sock?virtual_host=/3"],
+    [
+        *("amqp://h", "amqp://h/", "amqp://h//", "amqp://secret:secret@h:5672/%2F"),
+        "pyamqp://h:5672//",
+    ],
+    ["amqp://h/shop", "pyamqp://secret:secret@H:5672/shop"],
+    ["amqp://h//shop", "amqp://h/%2Fshop"],
+    ["amqps://h", "amqps://h:5671//"],
+    [
+        *("amqp://a;amqp://b", "amqp://b;amqp://a", "amqp://a;amqp://b;amqp://a"),
+        *(["amqp://secret:secret@b:5672//", "amqp://a"], "amqp://a:5672;b"),
+    ],
+    ["redis://a:1;redis://b:2/0", "redis://b:2;redis://a:1"],
+    ["zookeeper://h", "zookeeper://h:2181//"],
+    ["zookeeper://h/shop", "zookeeper://h:2181//shop/"],
+    ["sqla+sqlite:///a.db", f"sqlalchemy+sqlite:///{Path('a.db').resolve()}"],
+    [
+        *("sqla+postgresql://h/db", "sqla+postgresql+psycopg://secret:secret@H:5432/db"),
+        "sqla+postgresql://secret:se/secret?x@h/db",
+        "sqlalchemy+postgresql://h/db?password=a@secret",
+    ],
+    ["sqla+mysql://h/db", "sqla+mariadb+pymysql://secret:secret@h:3306/db"],
+    [
+        "sqla+postgresql:///db?host=/run/a",
+        "sqla+postgresql://secret@/db?host=/run/a&password=secret",
+    ],
+    [
+        *("mongodb://h", "mongodb://secret:secret@h:27017/kombu_default?authSource=x"),
+        "mongodb://H/?password=a@secret",
+    ],
+    ["mongodb://a,b:1/db", "mongodb://secret:secret@b:1,a:27017/db"],
+    ["mongodb+srv://h/db", "mongodb+srv://secret:secret@h/db"],
+    [
+        "azureservicebus://secret:a/k?secret@y=@shop",
+        "azureservicebus://other:secret@shop.servicebus.windows.net",
+    ],
+    [
+        "azurestoragequeues://a/secret=@https://shop.queue",
+        "azurestoragequeues://secret@https://shop.queue",
+    ],
+    ["gcpubsub://projects/shop", "gcpubsub://projects/shop/"],
+    ["sqs://", "sqs://secret:secret@"],
+    ["sqs://secret:secret@localhost:4566", "sqs://127.0.0.1:4566"],
+]
+#: The same of those whose transport options tell them apart.
 SPELLINGS: list[tuple[dict[str, Any], list[Url]]] = [
-    (
-        {},
-        [
-            *("redis://h", "redis://h/", "redis://h//", "redis://h/0", "redis://h:6379//0"),
-            *("rediss://H:6379/00", "redis://secret:secret@h", "redis://:secret@h:6379/0"),
-        ],
-    ),
-    (
-        {},
-        [
-            *("redis://", "redis://localhost/0", "redis://LOCALHOST:6379", "redis://127.0.0.1"),
-            *("redis://[::1]", "redis://[0:0:0:0:0:0:0:1]:6379/0"),
-        ],
-    ),
-    ({}, ["redis://[fe80::1]/1", "redis://[FE80:0:0:0:0:0:0:1]:6379/1"]),
-    ({}, ["redis+socket:///a.sock", "redis+socket://:secret@/a.sock?virtual_host=0"]),
-    ({}, ["redis+socket:///a.sock?virtual_host=3", "redis+socket:///a.sock?virtual_host=/3"]),
-    (
-        {},
-        [
-            "amqp://h",
-            "amqp://h/",
-            "amqp://h//",
-            "amqp://secret:secret@h:5672/%2F",
-            "pyamqp://h:5672//",
-        ],
-    ),
-    ({}, ["amqp://h/shop", "pyamqp://secret:secret@H:5672/shop"]),
-    ({}, ["amqp://h//shop", "amqp://h/%2Fshop"]),
-    ({}, ["amqps://h", "amqps://h:5671//"]),
-    (
-        {},
-        [
-            *("amqp://a;amqp://b", "amqp://b;amqp://a", "amqp://a;amqp://b;amqp://a"),
-            *(["amqp://secret:secret@b:5672//", "amqp://a"], "amqp://a:5672;b"),
-        ],
-    ),
-    ({}, ["redis://a:1;redis://b:2/0", "redis://b:2;redis://a:1"]),
+    *(({}, urls) for urls in PLAIN),
     (
         SENTINELS,
         [
@@ -81,54 +100,7 @@ SPELLINGS: list[tuple[dict[str, Any], list[Url]]] = [
         SENTINELS,
         ["sentinel://a", "sentinel://a:26379/0", "sentinel://:secret@a:26379;sentinel://a"],
     ),
-    ({}, ["zookeeper://h", "zookeeper://h:2181//"]),
-    ({}, ["zookeeper://h/shop", "zookeeper://h:2181//shop/"]),
-    ({}, ["sqla+sqlite:///a.db", f"sqlalchemy+sqlite:///{Path('a.db').resolve()}"]),
-    (
-        {},
-        [
-            *("sqla+postgresql://h/db", "sqla+postgresql+psycopg://secret:secret@H:5432/db"),
-            *(
-                "sqla+postgresql://secret:se/secret?x@h/db",
-                "sqlalchemy+postgresql://h/db?password=a@secret",
-            ),
-        ],
-    ),
-    ({}, ["sqla+mysql://h/db", "sqla+mariadb+pymysql://secret:secret@h:3306/db"]),
-    (
-        {},
-        [
-            "sqla+postgresql:///db?host=/run/a",
-            "sqla+postgresql://secret@/db?host=/run/a&password=secret",
-        ],
-    ),
-    (
-        {},
-        [
-            *("mongodb://h", "mongodb://secret:secret@h:27017/kombu_default?authSource=x"),
-            "mongodb://H/?password=a@secret",
-        ],
-    ),
-    ({}, ["mongodb://a,b:1/db", "mongodb://secret:secret@b:1,a:27017/db"]),
-    ({}, ["mongodb+srv://h/db", "mongodb+srv://secret:secret@h/db"]),
-    (
-        {},
-        [
-            "azureservicebus://secret:a/k?secret@y=@shop",
-            "azureservicebus://other:secret@shop.servicebus.windows.net",
-        ],
-    ),
-    (
-        {},
-        [
-            "azurestoragequeues://a/secret=@https://shop.queue",
-            "azurestoragequeues://secret@https://shop.queue",
-        ],
-    ),
-    ({}, ["gcpubsub://projects/shop", "gcpubsub://projects/shop/"]),
-    ({}, ["sqs://", "sqs://secret:secret@"]),
     ({"region": "eu-west-3"}, ["sqs://", "sqs://secret:secret@"]),
-    ({}, ["sqs://secret:secret@localhost:4566", "sqs://127.0.0.1:4566"]),
     ({"global_keyprefix": "a"}, ["redis://h", "redis://h:6379/0"]),
     ({"global_keyprefix": "b"}, ["redis://h", "redis://h:6379/0"]),
     ({"queue_name_prefix": "a"}, ["sqs://", "sqs://secret:secret@"]),

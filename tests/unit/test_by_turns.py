@@ -98,7 +98,6 @@ def test_a_waiter_that_is_no_request_waits_among_the_others() -> None:
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_with_more_hot_keys_than_slots_each_key_and_all_others_run(slots: int, times: int) -> None:
-    # Given so many keys whose next task is woken as one ends, and plain tasks without end
     pool, keys, plain = Pool(slots), slots * times, count()
     for number in islice(plain, 4 * slots):
         pool.ask(Asking(f"plain {number}", woken=False))
@@ -109,7 +108,6 @@ def test_with_more_hot_keys_than_slots_each_key_and_all_others_run(slots: int, t
         ended = pool.end()
         pool.ask(ended if ended.woken else Asking(f"plain {next(plain)}", woken=False))
 
-    # Then half of the slots' time is the keys', each has its share, and plain ones keep their order
     runs = Counter(pool.began)
     shares = [runs[str(key)] for key in range(keys)]
     assert max(shares) - min(shares) <= 1

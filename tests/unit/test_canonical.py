@@ -56,48 +56,18 @@ ID = UUID("12345678-1234-5678-1234-567812345678")
 NOON = datetime(2026, 7, 1, 12, 0, 0, 5)
 
 ANYWHERE = [
-    "",
-    "a b:c/d,é€\U0001f600%41~{}[]()'",
-    "\ud800",
-    0,
-    -7,
-    2**70,
-    True,
-    False,
-    None,
-    1.0,
-    0.1,
-    -0.0,
-    1e16,
-    1e-7,
-    [],
-    [""],
-    [1, "a", None, [True, 2.5]],
-    {},
-    {"b": 1, "a": {"c": [1]}},
+    *("", "a b:c/d,é€\U0001f600%41~{}[]()'", "\ud800"),
+    *(0, -7, 2**70, True, False, None, 1.0, 0.1, -0.0, 1e16, 1e-7),
+    *([], [""], [1, "a", None, [True, 2.5]], {}, {"b": 1, "a": {"c": [1]}}),
 ]
 BYTES = [b"", b"order 1", b"\xff\x00"]
 RICHER = [
-    (1, ("a",)),
-    Point(1, 2),
-    {1: "a", 2.5: "b"},
-    OrderedDict(b=1, a=2),
-    Size.BIG,
-    Level.HIGH,
-    Country.FR,
-    [Size.BIG],
-    {Size.BIG: Level.HIGH},
-    mark_safe("<b>order</b>"),
-    Decimal("1.10"),
-    Decimal("1E+2"),
-    ID,
-    date(2026, 7, 1),
-    NOON,
-    NOON.replace(tzinfo=UTC),
-    NOON.replace(tzinfo=PARIS),
+    *((1, ("a",)), Point(1, 2), {1: "a", 2.5: "b"}, OrderedDict(b=1, a=2)),
+    *(Size.BIG, Level.HIGH, Country.FR, [Size.BIG], {Size.BIG: Level.HIGH}),
+    *(mark_safe("<b>order</b>"), Decimal("1.10"), Decimal("1E+2"), ID, date(2026, 7, 1)),
+    *(NOON, NOON.replace(tzinfo=UTC), NOON.replace(tzinfo=PARIS)),
     NOON.replace(tzinfo=timezone(timedelta(hours=-3))),
-    time(12, 30, 1, 5),
-    time(12, 30, tzinfo=UTC),
+    *(time(12, 30, 1, 5), time(12, 30, tzinfo=UTC)),
 ]
 PICKLED = [Colour.RED, Price.LOW, bytearray(b"a"), {3, 1, 2}, frozenset({"a"})]
 
@@ -120,13 +90,10 @@ def through(serializer: str, value: Any) -> Any:
     return loads(payload, content_type, encoding, accept)  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize(
-    ("serializer", "value"),
-    [(name, value) for name, values in CARRIED.items() for value in values],
-    ids=repr,
-)
-def test_a_value_has_one_text_before_and_after_the_message(serializer: str, value: Any) -> None:
-    assert render(through(serializer, value)) == render(value)
+@pytest.mark.parametrize("serializer", CARRIED)
+def test_a_value_has_one_text_before_and_after_the_message(serializer: str) -> None:
+    for value in CARRIED[serializer]:
+        assert render(through(serializer, value)) == render(value), value
 
 
 def test_an_instant_is_the_same_on_a_host_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,17 +204,8 @@ def test_a_value_and_the_text_that_stands_for_it_share_a_key() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        object(),
-        lambda: 1,
-        type,
-        timedelta(1),
-        1j,
-        range(3),
-        iter([]),
-        {(1, 2): 3},
-        {None: 1},
-        {Colour.RED: 1},
-        {True: 1},
+        *(object(), lambda: 1, type, timedelta(1), 1j, range(3), iter([])),
+        *({(1, 2): 3}, {None: 1}, {Colour.RED: 1}, {True: 1}),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -259,14 +217,7 @@ def test_what_has_no_stable_text_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        float("nan"),
-        float("inf"),
-        -float("inf"),
-        Decimal("NaN"),
-        Decimal("Infinity"),
-        {1: 1, "1": 2},
-    ],
+    [*map(float, ("nan", "inf", "-inf")), *map(Decimal, ("NaN", "Infinity")), {1: 1, "1": 2}],
     ids=repr,
 )
 def test_a_value_that_equals_nothing_or_comes_back_as_another_is_refused(value: Any) -> None:

@@ -1,15 +1,26 @@
-"""The thread that acts on what has become of the children."""
+"""The thread that acts on what has become of the children, and both ways to learn of that."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 
+import psutil
 import pytest
 
-from celery_dlock.worker.children import Children, processes, soon
+from celery_dlock.worker.children import (
+    Children,
+    PidfdWatcher,
+    PollingWatcher,
+    ProcessWatcher,
+    processes,
+    soon,
+)
+from tests.services.until import until
 
 
 @pytest.fixture
@@ -56,7 +67,6 @@ def test_a_defect_does_not_end_the_thread(
 
 
 def test_a_child_that_dies_as_the_last_thing_is_seen_to(process: subprocess.Popen[bytes]) -> None:
-    # Given a thread that is busy when the child dies, and when it is told to end
     busy, go, said = threading.Event(), threading.Event(), SimpleQueue[str]()
 
     def stay() -> None:
@@ -79,3 +89,87 @@ def test_where_nobody_watches_it_is_done_at_once() -> None:
     said: list[str] = []
     soon(lambda: said.append("done"))
     assert said == ["done"]
+
+
+Start = list[subprocess.Popen[bytes]]
+
+
+@pytest.fixture(params=[PidfdWatcher, PollingWatcher])
+def watched(request: pytest.FixtureRequest) -> ProcessWatcher:
+    made: ProcessWatcher = request.param()
+    return made
+
+
+@pytest.fixture
+def two() -> Iterator[Start]:
+    """Two processes that do nothing."""
+    started = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def gone(watched: ProcessWatcher) -> list[int]:
+    return until("somebody is gone", lambda: watched.wait(1.0), timeout=10)
+
+
+def test_one_that_is_killed_is_gone_before_it_is_reaped(
+    watched: ProcessWatcher, two: Start
+) -> None:
+    for process in two:
+        watched.watch(process.pid)
+        watched.watch(process.pid)
+    two[1].kill()
+    assert gone(watched) == [two[1].pid]
+    two[0].kill()
+    assert gone(watched) == [two[0].pid]
+
+
+def test_one_that_was_reaped_before_is_gone(watched: ProcessWatcher, two: Start) -> None:
+    two[0].kill()
+    two[0].wait()
+    watched.watch(two[0].pid)
+    assert gone(watched) == [two[0].pid]
+
+
+def test_one_that_is_reaped_while_it_is_watched_is_gone(
+    watched: ProcessWatcher, two: Start
+) -> None:
+    watched.watch(two[0].pid)
+    two[0].kill()
+    two[0].wait()
+    assert gone(watched) == [two[0].pid]
+
+
+def test_one_that_is_stopped_is_not_gone(watched: ProcessWatcher, two: Start) -> None:
+    for process in two:
+        watched.watch(process.pid)
+    two[0].send_signal(signal.SIGSTOP)
+    two[1].kill()
+    assert gone(watched) == [two[1].pid]
+    assert watched.wait(0) == []
+
+
+def test_a_wait_without_end_is_interrupted(watched: ProcessWatcher, two: Start) -> None:
+    watched.watch(two[0].pid)
+    waiting = threading.Thread(target=watched.wait, daemon=True)
+    waiting.start()
+    watched.interrupt()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_no_descriptor_is_left_of_one_that_is_gone(two: Start) -> None:
+    watched = PidfdWatcher()
+    before = psutil.Process().num_fds()
+    watched.watch(two[0].pid)
+    two[0].kill()
+    gone(watched)
+    assert psutil.Process().num_fds() == before
+
+
+def test_a_system_that_cannot_tell_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(processes(), PidfdWatcher)
+    monkeypatch.delattr(os, "pidfd_open")
+    assert isinstance(processes(), PollingWatcher)

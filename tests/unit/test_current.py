@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from celery_dlock import current_lease
@@ -27,14 +25,6 @@ def test_outside_a_body_there_is_none_and_the_error_says_where_it_works() -> Non
         assert current_lease(default=None) is held
 
 
-def test_it_is_the_innermost_one_and_the_outer_is_back_afterwards() -> None:
-    outer, inner = lease("a"), lease("b")
-    with holding(outer):
-        with holding(inner):
-            assert current_lease() is inner
-        assert current_lease() is outer
-
-
 def test_it_is_gone_after_an_error() -> None:
     with pytest.raises(KeyError), holding(lease("a")):
         raise KeyError
@@ -54,30 +44,3 @@ def test_the_innermost_term_of_a_key_counts() -> None:
     outer, inner = lease("a"), lease("a", "b")
     with holding(outer), holding(inner):
         assert held_term("a") is inner.terms[0]
-
-
-def test_a_thread_that_the_body_starts_holds_nothing() -> None:
-    found: list[Term | None] = []
-    with holding(lease("a")):
-        thread = threading.Thread(target=lambda: found.append(held_term("a")))
-        thread.start()
-        thread.join()
-    assert found == [None]
-
-
-def test_two_threads_hold_what_they_hold() -> None:
-    both_hold = threading.Barrier(2, timeout=30)
-    found: dict[str, tuple[str, Term | None]] = {}
-
-    def body(mine: str, other: str) -> None:
-        with holding(lease(mine)):
-            both_hold.wait()
-            found[mine] = (current_lease().key, held_term(other))
-            both_hold.wait()
-
-    threads = [threading.Thread(target=body, args=pair) for pair in (("a", "b"), ("b", "a"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {"a": ("a", None), "b": ("b", None)}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, Task, shared_task
-from celery._state import _on_app_finalizers
 
 from celery_dlock import (
     INJECTED,
@@ -23,20 +21,7 @@ from celery_dlock import (
 )
 from celery_dlock.runtime import runtime
 
-
-@pytest.fixture(autouse=True)
-def leave_no_shared_tasks() -> Iterator[None]:
-    before = set(_on_app_finalizers)
-    yield
-    _on_app_finalizers.intersection_update(before)
-
-
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    app = Celery("unit", set_as_current=False, broker="memory://", backend="cache+memory://")
-    app.conf.dlock_url = "memory://"
-    yield app
-    app.close()
+pytestmark = pytest.mark.usefixtures("no_shared_tasks")
 
 
 def contexts(app: Celery) -> tuple[type[Task], list[str]]:
@@ -85,16 +70,6 @@ def test_a_mixin_with_lockedtask_first_does_the_same(app: Celery) -> None:
 
     assert charge.apply(("42",)).get() == "42"
     assert notes == ["in", "body", "out", "success"]
-
-
-def test_the_apps_own_task_class_may_be_the_locked_one(app: Celery) -> None:
-    app.task_cls = LockedTask
-
-    @app.task(name="charge", lock_key="order:{order}", shared=False)
-    def charge(order: str, *, fencing_token: int) -> int:
-        return fencing_token
-
-    assert charge.apply(("42",)).get() > 0
 
 
 def test_a_class_of_tasks_can_be_registered(app: Celery) -> None:
@@ -151,17 +126,6 @@ def test_bare_it_locks_on_the_tasks_name() -> None:
     assert keys(app.tasks[name]) == [name]
 
 
-def test_a_shared_task_belongs_to_every_app() -> None:
-    @locked_task("order:{order}", name="shared.charge")
-    def charge(order: str, *, lease: Lease) -> list[str]:
-        return list(lease.keys)
-
-    for name in ("one", "two"):
-        app = Celery(name, set_as_current=False, backend="cache+memory://")
-        app.conf.dlock_url = "memory://"
-        assert keys(app.tasks["shared.charge"], "42") == ["order:42"]
-
-
 def test_the_settings_policy_counts_where_the_task_names_none(app: Celery) -> None:
     class Later:
         def decide(self, contention: Contention) -> Decision:
@@ -195,3 +159,10 @@ def test_a_plain_task_beside_locked_ones_is_left_alone(app: Celery) -> None:
 
     with lock("k", app=app):
         assert app.tasks["beside"].apply(("42",)).get() == "42"
+
+
+def test_a_key_that_is_held_in_the_store_of_one_application_is_free_in_another(app: Celery) -> None:
+    bank = Celery("bank", set_as_current=False)
+    bank.conf.dlock_url = "memory://"
+    with lock("order:42", app=app), lock("order:42", app=bank):
+        assert runtime(bank).backend.peek("order:42").holders

@@ -51,18 +51,6 @@ assert kept()  # the lock store keeps the call until it is due
 print("as it should be", file=__import__("sys").stderr)
 """
 
-ROLLED_BACK = """
-try:
-    with transaction.atomic():
-        charge.delay_on_commit("43")
-        raise ZeroDivisionError
-except ZeroDivisionError:
-    pass
-assert sent == [], sent
-assert not charge.delay("43").is_duplicate
-print("as it should be", file=__import__("sys").stderr)
-"""
-
 
 def test_a_task_is_sent_on_commit_and_a_unique_or_debounced_one_asks_the_store_then(
     tmp_path: Path,
@@ -70,12 +58,6 @@ def test_a_task_is_sent_on_commit_and_a_unique_or_debounced_one_asks_the_store_t
     (tmp_path / "shop_settings.py").write_text(SETTINGS.format(folder=tmp_path, extra=DATABASE))
 
     assert "as it should be" in (said := run(DJANGO + TASKS + ON_COMMIT, tmp_path)), said
-
-
-def test_a_transaction_that_is_rolled_back_leaves_no_claim(tmp_path: Path) -> None:
-    (tmp_path / "shop_settings.py").write_text(SETTINGS.format(folder=tmp_path, extra=DATABASE))
-
-    assert "as it should be" in (said := run(DJANGO + TASKS + ROLLED_BACK, tmp_path)), said
 
 
 def test_elsewhere_there_is_no_such_thing(tmp_path: Path) -> None:

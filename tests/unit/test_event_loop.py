@@ -35,43 +35,26 @@ def test_the_last_call_is_made_though_nobody_waits_for_it() -> None:
     assert made.wait(30)
 
 
-def test_the_last_call_is_made_though_it_is_cancelled_before_its_turn() -> None:
+@pytest.mark.parametrize("last", [True, False])
+def test_a_call_that_is_cancelled_before_its_turn_is_made_if_it_is_the_last_and_else_not(
+    last: bool,
+) -> None:
     goes_on, made = threading.Event(), threading.Event()
 
-    async def leave() -> None:
-        await Calls().end(made.set)
+    async def ask() -> None:
+        await (Calls().end(made.set) if last else Calls().call(made.set))
 
     async def impatient() -> None:
         busy = [asyncio.create_task(Calls().call(goes_on.wait, 30)) for _ in range(MOST)]
         await asyncio.sleep(0)
-        leaving = asyncio.create_task(leave())
+        asking = asyncio.create_task(ask())
         await asyncio.sleep(0)
-        leaving.cancel()
+        asking.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await leaving
+            await asking
         goes_on.set()
         await asyncio.gather(*busy)
 
     asyncio.run(impatient())
 
-    assert made.wait(30)
-
-
-def test_a_call_that_is_cancelled_before_its_turn_is_not_made() -> None:
-    goes_on = threading.Event()
-    begun: list[str] = []
-
-    async def impatient() -> None:
-        busy = [asyncio.create_task(Calls().call(goes_on.wait, 30)) for _ in range(MOST)]
-        await asyncio.sleep(0)
-        late = asyncio.create_task(Calls().call(begun.append, "late"))
-        await asyncio.sleep(0)
-        late.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await late
-        goes_on.set()
-        await asyncio.gather(*busy)
-
-    asyncio.run(impatient())
-
-    assert begun == []
+    assert made.wait(30) if last else not made.is_set()

@@ -22,6 +22,7 @@ from celery_dlock.stores.base import BackendOptions, NoteStore
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.stores.subprocess import HelperBackend, through_helper
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
+from tests.services.forked import in_a_forked_child
 from tests.services.until import until
 
 
@@ -82,6 +83,14 @@ def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: Not
     assert helped.note("key", 4, {"a": None}) is False
     assert helped.notes("key") == direct.notes("key") == {"a": b"a"}
 
+    running(helped.enter(claim("a", key="other")))
+    page = helped.keys(limit=1)
+    assert (page.keys, helped.keys(page.cursor or "").keys) == (("key",), ("other",))
+    assert helped.keys(waiting=True).keys == direct.keys(waiting=True).keys
+    assert helped.look(("key", "other")) == direct.look(("key", "other"))
+    with pytest.raises(ValueError, match="cursor"):
+        helped.keys("nonsense")
+
 
 def test_nothing_is_started_before_it_is_used_and_a_wrong_url_is_told(
     helped: HelperBackend,
@@ -100,19 +109,6 @@ def test_what_the_store_raises_is_raised_here_and_the_helper_stays(helped: Helpe
 
     helped.sweep()
     assert process_of(helped).pid == pid
-
-
-def test_keys_are_listed_and_looked_at_through_it(helped: HelperBackend) -> None:
-    for key in ("held", "waited for"):
-        running(helped.enter(claim("a", key=key)))
-    park(helped, "b", key="waited for")
-
-    page = helped.keys(limit=1)
-    assert (page.keys, helped.keys(page.cursor or "").keys) == (("held",), ("waited for",))
-    assert helped.keys(waiting=True).keys == ("waited for",)
-    assert [state.parked for state in helped.look(("held", "waited for"))] == [0, 1]
-    with pytest.raises(ValueError, match="cursor"):
-        helped.keys("nonsense")
 
 
 def test_a_helper_that_dies_fails_one_call_and_is_started_again(helped: HelperBackend) -> None:
@@ -176,21 +172,18 @@ def test_threads_share_it(helped: HelperBackend) -> None:
         assert len(set(pool.map(work, range(40)))) == 40
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_helper_of_its_own(helped: HelperBackend) -> None:
     running(helped.enter(claim("a")))
     mine = process_of(helped).pid
 
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            running(helped.enter(claim("b", key="other")))
-            status = 0 if process_of(helped).pid != mine else 2
-            helped.close()
-        finally:
-            os._exit(status)
+    def child() -> None:
+        running(helped.enter(claim("b", key="other")))
+        assert process_of(helped).pid != mine
+        helped.close()
 
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    in_a_forked_child(child)
+
     assert process_of(helped).pid == mine
     assert isinstance(helped.leave(claim("a"), Outcome.OVER).verdict, Left)
 

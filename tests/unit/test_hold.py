@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.hold import Hold
-from celery_dlock.locks.manager import LockManager
 from celery_dlock.locks.several import Refused
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import KEEPING, KEYS, TTL, Faulty, TimeLimit, claims, taken, watched
@@ -29,34 +27,24 @@ from tests.services.faulty import KEEPING, KEYS, TTL, Faulty, TimeLimit, claims,
 SUBJECT = Subject("id", "charge", "order:{order}")
 
 
-@pytest.fixture
-def store() -> Iterator[Faulty]:
-    store = Faulty()
-    yield store
-    store.abandon()
-
-
-@pytest.fixture
-def manager(store: Faulty) -> LockManager:
-    return store.manager()
-
-
 class Told:
     """What listeners hear of a hold, and in which order."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Faulty) -> None:
+        self.store = store
+        self.manager = store.manager()
         self.events: list[Event | str] = []
 
-    def hold(self, manager: LockManager, **options: Any) -> Hold:
-        return Hold(manager, self.events.append, SUBJECT, **options)
+    def hold(self, **options: Any) -> Hold:
+        return Hold(self.manager, self.events.append, SUBJECT, **options)
 
     def kinds(self) -> list[Any]:
         return [event if isinstance(event, str) else type(event) for event in self.events]
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told(store: Faulty) -> Told:
+    return Told(store)
 
 
 def begun(hold: Hold) -> Lease:
@@ -74,40 +62,34 @@ def away(operation: str, key: str) -> None:
     raise BackendUnavailable("no answer")
 
 
-def test_what_was_asked_for_is_owed_until_it_is_given_back(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    hold = told.hold(manager)
+def test_what_was_asked_for_is_owed_until_it_is_given_back(told: Told) -> None:
+    hold = told.hold()
     owed: list[int] = []
-    store.late = lambda operation, key: owed.append(len(hold.claims))
+    told.store.late = lambda operation, key: owed.append(len(hold.claims))
     hold.ask(claims())
     assert owed == [3, 3, 3], "written down before the store heard of it"
     # As if a time limit had struck before the lease was taken note of
     hold.give_back(Outcome.OVER)
     assert hold.claims == ()
-    assert store.held() == watched(manager) == set()
+    assert told.store.held() == watched(told.manager) == set()
     assert told.events == []
 
 
-def test_what_was_refused_is_owed_as_the_holder_says(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    taken(manager.acquire(claims("other", "b"), KEEPING))
-    hold = told.hold(manager)
+def test_what_was_refused_is_owed_as_the_holder_says(told: Told) -> None:
+    taken(told.manager.acquire(claims("other", "b"), KEEPING))
+    hold = told.hold()
     answer = hold.ask(claims())
     assert isinstance(answer, Refused)
     hold.owe([answer.claim])
-    store.calls.clear()
+    told.store.calls.clear()
     hold.give_back(Outcome.OVER)
-    assert store.calls == [("leave", "b")]
+    assert told.store.calls == [("leave", "b")]
 
 
-def test_it_is_told_that_it_is_taken_and_released(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    hold = told.hold(manager)
+def test_it_is_told_that_it_is_taken_and_released(told: Told) -> None:
+    hold = told.hold()
     lease = begun(hold)
-    assert store.held() == set(KEYS)
+    assert told.store.held() == set(KEYS)
     hold.give_back(Outcome.DONE)
 
     acquired, released = told.events
@@ -116,25 +98,20 @@ def test_it_is_told_that_it_is_taken_and_released(
     assert acquired.tokens == tuple(lease.fencing_tokens.values())
     assert isinstance(released, Released)
     assert (released.keys, released.outcome) == (KEYS, Outcome.DONE)
-    assert store.held() == watched(manager) == set()
+    assert told.store.held() == watched(told.manager) == set()
     assert hold.lease is None
     assert lease.lost
 
 
-def test_what_is_to_be_repeated_is_owed_still(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    hold = told.hold(manager)
+def test_what_is_to_be_repeated_is_owed_still(told: Told) -> None:
+    hold = told.hold()
     begun(hold)
     hold.give_back(Outcome.REPEAT)
     assert [claim.key for claim in hold.claims] == list(KEYS)
 
 
-def test_a_loss_strikes_and_is_told_and_then_acted_upon_once(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
+def test_a_loss_strikes_and_is_told_and_then_acted_upon_once(told: Told) -> None:
     hold = told.hold(
-        manager,
         strike=lambda key, reason: told.events.append(f"strike {key}"),
         after_loss=lambda lease: told.events.append("after"),
     )
@@ -143,8 +120,8 @@ def test_a_loss_strikes_and_is_told_and_then_acted_upon_once(
     lease.terms[1].lose("gone")
     hold._lost(lease.terms[1], "gone")
     assert told.kinds() == [Acquired, "strike b", Lost, "after"]
-    # And the end what shows only then
-    forgets(store, "c")
+    # The end what shows only then
+    forgets(told.store, "c")
     hold.give_back(Outcome.DONE)
     assert told.kinds()[4:] == [Released, Lost, "after"]
     assert [event.key for event in told.events if isinstance(event, Lost)] == ["b", "c"]
@@ -152,9 +129,9 @@ def test_a_loss_strikes_and_is_told_and_then_acted_upon_once(
 
 @pytest.mark.parametrize("ends_once", [False, True])
 def test_that_a_lock_is_uncertain_is_told_while_its_body_runs_or_its_beat_leads(
-    manager: LockManager, told: Told, ends_once: bool
+    told: Told, ends_once: bool
 ) -> None:
-    hold = told.hold(manager, ends_once=ends_once)
+    hold = told.hold(ends_once=ends_once)
     lease = begun(hold)
     hold._doubt(lease.terms[1], uncertain=True)
     hold._doubt(lease.terms[1], uncertain=False)
@@ -168,35 +145,33 @@ def test_that_a_lock_is_uncertain_is_told_while_its_body_runs_or_its_beat_leads(
     assert 0 < uncertain.left < TTL
 
 
-def test_a_release_that_was_interrupted_is_said_again_and_no_loss(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    hold = told.hold(manager)
+def test_a_release_that_was_interrupted_is_said_again_and_no_loss(told: Told) -> None:
+    hold = told.hold()
     begun(hold)
 
     def struck(operation: str, key: str) -> None:
         if operation == "leave" and key == "b":
-            store.late = lambda operation, key: None
+            told.store.late = lambda operation, key: None
             raise TimeLimit
 
-    store.late = struck
+    told.store.late = struck
     with pytest.raises(TimeLimit):
         hold.give_back(Outcome.DONE)
     assert hold.lease is not None
     hold.give_back(Outcome.DONE)
-    assert store.held() == set()
+    assert told.store.held() == set()
     assert told.kinds() == [Acquired, Released]
 
 
 def test_what_an_interrupted_release_has_given_up_is_no_loss_whatever_the_store_says_then(
-    manager: LockManager, told: Told, monkeypatch: pytest.MonkeyPatch
+    told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold = told.hold(manager)
+    hold = told.hold()
     lease = begun(hold)
-    release = manager.release
+    release = told.manager.release
 
     def struck(*arguments: Any) -> bool:
-        monkeypatch.setattr(manager, "release", heard_nothing_of_it)
+        monkeypatch.setattr(told.manager, "release", heard_nothing_of_it)
         release(*arguments)
         raise TimeLimit
 
@@ -204,19 +179,17 @@ def test_what_an_interrupted_release_has_given_up_is_no_loss_whatever_the_store_
         lease.terms[0].lose("the store had given it up")
         return False
 
-    monkeypatch.setattr(manager, "release", struck)
+    monkeypatch.setattr(told.manager, "release", struck)
     with pytest.raises(TimeLimit):
         hold.give_back(Outcome.DONE)
     hold.give_back(Outcome.DONE)
     assert told.kinds() == [Acquired, Released]
 
 
-def test_that_the_store_does_not_answer_is_told_instead(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    hold = told.hold(manager)
+def test_that_the_store_does_not_answer_is_told_instead(told: Told) -> None:
+    hold = told.hold()
     lease = begun(hold)
-    store.fault = away
+    told.store.fault = away
     assert hold.give_back(Outcome.DONE) is False
     assert told.kinds() == [Acquired, Unavailable]
     assert lease.lost
@@ -224,19 +197,19 @@ def test_that_the_store_does_not_answer_is_told_instead(
 
 @pytest.mark.parametrize("end", ["released", "lost before", "lost unnoticed", "unheard"])
 def test_one_that_ends_once_is_released_or_lost_and_says_so_in_the_end(
-    manager: LockManager, store: Faulty, told: Told, end: str
+    told: Told, end: str
 ) -> None:
-    hold = told.hold(manager, ends_once=True)
+    hold = told.hold(ends_once=True)
     lease = taken(hold.ask(claims(keys="a")))
     hold.taken(lease, took=0.0)
-    store.fault = lambda operation, key: told.events.append(operation)
+    told.store.fault = lambda operation, key: told.events.append(operation)
     if end == "lost before":
         lease.terms[0].lose("gone")
         hold._lost(lease.terms[0], "gone")
     elif end == "lost unnoticed":
-        forgets(store, "a")
+        forgets(told.store, "a")
     elif end == "unheard":
-        store.fault = away
+        told.store.fault = away
     assert told.kinds() == [Acquired]
     hold.give_back(Outcome.OVER)
     assert (
@@ -250,11 +223,9 @@ def test_one_that_ends_once_is_released_or_lost_and_says_so_in_the_end(
     )
 
 
-def test_a_forked_child_frees_nothing_of_its_parent(
-    manager: LockManager, store: Faulty, told: Told
-) -> None:
-    hold = told.hold(manager)
+def test_a_forked_child_frees_nothing_of_its_parent(told: Told) -> None:
+    hold = told.hold()
     begun(hold)
-    manager.after_fork_in_child()
+    told.manager.after_fork_in_child()
     hold.give_back(Outcome.DONE)
-    assert store.held() == set(KEYS)
+    assert told.store.held() == set(KEYS)

@@ -14,14 +14,7 @@ import pytest
 from celery_dlock import INJECTED, ConfigurationError, Lease, LockedTask, fencing, locked_task
 from celery_dlock.contention import PolicyName
 from celery_dlock.contention.policies import POLICIES
-from celery_dlock.testing import stale_holder
-from tests.services.desk import Desk, open_desk
-
-
-@pytest.fixture
-def desk() -> Any:
-    with open_desk() as desk:
-        yield desk
+from tests.services.desk import Desk
 
 
 def test_however_it_is_called_a_body_gets_the_real_token_and_lease(desk: Desk) -> None:
@@ -47,22 +40,6 @@ def test_a_caller_does_not_pass_it_with_a_default_either(desk: Desk) -> None:
     for call in (charge, charge.delay):
         with pytest.raises(TypeError, match="handed to the body by celery_dlock"):
             call(42, fencing_token=7)
-
-
-def test_a_key_cannot_be_made_of_it(desk: Desk) -> None:
-    def charge(order: int, *, fencing_token: int = INJECTED) -> None: ...
-
-    with pytest.raises(ConfigurationError, match="fencing_token"):
-        locked_task("order:{fencing_token}", app=desk.app)(charge)
-
-
-def test_a_late_holder_has_the_real_ones_too(desk: Desk) -> None:
-    @locked_task("order:{order}", app=desk.app, name="charge")
-    def charge(order: int, *, fencing_token: int = INJECTED) -> None:
-        raise ValueError(fencing_token)
-
-    with pytest.raises(ValueError, match=r"^\d+$"):
-        stale_holder(charge, 42).wakes_up()
 
 
 USES: dict[str, Callable[[Any], object]] = {

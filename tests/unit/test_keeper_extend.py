@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -19,19 +18,14 @@ from celery_dlock.core.state import (
     Unknown,
 )
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockLost
-from celery_dlock.locks.keeper import NOT_THERE, Keeper
+from celery_dlock.locks.keeper import NOT_THERE
 from celery_dlock.locks.manager import Keeping, LockManager
 from celery_dlock.stores.base import Trait
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import TTL, Faulty, claims, nobody_is_woken, taken
+from tests.services.forked import in_a_forked_child
 from tests.services.monotonic import Monotonic
-
-
-class Idle(Keeper):
-    """A keeper whose thread does nothing, so that the test turns the loop."""
-
-    def _run(self) -> None:
-        threading.Event().wait()
+from tests.unit.test_keeper import Idle
 
 
 class Stage:
@@ -184,7 +178,7 @@ def test_a_store_that_does_not_answer_leaves_it_as_it_was(
         lease.extend(120)
 
     assert lease.remaining() == pytest.approx(TTL - margin(TTL))
-    # And it is renewed as usual
+    # It is renewed as usual
     stage.answer = lambda verdicts: verdicts
     stage.pass_time(TTL / 3)
     stage.tend()
@@ -214,14 +208,12 @@ def test_a_store_without_the_trait_says_so(stage: Stage, monkeypatch: pytest.Mon
 
 def test_a_process_that_was_forked_off_extends_nothing(stage: Stage) -> None:
     lease = stage.take()
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def child() -> None:
+        with pytest.raises(LockLost):
             lease.extend(120)
-        except LockLost:
-            os._exit(17)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+    in_a_forked_child(child)
 
 
 def test_a_usual_renewal_that_is_under_way_does_not_overtake_it(stage: Stage) -> None:

@@ -22,9 +22,6 @@ class Losses:
     def __call__(self, term: Term, reason: str) -> None:
         self.told.append((term.key, reason))
 
-    def wait(self) -> list[tuple[str, str]]:
-        return until("a loss is told", lambda: self.told)
-
 
 @pytest.fixture
 def losses() -> Losses:
@@ -44,6 +41,10 @@ def term_due_soon(key: str) -> Term:
     return new_term(key, age=TTL / 3 - 0.1)
 
 
+def renewed(claims: Sequence[Claim]) -> list[RenewVerdict]:
+    return [Renewed(0) for _ in claims]
+
+
 def asleep(keeper: Keeper) -> None:
     """Wait until the thread waits for the first lease to be due."""
     waiters = vars(keeper._changed)["_waiters"]
@@ -51,7 +52,7 @@ def asleep(keeper: Keeper) -> None:
 
 
 def test_the_thread_starts_with_the_first_lease_and_not_before(losses: Losses) -> None:
-    keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
+    keeper = Keeper(renewed)
     before = set(threading.enumerate())
     assert vars(keeper)["_thread"] is None
     keeper.watch(new_term("a"), None, losses)
@@ -61,8 +62,7 @@ def test_the_thread_starts_with_the_first_lease_and_not_before(losses: Losses) -
 
 
 def test_the_thread_of_one_that_is_closed_ends_when_nothing_is_held(losses: Losses) -> None:
-    # Given one that is closed while it keeps a lease
-    keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
+    keeper = Keeper(renewed)
     before = set(threading.enumerate())
     held = term_due_soon("a")
     trusted_until = held.trusted_until
@@ -71,7 +71,6 @@ def test_the_thread_of_one_that_is_closed_ends_when_nothing_is_held(losses: Loss
 
     keeper.close()
 
-    # Then it keeps that one until it is given back, and is gone
     until("it renews", lambda: held.trusted_until > trusted_until)
     keeper.forget([held.claim])
     keeper.close()  # or it would sleep until the next one is due
@@ -81,7 +80,6 @@ def test_the_thread_of_one_that_is_closed_ends_when_nothing_is_held(losses: Loss
 def test_a_short_task_that_comes_and_goes_wakes_nobody(
     losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a keeper that sleeps until the first lease is due
     asked: list[Sequence[Claim]] = []
 
     def renew(claims: Sequence[Claim]) -> list[RenewVerdict]:
@@ -93,12 +91,10 @@ def test_a_short_task_that_comes_and_goes_wakes_nobody(
     asleep(keeper)
     woken: list[int] = []
     monkeypatch.setattr(keeper._changed, "notify", lambda n=1: woken.append(n))
-    # When a hundred leases come and go
     for number in range(100):
         held = new_term(f"short-{number}")
         keeper.watch(held, None, losses)
         keeper.forget([held.claim])
-    # Then it has slept through all of it
     assert woken == []
     assert asked == []
 
@@ -145,7 +141,6 @@ def test_a_defect_in_renewing_does_not_end_the_thread(defect: str, losses: Losse
 def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
     losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a process that can start no further thread once the keeper runs
     keeper = Keeper(lambda claims: [NotHeld() if c.key == "gone" else Renewed(0) for c in claims])
     gone, kept = term_due_soon("gone"), new_term("kept", age=TTL / 3 - 0.3)
     start = threading.Thread.start
@@ -159,9 +154,7 @@ def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
     first = kept.trusted_until
     for term in (gone, kept):
         keeper.watch(term, None, losses)
-    # When one lease is lost
     until("the loss is noticed", lambda: gone.lost)
-    # Then the others are still renewed
     until("the other is renewed", lambda: kept.trusted_until > first)
     keeper.forget([kept.claim])
     assert kept.lost is None
@@ -170,7 +163,7 @@ def test_a_holder_that_cannot_be_told_does_not_end_the_thread(
 def test_a_keeper_whose_thread_could_not_start_tries_again_with_the_next_lease(
     losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = Keeper(lambda claims: [Renewed(0) for _ in claims])
+    keeper = Keeper(renewed)
 
     def fails(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

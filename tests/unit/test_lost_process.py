@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,7 @@ from celery_dlock.core.state import Claim, Run, WaitMode
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.request import LockedRequest
-from tests.services.desk import Desk, open_desk
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    with open_desk() as made:
-        yield made
-
+from tests.services.desk import Desk
 
 KEEP = Queue(keep=True)
 
@@ -86,53 +78,74 @@ def enters(desk: Desk, request: LockedRequest) -> None:
     assert isinstance(here.backend.enter(mine, entry).verdict, Run)
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_a_lost_process_is_no_failure_while_the_store_has_the_message(
-    desk: Desk, late: bool
-) -> None:
-    request, message = accepted(desk, KEEP, acks_late=late)
-    enters(desk, request)
-
-    fails(request, WorkerLostError("signal 9"))
-
-    assert desk.result(request.id).state == "PENDING"
-    assert message.acknowledged
-    # And it is called at once, and runs
-    desk.deliver_all()
-    assert desk.result(request.id).state == "SUCCESS"
-
-
-def test_a_message_for_which_celery_cannot_record_the_failure_keeps_no_turn(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = called(desk)
-    monkeypatch.setattr(desk.app.backend, "mark_as_failure", unwilling)
-
-    with pytest.raises(TypeError):
-        fails(request, TypeError("argument after ** must be a mapping"))
-
-    state = runtime(desk.app).backend.peek("order:42")
-    assert (state.grants, state.holders) == ((), ())
-
-
-def unwilling(*_: object, **__: object) -> None:
-    raise TypeError("argument after ** must be a mapping")
-
-
 class Pool:
     """It ends nothing: the test says when the process is gone."""
 
     def terminate_job(self, pid: int, signal: int) -> None: ...
 
 
+LOST, LIMIT = WorkerLostError("signal 9"), TimeLimitExceeded(1)
+REJECTS = {"acks_late": True, "reject_on_worker_lost": True}
+EARLY, LATE = {"acks_late": False}, {"acks_late": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "stored", "ends", "state"),
+    [
+        pytest.param(KEEP, EARLY, True, LOST, "PENDING", id="the store has it"),
+        pytest.param(KEEP, LATE, True, LOST, "PENDING", id="the store has it too"),
+        pytest.param(KEEP, EARLY, False, LOST, "FAILURE", id="the store does not have it yet"),
+        pytest.param(KEEP, LATE, False, LOST, "FAILURE", id="the store does not have it yet, late"),
+        pytest.param(KEEP, REJECTS, False, LOST, "PENDING", id="the broker keeps it till then"),
+        pytest.param(Queue(), REJECTS, False, LOST, "PENDING", id="the broker keeps it"),
+        pytest.param(Queue(), EARLY, False, LOST, "FAILURE", id="nobody has it"),
+        pytest.param(Queue(), LATE, False, LOST, "FAILURE", id="nobody has it, late"),
+        pytest.param(Queue(), LATE, False, LIMIT, "FAILURE", id="a time limit"),
+        pytest.param(KEEP, LATE, False, LIMIT, "FAILURE", id="a time limit of a kept one"),
+    ],
+)
+def test_a_lost_process_is_a_failure_unless_store_or_broker_has_the_message(
+    desk: Desk, policy: Any, options: dict[str, bool], stored: bool, ends: Exception, state: str
+) -> None:
+    request, message = accepted(desk, policy, **options)
+    if stored:
+        enters(desk, request)
+
+    fails(request, ends)
+
+    assert desk.result(request.id).state == state
+    assert message.acknowledged
+    assert desk.size() == 1 or options is not REJECTS
+    if state == "PENDING":  # and then it runs
+        request._child_is_gone()
+        desk.deliver_all()
+        assert desk.result(request.id).state == "SUCCESS"
+
+
+@pytest.mark.parametrize("policy", [Queue(), KEEP])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_revocation_is_final_whoever_has_the_message_and_whether_it_has_begun(
+    desk: Desk, policy: Any, begun: bool
+) -> None:
+    request, message = accepted(desk, policy, acks_late=True)
+    if not begun:
+        request.time_start = None
+    request.terminate(Pool())
+
+    fails(request, Terminated(15))
+
+    assert desk.result(request.id).state == "REVOKED"
+    assert message.acknowledged
+
+
 @pytest.mark.parametrize("exc", [WorkerLostError("signal 15"), Terminated(15)])
 def test_what_was_terminated_does_not_run_again_though_the_store_has_it(
     desk: Desk, exc: Exception
 ) -> None:
-    request, message = accepted(desk, KEEP, acks_late=True, reject_on_worker_lost=True)
+    request, message = accepted(desk, KEEP, **REJECTS)
     enters(desk, request)
-
     request.terminate(Pool())
+
     fails(request, exc)
     request._child_is_gone()
 
@@ -143,86 +156,51 @@ def test_what_was_terminated_does_not_run_again_though_the_store_has_it(
 
 @pytest.mark.parametrize("exc", [WorkerLostError("signal 15"), Terminated(15)])
 def test_what_was_cancelled_runs_again_when_its_process_is_gone(desk: Desk, exc: Exception) -> None:
-    # Given a message that only the store has, whose task is cancelled as a connection breaks
     request, message = accepted(desk, KEEP)
     enters(desk, request)
-    assert message.acknowledged
+    assert message.acknowledged, "only the store has it"
     request.cancel(Pool())
 
-    # When it says so, it may still write
     fails(request, exc)
-    assert desk.size() == 0
-
-    # Then it runs when it cannot
+    assert desk.size() == 0, "the body may still write"
     request._child_is_gone()
+
     desk.deliver_all()
     assert desk.result(request.id).state == "SUCCESS"
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_a_process_that_is_lost_before_the_store_has_the_message_is_a_failure(
-    desk: Desk, late: bool
+def test_a_store_that_is_unavailable_has_no_message(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, message = accepted(desk, KEEP, acks_late=late)
-    fails(request, WorkerLostError("signal 9"))
-    assert desk.result(request.id).state == "FAILURE"
-    assert message.acknowledged
-
-
-def test_nor_is_one_lost_then_that_the_broker_keeps(desk: Desk) -> None:
-    request, _ = accepted(desk, KEEP, acks_late=True, reject_on_worker_lost=True)
-    fails(request, WorkerLostError("signal 9"))
-    assert desk.result(request.id).state == "PENDING"
-    assert desk.size() == 1
-
-
-def test_a_store_that_is_away_has_no_message(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     request, message = accepted(desk, KEEP)
     enters(desk, request)
+    monkeypatch.setattr(runtime(desk.app).backend, "leave", raises(BackendUnavailable("no store")))
 
-    def away(*_: object) -> None:
-        raise BackendUnavailable("no store")
+    fails(request, LOST)
 
-    monkeypatch.setattr(runtime(desk.app).backend, "leave", away)
-    fails(request, WorkerLostError("signal 9"))
     assert desk.result(request.id).state == "FAILURE"
     assert message.acknowledged
 
 
-def test_nor_while_the_broker_has_it(desk: Desk) -> None:
-    request, _ = accepted(desk, Queue(), acks_late=True, reject_on_worker_lost=True)
-    fails(request, WorkerLostError("signal 9"))
-    assert desk.result(request.id).state == "PENDING"
-    assert desk.size() == 1
-    # And it runs when it comes back
-    request._child_is_gone()
-    desk.deliver_all()
-    assert desk.result(request.id).state == "SUCCESS"
+def test_a_message_for_which_celery_cannot_record_the_failure_keeps_no_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = TypeError("argument after ** must be a mapping")
+    request = called(desk)
+    monkeypatch.setattr(desk.app.backend, "mark_as_failure", raises(error))
+
+    with pytest.raises(TypeError):
+        fails(request, error)
+
+    state = runtime(desk.app).backend.peek("order:42")
+    assert (state.grants, state.holders) == ((), ())
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_a_lost_process_whose_message_is_gone_is_a_failure(desk: Desk, late: bool) -> None:
-    request, message = accepted(desk, Queue(), acks_late=late)
-    fails(request, WorkerLostError("signal 9"))
-    assert desk.result(request.id).state == "FAILURE"
-    assert message.acknowledged
+def raises(error: Exception) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise error
 
-
-@pytest.mark.parametrize("policy", [Queue(), KEEP])
-def test_a_time_limit_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
-    request, message = accepted(desk, policy, acks_late=True)
-    fails(request, TimeLimitExceeded(1))
-    assert desk.result(request.id).state == "FAILURE"
-    assert message.acknowledged
-
-
-@pytest.mark.parametrize("policy", [Queue(), KEEP])
-def test_a_revocation_is_final_whoever_has_the_message(desk: Desk, policy: Any) -> None:
-    request, message = accepted(desk, policy, acks_late=True)
-    request.terminate(Pool())
-    fails(request, Terminated(15))
-    assert desk.result(request.id).state == "REVOKED"
-    assert message.acknowledged
+    return fail
 
 
 @pytest.mark.parametrize("policy", [Queue(), KEEP])
@@ -230,14 +208,12 @@ def test_a_revocation_is_final_whoever_has_the_message(desk: Desk, policy: Any) 
 def test_what_is_terminated_in_place_of_another_runs_again_if_anyone_has_its_message(
     desk: Desk, policy: Any, late: bool
 ) -> None:
-    # Given a child that is terminated for what it had just ended, and has begun with this one
     request, _ = accepted(desk, policy, acks_late=late)
     enters(desk, request)
 
     fails(request, Terminated(15))
     request._child_is_gone()
 
-    # Then it runs again, unless nobody has its message
     lost = policy is not KEEP and not late
     assert desk.result(request.id).state == ("REVOKED" if lost else "PENDING")
     desk.deliver_all()
@@ -245,38 +221,19 @@ def test_what_is_terminated_in_place_of_another_runs_again_if_anyone_has_its_mes
     assert runtime(desk.app).backend.peek("order:42").holders == ()
 
 
-def test_what_is_terminated_before_its_child_has_begun_does_not_run_again(desk: Desk) -> None:
-    request, message = accepted(desk, Queue(), acks_late=True)
-    request.time_start = None
-    request.terminate(Pool())
-    fails(request, Terminated(15))
-    assert desk.result(request.id).state == "REVOKED"
-    assert message.acknowledged
-
-
-def test_what_a_child_that_lives_could_not_begin_gives_its_turn_back_at_once(desk: Desk) -> None:
-    request = called(desk)
-    fails(request, ValueError("this cannot be decoded"))
-    assert desk.result(request.id).state == "FAILURE"
-    assert runtime(desk.app).backend.peek("order:42").grants == ()
-
-
-def test_a_process_that_is_lost_keeps_its_turn_until_it_is_gone(desk: Desk) -> None:
-    request = called(desk)
-    fails(request, WorkerLostError("signal 9"))
-    assert len(runtime(desk.app).backend.peek("order:42").grants) == 1
-    request._child_is_gone()
-    assert runtime(desk.app).backend.peek("order:42").grants == ()
-
-
-@pytest.mark.parametrize("exc", [ValueError("not decoded"), WorkerLostError("signal 9")])
-def test_the_turn_is_given_back_also_when_the_arguments_say_no_key(
-    desk: Desk, exc: Exception
+@pytest.mark.parametrize("args", [(42,), ()], ids=["a key", "arguments that say no key"])
+@pytest.mark.parametrize(("exc", "kept"), [(ValueError("not decoded"), 0), (LOST, 1)])
+def test_a_turn_is_given_back_at_once_by_a_child_that_lives_and_else_when_it_is_gone(
+    desk: Desk, exc: Exception, kept: int, args: tuple[int, ...]
 ) -> None:
     request = called(desk)
-    request._request_dict["args"] = ()
+    request._request_dict["args"] = args
+
     fails(request, exc)
+    assert len(runtime(desk.app).backend.peek("order:42").grants) == kept
     request._child_is_gone()
+
+    assert desk.result(request.id).state == "FAILURE"
     assert runtime(desk.app).backend.peek("order:42").grants == ()
 
 
@@ -294,14 +251,13 @@ def test_what_is_revoked_before_it_begins_gives_its_turn_back(
 def test_a_lost_process_whose_message_the_broker_keeps_is_not_the_end(
     desk: Desk, exc: Exception
 ) -> None:
-    # Given a body whose process is lost, And a message that is not acknowledged for that
+    # The message is not acknowledged for that
     request, message = accepted(desk, Queue(), acks_late=True, acks_on_failure_or_timeout=False)
     enters(desk, request)
     fails(request, exc)
     request._child_is_gone()
     assert message._state == "REJECTED"
 
-    # Then it runs when it comes again
     again(desk, request)
     assert desk.result(request.id).state == "SUCCESS"
 

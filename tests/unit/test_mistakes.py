@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery._state import _on_app_finalizers
 
 import celery_dlock
 from celery_dlock import ConfigurationError, LockedTask, Queue, lock, locked_task
@@ -17,16 +16,6 @@ from celery_dlock.locks.definition import OPTIONS
 from celery_dlock.locks.foreign import FOREIGN
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.worker.startup import check_decorators
-
-
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    before = set(_on_app_finalizers)
-    app = Celery("unit", set_as_current=False, broker="memory://", backend="cache+memory://")
-    app.conf.dlock_url = "memory://"
-    yield app
-    _on_app_finalizers.intersection_update(before)
-    app.close()
 
 
 def charge(order_id: str, amount: int) -> None: ...

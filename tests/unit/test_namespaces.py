@@ -16,19 +16,6 @@ def charge(order, *, fencing_token, lease):
 print(charge.apply(("42",)).get(), file=__import__("sys").stderr)
 """
 
-NAMESPACE = """
-from celery import Celery
-
-class Config:
-    CELERY_RESULT_BACKEND = "cache+memory://"
-    CELERY_DLOCK_URL = "memory://"
-    CELERY_DLOCK_TTL = 7.5
-    {extra}
-
-app = Celery("shop")
-app.config_from_object(Config, namespace="CELERY")
-"""
-
 DJANGO = """
 import os
 os.environ["DJANGO_SETTINGS_MODULE"] = "shop_settings"
@@ -53,18 +40,6 @@ def run(code: str, folder: Path) -> str:
     script.write_text(code)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     return done.stderr
-
-
-def test_a_namespace_is_read(tmp_path: Path) -> None:
-    said = run(NAMESPACE.format(extra="") + TASK, tmp_path)
-
-    assert "['order:42', 7.5]" in said
-
-
-def test_an_unknown_setting_in_a_namespace_is_named_as_it_is_spelt(tmp_path: Path) -> None:
-    said = run(NAMESPACE.format(extra="CELERY_DLOCK_TTTL = 1") + TASK, tmp_path)
-
-    assert "unknown setting CELERY_DLOCK_TTTL; did you mean 'CELERY_DLOCK_TTL'?" in said
 
 
 def test_djangos_settings_are_read(tmp_path: Path) -> None:

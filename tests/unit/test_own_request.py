@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -12,7 +11,7 @@ from celery.worker.request import Request
 
 from celery_dlock import ConfigurationError, LockedTask
 from celery_dlock.worker.request import LockedRequest
-from tests.services.desk import Desk, open_desk
+from tests.services.desk import Desk
 
 calls: list[str] = []
 
@@ -45,11 +44,9 @@ class InFront(LockedTask):
     Request = Hooks
 
 
-@pytest.fixture
-def desk() -> Iterator[Desk]:
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
     calls.clear()
-    with open_desk() as made:
-        yield made
 
 
 def charge(order: int) -> str:

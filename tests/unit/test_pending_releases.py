@@ -116,7 +116,6 @@ def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
 def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # Given a pause that would last for long
     store = Store(away=2)
 
     def wait(stirred: threading.Event, pause: float) -> bool:
@@ -125,9 +124,7 @@ def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
     releases = PendingReleases(wait=wait)
     store.retry(releases, "a is done", "b is done")
     until("it was tried in vain", lambda: store.away == 1)
-    # When the process ends, and the store comes back
     releases.finish(60)
-    # Then all is heard, and who looks knows what was waited for
     assert store.heard == ["a is done", "b is done"]
     said = [record.getMessage() for record in caplog.records]
     assert [text for text in said if "waiting up to" in text] == [

@@ -224,17 +224,16 @@ HAS_SOMETHING: list[tuple[Refusal, WaitMode, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "wait", "something"), HAS_SOMETHING)
-def test_the_store_is_owed_the_end_where_it_has_something_and_at_the_first_key(
-    answer: Refusal, wait: WaitMode, something: bool
-) -> None:
-    here = replace(HERE, wait=wait)
-    refusal, forgets = Refused(here, answer), Refused(replace(here, done_ttl=0), answer)
-    left = (here,) if something else ()
-    assert owed(refusal, [here, FIRST], eager=False) == (FIRST, *left)
-    assert owed(refusal, [here], eager=False) == (here,)
-    assert owed(refusal, [here, FIRST], eager=True) == left
-    assert owed(forgets, [FIRST], eager=False) == ((forgets.claim,) if something else ())
+def test_the_store_is_owed_the_end_where_it_has_something_and_at_the_first_key() -> None:
+    for answer, wait, something in HAS_SOMETHING:
+        here = replace(HERE, wait=wait)
+        refusal, forgets = Refused(here, answer), Refused(replace(here, done_ttl=0), answer)
+        left = (here,) if something else ()
+        assert owed(refusal, [here, FIRST], eager=False) == (FIRST, *left), answer
+        assert owed(refusal, [here], eager=False) == (here,), answer
+        assert owed(refusal, [here, FIRST], eager=True) == left, answer
+        without = (forgets.claim,) if something else ()
+        assert owed(forgets, [FIRST], eager=False) == without, answer
 
 
 @pytest.mark.parametrize("answer", [Same(OWN, 0), *(Drop(reason) for reason in Reason)], ids=repr)

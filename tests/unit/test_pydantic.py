@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from celery_dlock import ConfigurationError, Debounce, Queue, Unique, current_lease, lock
 from celery_dlock.runtime import runtime
-from tests.services.desk import Desk, open_desk
+from tests.services.desk import Desk
 
 NOT_BEFORE = pytest.mark.skipif(
     tuple(map(int, celery.__version__.split(".")[:2])) < (5, 7),
@@ -32,12 +32,6 @@ class Order(BaseModel):
     at: datetime = datetime(2026, 11, 26, tzinfo=UTC)
     price: Decimal = Decimal("1.50")
     line: Line = Line()
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    with open_desk() as made:
-        yield made
 
 
 def key(order: Order) -> str:

@@ -94,17 +94,6 @@ def test_replies_are_there_when_the_last_byte_of_the_last_has_come(
     assert ours.connection.receive() == [value, 8]
 
 
-def test_of_a_reply_that_came_late_the_rest_is_not_taken_for_the_next_one(ours: Ours) -> None:
-    ours.ask(call())
-    ours.answer(b"*2\r\n:1\r\n$5\r\nla")
-    assert ours.connection.receive() is None
-
-    ours.ask(call())
-    ours.answer(b"ter\r\n:2\r\n")
-
-    assert ours.connection.receive() == [2]
-
-
 def test_what_came_before_a_connection_was_closed_is_forgotten(ours: Ours) -> None:
     ours.ask(call())
     ours.answer(b"$5\r\nla")
@@ -137,26 +126,6 @@ def test_of_an_error_the_first_word_is_repeated_and_nothing_that_may_be_a_secret
     for each in (error, part):
         assert isinstance(each, Refusal)
         assert str(each) == word
-
-
-@pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n", b":seven\r\n", b"\xff\xfe\r\n"])
-def test_what_is_no_reply_is_an_error(ours: Ours, text: bytes) -> None:
-    ours.ask(call())
-    ours.answer(text)
-
-    with pytest.raises(ValueError, match=r"no reply|invalid literal"):
-        ours.connection.receive()
-
-
-def test_a_script_goes_by_its_name_and_to_a_node_that_does_not_know_it_in_full(ours: Ours) -> None:
-    ours.ask(call(7))
-    assert ours.hears() == packed(("EVALSHA", SCRIPT.digest, 1, "key", 7))
-    ours.answer(b"-NOSCRIPT No matching script.\r\n")
-
-    assert ours.connection.receive() is None
-    assert ours.hears() == packed(("EVAL", "return 1", 1, "key", 7))
-    ours.answer(b":1\r\n")
-    assert ours.connection.receive() == [1]
 
 
 def test_a_command_is_its_arguments_as_bytes() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from celery_dlock.core.event_log import log
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.registry import BACKENDS, SINKS, backend_class, open_backend, sink_named
-from celery_dlock.stores.base import BackendOptions, LockBackend
+from celery_dlock.registry import BACKENDS, SINKS, backend_class, sink_named
+from celery_dlock.stores.base import LockBackend
 from celery_dlock.stores.memory import MemoryBackend
 
 
@@ -21,22 +21,26 @@ def test_every_scheme_of_the_table_names_a_store(scheme: str) -> None:
     assert issubclass(backend_class(f"{scheme}://"), LockBackend)
 
 
-def test_a_store_is_opened_from_its_url() -> None:
-    assert isinstance(open_backend("memory://", BackendOptions()), MemoryBackend)
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("reddiss://localhost", "reddiss://; did you mean 'rediss'"),
+        ("quantum://localhost", r"known: .*etcd, .*memory, .*redis, .*sqlite"),
+        ("consol://localhost", "did you mean 'consul'"),
+        ("wrong://localhost", r"third_party_store:NotABackend.*no LockB"),
+        ("absent://localhost", "imported from third_party_store:Absent"),
+    ],
+)
+@pytest.mark.usefixtures("third_party")
+def test_a_scheme_that_names_no_store_is_refused_and_the_nearest_named(url: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=hint):
+        backend_class(url)
 
 
-def test_schemes_are_read_in_any_case() -> None:
+@pytest.mark.usefixtures("third_party")
+def test_a_third_party_adds_a_store_and_takes_over_none_of_the_library() -> None:
+    assert backend_class("consul://localhost").__name__ == "ConsulBackend"
     assert backend_class("MEMORY://") is MemoryBackend
-
-
-def test_an_unknown_scheme_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match="reddiss://; did you mean 'rediss'"):
-        backend_class("reddiss://localhost")
-
-
-def test_a_scheme_like_no_other_is_answered_with_the_list() -> None:
-    with pytest.raises(ConfigurationError, match=r"known: etcd, .*memory, redis, .*sqlite"):
-        backend_class("quantum://localhost")
 
 
 @pytest.mark.parametrize("url", ["localhost:6379", "redis:/localhost", "", "://x", "re dis://x"])
@@ -54,7 +58,6 @@ def test_a_password_never_shows_in_a_message(url: str) -> None:
 
 
 def test_a_missing_driver_is_answered_with_the_command_that_installs_it() -> None:
-    # Given a process in which the redis package cannot be imported
     said = run(
         "import sys; sys.modules['redis'] = None",
         "from celery_dlock.registry import backend_class",
@@ -88,7 +91,7 @@ def run(*lines: str) -> str:
 
 
 @pytest.fixture
-def provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution of somebody else's on the path, with its entry points."""
     info = tmp_path / "third_party-1.0.dist-info"
     info.mkdir()
@@ -107,27 +110,6 @@ def provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "third_party_store", raising=False)
-
-
-@pytest.mark.usefixtures("provide")
-class TestAThirdParty:
-    def test_adds_a_store_by_an_entry_point(self) -> None:
-        assert backend_class("consul://localhost").__name__ == "ConsulBackend"
-
-    def test_is_offered_when_a_name_is_misspelt(self) -> None:
-        with pytest.raises(ConfigurationError, match="did you mean 'consul'"):
-            backend_class("consol://localhost")
-
-    def test_cannot_take_over_a_scheme_of_the_library(self) -> None:
-        assert backend_class("memory://") is MemoryBackend
-
-    def test_is_told_when_its_class_is_no_store(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"third_party_store:NotABackend.*no LockB"):
-            backend_class("wrong://localhost")
-
-    def test_is_told_when_its_class_is_not_there(self) -> None:
-        with pytest.raises(ConfigurationError, match="imported from third_party_store:Absent"):
-            backend_class("absent://localhost")
 
 
 @pytest.mark.parametrize("name", SINKS)

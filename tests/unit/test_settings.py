@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +12,12 @@ from celery import Celery
 from celery_dlock.contention.policies import Skip
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.settings import _CHECKS, HistoryOptions, Settings
-from celery_dlock.stores.base import Trait
+from celery_dlock.stores.base import Copies, LockBackend, Trait
 from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.redis.cluster import RedisClusterBackend
+from celery_dlock.stores.redis.sentinel import RedisSentinelBackend
+from celery_dlock.stores.redis.store import RedisBackend
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 
 
 def read(**conf: Any) -> Settings:
@@ -52,7 +54,7 @@ def test_every_setting_is_read() -> None:
         "dlock_on_unavailable": "fail",
         "dlock_key_prefix": "shop:locks",
         "dlock_done_ttl": 0,
-        "dlock_fencing_epoch": 7,
+        "dlock_fencing_epoch": 1023,
         "dlock_backend_options": {"timeout": 2},
         "dlock_sinks": ["shop.locks.count", print],
         "dlock_history": {"url": "sqlite:///history.db", "keep": 3600},
@@ -69,7 +71,7 @@ def test_every_setting_is_read() -> None:
         on_unavailable="fail",
         key_prefix="shop:locks",
         done_ttl=0.0,
-        fencing_epoch=7,
+        fencing_epoch=1023,
         backend_options={"timeout": 2},
         sinks=("shop.locks.count", print),
         history=HistoryOptions("sqlite:///history.db", 3600.0),
@@ -110,27 +112,6 @@ def test_settings_are_read_from_a_plain_mapping() -> None:
 )
 def test_settings_are_read_under_a_namespace(namespace: str | None, keys: dict[str, Any]) -> None:
     assert Settings.from_conf(app_of(namespace, **keys).conf).ttl == 9.0
-
-
-def test_settings_are_read_from_django() -> None:
-    # Given a Django project as in the manual of Celery; a process configures one once
-    code = (
-        "from django.conf import settings; settings.configure(CELERY_DLOCK_URL='memory://', "
-        "CELERY_DLOCK_TTL=9, CELERY_BROKER_URL='memory://')\n"
-        "from celery import Celery; app = Celery('shop')\n"
-        "app.config_from_object('django.conf:settings', namespace='CELERY')\n"
-        "from celery_dlock.settings import Settings; print(Settings.from_conf(app.conf).ttl)\n"
-        "settings.CELERY_DLOCK_TLL = 1; app2 = Celery('other')\n"
-        "app2.config_from_object('django.conf:settings', namespace='CELERY')\n"
-        "try: Settings.from_conf(app2.conf)\n"
-        "except Exception as error: print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.splitlines() == [
-        "9.0",
-        "unknown setting CELERY_DLOCK_TLL; did you mean 'CELERY_DLOCK_TTL'?",
-    ]
 
 
 def test_a_missing_url_is_named_with_a_store_that_needs_nothing() -> None:
@@ -174,61 +155,30 @@ def app_of(namespace: str | None, **keys: Any) -> Celery:
     return app
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("url", 42),
-        ("url", ""),
-        ("require", "durable"),
-        ("require", 3),
-        ("ttl", 0),
-        ("ttl", -1),
-        ("ttl", "30"),
-        ("ttl", True),
-        ("ttl", float("nan")),
-        ("ttl", float("inf")),
-        ("max_hold", 0),
-        ("on_unavailable", "ignore"),
-        ("key_prefix", ""),
-        ("key_prefix", "a b"),
-        ("key_prefix", "{a}"),
-        ("key_prefix", 3),
-        ("done_ttl", -1),
-        ("fencing_epoch", -1),
-        ("fencing_epoch", 1024),
-        ("fencing_epoch", 1.0),
-        ("fencing_epoch", True),
-        ("backend_options", ["timeout"]),
-        ("sinks", "shop.locks.count"),
-        ("sinks", ["count"]),
-        ("sinks", ["promtheus"]),
-        ("history", 3),
-        ("history", "history.db"),
-        ("history", {}),
-        ("history", {"url": "sqlite:///history.db", "kept": 3}),
-        ("history", {"url": "sqlite:///history.db", "keep": 0}),
-        ("doctor_ignore", ["redis-aof"]),
-        ("doctor_ignore", {"redis-aof": True}),
-        ("doctor_ignore", {"redis-aof": " "}),
-        ("doctor_ignore", {3: "why"}),
-        ("woken_queue", "{queue}.woken"),
-        ("sinks", [3]),
-        ("sinks", [[]]),
-        ("ttl", 10**400),
-    ],
-)
-def test_a_wrong_value_is_refused_by_the_name_of_its_setting(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"^dlock_{name}"):
-        read(**{f"dlock_{name}": value})
+KEPT = ({"kept": 3}, {"keep": 0})
+NAN, INFINITE = float("nan"), float("inf")
+WRONG: dict[str, list[Any]] = {
+    "url": [42, ""],
+    "require": ["durable", 3],
+    "ttl": [0, -1, "30", True, NAN, INFINITE, 10**400],
+    "max_hold": [0],
+    "on_unavailable": ["ignore"],
+    "key_prefix": ["", "a b", "{a}", 3],
+    "done_ttl": [-1],
+    "fencing_epoch": [-1, 1024, 1.0, True],
+    "backend_options": [["timeout"]],
+    "sinks": ["shop.locks.count", ["count"], ["promtheus"], [3], [[]]],
+    "history": [3, "history.db", {}, *({"url": "sqlite://", **more} for more in KEPT)],
+    "doctor_ignore": [["redis-aof"], {"redis-aof": True}, {"redis-aof": " "}, {3: "why"}],
+    "woken_queue": ["{queue}.woken"],
+}
 
 
-def test_one_text_where_a_list_belongs_is_not_taken_for_its_letters() -> None:
-    with pytest.raises(ConfigurationError, match="dlock_require must be a list, got 'durable'"):
-        read(dlock_require="durable")
-
-
-def test_the_largest_epoch_is_accepted() -> None:
-    assert read(dlock_fencing_epoch=1023).fencing_epoch == 1023
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_refused_by_the_name_of_its_setting(name: str) -> None:
+    for value in WRONG[name]:
+        with pytest.raises(ConfigurationError, match=f"^dlock_{name}"):
+            read(**{f"dlock_{name}": value})
 
 
 def test_an_unknown_trait_is_answered_with_the_nearest() -> None:
@@ -243,10 +193,6 @@ def test_a_store_that_lacks_a_required_trait_is_refused_with_what_it_has() -> No
         settings.check(MemoryBackend)
 
     assert "it has lease-per-task, monotone-fencing, strict-fencing" in str(caught.value)
-
-
-def test_a_store_with_every_required_trait_is_accepted() -> None:
-    read(dlock_require=["strict-fencing"]).check(MemoryBackend)
 
 
 def test_a_store_is_built_with_the_prefix_and_the_options_of_its_driver() -> None:
@@ -267,3 +213,45 @@ def test_the_name_of_a_broker_has_no_password() -> None:
     with pytest.raises(ConfigurationError, match="leave out user and password") as refused:
         read(dlock_broker="redis://:secret@h")
     assert "secret" not in str(refused.value)
+
+
+def waiting_for(value: Any) -> Settings:
+    return read(dlock_url="redis://h", dlock_wait_replicas=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (2, Copies(2)),
+        ({"replicas": 1}, Copies(1)),
+        ({"replicas": 2, "timeout": 0.5}, Copies(2, timeout=0.5)),
+    ],
+)
+def test_it_says_where_a_hold_has_to_be(value: Any, expected: Copies | None) -> None:
+    assert waiting_for(value).options.copies == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, -1, True, "1", 1.0),
+        *({}, {"replicas": 0}, {"replica": 1}, {"replicas": 1, "aof": True}),
+        *({"replicas": 1, "timeout": 0}, {"replicas": 1, "timeout": "soon"}),
+    ],
+)
+def test_anything_else_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="dlock_wait_replicas"):
+        waiting_for(value)
+
+
+@pytest.mark.parametrize("store", [RedisBackend, RedisSentinelBackend, RedisClusterBackend])
+def test_stores_with_replicas_take_it(store: type[LockBackend]) -> None:
+    waiting_for(1).check(store)
+
+
+@pytest.mark.parametrize("store", [MemoryBackend, SqliteBackend])
+def test_stores_without_replicas_are_refused(store: type[LockBackend]) -> None:
+    with pytest.raises(ConfigurationError, match="dlock_wait_replicas is for replicas of Redis"):
+        waiting_for(1).check(store)
+    waiting_for(None).check(store)

@@ -9,27 +9,10 @@ from celery import signals
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock import Lease, LockLost, lock
-from celery_dlock.core.events import Dropped, Lost
+from celery_dlock.core.events import Lost
 from celery_dlock.delivery.leaving import leave_after_result
 from celery_dlock.runtime import runtime
-from tests.services.desk import open_desk
-
-
-def test_a_copy_of_a_finished_task_is_dropped_under_early_acknowledgement_too() -> None:
-    with open_desk() as desk:
-        runs: list[int] = []
-
-        @desk.locked("order:{order}", name="charge", acks_late=False)
-        def charge(order: int) -> None:
-            runs.append(order)
-
-        # A broker may deliver again what a worker had prefetched, long before it ran
-        for _ in range(2):
-            charge.apply_async((42,), task_id="one-id")
-        desk.deliver_all()
-
-        assert runs == [42]
-        assert [event.reason for event in desk.happened(Dropped)] == ["done"]
+from tests.services.desk import Desk, open_desk
 
 
 def test_with_no_memory_of_what_is_done_the_copy_runs() -> None:
@@ -47,102 +30,79 @@ def test_with_no_memory_of_what_is_done_the_copy_runs() -> None:
         assert runs == [42, 42]
 
 
-def test_a_lock_whose_leaving_was_struck_goes_with_the_next_task() -> None:
-    with open_desk() as desk:
+def test_a_lock_whose_leaving_was_struck_goes_with_the_next_task(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: int) -> None: ...
 
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: int) -> None: ...
-
-        # Given a soft time limit inside Celery's dispatch, before our receiver is reached
-        signals.task_postrun.disconnect(leave_after_result)
-        try:
-            charge.delay(1)
-            desk.deliver()
-        finally:
-            signals.task_postrun.connect(leave_after_result)
-        assert len(desk.holders("order:1")) == 1
-
-        charge.delay(2)
+    # A soft time limit inside Celery's dispatch, before our receiver is reached
+    signals.task_postrun.disconnect(leave_after_result)
+    try:
+        charge.delay(1)
         desk.deliver()
+    finally:
+        signals.task_postrun.connect(leave_after_result)
+    assert len(desk.holders("order:1")) == 1
 
-        assert desk.holders("order:1") == []
-        assert desk.holders("order:2") == []
+    charge.delay(2)
+    desk.deliver()
+
+    assert desk.holders("order:1") == []
+    assert desk.holders("order:2") == []
 
 
 def test_a_lock_whose_leaving_was_struck_after_it_was_free_is_not_told_as_lost(
-    monkeypatch: pytest.MonkeyPatch,
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_desk() as desk:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: int) -> None: ...
 
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: int) -> None: ...
+    manager = runtime(desk.app).manager
+    release = manager.release
 
-        manager = runtime(desk.app).manager
-        release = manager.release
+    def struck(*args: Any) -> None:
+        monkeypatch.setattr(manager, "release", release)
+        release(*args)
+        raise SoftTimeLimitExceeded
 
-        def struck(*args: Any) -> None:
-            monkeypatch.setattr(manager, "release", release)
-            release(*args)
-            raise SoftTimeLimitExceeded
+    monkeypatch.setattr(manager, "release", struck)
+    charge.delay(42)
+    desk.deliver()
 
-        monkeypatch.setattr(manager, "release", struck)
-        charge.delay(42)
-        desk.deliver()
-
-        assert desk.holders("order:42") == []
-        assert desk.happened(Lost) == []
+    assert desk.holders("order:42") == []
+    assert desk.happened(Lost) == []
 
 
-def test_a_task_run_eagerly_by_a_body_leaves_the_body_its_lock() -> None:
-    with open_desk() as desk:
+def test_a_task_run_eagerly_by_a_body_leaves_the_body_its_lock(desk: Desk) -> None:
+    @desk.locked("inner", name="inner")
+    def inner() -> None: ...
 
-        @desk.locked("inner", name="inner")
-        def inner() -> None: ...
+    @desk.locked("outer", name="outer")
+    def outer() -> int:
+        inner.apply()
+        return len(desk.holders("outer"))
 
-        @desk.locked("outer", name="outer")
-        def outer() -> int:
-            inner.apply()
-            return len(desk.holders("outer"))
+    result = outer.delay()
+    desk.deliver()
 
-        result = outer.delay()
-        desk.deliver()
-
-        assert result.get() == 1
-        assert desk.holders("outer") == []
+    assert result.get() == 1
+    assert desk.holders("outer") == []
 
 
-def test_a_lease_that_was_given_back_is_not_trusted_any_more() -> None:
-    with open_desk() as desk:
-        kept: list[Lease] = []
+def test_a_lease_that_was_given_back_is_not_trusted_any_more(desk: Desk) -> None:
+    kept: list[Lease] = []
 
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: int, *, lease: Lease) -> None:
-            kept.append(lease)
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: int, *, lease: Lease) -> None:
+        kept.append(lease)
 
-        charge.delay(1)
-        desk.deliver()
-        with lock("order:2", app=desk.app) as held:
-            kept.append(held)
-            assert not held.lost
+    charge.delay(1)
+    desk.deliver()
+    with lock("order:2", app=desk.app) as held:
+        kept.append(held)
+        assert not held.lost
 
-        for lease in kept:
-            assert lease.lost
-            assert lease.remaining() == 0
-            with pytest.raises(LockLost, match="released"):
-                lease.check()
-
-
-def test_a_named_function_is_a_key_when_it_is_called_one() -> None:
-    with open_desk() as desk:
-
-        def key_of(order: int) -> str:
-            return f"order:{order}"
-
-        @desk.locked(key=key_of, name="charge")
-        def charge(order: int) -> int:
-            return len(desk.holders("order:7"))
-
-        result = charge.delay(7)
-        desk.deliver()
-
-        assert result.get() == 1
+    for lease in kept:
+        assert lease.lost
+        assert lease.remaining() == 0
+        with pytest.raises(LockLost, match="released"):
+            lease.check()

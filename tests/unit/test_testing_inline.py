@@ -27,21 +27,6 @@ from tests.services.forked import in_a_forked_child
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
-    shared = set(_on_app_finalizers)  # tasks that the next app would be given too
-    with Celery("shop", broker="memory://", set_as_current=False) as app:
-        app.conf.result_backend = "cache+memory://"
-        yield app
-    _on_app_finalizers.intersection_update(shared)
-
-
-@pytest.fixture
-def clock(app: Celery) -> Iterator[ManualClock]:
-    with in_memory(app) as clock:
-        yield clock
-
-
-@pytest.fixture
 def worker(app: Celery, clock: ManualClock) -> Iterator[InlineWorker]:
     with inline_worker(app) as worker:
         yield worker

@@ -13,8 +13,6 @@ from celery import Celery
 from celery._state import _on_app_finalizers
 
 from celery_dlock import ConfigurationError, lock, locked_task
-from celery_dlock.core.state import Claim
-from celery_dlock.runtime import runtime
 from celery_dlock.testing import in_memory
 
 PLUGIN = "celery_dlock_pytest"
@@ -142,15 +140,6 @@ def test_an_app_is_put_in_memory_and_taken_back(app: Celery) -> None:
     assert app.conf.dlock_require == ["durable"]
     with lock("a", app=app) as lease:
         assert lease.fencing_token == before + 1
-
-
-def test_the_test_moves_the_clock_by_which_a_lease_ends(app: Celery) -> None:
-    with in_memory(app) as clock:
-        backend = runtime(app).backend
-        backend.enter(Claim("a", "somebody:0:0", "n", ttl=30_000_000))
-        clock.advance(31)
-        with lock("a", app=app, timeout=0) as lease:
-            assert lease.fencing_token > 1
 
 
 def test_an_app_without_a_store_can_be_put_in_memory_and_a_wrong_one_cannot() -> None:

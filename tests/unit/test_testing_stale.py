@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery, Task
-from celery._state import _on_app_finalizers
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -29,22 +28,10 @@ from celery_dlock import (
 from celery_dlock.core.lease import unsleeping
 from celery_dlock.core.state import Claim, Run
 from celery_dlock.runtime import runtime
-from celery_dlock.testing import ManualClock, in_memory, stale_holder
+from celery_dlock.testing import stale_holder
 from tests.services.until import until
 
-
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    shared = set(_on_app_finalizers)  # tasks that the next app would be given too
-    with Celery("shop", broker="memory://", set_as_current=False) as app:
-        yield app
-    _on_app_finalizers.intersection_update(shared)
-
-
-@pytest.fixture
-def clock(app: Celery) -> Iterator[ManualClock]:
-    with in_memory(app) as clock:
-        yield clock
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.fixture
@@ -56,18 +43,32 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-pytestmark = pytest.mark.usefixtures("clock")
-
-
 def paid(db: sqlite3.Connection) -> list[int]:
     return [amount for (amount,) in db.execute("SELECT amount FROM paid ORDER BY rowid")]
 
 
-def write(db: sqlite3.Connection, amount: int, *, fenced: bool = True) -> None:
+def write(db: sqlite3.Connection, amount: int, *, fenced: bool = True) -> str:
     with db:
         if fenced:
             fencing.admit(db)
         db.execute("INSERT INTO paid VALUES (?)", (amount,))
+    return "paid"
+
+
+def paying(app: Celery, body: Callable[[int], object] = str, **options: Any) -> Any:
+    """A task that pays some amount for an order."""
+
+    @locked_task("order:{order}", app=app, name="pay", **options)
+    def pay(order: int, amount: int = 10) -> object:
+        return body(amount)
+
+    return pay
+
+
+def refusal_of(late: Any) -> StaleFencingToken:
+    refusal = late.wakes_up()
+    assert isinstance(refusal, StaleFencingToken)
+    return refusal
 
 
 def somebody_holds(app: Celery, key: str, limit: int = 1) -> None:
@@ -79,17 +80,13 @@ def somebody_holds(app: Celery, key: str, limit: int = 1) -> None:
 def test_a_fenced_body_is_refused_and_its_write_is_not_there(
     app: Celery, db: sqlite3.Connection
 ) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int, amount: int) -> None:
-        write(db, amount)
-
+    pay = paying(app, lambda amount: write(db, amount))
     late = stale_holder(pay, 42, 10)
     pay(42, 20)
-    refusal = late.wakes_up()
 
-    assert isinstance(refusal, StaleFencingToken)
-    assert refusal.resource == "order:42"
-    assert refusal.mine == late.lease.fencing_token
+    refusal = refusal_of(late)
+
+    assert (refusal.resource, refusal.mine) == ("order:42", late.lease.fencing_token)
     assert paid(db) == [20]
 
 
@@ -100,13 +97,13 @@ def test_a_body_on_sqlalchemy_is_told_apart_too(app: Celery, tmp_path: Path, fen
         fencing.create_table(session)
         session.execute(text("CREATE TABLE paid (amount INTEGER)"))
 
-    @locked_task("order:{order}", app=app)
-    def pay(order: int, amount: int) -> None:
+    def insert(amount: int) -> None:
         with Session(engine) as session, session.begin():
             if fenced:
                 fencing.admit(session)
             session.execute(text("INSERT INTO paid VALUES (:amount)"), {"amount": amount})
 
+    pay = paying(app, insert)
     late = stale_holder(pay, 42, 10)
     pay(42, 20)
     if fenced:
@@ -114,34 +111,28 @@ def test_a_body_on_sqlalchemy_is_told_apart_too(app: Celery, tmp_path: Path, fen
     else:
         with pytest.raises(AssertionError, match="nothing refused it"):
             late.wakes_up()
-
     with Session(engine) as session:
-        assert session.execute(text("SELECT amount FROM paid")).scalars().all() == (
-            [20] if fenced else [20, 10]
-        )
+        amounts = session.execute(text("SELECT amount FROM paid")).scalars().all()
+    assert amounts == ([20] if fenced else [20, 10])
     engine.dispose()
 
 
 def test_a_body_without_a_fence_fails_the_test_and_the_message_says_what_to_do(
     app: Celery, db: sqlite3.Connection
 ) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int, amount: int) -> str:
-        write(db, amount, fenced=False)
-        return "paid"
-
+    pay = paying(app, lambda amount: write(db, amount, fenced=False))
     late = stale_holder(pay, 42, 10)
     pay(42, 20)
 
     with pytest.raises(AssertionError, match=r"nothing refused it.*'order:42'.*'paid'.*admit\("):
         late.wakes_up()
+
     assert paid(db) == [20, 10]
 
 
 @pytest.mark.parametrize("look", ["check", "extend", "remaining"])
 def test_a_look_at_the_lease_is_no_fence(app: Celery, db: sqlite3.Connection, look: str) -> None:
-    @locked_task("order:{order}", app=app, ttl=1)
-    def pay(order: int, amount: int) -> None:
+    def looks_and_writes(amount: int) -> None:
         lease = current_lease()
         if look == "check":
             lease.check()
@@ -150,21 +141,18 @@ def test_a_look_at_the_lease_is_no_fence(app: Celery, db: sqlite3.Connection, lo
         if not lease.lost and lease.remaining():
             write(db, amount, fenced=False)
 
-    late = stale_holder(pay, 42, 10)
+    late = stale_holder(paying(app, looks_and_writes, ttl=1), 42)
     over = unsleeping() + 1
     with lock("order:42", app=app):
         pass
-
     until("its lease has ended", lambda: unsleeping() > over)
+
     with pytest.raises(AssertionError, match="nothing refused it"):
         late.wakes_up()
 
 
 def test_the_lock_is_free_and_the_late_one_believes_that_it_is_not(app: Celery) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int) -> None: ...
-
-    late = stale_holder(pay, 42)
+    late = stale_holder(paying(app), 42)
 
     assert not runtime(app).backend.peek("order:42").holders
     assert not late.lease.lost
@@ -197,7 +185,8 @@ def test_the_body_is_given_what_a_worker_gives_it(app: Celery, db: sqlite3.Conne
     with lock("order:42", app=app), db:
         fencing.admit(db)
 
-    assert isinstance(late.wakes_up(), StaleFencingToken)
+    refusal_of(late)
+
     assert seen == ["called", token, late.lease, late.lease, late.lease, True]
     assert pay.request.id is None
 
@@ -211,62 +200,44 @@ def test_one_key_of_several_that_was_taken_is_enough(app: Celery, db: sqlite3.Co
     assert late.lease.keys == ("from:1", "to:2")
     transfer(3, 2)
 
-    refusal = late.wakes_up()
-    assert isinstance(refusal, StaleFencingToken)
-    assert refusal.resource == "to:2"
+    assert refusal_of(late).resource == "to:2"
 
 
 def test_with_a_limit_whoever_takes_the_same_slot_refuses_it(
     app: Celery, db: sqlite3.Connection
 ) -> None:
-    @locked_task("gpu", app=app, limit=2)
-    def render(frame: int) -> None:
-        write(db, frame)
+    pay = paying(app, lambda amount: write(db, amount), limit=2)
+    somebody_holds(app, "order:42", limit=2)
+    late = stale_holder(pay, 42, 10)
+    pay(42, 20)
 
-    somebody_holds(app, "gpu", limit=2)
-    late = stale_holder(render, 1)
-    render(2)
-
-    refusal = late.wakes_up()
-    assert isinstance(refusal, StaleFencingToken)
-    assert refusal.resource == "gpu#1"
-    assert paid(db) == [2]
+    assert refusal_of(late).resource == "order:42#1"
+    assert paid(db) == [20]
 
 
 def test_who_wakes_up_before_anybody_has_written_is_not_late(
     app: Celery, db: sqlite3.Connection
 ) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int) -> None:
-        write(db, 10)
-
-    late = stale_holder(pay, 42)
+    late = stale_holder(paying(app, lambda amount: write(db, amount)), 42)
 
     with pytest.raises(AssertionError, match=r"nobody has written with a newer token"):
         late.wakes_up()
 
 
-def test_an_error_of_the_body_itself_is_not_taken_for_a_refusal(app: Celery) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int) -> None:
-        raise KeyError(order)
+def test_an_error_of_the_body_is_no_refusal_unless_it_says_that_its_lock_is_lost(
+    app: Celery,
+) -> None:
+    def fails(amount: int) -> None:
+        raise KeyError(amount) if amount else LockLost("order:42")
+
+    pay = paying(app, fails)
 
     with pytest.raises(KeyError):
-        stale_holder(pay, 42).wakes_up()
-
-
-def test_a_body_that_says_that_its_lock_is_lost_has_refused_itself(app: Celery) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int) -> None:
-        raise LockLost("order:42")
-
-    assert isinstance(stale_holder(pay, 42).wakes_up(), LockLost)
+        stale_holder(pay, 42, 1).wakes_up()
+    assert isinstance(stale_holder(pay, 42, 0).wakes_up(), LockLost)
 
 
 def test_what_cannot_come_too_late_is_refused_at_once(app: Celery) -> None:
-    @locked_task("order:{order}", app=app, shared=True)
-    def read(order: int) -> None: ...
-
     @app.task
     def plain() -> None: ...
 
@@ -274,7 +245,7 @@ def test_what_cannot_come_too_late_is_refused_at_once(app: Celery) -> None:
     def pay(order: int, *, fencing_token: int) -> None: ...
 
     with pytest.raises(ConfigurationError, match="read lock"):
-        stale_holder(read, 42)
+        stale_holder(paying(app, shared=True), 42)
     with pytest.raises(ConfigurationError, match="no locked task"):
         stale_holder(plain)
     with pytest.raises(TypeError, match="must not pass it"):
@@ -285,10 +256,7 @@ def test_what_cannot_come_too_late_is_refused_at_once(app: Celery) -> None:
 
 
 def test_a_lock_that_somebody_holds_cannot_be_taken_before(app: Celery) -> None:
-    @locked_task("order:{order}", app=app)
-    def pay(order: int) -> None: ...
-
     somebody_holds(app, "order:42")
 
     with pytest.raises(LockContended):
-        stale_holder(pay, 42)
+        stale_holder(paying(app), 42)

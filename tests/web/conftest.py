@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from celery import Celery
 
 from celery_dlock.core import turns
+from celery_dlock.core.events import Event
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.monitoring.history import HistorySink
@@ -27,6 +32,7 @@ AT = "http://127.0.0.1:8460"
 MINUTE = 60_000_000
 
 Open = Callable[..., Visitor]
+Happened = Callable[..., None]
 
 
 @pytest.fixture
@@ -61,11 +67,18 @@ def operator(open_site: Open) -> Visitor:
 
 
 @pytest.fixture
-def with_history(app: Celery, tmp_path: Path) -> HistorySink:
-    """What it is told is in the history of *app*, after a ``flush``."""
+def happened(app: Celery, tmp_path: Path) -> Happened:
+    """``happened(event, …)``: these are in the history of *app*."""
     app.conf.dlock_history = f"sqlite:///{tmp_path / 'history.db'}"
     forget(app)
-    return HistorySink.from_app(app)
+    sink = HistorySink.from_app(app)
+
+    def write(*events: Event) -> None:
+        for event in events:
+            sink(event)
+        sink.flush(60)
+
+    return write
 
 
 @pytest.fixture
@@ -128,6 +141,24 @@ def called_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def holders(app: Celery, key: str) -> list[str]:
     return [holder.task for holder in runtime(app).backend.peek(key).holders]
+
+
+def secret_in(client: Visitor, address: str) -> str:
+    """What the form at *address* has of the session."""
+    (found,) = set(re.findall(r'name="secret" value="([0-9a-f]+)"', client.get(address).text))
+    return str(found)
+
+
+def send(client: Visitor, address: str, form: str = "", **fields: str) -> httpx.Response:
+    """Fill in the form at *form*, or at *address*, and send it there."""
+    data = {"secret": secret_in(client, form or address), **fields}
+    return client.post(address, data=data, headers={"origin": AT})
+
+
+def spoil(folder: Path, key: str) -> None:
+    """Something else has written to the store in *folder*."""
+    with closing(sqlite3.connect(folder / "locks.db")) as db, db:
+        db.execute("UPDATE state SET holders='<garbage>' WHERE key=?", (key,))
 
 
 def said(client: Visitor, address: str) -> str:

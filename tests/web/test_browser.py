@@ -13,7 +13,6 @@ from celery_dlock.runtime import runtime
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.chromium import Browser
 from tests.services.lab import Lab
-from tests.services.stores import STORES
 from tests.services.until import until
 from tests.services.worker import Worker
 from tests.web.conftest import die, free, hold, holders
@@ -21,24 +20,13 @@ from tests.web.page import Page
 
 pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.server("chromium")]
 
-STORES_HERE = [store.param() for store in STORES if store.scheme in ("sqlite", "redis")]
 
-
-@pytest.fixture(scope="module", params=STORES_HERE)
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
-    made = Lab(
-        folder,
-        {
-            "celery": {
-                **over_folder(folder),
-                **kept_in_sqlite(folder),
-                **request.param.settings(request, folder),
-                "dlock_history": f"sqlite:///{folder / 'history.db'}",
-            },
-            "lock": {"policy": "queue as published"},
-        },
-    )
+    history = {"dlock_history": f"sqlite:///{folder / 'history.db'}"}
+    settings = {**over_folder(folder), **kept_in_sqlite(folder), **history}
+    made = Lab(folder, {"celery": settings, "lock": {"policy": "queue as published"}})
     yield made
     close(made.app)
 
@@ -69,13 +57,11 @@ def apply(lab: Lab, order: str, **options: Any) -> Any:
 def test_dead_and_replayed_its_task_runs(
     lab: Lab, visitor: Browser, page: Page, request: pytest.FixtureRequest
 ) -> None:
-    # Given a message that was called in vain, often enough, before any worker is there
     hold(lab.app, "order:dead", "before")
     sent = apply(lab, "dead")
     free(lab.app, "order:dead")
     die(lab.app, "order:dead", f"{sent.id}:0:0")
 
-    # When it is replayed
     visitor.open(f"{page.at}/dead")
     visitor.shows(sent.id)
     visitor.all("td a[href*=replay]")[0].click()
@@ -84,7 +70,6 @@ def test_dead_and_replayed_its_task_runs(
     visitor.shows("The message waits for its key again.")
     visitor.shows("There are no dead letters.")
 
-    # Then it runs, as soon as a worker is there
     request.getfixturevalue("worker")
     lab.journal.wait_for("end", order="dead")
 

@@ -11,7 +11,7 @@ from celery_dlock.core.lease import SECOND
 from celery_dlock.ops import holds, overview
 from celery_dlock.ops.overview import OnHold
 from celery_dlock.runtime import runtime
-from tests.web.conftest import AT, Open, hold, holders, said
+from tests.web.conftest import Open, hold, holders, said, send
 from tests.web.test_audit import lines
 from tests.web.visitor import Visitor
 
@@ -24,8 +24,7 @@ WHY = "the provider <b>books</b> twice"
 
 def sends(client: Visitor, address: str, form: str = "", **fields: str) -> str:
     """Fill in the form at *form*, or at *address*, and send it there; what the page says then."""
-    (secret,) = re.findall(r'name="secret" value="([0-9a-f]+)"', said(client, form or address))
-    answer = client.post(address, data={"secret": secret, **fields}, headers={"origin": AT})
+    answer = send(client, address, form, **fields)
     assert answer.status_code == 303, answer.text
     return said(client, answer.headers["location"])
 
@@ -97,11 +96,7 @@ def _asked(client: Visitor, address: str) -> str:
 def test_what_nobody_can_mean_is_refused(
     app: Celery, operator: Visitor, key: str, lasts: str, because: str
 ) -> None:
-    address = f"/hold?key={key}"
-    (secret,) = re.findall(r'name="secret" value="([0-9a-f]+)"', said(operator, address))
-    form = {"secret": secret, "lasts": lasts, "because": because}
-
-    answer = operator.post(address, data=form, headers={"origin": AT})
+    answer = send(operator, f"/hold?key={key}", lasts=lasts, because=because)
 
     assert answer.status_code == 400
     assert overview.line(app, key).hold is None

@@ -12,10 +12,9 @@ from celery import Celery
 from celery_dlock.core.events import Acquired, Contended, Lost, Subject
 from celery_dlock.core.state import Cause, Dead, Mode
 from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.monitoring.history import HistorySink
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage
-from tests.web.conftest import Open, hold, said
+from tests.web.conftest import Happened, Open, hold, said
 
 pytestmark = pytest.mark.once
 
@@ -52,17 +51,15 @@ class Elements(HTMLParser):
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_text_stays_text(
-    app: Celery, with_history: HistorySink, open_site: Open, text: str
+    app: Celery, happened: Happened, open_site: Open, text: str
 ) -> None:
     hold(app, text, text, f"{text}2")
     about = Subject(text, text, text)
-    for event in (
+    happened(
         Acquired(about, (text,), (7,), 0.1, 30.0),
         Contended(about, text, text, 0, 0.0),
         Lost(about, text, text),
-    ):
-        with_history(event)
-    with_history.flush(60)
+    )
     client = open_site()
     key = next(a for a in Elements(said(client, "/")).addresses if a.startswith("/key?"))
     task = next(a for a in Elements(said(client, key)).addresses if a.startswith("/task?"))

@@ -14,7 +14,7 @@ from celery_dlock.errors import ConfigurationError
 from celery_dlock.web import auth
 from celery_dlock.web.auth import SignIn
 from celery_dlock.web.site import site
-from tests.web.conftest import AT, TOKEN, Open, hold, holders
+from tests.web.conftest import AT, TOKEN, Open, hold, holders, secret_in, send
 from tests.web.visitor import Visitor
 
 pytestmark = pytest.mark.once
@@ -23,19 +23,13 @@ RELEASE = "/release?key=order:42&owner=ship:0:0|nonce-ship"
 OWN = {"origin": AT}
 
 
-def secret_in(client: Visitor, address: str = RELEASE) -> str:
-    found = re.search(r'name="secret" value="([0-9a-f]+)"', client.get(address).text)
-    assert found is not None
-    return found[1]
-
-
 @pytest.fixture(autouse=True)
 def _held(app: Celery) -> None:
     hold(app, "order:42", "ship")
 
 
 def test_a_holder_is_released_by_the_form_that_showed_it(app: Celery, operator: Visitor) -> None:
-    said = operator.post(RELEASE, data={"secret": secret_in(operator)}, headers=OWN)
+    said = send(operator, RELEASE)
 
     assert said.status_code == 303
     assert "The key was released." in operator.get(said.headers["location"]).text
@@ -43,10 +37,7 @@ def test_a_holder_is_released_by_the_form_that_showed_it(app: Celery, operator: 
 
 
 def test_a_holder_that_came_since_is_left_alone(app: Celery, operator: Visitor) -> None:
-    secret = secret_in(operator)
-    other = RELEASE.replace("nonce-ship", "nonce-of-before")
-
-    said = operator.post(other, data={"secret": secret}, headers=OWN)
+    said = send(operator, RELEASE.replace("nonce-ship", "nonce-of-before"), form=RELEASE)
 
     assert "that holder no longer has the key" in operator.get(said.headers["location"]).text
     assert holders(app, "order:42") == ["ship:0:0"]
@@ -56,7 +47,7 @@ def test_the_key_of_a_beat_steps_down_and_is_not_released(app: Celery, operator:
     hold(app, "dlock:beat:shop", "beat")
     address = "/release?key=dlock:beat:shop&owner=beat:0:0|nonce-beat"
 
-    said = operator.post(address, data={"secret": secret_in(operator)}, headers=OWN)
+    said = send(operator, address, form=RELEASE)
 
     assert said.status_code == 403
     assert "--step-down" in said.text
@@ -69,7 +60,7 @@ def test_the_key_of_a_beat_steps_down_and_is_not_released(app: Celery, operator:
 def test_a_form_from_elsewhere_does_nothing(
     app: Celery, operator: Visitor, headers: dict[str, str]
 ) -> None:
-    said = operator.post(RELEASE, data={"secret": secret_in(operator)}, headers=headers)
+    said = operator.post(RELEASE, data={"secret": secret_in(operator, RELEASE)}, headers=headers)
 
     assert said.status_code == 403
     assert holders(app, "order:42") == ["ship:0:0"]
@@ -81,7 +72,7 @@ def test_a_form_without_the_secret_of_its_session_does_nothing(
     other = open_site(token=TOKEN, writable=True)
     other.get("/sign-in", params={"token": TOKEN})
 
-    for secret in ("", "nonsense", secret_in(other), "ä", auth.form_secret("")):
+    for secret in ("", "nonsense", secret_in(other, RELEASE), "ä", auth.form_secret("")):
         said = operator.post(RELEASE, data={"secret": secret}, headers=OWN)
         assert said.status_code == 403, secret
     assert holders(app, "order:42") == ["ship:0:0"]
@@ -101,14 +92,7 @@ def test_a_page_that_is_read_only_takes_no_orders(app: Celery, open_site: Open, 
 
 
 def test_what_shows_something_takes_no_orders_at_all(operator: Visitor) -> None:
-    for address in (
-        "/",
-        "/unique",
-        "/key?key=order:42",
-        "/dead",
-        "/task",
-        "/contention",
-    ):
+    for address in ("/", "/unique", "/key?key=order:42", "/dead", "/task", "/contention"):
         assert operator.get(address).status_code == 200, address
         assert operator.post(address, headers=OWN).status_code == 405, address
 
@@ -208,7 +192,7 @@ def test_inside_another_site_that_one_says_who_may_see_and_act(
     assert client.get("/", headers={"user": "reader"}).status_code == 200
     assert client.get(RELEASE, headers={"user": "reader"}).status_code == 403
     client.headers["user"] = "boss"
-    secret = secret_in(client)
+    secret = secret_in(client, RELEASE)
     client.headers["user"] = "reader"
     assert client.post(RELEASE, data={"secret": secret}, headers=OWN).status_code == 403
     assert holders(app, "order:42") == ["ship:0:0"]
@@ -235,10 +219,7 @@ def test_two_sites_on_one_host_leave_each_other_signed_in(app: Celery) -> None:
     from starlette.applications import Starlette
 
     one, other = TOKEN, f"{TOKEN}-of-the-other"
-    pages = [
-        Mount("/shop", site(app, token=one)),
-        Mount("/", site(app, token=other)),
-    ]
+    pages = [Mount("/shop", site(app, token=one)), Mount("/", site(app, token=other))]
     client = Visitor(Starlette(routes=pages), AT)
     for token, at in ((one, "/shop/"), (other, "/")):
         client.get(f"{at}sign-in", params={"token": token})
@@ -275,11 +256,5 @@ def test_under_a_prefix_every_link_and_cookie_stays_below_it(app: Celery) -> Non
         *("", "key", "task", "dead", "contention", "release", "hold", "cancel"),
         *("dlock.css", "live.js", "htmx-2.0.11.min.js"),
     }
-    said = client.post(
-        "/shop/locks/release?key=order:43&owner=pay:0:0|nonce-pay",
-        data={
-            "secret": secret_in(client, "/shop/locks/release?key=order:43&owner=pay:0:0|nonce-pay")
-        },
-        headers=OWN,
-    )
+    said = send(client, "/shop/locks/release?key=order:43&owner=pay:0:0|nonce-pay")
     assert said.headers["location"].startswith("/shop/locks/key?")
