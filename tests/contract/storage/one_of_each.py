@@ -57,11 +57,13 @@ class Grants(KeyTests):
     QueueingTests.test_a_newcomer_does_not_overtake_who_waits,
     Publishing.test_published_messages_are_woken_in_order_one_at_a_time,
     Places.test_a_place_is_kept_before_messages_that_came_later,
+    Places.test_who_asks_again_has_waited_since_the_first_time,
     Shadows.test_a_shadow_is_woken_first_when_the_lease_has_ended,
     Rewriting.test_the_newest_message_is_woken_in_the_place_of_the_first,
     Postponing.test_a_newer_one_takes_its_place_and_puts_it_off,
     Endings.test_the_first_message_of_a_full_queue_makes_room,
     Revoking.test_a_revoked_task_is_woken_with_its_message_to_end,
+    Revoking.test_the_message_of_who_waits_or_was_woken_is_told_and_of_nobody_else,
     Unanswered.test_a_message_of_another_broker_keeps_the_key_for_half_a_minute_or_so,
     Pausing.test_patience_ends_later_by_the_pause,
 )
@@ -81,6 +83,7 @@ class Waiting(KeyTests):
     KeepingTests.test_a_kept_message_is_found_by_a_sweep_when_the_lease_has_ended,
     DeadLetters.test_a_message_is_dead_lettered_after_so_many_wakes_and_the_next_is_woken,
     Replaying.test_a_replayed_message_is_woken_as_it_was,
+    Replaying.test_replaying_what_is_done_lets_it_run_again,
     Discarding.test_a_discarded_message_is_gone_and_its_task_counts_as_done,
 )
 class Past(KeyTests):

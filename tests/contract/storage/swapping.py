@@ -106,7 +106,8 @@ class Swapping(StoreUnderTest):
         expected = [(f"name {number}", b"long") for number in range(20)]
         for name, value in expected:
             backend.swap(name, None, value, LONG)
-            backend.swap(f"short {name}", None, b"short", SHORT)
+        for number in range(100):
+            backend.swap(f"short {number}", None, b"short", SHORT)
         backend.swap("gone", None, b"gone", LONG)
         backend.swap("gone", b"gone", None, LONG)
         clock.advance(1)
