@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.rules", "tests.contract.storage")
+pytest.register_assert_rewrite(
+    "tests.contract.key", "tests.contract.rules", "tests.contract.storage"
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from celery_dlock.core.state import Claim, EnterVerdict, Outcome, Run
 from celery_dlock.errors import BackendUnavailable
@@ -13,9 +15,11 @@ from celery_dlock.stores.base import BackendOptions, Clock, Reply
 from celery_dlock.stores.redis.wire import base_name
 from celery_dlock.stores.redlock import wire as redlock_wire
 from celery_dlock.stores.redlock.store import RedlockBackend
+from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim
+from tests.contract.key import Key
 from tests.services.redis import RedisServer
-from tests.services.redis_nodes import redlock_url
+from tests.services.redis_nodes import RedisNodes, redlock_url
 from tests.services.until import until
 
 #: Seconds for a node to answer: enough for one that runs, and not long to wait for one that hangs.
@@ -34,6 +38,7 @@ class StoreOnNodes:
         self.url = redlock_url(ports or [node.port for node in nodes]) + query
         self._opened: list[RedlockBackend] = []
         self.backend = self.another()
+        self.key = Key(self.backend, cast("Any", clock))
 
     def another(self, ports: Sequence[int] = ()) -> RedlockBackend:
         """The store as another process would build it."""
@@ -130,3 +135,17 @@ def gets_it(backend: RedlockBackend, mine: Claim) -> Run:
 
 
 Harm = Callable[[RedisServer], None]
+HARMS = pytest.mark.parametrize("harm", [RedisServer.kill, RedisServer.pause])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(own_redis_nodes: RedisNodes, clock: ManualClock) -> Iterator[StoreOnNodes]:
+    """All nodes are raised and connected."""
+    with store_on_nodes(own_redis_nodes, clock) as store:
+        warm(store.backend)
+        yield store

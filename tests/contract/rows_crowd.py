@@ -2,68 +2,37 @@
 
 from __future__ import annotations
 
-import threading
-
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Row, Rows
-from tests.contract.rows_words import (
-    VERSION_ROW,
-    happens,
-    in_threads,
-    value_of,
-)
+from celery_dlock.testing.contract.words import at_once
+from tests.contract.rows_words import VERSION_ROW, happens, value_of
 
 
 class Crowd:
     def test_of_many_at_once_each_success_counts(self, rows: Rows, others: Rows) -> None:
-        numbers: list[int] = []
-        failures: list[BaseException] = []
-        start = threading.Barrier(6)
+        def count(number: int) -> list[int]:
+            by, numbers = (rows, others)[number % 2], list[int]()
+            while len(numbers) < 20:
+                (row,) = by.read([VERSION_ROW])
+                value = b"%d" % (1 + int(row.value if row else 0))
+                committed = by.commit(Commit(VERSION_ROW, row, value))
+                if committed is not None:
+                    numbers.append(committed.number)
+            return numbers
 
-        def count(by: Rows) -> None:
-            try:
-                start.wait()
-                for _ in range(20):
-                    while True:
-                        (row,) = by.read([VERSION_ROW])
-                        value = b"%d" % (1 + int(row.value if row else 0))
-                        committed = by.commit(Commit(VERSION_ROW, row, value))
-                        if committed is not None:
-                            numbers.append(committed.number)
-                            break
-            except BaseException as exc:
-                failures.append(exc)
-                raise
+        numbers = [number for each in at_once(6, count) for number in each]
 
-        threads = [threading.Thread(target=count, args=(by,)) for by in (rows, others) * 3]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        assert not failures
         assert value_of(rows, VERSION_ROW) == b"120"
         assert len(set(numbers)) == 120
 
     def test_a_free_key_is_taken_by_one(self, rows: Rows, others: Rows) -> None:
-        won: list[str] = []
-
-        def take(by: Rows, me: str, barrier: threading.Barrier, key: str) -> None:
-            version_row, row = Name(Kind.VERSION_ROW, key), Name(Kind.HOLDER, key, me)
-            barrier.wait()
-            if by.commit(Commit(version_row, None, me.encode(), held=(row, b""))) is not None:
-                won.append(key)
-
         for turn in range(10):
-            barrier = threading.Barrier(4)
-            threads = [
-                threading.Thread(target=take, args=(by, f"{n}", barrier, f"key {turn}"))
-                for n, by in enumerate((rows, others) * 2)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert sorted(won) == sorted(f"key {turn}" for turn in range(10))
+
+            def take(number: int, key: str = f"key {turn}") -> bool:
+                held = (Name(Kind.HOLDER, key, str(number)), b"")
+                commit = Commit(Name(Kind.VERSION_ROW, key), None, b"", held=held)
+                return (rows, others)[number % 2].commit(commit) is not None
+
+            assert sum(at_once(4, take)) == 1
         assert len(rows.names(Kind.HOLDER)) == 10
 
     def test_threads_share_it(self, rows: Rows) -> None:
@@ -74,5 +43,5 @@ class Crowd:
                 version_row = happens(rows, Commit(name, version_row, b"%d" % turn)).version_row
             happens(rows, Commit(name, version_row, None))
 
-        in_threads(10, work)
+        at_once(10, work)
         assert rows.names(Kind.VERSION_ROW) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
 from celery_dlock.core.lease import SECOND
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
-from celery_dlock.stores.consensus.rows import Kind
+from celery_dlock.stores.consensus.rows import Commit, Kind
 from tests.contract.memory_rows import RowsBackend
 
 
@@ -49,3 +50,18 @@ def later(store: RowsBackend, monkeypatch: pytest.MonkeyPatch, seconds: float) -
     monkeypatch.setattr(store.rows, "now", lambda: now)
     monkeypatch.setattr(store._transactions, "now", lambda: now)
     monkeypatch.setattr(store._sweeping, "_now", lambda: now)
+
+
+@contextmanager
+def lost(store: RowsBackend, hook: str) -> Iterator[list[Commit]]:
+    """The next commit in the block is not answered; it has happened if the *hook* comes after."""
+    commits: list[Commit] = []
+
+    def lose(commit: Commit) -> None:
+        setattr(store.rows, hook, lambda _: None)
+        commits.append(commit)
+        raise BackendUnavailable("no answer in time")
+
+    setattr(store.rows, hook, lose)
+    with pytest.raises(BackendUnavailable):
+        yield commits

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 from celery_dlock.stores.consensus.rows import PARTS, Commit, Committed, Kind, Name, Row, Rows
 from celery_dlock.testing.contract.listing import ODD
 
@@ -51,24 +48,6 @@ def tidy(rows: Rows) -> None:
     """Let it forget what it has to forget by itself."""
     for part in range(PARTS):
         rows.tidy(part)
-
-
-def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Run *work* in so many threads at once; it must not fail in any."""
-    failures: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as exc:
-            failures.append(exc)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
 
 
 def value_after_tidying(rows: Rows, name: Name) -> bytes | None:

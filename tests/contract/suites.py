@@ -2,8 +2,8 @@
 
 *Storage* is what a store can get wrong by itself, the contract that the package ships among it:
 each store passes it. *Rules* are what the machine decides: they are run where they are written,
-and where they are written or shortened again. ``tests/proofs/contract.toml`` says why of each
-class.
+and those of *Taking* where a store has taking and leaving once more.
+``tests/proofs/contract.toml`` says why of each class.
 """
 
 from __future__ import annotations
@@ -32,30 +32,36 @@ from tests.contract.storage import queueing as stored_queueing
 from tests.contract.storage import waking as stored_waking
 
 
-class Rules(
+class Taking(
     holding.Sharing,
-    cooling.CoolingDown,
-    on_hold.Holds,
     replacing.Replacing,
-    queueing.QueueingTests,
-    ending.Endings,
-    waking.Unanswered,
-    waking.Pausing,
+    queueing.Publishing,
     queueing.Shadows,
     keeping.KeepingTests,
-    queueing.Publishing,
-    newest.Rewriting,
-    newest.Postponing,
     keeping.Reserving,
-    ending.Revoking,
-    dead_letters.DeadLetters,
-    dead_letters.Replaying,
-    dead_letters.Discarding,
-    queueing.Places,
     outcomes.Outcomes,
     outcomes.Repeating,
 ):
-    """What the machine decides."""
+    """What the machine decides as a task takes, keeps and leaves its key."""
+
+
+class Rules(
+    Taking,
+    cooling.CoolingDown,
+    on_hold.Holds,
+    queueing.QueueingTests,
+    queueing.Places,
+    ending.Endings,
+    ending.Revoking,
+    waking.Unanswered,
+    waking.Pausing,
+    newest.Rewriting,
+    newest.Postponing,
+    dead_letters.DeadLetters,
+    dead_letters.Replaying,
+    dead_letters.Discarding,
+):
+    """All that the machine decides."""
 
 
 class OneOfEach(one_of_each.Grants, one_of_each.Waiting, one_of_each.Past):
@@ -80,6 +86,20 @@ class Storage(
     LockBackendContract,
 ):
     """What a store can get wrong by itself."""
+
+
+class ManyServers(
+    OneOfEach,
+    stored_holding.Renewal,
+    stored_waking.SweepingTests,
+    stored_ending.Finding,
+    stored_dead_letters.DeadLetters,
+    listing.Listing,
+    listing.Looking,
+    swapping.Swapping,
+    SharedStoreContract,
+):
+    """Over a store that is known: what is asked of several servers at once."""
 
 
 class SharedStorage(

@@ -28,11 +28,11 @@ from celery_dlock.ops.overview import Line, look, queue_of
 from celery_dlock.ops.urgent import most_urgent
 from celery_dlock.registry import open_backend
 from celery_dlock.runtime import forget, runtime
-from celery_dlock.stores.base import BackendOptions, LockBackend, NoteStore
+from celery_dlock.stores.base import BackendOptions, NoteStore
 from celery_dlock.stores.consensus import commit as optimistic_commit
 from celery_dlock.stores.consensus import optimistic
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, park, running
+from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, listed_keys, park, running
 from tests.contract.storage.dead_letters import die
 from tests.services.damage import Contents, contents_of
 from tests.services.stores import STORES, Store
@@ -98,7 +98,7 @@ class Two:
         assert store.notes(GOOD) == {"note": b"text"}
         assert (GOOD, "waits") in store.parked(["waits"])
         for waiting in (False, True):
-            keys = _all_keys(store, waiting=waiting)
+            keys = listed_keys(store, waiting=waiting)
             assert GOOD in keys
             states = dict(zip(keys, look(store, keys), strict=True))
             for key, state in states.items():
@@ -124,15 +124,6 @@ class Two:
 
 def _holder(key: str, task: str) -> Any:
     return claim(task, key=key, ttl=LONG, limit=2)
-
-
-def _all_keys(store: LockBackend, *, waiting: bool) -> list[str]:
-    found: list[str] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = store.keys(cursor, 100, waiting=waiting)
-        found, cursor = [*found, *page.keys], page.cursor
-    return list(dict.fromkeys(found))
 
 
 @contextmanager

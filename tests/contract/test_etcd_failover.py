@@ -11,6 +11,7 @@ import pytest
 
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Row
+from celery_dlock.stores.etcd.client import Connection
 from celery_dlock.stores.etcd.store import EtcdRows
 from tests.contract.etcd_store import rows_at
 from tests.services.etcd import EtcdServer
@@ -36,11 +37,16 @@ def rows(cluster: EtcdCluster) -> Iterator[EtcdRows]:
         yield rows
 
 
-def asked(rows: EtcdRows, cluster: EtcdCluster) -> EtcdServer:
-    """The member that *rows* speak to."""
+def connection_of(rows: EtcdRows) -> Connection:
     connection = rows._session.client._connection
     assert connection is not None
-    return next(member for member in cluster.members if member.address == connection.endpoint)
+    return connection
+
+
+def asked(rows: EtcdRows, cluster: EtcdCluster) -> EtcdServer:
+    """The member that *rows* speak to."""
+    endpoint = connection_of(rows).endpoint
+    return next(member for member in cluster.members if member.address == endpoint)
 
 
 def change(rows: EtcdRows, version_row: Row | None) -> Row:
@@ -54,9 +60,7 @@ def change(rows: EtcdRows, version_row: Row | None) -> Row:
 
 def go_on(rows: EtcdRows) -> None:
     """Have *rows* speak to another member from now on."""
-    connection = rows._session.client._connection
-    assert connection is not None
-    rows._session.client._leave(connection)
+    rows._session.client._leave(connection_of(rows))
     rows.read([VERSION_ROW])
 
 
@@ -67,8 +71,7 @@ def test_a_follower_that_is_killed_between_calls_is_not_noticed(
     if asked(rows, cluster) is cluster.leader():
         go_on(rows)
     first = asked(rows, cluster)
-    connection = rows._session.client._connection
-    assert connection is not None
+    connection = connection_of(rows)
     states: list[object] = []
     connection._channel.subscribe(states.append)
     until("it is connected", lambda: grpc.ChannelConnectivity.READY in states)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name
 from celery_dlock.stores.etcd.store import EtcdRows
+from celery_dlock.testing.contract.words import at_once
 from tests.contract.etcd_store import counted, rows_at
 from tests.services.etcd import EtcdServer
 from tests.services.until import until
@@ -58,10 +58,12 @@ def test_one_lease_serves_all_that_need_the_same_time(
     rows: EtcdRows, own_etcd_server: EtcdServer
 ) -> None:
     with counted(own_etcd_server) as cost:
+        at_once(8, lambda number: hold(rows, f"thread {number}", 30 * SECOND))
         for number in range(20):
             hold(rows, f"key {number}", 30 * SECOND)
 
-    assert cost == {"LeaseGrant": 1, "Txn": 20}
+    assert cost == {"LeaseGrant": 1, "Txn": 28}
+    assert len(rows.names(Kind.HOLDER)) == 28
 
 
 def test_a_lease_is_prolonged_once_in_a_third_of_its_time_and_not_before(
@@ -208,14 +210,6 @@ def test_a_row_that_may_land_late_hangs_on_a_lease_that_is_left_to_end(
     until("the late row has ended", only_the_kept_is_left)
 
 
-def test_who_is_not_kept_is_not_alive(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
-    holder = hold(rows, "a", 30 * SECOND)
-    (lease,) = own_etcd_server.ask("lease/leases")["leases"]
-    own_etcd_server.ask("lease/revoke", ID=lease["ID"])
-
-    assert rows.alive([holder], 30 * SECOND) == [False]
-
-
 def test_who_is_alive_costs_two_calls_for_a_hundred_rows(
     rows: EtcdRows, own_etcd_server: EtcdServer
 ) -> None:
@@ -258,44 +252,20 @@ def test_a_row_that_is_changed_keeps_its_lease(rows: EtcdRows) -> None:
     assert rows.read([holder]) == [None]
 
 
-def test_memories_share_a_lease_that_nobody_prolongs(
-    rows: EtcdRows, own_etcd_server: EtcdServer
+def test_memories_share_a_lease_that_nobody_prolongs_and_outlive_the_process(
+    own_etcd_server: EtcdServer,
 ) -> None:
-    with counted(own_etcd_server) as cost:
-        for number in range(20):
-            key = f"key {number}"
-            memory = {Name(Kind.DONE, key, "task"): (b"", 7200 * SECOND)}
-            assert rows.commit(Commit(Name(Kind.VERSION_ROW, key), None, None, remember=memory))
-
-    assert cost == {"LeaseGrant": 1, "Txn": 20}
-    assert [granted for granted, _ in seconds_left(own_etcd_server)] == [7500]
-
-
-def test_memories_outlive_the_process(own_etcd_server: EtcdServer) -> None:
-    done = Name(Kind.DONE, "key", "task")
+    done = [Name(Kind.DONE, f"key {number}", "task") for number in range(20)]
     with rows_at(own_etcd_server.url, "prefix") as rows:
+        rows.read(done)
+        with counted(own_etcd_server) as cost:
+            for name in done:
+                memory = {name: (b"", 7200 * SECOND)}
+                row = Name(Kind.VERSION_ROW, name.key)
+                assert rows.commit(Commit(row, None, None, remember=memory))
+        assert cost == {"LeaseGrant": 1, "Txn": 20}
+        assert [granted for granted, _ in seconds_left(own_etcd_server)] == [7500]
         holder = hold(rows, "a", 30 * SECOND)
-        rows.commit(
-            Commit(Name(Kind.VERSION_ROW, "key"), None, None, remember={done: (b"", SECOND)})
-        )
 
     with rows_at(own_etcd_server.url, "prefix") as others:
-        assert [row is None for row in others.read([done, holder])] == [False, True]
-
-
-def test_threads_wait_for_one_lease_together(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
-    start = threading.Barrier(8)
-
-    def work(number: int) -> None:
-        start.wait()
-        hold(rows, f"key {number}", 30 * SECOND)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    with counted(own_etcd_server) as cost:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    assert cost == {"LeaseGrant": 1, "Txn": 8}
-    assert len(rows.names(Kind.HOLDER)) == 8
+        assert [row is None for row in others.read([*done, holder])] == [False] * 20 + [True]

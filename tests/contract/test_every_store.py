@@ -17,14 +17,14 @@ import pytest
 from celery_dlock.registry import BACKENDS, backend_class
 from celery_dlock.stores.base import LockBackend, NoteStore, Trait
 from celery_dlock.testing import LockBackendContract, NoteStoreContract, SharedStoreContract
-from tests.contract.suites import Notes, OneOfEach, SharedStorage, Storage
+from tests.contract.suites import Notes, SharedStorage, Storage
 from tests.services.programs import PROGRAMS
 from tests.services.stores import EVERY, STORES, Store
 
 HERE = Path(__file__).parent
 
-#: Another connection to what runs the same scripts as Redis: it passes what the package ships.
-BY_ANOTHER_CONNECTION = {"redis+sentinel"}
+#: Other connections to what runs the same scripts as Redis: they pass what the package ships.
+BY_ANOTHER_CONNECTION = {"redis+sentinel", "redis+cluster"}
 
 
 def store_of(scheme: str) -> type[LockBackend]:
@@ -61,7 +61,7 @@ def contract_for(scheme: str) -> dict[str, object]:
     notes = issubclass(store, NoteStore)
     if scheme in BY_ANOTHER_CONNECTION:
         shipped = SharedStoreContract if shared else LockBackendContract
-        return proofs_of(OneOfEach, shipped, *([NoteStoreContract] if notes else []))
+        return proofs_of(shipped, *([NoteStoreContract] if notes else []))
     return proofs_of(SharedStorage if shared else Storage, *([Notes] if notes else []))
 
 

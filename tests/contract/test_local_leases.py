@@ -26,21 +26,33 @@ from celery_dlock.stores.consensus.local_leases import LocalLeases
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name
 from celery_dlock.testing.contract.words import claim, running
 from tests.contract.memory_rows import RowsBackend
-from tests.contract.rows_store import flights, options, other, store
+from tests.contract.rows_store import flights, lost, options, other, store
 from tests.services.forked import in_a_forked_child
 from tests.services.until import until
 
 __all__ = ("options", "other", "store")  # fixtures
 
+A, SHORT = claim("a"), claim("a", ttl=0.05)
+
+
+def until_free(store: RowsBackend, key: str = "key") -> None:
+    """The lease ends, and the key is another's."""
+    until("it is free", lambda: isinstance(store.enter(claim("b", key=key)).verdict, Run))
+
+
+def watched(store: RowsBackend) -> set[Name]:
+    """The rows that the process gives up if they are not renewed."""
+    return set(store._own().leases._ends)
+
 
 def test_a_lock_that_is_not_renewed_is_given_up_while_its_process_lives(
     store: RowsBackend,
 ) -> None:
-    running(store.enter(claim("a", ttl=0.05)))
+    running(store.enter(SHORT))
 
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
-    assert store.renew([claim("a", ttl=0.05)]) == [NotHeld()]
+    assert store.renew([SHORT]) == [NotHeld()]
 
 
 def test_a_lease_goes_on_ending_while_the_host_sleeps(
@@ -54,7 +66,7 @@ def test_a_lease_goes_on_ending_while_the_host_sleeps(
         time, "clock_gettime", lambda clock: awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME)
     )
 
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
 
 def test_a_lock_that_is_renewed_stays(store: RowsBackend) -> None:
@@ -105,16 +117,11 @@ def test_only_who_gives_way_is_asked_for_with_one_flight_more(store: RowsBackend
 def test_a_request_whose_reply_was_lost_holds_no_longer_than_its_lease(
     store: RowsBackend,
 ) -> None:
-    def lose(_: Commit) -> None:
-        store.rows.after_commit = lambda _: None
-        raise BackendUnavailable("the reply was lost")
+    with lost(store, "after_commit"):
+        store.enter(SHORT)
+    assert [holder.task for holder in store.peek("key").holders] == ["a"]
 
-    store.rows.after_commit = lose
-    with pytest.raises(BackendUnavailable):
-        store.enter(claim("a", ttl=0.05))
-    assert isinstance(store.peek("key").holders[0].task, str)
-
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
 
 def test_a_lease_that_has_ended_cannot_be_renewed_while_it_is_being_given_up(
@@ -130,34 +137,26 @@ def test_a_lease_that_has_ended_cannot_be_renewed_while_it_is_being_given_up(
         drop(row)
 
     monkeypatch.setattr(store._own().leases, "_drop", drop_later)
-    running(store.enter(claim("a", ttl=0.05)))
+    running(store.enter(SHORT))
     asked.wait()
 
     assert store.rows.alive([Name(Kind.HOLDER, "key", "a|1")], 0) == [True]
-    assert store.renew([claim("a", ttl=0.05)]) == [NotHeld()]
+    assert store.renew([SHORT]) == [NotHeld()]
     with pytest.raises(BackendUnavailable, match="given up"):
-        store.enter(claim("a", ttl=0.05))
+        store.enter(SHORT)
     away.set()
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
 
 def test_a_request_that_lands_after_it_was_given_back_holds_no_longer_than_its_lease(
     store: RowsBackend,
 ) -> None:
-    late: list[Commit] = []
-
-    def keep_back(commit: Commit) -> None:
-        store.rows.before_commit = lambda _: None
-        late.append(commit)
-        raise BackendUnavailable("no answer in time")
-
-    store.rows.before_commit = keep_back
-    with pytest.raises(BackendUnavailable):
-        store.enter(claim("a", ttl=0.05))
-    assert store.leave(claim("a", ttl=0.05), Outcome.OVER).verdict == NotHeld()
+    with lost(store, "before_commit") as late:
+        store.enter(SHORT)
+    assert store.leave(SHORT, Outcome.OVER).verdict == NotHeld()
     assert store.rows.commit(late[0]) is not None
 
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
 
 def test_a_request_that_lands_when_its_time_has_passed_does_not_stay(store: RowsBackend) -> None:
@@ -169,14 +168,14 @@ def test_a_request_that_lands_when_its_time_has_passed_does_not_stay(store: Rows
     running(store.enter(claim("a", ttl=0.01)))
     assert store.renew([claim("a", ttl=0.01)]) == [NotHeld()]
 
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
 
 def test_a_lock_that_was_renewed_for_longer_is_not_given_up_before(store: RowsBackend) -> None:
     running(store.enter(claim("a", ttl=10)))
     assert isinstance(store.renew([claim("a", ttl=600)])[0], Renewed)
 
-    assert isinstance(store.renew([claim("a", ttl=0.05)])[0], Renewed)
+    assert isinstance(store.renew([SHORT])[0], Renewed)
 
     running(store.enter(claim("b", key="other", ttl=0.1)))
     free = claim("c", key="other")
@@ -194,73 +193,54 @@ def test_a_thread_that_cannot_be_started_is_started_the_next_time(
 
     monkeypatch.setattr(threading.Thread, "start", strike)
     with pytest.raises(TimeoutError):
-        store.enter(claim("a", ttl=0.05))
+        store.enter(SHORT)
     monkeypatch.undo()
-    running(store.enter(claim("a", ttl=0.05)))
+    running(store.enter(SHORT))
 
-    until("the lease has ended", lambda: isinstance(store.enter(claim("b")).verdict, Run))
+    until_free(store)
 
 
 def test_the_thread_that_watches_ends_when_there_is_nothing_to_watch(store: RowsBackend) -> None:
-    running(store.enter(claim("a")))
-    store.leave(claim("a"), Outcome.OVER)
+    running(store.enter(A))
+    store.leave(A, Outcome.OVER)
 
     until("no thread is left", lambda: store._own().leases._thread is None)
 
 
-def test_who_was_refused_has_nothing_to_give_up(store: RowsBackend) -> None:
-    running(store.enter(claim("a")))
-    for task in "bcd":
-        assert isinstance(store.enter(claim(task)).verdict, Busy)
-
-    assert set(store._own().leases._ends) == {Name(Kind.HOLDER, "key", "a|1")}
-    assert store._own().leases._expired == {}
-
-
-def test_who_asks_for_a_turn_and_not_for_the_key_has_nothing_to_give_up(
+def test_who_does_not_get_the_key_has_nothing_to_give_up(
     store: RowsBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A publisher's claim: its lease would be over before it began, and each is the same row."""
-    running(store.enter(claim("a")))
-    expected: list[Name] = []
-    store.rows.before_commit = lambda _: expected.extend(store._own().leases._ends)
+    """A publisher asks for a turn: its lease would be over before it began."""
+    running(store.enter(A))
+    mine, expected = {Name(Kind.HOLDER, "key", "a|1")}, set[Name]()
+    for task in "bcd":
+        assert isinstance(store.enter(claim(task)).verdict, Busy)
+    assert watched(store) == mine
+    assert store._own().leases._expired == {}
 
+    store.rows.before_commit = lambda _: expected.update(watched(store))
     for wait in (WaitMode.ENQUEUE, *[WaitMode.NEWEST] * 20):
         reply = store.enter(claim("b", "", ttl=0, wait=wait), b"b")
         assert isinstance(reply.verdict, Park)
 
-    assert set(expected) == {Name(Kind.HOLDER, "key", "a|1")}
+    assert expected == mine
     assert caplog.records == []
+    store.close()
+    assert watched(store) == set()
 
 
 def test_only_of_a_lock_that_was_granted_the_log_says_that_it_was_not_renewed(
     store: RowsBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def lose(_: Commit) -> None:
-        store.rows.after_commit = lambda _: None
-        raise BackendUnavailable("the reply was lost")
-
-    store.rows.after_commit = lose
-    with pytest.raises(BackendUnavailable):
+    with lost(store, "after_commit"):
         store.enter(claim("a", key="asked", ttl=0.05))
     running(store.enter(claim("a", key="granted", ttl=0.05)))
 
-    def is_free(key: str) -> bool:
-        return isinstance(store.enter(claim("b", key=key)).verdict, Run)
-
-    until("the one is free", lambda: is_free("asked"))
-    until("the other is free", lambda: is_free("granted"))
+    for key in ("asked", "granted"):
+        until_free(store, key)
 
     (record,) = (r for r in caplog.records if r.levelname == "WARNING")
     assert "'granted' was not renewed in time" in record.getMessage()
-
-
-def test_a_store_that_is_closed_has_nothing_to_give_up(store: RowsBackend) -> None:
-    running(store.enter(claim("a")))
-
-    store.close()
-
-    assert store._own().leases._ends == {}
 
 
 def test_while_the_store_is_away_one_row_at_a_time_is_tried_and_another_the_next_time(
@@ -299,9 +279,9 @@ def test_a_forked_child_has_rows_of_its_own_to_watch_over(store: RowsBackend) ->
     def child() -> None:
         store.close()  # of the parent's it would have to wait for the thread that is not here
         running(store.enter(claim("b", key="other")))
-        assert set(store._own().leases._ends) == {Name(Kind.HOLDER, "other", "b|1")}
+        assert watched(store) == {Name(Kind.HOLDER, "other", "b|1")}
 
     with parents._mutex:  # that thread is looking
         in_a_forked_child(child)
 
-    assert set(parents._ends) == {Name(Kind.HOLDER, "key", "a|1")}
+    assert watched(store) == {Name(Kind.HOLDER, "key", "a|1")}

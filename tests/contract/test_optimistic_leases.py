@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -16,7 +15,6 @@ from celery_dlock.core.state import (
     Outcome,
     Park,
     Reason,
-    Run,
     WaitMode,
 )
 from celery_dlock.errors import BackendUnavailable
@@ -24,7 +22,7 @@ from celery_dlock.stores.consensus.commit import KeyMutexes
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name
 from celery_dlock.testing.contract.words import claim, park, running, woken
 from tests.contract.memory_rows import RowsBackend
-from tests.contract.rows_store import die, flights, options, other, store
+from tests.contract.rows_store import die, flights, lost, options, other, store
 
 __all__ = ("options", "other", "store")  # fixtures
 
@@ -69,18 +67,12 @@ def test_a_task_that_comes_again_after_its_process_has_gone_gets_a_new_token(
 
 
 def test_after_a_lost_reply_the_same_request_is_the_same_grant(store: RowsBackend) -> None:
-    def lose(_: Commit) -> None:
-        store.rows.after_commit = lambda _: None
-        raise BackendUnavailable("the reply was lost")
-
-    store.rows.after_commit = lose
-    with pytest.raises(BackendUnavailable):
+    with lost(store, "after_commit"):
         store.enter(claim("a"))
     again = running(store.enter(claim("a")))
     assert again == running(store.enter(claim("a")))
 
-    store.rows.after_commit = lose
-    with pytest.raises(BackendUnavailable):
+    with lost(store, "after_commit"):
         store.leave(claim("a"), Outcome.DONE)
     assert store.leave(claim("a"), Outcome.DONE).verdict == NotHeld(carried=True)
     assert store.enter(claim("a", "copy")).verdict == Drop(Reason.DONE)
@@ -92,42 +84,6 @@ def test_a_message_that_is_gone_is_woken_all_the_same(store: RowsBackend) -> Non
     store.rows.drop(Name(Kind.MESSAGE, "key", "b"))
 
     assert woken(store.leave(claim("a"), Outcome.DONE)) == ["b"]
-
-
-def test_threads_and_processes_never_hold_a_key_together(
-    store: RowsBackend, other: RowsBackend
-) -> None:
-    inside = threading.Lock()
-    tokens: list[int] = []
-    failures: list[str] = []
-
-    def work(backend: RowsBackend, name: str) -> None:
-        won = 0
-        while won < 25:
-            mine = claim(name, nonce=str(won))
-            verdict = backend.enter(mine).verdict
-            if not isinstance(verdict, Run):
-                continue
-            if not inside.acquire(blocking=False):
-                failures.append(name)
-                return
-            tokens.append(verdict.token)
-            inside.release()
-            backend.leave(mine, Outcome.OVER)
-            won += 1
-
-    threads = [
-        threading.Thread(target=work, args=(backend, f"{number} of {which}"))
-        for which, backend in (("one", store), ("the other", other))
-        for number in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert failures == []
-    assert all(earlier < later for earlier, later in pairwise(tokens))
 
 
 def test_a_key_that_never_stands_still_is_unavailable_for_now(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,22 +10,21 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.state import Outcome, Renewed, Unknown
-from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions, Swept
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
 from celery_dlock.stores.redis.wire import base_name
-from celery_dlock.testing import ManualClock
+from celery_dlock.testing import ManualClock, NoteStoreContract
 from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.redis_store import requests_sent
-from tests.contract.suites import Notes, SharedStorage
-from tests.services.garbage import answering
+from tests.contract.suites import ManyServers
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster, tell
 
 pytestmark = pytest.mark.server("redis")
 
 
-class TestRedisCluster(SharedStorage, Notes):
+class TestRedisCluster(ManyServers, NoteStoreContract):
     backend_class = RedisClusterBackend
 
     @pytest.fixture
@@ -159,29 +157,3 @@ def test_the_url_names_some_of_the_servers() -> None:
     assert session._servers.addresses == (("h1", 6379), ("h2", 7))
     expected = {"username": "u", "password": "p", "socket_timeout": 1.0, "address_remap": print}
     assert {name: session._options[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis+cluster://:hunter2@h/1",
-        "redis+cluster://:hunter2@",
-        "redis+cluster://:hunter2@h:port",
-        "redis+cluster://:hunter2@h?socket_timeout=soon",
-        "redis+cluster://:hunter2@h?no_such_option=1",
-    ],
-)
-def test_a_url_that_cannot_be_read_is_refused_and_its_password_not_told(url: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        RedisClusterBackend.from_url(url, BackendOptions())
-    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_password_that_a_server_quotes_is_not_repeated() -> None:
-    quoting = b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2'\r\n"
-    with answering(quoting) as port:
-        url = f"redis+cluster://:hunter2@127.0.0.1:{port}"
-        store = RedisClusterBackend.from_url(url, BackendOptions())
-        with pytest.raises(BackendUnavailable) as caught:
-            store.peek("key")
-    assert "hunter2" not in "".join(traceback.format_exception(caught.value))

@@ -14,7 +14,7 @@ from celery_dlock.stores.base import BackendOptions, Swept, Wake
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
 from celery_dlock.stores.redis.wire import base_name, shard_of
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import QUEUE, claim, running
+from celery_dlock.testing.contract.words import QUEUE, claim, listed_keys, running
 from tests.contract.storage.dead_letters import die, names
 from tests.services.redis_cluster import RedisCluster
 from tests.services.slots import Move
@@ -48,14 +48,6 @@ def wait_for(store: RedisClusterBackend, key: str, ttl: float = 10) -> Wake:
     running(store.enter(claim("a", key=key, ttl=ttl)))
     store.enter(claim("b", key=key, wait=QUEUE), b"message")
     return Wake(key, "b", b"message")
-
-
-def all_keys(store: RedisClusterBackend, *, waiting: bool) -> Iterator[str]:
-    cursor: str | None = ""
-    while cursor is not None:
-        page = store.keys(cursor, waiting=waiting)
-        yield from page.keys
-        cursor = page.cursor
 
 
 def test_a_key_is_found_where_its_slot_has_moved_and_is_unavailable_meanwhile(
@@ -116,7 +108,7 @@ def test_lists_go_on_and_name_the_keys_of_the_slot_that_is_moved(
     assert all("a slot is moving to another master" in str(state) for state in moving)
     assert isinstance(elsewhere, KeyState)
     for waiting in (False, True):
-        assert {*all_keys(store, waiting=waiting)} == {*keys}
+        assert listed_keys(store, waiting=waiting) == sorted(keys)
     assert names(store) == [("key", "dead")]
     assert store.count_dead() == len(store.dead_of(["dead"])) == 1
     assert {key for key, _ in store.parked(["b"])} == {*keys}

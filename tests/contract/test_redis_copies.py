@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from redis import Redis
 
 from celery_dlock.core.state import Renewed, RenewVerdict
 from celery_dlock.errors import BackendUnavailable
@@ -52,54 +53,43 @@ def deaf_replica(servers: tuple[RedisServer, RedisServer], store: StoreOnRedis) 
     servers[1].resume()
 
 
-def test_a_hold_is_on_the_replica_when_the_task_is_told(
+def test_what_counts_is_on_the_replica_in_one_round_trip(
     store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
 ) -> None:
-    with store.counted() as cost, requests_sent() as sent:
-        running(store.backend.enter(claim("a")))
-        with servers[1].client() as replica:
-            assert replica.exists(store.names("key")[0]) == 1
-
-    assert sent[servers[0].port] == 1
-    assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
-
-
-def test_a_renewal_is_on_the_replica_too_in_one_round_trip(
-    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
-) -> None:
-    mine = [claim("a", key=f"key {n}") for n in range(3)]
+    master, replica = servers
+    backend, mine = store.backend, [claim("a", key=f"key {n}") for n in range(3)]
     for one in mine:
-        running(store.backend.enter(one))
+        running(backend.enter(one))
+    backend.note("key", 5, {})  # loads the script
 
-    with store.counted() as cost, requests_sent() as sent:
-        assert all(isinstance(verdict, Renewed) for verdict in store.backend.renew(mine))
+    def is_there(read: Callable[[Redis], object]) -> bool:
+        with replica.client() as client:
+            return bool(read(client))
 
-    assert sent[servers[0].port] == 1
-    assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
+    operations: dict[str, tuple[Callable[[], object], Callable[[Redis], object]]] = {
+        "hold": (
+            lambda: running(backend.enter(claim("a"))),
+            lambda client: client.exists(store.names("key")[0]),
+        ),
+        "renewal": (lambda: backend.renew(mine), lambda client: client.ping()),
+        "note": (
+            lambda: backend.note("key", 5, {"a": b"a"}),
+            lambda client: client.hget(notes_of(store.prefix, "key"), ":a") == b"a",
+        ),
+    }
+    for name, (operation, read) in operations.items():
+        with store.counted() as cost, requests_sent() as sent:
+            assert operation(), name
+            assert is_there(read), name
 
-
-def test_a_note_is_on_the_replica_too_in_one_round_trip(
-    store: StoreOnRedis, servers: tuple[RedisServer, RedisServer]
-) -> None:
-    store.backend.note("key", 5, {})  # loads the script
-
-    with store.counted() as cost, requests_sent() as sent:
-        assert store.backend.note("key", 5, {"a": b"a"})
-        with servers[1].client() as replica:
-            assert replica.hget(notes_of(store.prefix, "key"), ":a") == b"a"
-
-    assert sent[servers[0].port] == 1
-    assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
+        assert sent[master.port] == 1
+        assert (cost.commands["evalsha"], cost.commands["wait"]) == (1, 1)
 
 
 @pytest.mark.usefixtures("deaf_replica")
-def test_a_note_that_no_replica_has_is_not_accepted(store: StoreOnRedis) -> None:
+def test_a_hold_or_a_note_that_no_replica_has_is_not_accepted(store: StoreOnRedis) -> None:
     with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
         store.backend.note("key", 5, {"a": b"a"})
-
-
-@pytest.mark.usefixtures("deaf_replica")
-def test_a_hold_that_no_replica_has_is_given_back(store: StoreOnRedis) -> None:
     with pytest.raises(BackendUnavailable, match=r"0 of 1 replicas within 2 s"):
         store.backend.enter(claim("a", wait=QUEUE), b"message")
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from celery_dlock.core.state import WINDOW, Cause, Outcome, Park, Renewed
+from celery_dlock.core.state import Cause, Outcome, Park, Renewed
 from celery_dlock.stores.redis import wire as redis_wire
-from celery_dlock.stores.redis.scripts import RULES, text_of
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, running, woken
+from celery_dlock.testing.contract.words import QUEUE, claim, running, woken
 from tests.contract.redis_store import StoreOnRedis, store_on
 from tests.services.redis import RedisServer
 
@@ -114,24 +113,6 @@ def test_a_revoked_task_is_found_by_the_same_commands_whatever_waits(
             assert cost.commands == Counter(hmget=redis_wire.SHARDS)
 
 
-def test_an_operation_costs_the_same_with_ten_waiting_and_with_a_hundred_thousand(
-    redis_server: RedisServer,
-) -> None:
-    costs, times = {}, {}
-    for waiting in (10, WINDOW + 10, 100_000):
-        with store_on(redis_server, ManualClock()) as store:
-            _warm(store)
-            running(store.backend.enter(claim("holder")))
-            _fill(store, waiting)
-            costs[waiting] = _cost_of_each(store, last=f"w{waiting - 1}")
-            times[waiting] = min(_time_of_reaping(store) for _ in range(5))
-            store.client.unlink(*store.names("key"))
-
-    assert costs[10] == costs[WINDOW + 10] == costs[100_000]
-    # One command can still return everything; that would take a thousand times as long.
-    assert times[100_000] < 30 * times[10]
-
-
 def test_what_people_ask_costs_the_same_with_ten_dead_and_with_ten_thousand(
     redis_server: RedisServer,
 ) -> None:
@@ -207,55 +188,3 @@ def _warm(store: StoreOnRedis) -> None:
     store.backend.peek("warm", 5)
     store.backend.position("warm", "warm")
     store.client.ping()
-
-
-#: Parks as an operation does, all in one script: through the store it would take a minute.
-FILL = """
-local now = clock()
-local state = load(nil, now)
-for n = 0, ARGV[2] - 1 do
-  state.waiting = {}
-  local claim = {task = 'w' .. n, mode = EXCLUSIVE, limit = 1, gives_up = 0}
-  insert(state, claim, now, n + 1, nil, 'message')
-end
-save(state, due(state), now)
-"""
-
-
-def _fill(store: StoreOnRedis, waiting: int) -> None:
-    keys = redis_wire.touched(store.prefix, "key")
-    script = text_of(*RULES) + FILL
-    store.client.eval(script, len(keys), *keys, store.backend._now(), waiting)
-    assert store.client.zcard(keys[1]) == waiting
-
-
-def _cost_of_each(store: StoreOnRedis, last: str) -> dict[str, Counter[str]]:
-    backend = store.backend
-    operations: dict[str, Callable[[], object]] = {
-        "newcomer": lambda: backend.enter(claim("new", wait=QUEUE), b"message"),
-        "newcomer with a place": lambda: backend.enter(claim("place", wait=PLACE)),
-        "copy of the first": lambda: backend.enter(claim("w0", "2", wait=QUEUE), b"message"),
-        "copy of the last": lambda: backend.enter(claim(last, "2", wait=QUEUE), b"message"),
-        "renewal": lambda: backend.renew([claim("holder")]),
-        "release": lambda: woken(backend.leave(claim("holder"), Outcome.DONE)),
-        "turn": lambda: running(backend.enter(claim("w0", wait=QUEUE))),
-        "reaping": lambda: backend.reap("key"),
-        "sweep": backend.sweep,
-        "look": lambda: backend.look(["key"]),
-        "first of the queue": lambda: backend.peek("key", 5),
-        "where the last stands": lambda: backend.position("key", last),
-        "who is revoked": lambda: backend.parked([last]),
-        "list of who waits": lambda: backend.keys(waiting=True),
-    }
-    costs = {}
-    for name, operation in operations.items():
-        with store.counted() as cost:
-            operation()
-        costs[name] = cost.commands
-    return costs
-
-
-def _time_of_reaping(store: StoreOnRedis) -> int:
-    with store.counted() as cost:
-        store.backend.reap("key")
-    return cost.microseconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,8 +23,6 @@ from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.server("redis")
 
-Full = Callable[[], Any]
-
 STORES: dict[str, tuple[type[LockBackend], Callable[[Any], Sequence[RedisServer]]]] = {
     "redis_server": (RedisBackend, lambda server: [server]),
     "redis_sentinel": (RedisSentinelBackend, lambda sentinel: sentinel.servers),
@@ -32,20 +31,25 @@ STORES: dict[str, tuple[type[LockBackend], Callable[[Any], Sequence[RedisServer]
 }
 
 
-@contextmanager
-def full(servers: Sequence[RedisServer]) -> Iterator[None]:
-    """No memory is left on any of *servers*."""
+@dataclass
+class Filled:
+    """A store, and its servers, which can be left without memory."""
 
-    def allow(size: int) -> None:
-        for server in servers:
+    backend: LockBackend
+    servers: Sequence[RedisServer]
+
+    @contextmanager
+    def without_memory(self) -> Iterator[None]:
+        self._allow(1)
+        try:
+            yield
+        finally:
+            self._allow(0)
+
+    def _allow(self, size: int) -> None:
+        for server in self.servers:
             with server.client() as client:
                 client.config_set("maxmemory", size)
-
-    allow(1)
-    try:
-        yield
-    finally:
-        allow(0)
 
 
 @pytest.fixture
@@ -54,71 +58,51 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=STORES)
-def servers(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def fixture_name(request: pytest.FixtureRequest) -> str:
-    name: str = request.node.callspec.params["servers"]
-    return name
-
-
-@pytest.fixture
-def backend(servers: Any, fixture_name: str, clock: ManualClock) -> Iterator[LockBackend]:
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Filled]:
+    backend_class, servers_of = STORES[request.param]
+    servers = request.getfixturevalue(request.param)
     options = BackendOptions(prefix=f"full-{uuid.uuid4().hex}", clock=clock)
-    with closing(STORES[fixture_name][0].from_url(servers.url, options)) as backend:
-        yield backend
+    with closing(backend_class.from_url(servers.url, options)) as backend:
+        yield Filled(backend, servers_of(servers))
 
 
-@pytest.fixture
-def no_memory(servers: Any, fixture_name: str) -> Full:
-    return lambda: full(STORES[fixture_name][1](servers))
-
-
-def test_a_holder_keeps_its_key_and_gives_it_back(
-    backend: LockBackend, clock: ManualClock, no_memory: Full
-) -> None:
-    running(backend.enter(claim("a")))
-    running(backend.enter(claim("alone", key="other")))
+def test_a_holder_keeps_its_key_and_gives_it_back(store: Filled, clock: ManualClock) -> None:
+    backend = store.backend
+    mine = [claim("alone", key="other"), claim("a")]
+    for one in mine:
+        running(backend.enter(one))
     park(backend, "b")
-    with no_memory():
+    with store.without_memory():
         for _ in range(3):
             clock.advance(6)
-            verdicts = backend.renew([claim("alone", key="other"), claim("a")])
-            assert [type(verdict) for verdict in verdicts] == [Renewed, Renewed]
+            assert [type(verdict) for verdict in backend.renew(mine)] == [Renewed, Renewed]
             assert backend.sweep().wakes == ()
 
-        assert backend.leave(claim("alone", key="other"), Outcome.DONE).verdict == Left(
-            carried=True
-        )
-        reply = backend.leave(claim("a"), Outcome.DONE)
+        replies = [backend.leave(one, Outcome.DONE) for one in mine]
 
-        assert reply.verdict == Left(carried=True)
-        assert woken(reply) == ["b"]
+        assert [reply.verdict for reply in replies] == [Left(carried=True)] * 2
+        assert [woken(reply) for reply in replies] == [[], ["b"]]
     assert backend.enter(claim("a", "copy")).verdict == Drop(Reason.DONE)
     running(backend.enter(claim("b", wait=QUEUE)))
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_however_a_task_ends_its_key_is_free_for_the_next(
-    backend: LockBackend, no_memory: Full, outcome: Outcome
-) -> None:
-    mine = claim("a", wait=QUEUE)
-    running(backend.enter(mine))
-    park(backend, "b")
-    with no_memory():
-        reply = backend.leave(mine, outcome, b"message")
+def test_however_a_task_ends_its_key_is_free_for_the_next(store: Filled) -> None:
+    backend = store.backend
+    for outcome in Outcome:
+        running(backend.enter(claim("a", key=outcome, wait=QUEUE)))
+        park(backend, "b", key=outcome)
+    with store.without_memory():
+        for outcome in Outcome:
+            reply = backend.leave(claim("a", key=outcome, wait=QUEUE), outcome, b"message")
 
-        assert isinstance(reply.verdict, Left)
-        assert woken(reply) == ["a" if outcome is Outcome.REPEAT else "b"]
+            assert isinstance(reply.verdict, Left)
+            assert woken(reply) == ["a" if outcome is Outcome.REPEAT else "b"]
 
 
-def test_what_takes_room_is_refused_and_nothing_is_left_of_it(
-    backend: LockBackend, no_memory: Full
-) -> None:
+def test_what_takes_room_is_refused_and_nothing_is_left_of_it(store: Filled) -> None:
+    backend = store.backend
     running(backend.enter(claim("holder", key="taken")))
-    with no_memory():
+    with store.without_memory():
         with pytest.raises(BackendUnavailable):
             backend.enter(claim("a"))
         with suppress(BackendUnavailable):  # of a Redlock the nodes know who holds it
@@ -130,13 +114,11 @@ def test_what_takes_room_is_refused_and_nothing_is_left_of_it(
 
 
 # The nodes of a Redlock have to write what a majority gives.
-@pytest.mark.parametrize(
-    "servers", [name for name in STORES if name != "redis_nodes"], indirect=True
-)
-def test_whose_turn_it_is_may_take_it(backend: LockBackend, no_memory: Full) -> None:
-    running(backend.enter(claim("a")))
-    park(backend, "b", "c", "d")
-    woken(backend.leave(claim("a"), Outcome.DONE))
+@pytest.mark.parametrize("store", [name for name in STORES if name != "redis_nodes"], indirect=True)
+def test_whose_turn_it_is_may_take_it(store: Filled) -> None:
+    running(store.backend.enter(claim("a")))
+    park(store.backend, "b", "c", "d")
+    woken(store.backend.leave(claim("a"), Outcome.DONE))
 
-    with no_memory():
-        running(backend.enter(claim("b", wait=QUEUE)))
+    with store.without_memory():
+        running(store.backend.enter(claim("b", wait=QUEUE)))

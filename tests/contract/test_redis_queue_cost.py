@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,7 +21,7 @@ MESSAGE = b"x" * 1000
 
 #: One element each, or none: these cost the logarithm of the queue's length at most.
 SINGLE = {"GET", "SET", "DEL", "EXISTS", "PEXPIRE", "PERSIST", "TIME"}
-SINGLE |= {"HGET", "HSET", "HSETNX", "HDEL", "HEXISTS", "ZADD", "ZREM", "ZSCORE"}
+SINGLE |= {"HGET", "HSET", "HSETNX", "HDEL", "HEXISTS", "ZADD", "ZREM", "ZRANK", "ZSCORE"}
 
 
 @pytest.fixture
@@ -51,6 +52,10 @@ def operations(store: StoreOnRedis, waiting: int) -> dict[str, Callable[[], obje
         "turn of the second": lambda: running(backend.enter(second, MESSAGE)),
         "reaping": lambda: backend.reap(key),
         "sweep": backend.sweep,
+        "look": lambda: backend.look([key]),
+        "first of the queue": lambda: backend.peek(key, 5),
+        "where the last stands": lambda: backend.position(key, f"w{waiting - 1}"),
+        "list of who waits": lambda: backend.keys(waiting=True),
     }
 
 
@@ -60,13 +65,41 @@ def test_no_script_reads_the_whole_of_a_queue(store: StoreOnRedis) -> None:
             assert at_most(command) <= WINDOW, (name, command)
 
 
-def test_an_answer_is_no_longer_when_more_are_waiting(store: StoreOnRedis) -> None:
+#: What is read and what is written; a command that is added here keeps everybody waiting.
+INSIDE = {
+    "newcomer": "exists get exists hexists hexists zrange hset hsetnx zadd set",
+    "release": "get exists hexists zrange hdel zrem exists zadd set set hget",
+    "turn": "exists get exists hexists get set hdel hget hdel zadd set",
+}
+
+
+def test_what_a_script_asks_of_redis_while_others_wait(store: StoreOnRedis) -> None:
+    done = operations(store, waiting=3 * WINDOW)
+    for name, commands in INSIDE.items():
+        with store.counted() as cost:
+            done[name]()
+        assert cost.commands == Counter(["evalsha", *commands.split()]), name
+
+
+def test_an_operation_costs_the_same_with_five_waiting_and_with_hundreds(
+    store: StoreOnRedis,
+) -> None:
     few, many = (
-        {name: bytes_sent(store, run) for name, run in operations(store, waiting).items()}
-        for waiting in (5, 10 * WINDOW)
+        {name: cost_of(store, run) for name, run in operations(store, waiting).items()}
+        for waiting in (WINDOW + 10, 10 * WINDOW)
     )
 
-    assert many == pytest.approx(few, abs=len(MESSAGE) / 4)
+    for name, (commands, sent) in many.items():
+        assert (name, commands) == (name, few[name][0])
+        assert sent == pytest.approx(few[name][1], abs=len(MESSAGE) / 4), name
+
+
+def cost_of(store: StoreOnRedis, operation: Callable[[], object]) -> tuple[Counter[str], int]:
+    """The commands within *operation*, and the bytes of the answer."""
+    before = store.client.info("stats")["total_net_output_bytes"]
+    with store.counted() as cost:
+        operation()
+    return cost.commands, int(store.client.info("stats")["total_net_output_bytes"] - before)
 
 
 def test_a_list_of_the_dead_is_sent_no_more_bodies_than_it_shows(store: StoreOnRedis) -> None:

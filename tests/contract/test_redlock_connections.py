@@ -1,38 +1,26 @@
-"""Connections to nodes: interrupted, answered with nonsense, shared by threads and greenlets."""
+"""Connections to nodes: interrupted, answered with nonsense, shared by threads."""
 
 from __future__ import annotations
 
 import gc
 import random
 import signal
-import subprocess
-import sys
-import threading
-import traceback
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import pytest
 
-from celery_dlock.core.state import Left, Outcome, Run
+from celery_dlock.core.state import Left, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.stores.base import BackendOptions
-from celery_dlock.stores.redlock.store import RedlockBackend
-from celery_dlock.testing.contract.words import claim, running
-from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
+from celery_dlock.testing.contract.words import at_once, claim, running
+from tests.contract.redlock_store import StoreOnNodes, clock, store, store_on_nodes, warm
 from tests.services.garbage import answering
-from tests.services.redis_nodes import RedisNodes, redlock_url
+from tests.services.redis_nodes import RedisNodes
+
+__all__ = ("clock", "store")  # fixtures
 
 pytestmark = pytest.mark.server("redis")
-
-
-@pytest.fixture
-def store(own_redis_nodes: RedisNodes) -> Iterator[StoreOnNodes]:
-    with store_on_nodes(own_redis_nodes) as store:
-        warm(store.backend)
-        yield store
 
 
 class Interrupted(BaseException):
@@ -111,104 +99,14 @@ def test_a_minority_that_answers_nonsense_is_not_missed_and_a_majority_is_unavai
                 many.enter(claim("b"))
 
 
-def test_a_password_that_a_server_quotes_is_not_repeated() -> None:
-    quoting = b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2'\r\n"
-    with answering(quoting) as one, answering(quoting) as two, answering(quoting) as three:
-        url = redlock_url([one, two, three]).replace("//", "//:hunter2@")
-        store = RedlockBackend.from_url(url, BackendOptions())
-        with pytest.raises(BackendUnavailable) as caught:
-            store.enter(claim("a"))
-        store.close()
-
-    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
-
-
 def test_threads_that_share_a_store_have_connections_of_their_own(store: StoreOnNodes) -> None:
-    wrong: list[object] = []
-
     def work(number: int) -> None:
         for turn in range(20):
             mine = claim(f"{number}", key=f"{number} {turn}")
-            verdict = store.backend.enter(mine).verdict
-            if not isinstance(verdict, Run):
-                wrong.append(verdict)
+            running(store.backend.enter(mine))
             store.backend.leave(mine, Outcome.OVER)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(8, work)
 
-    assert wrong == []
     for node in store.nodes:
         assert node.info("clients")["connected_clients"] <= 8 + 2 + 8
-
-
-GREEN = """
-import sys
-library, url, prefix = sys.argv[1:]
-if library == "gevent":
-    from gevent import monkey
-    monkey.patch_all()
-else:
-    import eventlet
-    eventlet.monkey_patch()
-import threading, time
-from celery_dlock.stores.base import BackendOptions
-from celery_dlock.stores.redlock.store import RedlockBackend
-from celery_dlock.core.state import Outcome, Run
-from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing.contract.words import claim
-
-backend = RedlockBackend.from_url(url, BackendOptions(prefix=prefix))
-ticks = []
-
-def tick():
-    while True:
-        ticks.append(time.monotonic())
-        time.sleep(0.01)
-
-def work(number):
-    for turn in range(5):
-        mine = claim(f"task {turn}", key=f"key {number}")
-        assert isinstance(backend.enter(mine).verdict, Run)
-        assert backend.renew([mine])
-        backend.leave(mine, Outcome.DONE)
-
-threading.Thread(target=tick, daemon=True).start()
-workers = [threading.Thread(target=work, args=(n,)) for n in range(10)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-print("paused?", flush=True)
-input()
-begun = len(ticks)
-try:
-    backend.enter(claim("a"))
-except BackendUnavailable:
-    pass
-else:
-    raise AssertionError("it answered")
-assert len(ticks) - begun > 10, "nothing else ran meanwhile"
-print("fine")
-"""
-
-
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
-def test_greenlets_go_on_while_one_waits_for_nodes(
-    store: StoreOnNodes, own_redis_nodes: RedisNodes, library: str
-) -> None:
-    arguments = [sys.executable, "-c", GREEN, library, store.url, f"test-{uuid.uuid4().hex}"]
-    with subprocess.Popen(
-        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        ready = child.stdout.readline()
-        for node in own_redis_nodes[1:4]:
-            node.pause()
-        out, err = child.communicate("yes\n", timeout=60)
-
-    assert (ready, out) == ("paused?\n", "fine\n"), err

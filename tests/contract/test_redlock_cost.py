@@ -85,19 +85,15 @@ def settled(scripts: Callable[[], list[int]]) -> list[int]:
     return seen[-1]
 
 
-def test_an_uncontended_task_takes_three_flights(store: StoreOnNodes, count: Counted) -> None:
-    mine = claim("a", wait=QUEUE)
+@pytest.mark.parametrize("mode", Mode)
+def test_an_uncontended_task_takes_three_flights(
+    store: StoreOnNodes, count: Counted, mode: Mode
+) -> None:
+    mine = claim("a", wait=QUEUE, mode=mode)
 
     # One for the queue's leave to enter, one in which a majority finds the token large enough.
     assert count(lambda: running(store.backend.enter(mine, b"m"))) == Count(2, [2, 1, 1, 1, 1])
     assert count(lambda: store.backend.leave(mine, Outcome.DONE)) == Count(1, [2, 1, 1, 1, 1])
-
-
-def test_a_reader_takes_three_flights(store: StoreOnNodes, count: Counted) -> None:
-    mine = claim("a", mode=Mode.SHARED)
-
-    assert count(lambda: running(store.backend.enter(mine))).flights == 2
-    assert count(lambda: store.backend.leave(mine, Outcome.DONE)).flights == 1
 
 
 def test_who_has_to_wait_asks_the_queue_alone(store: StoreOnNodes, count: Counted) -> None:
@@ -109,31 +105,23 @@ def test_who_has_to_wait_asks_the_queue_alone(store: StoreOnNodes, count: Counte
     assert count(contend) == Count(1, [1, 0, 0, 0, 0])
 
 
-def test_all_leases_of_a_worker_are_renewed_in_one_flight(
+def test_a_hundred_leases_are_renewed_and_keys_looked_at_in_one_flight_each(
     store: StoreOnNodes, count: Counted
 ) -> None:
-    mine = [claim("a", key=f"key {n}") for n in range(100)]
+    mine = [claim("a", key=f"key {n}", ttl=3600) for n in range(100)]
     for one in mine:
         running(store.backend.enter(one))
+    keys = [one.key for one in mine]
+    store.backend.look(keys)
 
     def renew() -> None:
         assert all(isinstance(verdict, Renewed) for verdict in store.backend.renew(mine))
 
-    assert count(renew) == Count(1, [2, 1, 1, 1, 1])
-
-
-def test_a_hundred_keys_are_looked_at_in_one_flight_and_one_more_to_the_queue(
-    store: StoreOnNodes, count: Counted
-) -> None:
-    keys = [f"key {n}" for n in range(100)]
-    for key in keys:
-        running(store.backend.enter(claim("a", key=key, ttl=3600)))
-    store.backend.look(keys)
-
-    def look() -> None:
+    def look() -> None:  # one more to the queue
         assert all(state.holders for state in store.backend.look(keys))
 
-    assert count(look) == Count(1, [2, 1, 1, 1, 1])
+    for operation in (renew, look):
+        assert count(operation) == Count(1, [2, 1, 1, 1, 1])
 
 
 def test_what_keys_leave_on_the_nodes_is_gone_after_minutes(store: StoreOnNodes) -> None:

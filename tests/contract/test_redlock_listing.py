@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from celery_dlock.core.state import KeyState, Outcome
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim, listed_keys, pages_of, park, running
-from tests.contract.redlock_store import StoreOnNodes, store_on_nodes, warm
-from tests.services.redis_nodes import RedisNodes
+from tests.contract.redlock_store import StoreOnNodes, clock, store
 from tests.services.until import until
 
+__all__ = ("clock", "store")  # fixtures
+
 pytestmark = pytest.mark.server("redis")
-
-
-@pytest.fixture
-def store(own_redis_nodes: RedisNodes) -> Iterator[StoreOnNodes]:
-    with store_on_nodes(own_redis_nodes, ManualClock()) as store:
-        warm(store.backend)
-        yield store
 
 
 def test_what_the_queue_has_forgotten_is_told_and_seen_as_the_nodes_know_it(

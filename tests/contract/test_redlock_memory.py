@@ -18,16 +18,19 @@ from celery_dlock.fencing import admit, create_table
 from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import DAY, SHARED, claim, running
 from tests.contract.redlock_store import (
+    HARMS,
     Harm,
     StoreOnNodes,
+    clock,
     eventually,
     gets_it,
     store_on_nodes,
     warm,
 )
-from tests.services.redis import RedisServer
 from tests.services.redis_nodes import RedisNodes, running_nodes
 from tests.services.until import until
+
+__all__ = ("clock",)  # a fixture
 
 pytestmark = pytest.mark.server("redis")
 
@@ -51,11 +54,6 @@ def forget_and_be_raised(store: StoreOnNodes, node: int) -> None:
         return store.look(node).raised
 
     until("the node is raised", raised)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -154,13 +152,12 @@ def test_a_new_store_starts_when_all_nodes_are_there(clock: ManualClock) -> None
         gets_it(store.backend, claim("a"))
 
 
-@pytest.mark.parametrize("forget", [flush, restart])
 def test_when_a_majority_forgets_work_stops_for_as_long_as_a_lease(
-    store: StoreOnNodes, clock: ManualClock, forget: Forget
+    store: StoreOnNodes, clock: ManualClock
 ) -> None:
     first = running(store.backend.enter(claim("a")))
     for node in (0, 1):
-        forget(store, node)
+        restart(store, node)
 
     with pytest.raises(BackendUnavailable):
         store.another().enter(claim("b"))
@@ -169,14 +166,13 @@ def test_when_a_majority_forgets_work_stops_for_as_long_as_a_lease(
     assert gets_it(store.backend, claim("b")).token > first.token
 
 
-@pytest.mark.parametrize("forget", [flush, restart])
 def test_when_all_forget_exclusion_breaks_and_the_fence_refuses_the_late_write(
-    store: StoreOnNodes, clock: ManualClock, forget: Forget
+    store: StoreOnNodes, clock: ManualClock
 ) -> None:
     a, b = claim("a"), claim("b")
     late = running(store.backend.enter(a))
     for node in range(3):
-        forget(store, node)
+        restart(store, node)
     clock.advance(0.001)
 
     newer = gets_it(store.another(), b)  # and a has nine seconds left
@@ -190,7 +186,7 @@ def test_when_all_forget_exclusion_breaks_and_the_fence_refuses_the_late_write(
     database.close()
 
 
-@pytest.mark.parametrize("harm", [RedisServer.kill, RedisServer.pause])
+@HARMS
 def test_tokens_grow_over_a_minority_that_forgets_and_a_queue_that_proposes_too_small_ones(
     own_redis_nodes: RedisNodes, clock: ManualClock, harm: Harm
 ) -> None:

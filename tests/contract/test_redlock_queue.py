@@ -2,152 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_dlock.core.state import Busy, Left, Mode, Outcome, Park, Run, Same, WaitMode
+from celery_dlock.core.state import Left, Mode, Park, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import (
-    ENQUEUE,
-    PLACE,
-    QUEUE,
-    SECOND,
-    claim,
-    park,
-    running,
-    woken,
-)
+from celery_dlock.testing.contract.words import ENQUEUE, PLACE, QUEUE, SECOND, claim
+from tests.contract.key import ABANDONED, OVER, Key
 from tests.contract.redlock_store import (
+    HARMS,
     Harm,
     StoreOnNodes,
+    clock,
     eventually,
     leaves,
+    store,
     store_on_nodes,
-    warm,
 )
-from tests.services.redis import RedisServer
 from tests.services.redis_nodes import RedisNodes
 from tests.services.until import until
 
+__all__ = ("clock", "store")  # fixtures
+
 pytestmark = pytest.mark.server("redis")
-
-HARMS = pytest.mark.parametrize("harm", [RedisServer.kill, RedisServer.pause])
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(own_redis_nodes: RedisNodes, clock: ManualClock) -> Iterator[StoreOnNodes]:
-    with store_on_nodes(own_redis_nodes, clock) as store:
-        warm(store.backend)
-        yield store
 
 
 # Away.
 
 
 @HARMS
-@pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE])
-def test_contention_is_rescheduled_while_the_queue_is_away(
-    store: StoreOnNodes, harm: Harm, wait: WaitMode
-) -> None:
+def test_contention_is_rescheduled_while_the_queue_is_away(store: StoreOnNodes, harm: Harm) -> None:
     harm(store.nodes[0])
+    for wait in (WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE):
+        key = Key(store.backend, store.key.clock, f"waits {wait}")
+        token = key.runs("a", wait=wait).token
 
-    token = running(store.backend.enter(claim("a", wait=wait), b"message")).token
-    verdict = store.backend.enter(claim("b", wait=wait), b"message").verdict
+        refused = key.refuses("b", wait=wait)
 
-    assert isinstance(verdict, Busy)
-    assert verdict.holder is not None
-    assert (verdict.holder.task, verdict.holder.token) == ("a", token)
-    assert 9 * SECOND < verdict.left <= 10 * SECOND
-    assert not verdict.full
+        assert refused.holder is not None
+        assert (refused.holder.task, refused.holder.token) == ("a", token)
+        assert 9 * SECOND < refused.left <= 10 * SECOND
+        assert not refused.full
 
 
 @HARMS
 def test_a_key_is_free_for_the_next_although_the_queue_does_not_hear_of_it(
     store: StoreOnNodes, harm: Harm
 ) -> None:
+    assert store.backend.note("key", 5, {"a": b"a"})
     harm(store.nodes[0])
-    first = running(store.backend.enter(claim("a")))
+    first = store.key.runs("a")
 
     # Said again by whoever left, until the queue knows what is done.
     with pytest.raises(BackendUnavailable, match="queue"):
-        store.backend.leave(claim("a"), Outcome.DONE)
+        store.key.leave("a")
 
-    assert running(store.another().enter(claim("b"))).token > first.token
+    assert Key(store.another(), store.key.clock).runs("b").token > first.token
+    for asked in (
+        lambda: store.key.enter("a", wait=ENQUEUE),  # who publishes in order
+        lambda: store.backend.note("key", 5, {"a": b"b"}),
+        lambda: store.backend.notes("key"),
+    ):
+        with pytest.raises(BackendUnavailable):
+            asked()
 
 
-def test_another_delivery_of_a_running_task_never_writes_a_result_while_the_queue_is_away(
-    store: StoreOnNodes,
-) -> None:
+def test_deliveries_readers_and_slots_go_on_while_the_queue_is_away(store: StoreOnNodes) -> None:
     store.nodes[0].kill()
-    running(store.backend.enter(claim("a", "first")))
+    store.key.runs("a", nonce="first")
 
-    verdict = store.backend.enter(claim("a", "second", wait=QUEUE), b"message").verdict
-
+    # Another delivery of a running task never writes a result
+    verdict = store.key.asks("a", "second", wait=QUEUE)
     assert isinstance(verdict, Same)
     assert verdict.holder.nonce == "first"
 
-
-def test_readers_and_slots_go_on_while_the_queue_is_away(store: StoreOnNodes) -> None:
-    store.nodes[0].kill()
-
-    for task in "rst":
-        running(store.backend.enter(claim(task, key="read", mode=Mode.SHARED)))
-    assert isinstance(store.backend.enter(claim("w", key="read")).verdict, Busy)
-    slots = [running(store.backend.enter(claim(task, key="three", limit=3))) for task in "abc"]
-    assert isinstance(store.backend.enter(claim("d", key="three", limit=3)).verdict, Busy)
-
+    read, three = (Key(store.backend, store.key.clock, name) for name in ("read", "three"))
+    read.runs("r", "s", "t", mode=Mode.SHARED)
+    read.refuses("w")
+    slots = [three.runs(task, limit=3) for task in "abc"]
+    three.refuses("d", limit=3)
     assert sorted(run.slot for run in slots) == [0, 1, 2]
     assert len({run.token for run in slots}) == 3
 
 
-def test_who_publishes_in_order_is_told_that_the_queue_is_away(store: StoreOnNodes) -> None:
+def test_the_queue_waits_for_who_started_while_it_was_away(store: StoreOnNodes) -> None:
     store.nodes[0].kill()
-
-    with pytest.raises(BackendUnavailable):
-        store.backend.enter(claim("a", "p", wait=ENQUEUE), b"message")
-
-
-@HARMS
-def test_who_notes_something_is_told_that_the_queue_is_away(
-    store: StoreOnNodes, harm: Harm
-) -> None:
-    assert store.backend.note("key", 5, {"a": b"a"})
-    harm(store.nodes[0])
-
-    with pytest.raises(BackendUnavailable):
-        store.backend.note("key", 5, {"a": b"b"})
-    with pytest.raises(BackendUnavailable):
-        store.backend.notes("key")
-
-
-def test_the_queue_waits_for_who_started_while_it_was_away(
-    store: StoreOnNodes, clock: ManualClock
-) -> None:
-    store.nodes[0].kill()
-    running(store.backend.enter(claim("a", ttl=60)))
+    store.key.runs("a", ttl=60)
     store.nodes[0].start()
 
     def parked() -> bool:
         return eventually(store.backend, claim("b", wait=QUEUE), b"b").verdict == Park()
 
     until("b waits in the queue", parked)
-    assert store.backend.sweep().wakes == ()
+    assert store.key.sweeps() == []
     leaves(store.backend, claim("a"))
-    clock.advance(1)  # for so long the queue respects a holder that it did not let in
+    store.key.passes(1)  # for so long the queue respects a holder that it did not let in
 
-    def called() -> list[str]:
-        return woken(store.backend.sweep())
-
-    assert until("b is woken", called) == ["b"]
-    running(store.backend.enter(claim("b", wait=QUEUE)))
+    assert until("b is woken", store.key.sweeps) == ["b"]
+    store.key.runs("b", wait=QUEUE)
 
 
 # Forgotten: the queue says free, the majority says taken.
@@ -156,100 +110,90 @@ def test_the_queue_waits_for_who_started_while_it_was_away(
 @pytest.fixture
 def forgotten(store: StoreOnNodes) -> StoreOnNodes:
     """Task a holds the key, and its queue knows nothing of it."""
-    running(store.backend.enter(claim("a", ttl=60)))
+    store.key.runs("a", ttl=60)
     store.forget(0)
     return store
 
 
-@pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK])
+@pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.LOOK, WaitMode.PLACE])
 def test_the_majority_refuses_whom_the_queue_lets_in(
     forgotten: StoreOnNodes, wait: WaitMode
 ) -> None:
-    verdict = forgotten.backend.enter(claim("b", wait=wait), b"message").verdict
+    holder = forgotten.key.refuses("b", wait=wait).holder
 
-    assert isinstance(verdict, Busy)
-    assert verdict.holder is not None
-    assert verdict.holder.task == "a"
-    assert forgotten.backend.peek("key").holders == ()
+    assert holder is not None
+    assert holder.task == "a"
+    assert forgotten.key.holders == []
     assert all(forgotten.holders(node) == ["a"] for node in range(1, 5))
+
+
+def test_a_place_that_the_majority_refuses_is_before_those_that_came_later(
+    forgotten: StoreOnNodes,
+) -> None:
+    forgotten.key.refuses("b", wait=PLACE)
+    forgotten.key.parks("c")
+    forgotten.key.leaves("a", OVER)
+    forgotten.key.passes(1)
+
+    assert forgotten.key.sweeps() == []
+    forgotten.key.refuses("newcomer")
+    forgotten.key.runs("b", wait=PLACE)
 
 
 @pytest.mark.parametrize("own_redis_nodes", [3], indirect=True)
 def test_whoever_leaves_waits_for_the_node_that_decides_whether_it_held(
     own_redis_nodes: RedisNodes, clock: ManualClock
 ) -> None:
-    mine = claim("a")
     with store_on_nodes(own_redis_nodes, clock, query="?socket_timeout=60") as store:
-        running(store.backend.enter(mine))
+        store.key.runs("a")
         store.forget(0)
         store.nodes[2].pause()
         with ThreadPoolExecutor() as pool:
-            leaving = pool.submit(store.backend.leave, mine, Outcome.OVER)
+            leaving = pool.submit(store.key.leave, "a", OVER)
             until("the others have heard it", lambda: store.holders(1) == [])
             store.nodes[2].resume()
             assert leaving.result().verdict == Left(carried=False)
 
 
 def test_a_message_that_the_majority_refuses_waits_at_the_head_and_is_woken_again(
-    forgotten: StoreOnNodes, clock: ManualClock
+    forgotten: StoreOnNodes,
 ) -> None:
-    backend = forgotten.backend
-    for task in "bc":
-        message = f"message of {task}".encode()
-        assert backend.enter(claim(task, wait=QUEUE), message).verdict == Park()
+    key = forgotten.key
+    key.parks("b", "c")
 
     for _ in range(15):  # more often than a message may lose its run
-        assert backend.sweep().wakes == ()
-        clock.advance(1)
-        (wake,) = backend.sweep().wakes
+        assert key.sweeps() == []
+        key.passes(1)
+        (wake,) = key.sweep().wakes
         assert (wake.task, wake.message) == ("b", b"message of b")
-        assert backend.enter(claim("b", wait=QUEUE), wake.message).verdict == Park()
-    assert backend.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
-    clock.advance(1)
+        key.parks("b")
+    assert key.leave("a", OVER).verdict == Left(carried=False)
+    key.passes(1)
 
-    assert woken(backend.sweep()) == ["b"]
-    running(backend.enter(claim("b", wait=QUEUE)))
-    assert woken(backend.leave(claim("b"), Outcome.DONE)) == ["c"]
-    assert backend.dead() == []
-
-
-def test_a_kept_message_that_the_majority_refuses_is_still_kept(
-    forgotten: StoreOnNodes, clock: ManualClock
-) -> None:
-    mine = claim("b", wait=QUEUE, keep=True)
-
-    assert forgotten.backend.enter(mine, b"first").verdict == Park()
-
-    assert forgotten.backend.peek("key").parked == 1
-    clock.advance(60)
-    (wake,) = forgotten.backend.sweep().wakes
-    assert wake.message == b"first"
-    running(forgotten.backend.enter(mine, b"second"))
+    assert key.sweeps() == ["b"]
+    key.runs("b", wait=QUEUE)
+    assert key.leaves("b") == ["c"]
+    assert key.backend.dead() == []
 
 
-def test_a_place_that_the_majority_refuses_is_before_those_that_came_later(
-    forgotten: StoreOnNodes, clock: ManualClock
-) -> None:
-    backend = forgotten.backend
-    assert isinstance(backend.enter(claim("b", wait=PLACE)).verdict, Busy)
-    park(backend, "c")
-    backend.leave(claim("a"), Outcome.OVER)
-    clock.advance(1)
+def test_a_kept_message_that_the_majority_refuses_is_still_kept(forgotten: StoreOnNodes) -> None:
+    forgotten.key.parks("b", keep=True)
 
-    assert backend.sweep().wakes == ()
-    assert isinstance(backend.enter(claim("newcomer")).verdict, Busy)
-    running(backend.enter(claim("b", wait=PLACE)))
+    assert forgotten.key.parked == 1
+    forgotten.key.passes(60)
+    (wake,) = forgotten.key.sweep().wakes
+    assert wake.message == b"message of b"
+    forgotten.key.runs("b", wait=QUEUE, keep=True, message=b"second")
 
 
 def test_a_slot_that_the_queue_forgot_is_not_given_again_and_another_is(
     store: StoreOnNodes,
 ) -> None:
-    for task in "ab":
-        running(store.backend.enter(claim(task, limit=3)))
+    store.key.runs("a", "b", limit=3)
     store.forget(0)
 
-    assert running(store.backend.enter(claim("c", limit=3))).slot == 2
-    assert isinstance(store.backend.enter(claim("d", limit=3)).verdict, Busy)
+    assert store.key.runs("c", limit=3).slot == 2
+    store.key.refuses("d", limit=3)
 
 
 # Away with the majority: the message is kept, and its turn.
@@ -257,9 +201,7 @@ def test_a_slot_that_the_queue_forgot_is_not_given_again_and_another_is(
 
 @pytest.mark.parametrize("own_redis_nodes", [3], indirect=True)
 @pytest.mark.parametrize("keep", [False, True])
-def test_who_finds_no_majority_is_not_taken_for_a_lost_run(
-    store: StoreOnNodes, clock: ManualClock, keep: bool
-) -> None:
+def test_who_finds_no_majority_is_not_taken_for_a_lost_run(store: StoreOnNodes, keep: bool) -> None:
     mine = claim("b", wait=QUEUE, keep=keep)
     for node in store.nodes[1:]:
         node.kill()
@@ -267,15 +209,15 @@ def test_who_finds_no_majority_is_not_taken_for_a_lost_run(
     for _ in range(12):
         with pytest.raises(BackendUnavailable):
             store.backend.enter(mine, b"message")
-        store.backend._machine.leave(mine, Outcome.ABANDONED)  # as whoever asked does
-        assert store.backend.peek("key").holders == ()
+        store.backend._machine.leave(mine, ABANDONED)  # as whoever asked does
+        assert store.key.holders == []
         assert store.backend.peek("key").lost == ()
-        for wake in store.backend.sweep().wakes:
+        for wake in store.key.sweep().wakes:
             assert wake.message == b"message"
-        clock.advance(5)
+        store.key.passes(5)
 
     assert store.backend._machine.enter(claim("c", wait=QUEUE), b"later").verdict == Park()
-    assert [turn.task for turn in store.backend.peek("key").grants] == ["b"]
+    assert store.key.turns == ["b"]
     assert store.backend.message("key", "b") == b"message"
     assert store.backend.dead() == []
 
@@ -283,9 +225,9 @@ def test_who_finds_no_majority_is_not_taken_for_a_lost_run(
 def test_the_queue_is_where_the_url_says(own_redis_nodes: RedisNodes, clock: ManualClock) -> None:
     query = f"?queue=127.0.0.1:{own_redis_nodes[3].port}"
     with store_on_nodes(own_redis_nodes, clock, query=query) as store:
-        running(store.backend.enter(claim("a")))
-        park(store.backend, "b")
+        store.key.runs("a")
+        store.key.parks("b")
         own_redis_nodes[0].kill()
 
-        assert woken(store.backend.leave(claim("a"), Outcome.DONE)) == ["b"]
-        assert isinstance(store.backend.enter(claim("b", wait=QUEUE)).verdict, Run)
+        assert store.key.leaves("a") == ["b"]
+        store.key.runs("b", wait=QUEUE)

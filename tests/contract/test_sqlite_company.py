@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -103,20 +104,16 @@ def first_of_many(pipe: Any, path: Path, number: int) -> None:
     backend.close()
 
 
-@pytest.mark.parametrize("turn", range(5))
-def test_several_processes_may_create_the_file_at_once(path: Path, turn: int) -> None:
-    with (
-        child(FORK, first_of_many, path, 1) as one,
-        child(FORK, first_of_many, path, 2) as two,
-        child(FORK, first_of_many, path, 3) as three,
-        child(FORK, first_of_many, path, 4) as four,
-    ):
-        pipes = (one, two, three, four)
-        for pipe in pipes:
-            pipe.send("go")
-        verdicts = [answer(pipe) for pipe in pipes]
+def test_several_processes_may_create_the_file_at_once(path: Path) -> None:
+    for turn in range(5):
+        fresh = path.with_name(f"{turn}.db")
+        with ExitStack() as stack:
+            pipes = [stack.enter_context(child(FORK, first_of_many, fresh, n)) for n in range(4)]
+            for pipe in pipes:
+                pipe.send("go")
+            verdicts = [answer(pipe) for pipe in pipes]
 
-    assert sorted(verdict.token for verdict in verdicts) == [1, 2, 3, 4]
+        assert sorted(verdict.token for verdict in verdicts) == [1, 2, 3, 4]
 
 
 def die_while_writing(pipe: Any, path: Path) -> None:

@@ -77,39 +77,31 @@ def test_a_file_that_exists_keeps_its_mode(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_three_slashes_are_relative_to_the_working_directory(
+def test_three_slashes_are_relative_to_the_working_directory_of_the_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     backend = SqliteBackend.from_url("sqlite:///my%20locks.db", BackendOptions())
+    monkeypatch.chdir(tmp_path / "elsewhere")
     backend.enter(claim("a"))
     backend.close()
 
     assert (tmp_path / "my%20locks.db").exists()
 
 
-def test_a_working_directory_that_changes_later_does_not_move_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        *[(url, "memory://") for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:")],
+        *[(f"{url}locks.db", "sqlite:////absolute") for url in ("sqlite://host/", "x://")],
+        ("sqlite:///locks.db?timeout=3", "sqlite:////absolute"),
+    ],
+)
+def test_a_url_that_is_not_that_of_a_file_is_refused_and_another_is_named(
+    url: str, names: str
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    backend = SqliteBackend.from_url("sqlite:///locks.db", BackendOptions())
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    backend.enter(claim("a"))
-    backend.close()
-
-    assert (tmp_path / "locks.db").exists()
-
-
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
-def test_a_url_without_a_file_is_refused_and_names_the_store_in_memory(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="memory://"):
-        SqliteBackend.from_url(url, BackendOptions())
-
-
-@pytest.mark.parametrize("url", ["sqlite://host/locks.db", "sqlite:///locks.db?timeout=3", "x://"])
-def test_a_url_that_says_more_than_a_file_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="sqlite:////absolute"):
+    with pytest.raises(ConfigurationError, match=names):
         SqliteBackend.from_url(url, BackendOptions())
 
 

@@ -40,7 +40,8 @@ def test_an_operation_costs_the_same_with_twenty_dead_and_with_ten_thousand(
     mine = claim("a", wait=QUEUE, keep=True)
 
     def of_each() -> list[int]:
-        operations: list[Callable[[], object]] = [
+        return of(
+            backend,
             lambda: backend.enter(mine, b"message"),
             lambda: backend.enter(claim("b", wait=QUEUE), b"message"),
             lambda: backend.leave(mine, Outcome.OVER),
@@ -51,8 +52,7 @@ def test_an_operation_costs_the_same_with_twenty_dead_and_with_ten_thousand(
             lambda: backend.replay("key", "b"),
             backend.sweep,
             lambda: backend.leave(claim("b"), Outcome.OVER),
-        ]
-        return [instructions(backend, operation) for operation in operations]
+        )
 
     backend.reap("key")  # opens the file
     letters = [
@@ -74,12 +74,12 @@ def test_a_note_costs_the_same_beside_ten_others_and_beside_ten_thousand(
 ) -> None:
     def of_each(key: str, others: int) -> list[int]:
         backend.note(key, 5, {f"name {n}": b"text" for n in range(others)})
-        operations: list[Callable[[], object]] = [
+        return of(
+            backend,
             lambda: backend.note(key, 5, {"new": b"text"}),
             lambda: backend.note(key, 6, {"name 7": b"longer", "name 8": None}),
             lambda: backend.note(key, 4, {"name 7": b"stale"}),
-        ]
-        return [instructions(backend, operation) for operation in operations]
+        )
 
     few, many = of_each("few", 10), of_each("many", 10_000)
 
@@ -90,12 +90,12 @@ def test_a_page_and_a_look_cost_the_same_whatever_waits_and_however_many_are_hel
     backend: SqliteBackend,
 ) -> None:
     def of_each(key: str) -> list[int]:
-        operations: list[Callable[[], object]] = [
+        return of(
+            backend,
             lambda: backend.look([key]),
             lambda: backend.keys(f">{key[:-1]}", limit=10),
             lambda: backend.keys(f">{key[:-1]}", limit=10, waiting=True),
-        ]
-        return [instructions(backend, operation) for operation in operations]
+        )
 
     for key, waiting in (("a", FEW), ("b", MANY)):
         for number in range(20):
@@ -112,8 +112,13 @@ def test_a_page_and_a_look_cost_the_same_whatever_waits_and_however_many_are_hel
     assert many == pytest.approx(few, rel=0.2)
 
 
-def costs(backend: SqliteBackend, key: str, waiting: int) -> dict[str, int]:
+def of(backend: SqliteBackend, *operations: Callable[[], object]) -> list[int]:
     """The instructions of each operation, one after the other."""
+    return [instructions(backend, operation) for operation in operations]
+
+
+def costs(backend: SqliteBackend, key: str, waiting: int) -> dict[str, int]:
+    """What each operation takes on a key for which so many wait."""
     holder = claim("holder", key=key, ttl=HOUR)
     first, second = (claim(f"task {n}", key=key, wait=QUEUE) for n in (0, 1))
     running(backend.enter(holder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from celery_dlock.stores.consensus.rows import Commit, Committed, Kind, Name
 from celery_dlock.stores.zookeeper import forgetting as zookeeper_memory
 from celery_dlock.stores.zookeeper.rows import LARGEST_REQUEST, MultiOperation, name_of, part_of
 from celery_dlock.stores.zookeeper.store import ZooKeeperRows
+from celery_dlock.testing.contract.words import at_once
 from tests.contract.rows_contract import RowsContract
 from tests.contract.rows_words import (
     DONE,
@@ -135,18 +135,18 @@ def test_the_largest_commit_is_taken(rows: ZooKeeperRows) -> None:
     assert len(value_of(rows, MESSAGE) or b"") == room
 
 
-@pytest.mark.parametrize("what", [b"", b"theirs", b"x" * 100])
 def test_somebody_elses_node_under_our_name_is_refused_and_left_alone(
-    rows: ZooKeeperRows, zookeeper_server: ZooKeeperServer, what: bytes
+    rows: ZooKeeperRows, zookeeper_server: ZooKeeperServer
 ) -> None:
-    name = Name(Kind.MESSAGE, "k" * 300)
-    path = rows._layout.path(name)
     with plain_client(zookeeper_server.address) as client:
-        client.create(path, what, makepath=True)
+        for number, theirs in enumerate([b"", b"theirs", b"x" * 100]):
+            name = Name(Kind.MESSAGE, str(number) * 300)
+            path = rows._layout.path(name)
+            client.create(path, theirs, makepath=True)
 
-        with pytest.raises(BackendUnavailable, match="not a row of ours"):
-            rows.read([name])
-        assert client.get(path)[0] == what
+            with pytest.raises(BackendUnavailable, match="not a row of ours"):
+                rows.read([name])
+            assert client.get(path)[0] == theirs
 
 
 def test_a_name_is_told_from_its_node(rows: ZooKeeperRows) -> None:
@@ -274,20 +274,8 @@ def test_the_same_stamp_with_another_value_is_still_the_same_version_row(
 
 
 def test_those_who_wait_for_folders_at_once_all_get_through(opened: Open) -> None:
-    failures: list[BaseException] = []
-    barrier = threading.Barrier(6)
+    rows = [opened() for _ in range(6)]
 
-    def work(number: int, by: ZooKeeperRows) -> None:
-        barrier.wait()
-        try:
-            made(by, Name(Kind.VERSION_ROW, f"key {number}"))
-        except BaseException as exc:
-            failures.append(exc)
+    at_once(6, lambda number: made(rows[number], Name(Kind.VERSION_ROW, f"key {number}")))
 
-    threads = [threading.Thread(target=work, args=(n, opened())) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert len(opened().names(Kind.VERSION_ROW)) == 6
+    assert len(rows[0].names(Kind.VERSION_ROW)) == 6

@@ -155,6 +155,17 @@ def _kept_counts_as_nothing() -> Operations:
     return [_enter(first), _enter(_claim("n")), _enter(second), *waits, *full, _leave(first)]
 
 
+def _room_beside_one_that_is_kept() -> Operations:
+    """Its message does not wait, so who comes with room beside it runs."""
+    return [_enter(_claim(task, QUEUE, keep=task == "a", limit=2)) for task in "aw"]
+
+
+def _handed_on_by_one_that_is_done() -> Operations:
+    """A copy of it is dropped although its key went to the next one at once."""
+    mine = _claim("a", done_ttl=3 * SECOND)
+    return [_enter(mine), _enter(_claim("w", QUEUE)), _leave(mine, Outcome.DONE), _enter(mine)]
+
+
 def _kept_in_turn() -> Operations:
     """A turn that does not fit any more gives its message back, and who repeats keeps it."""
     mine, other = (_claim(task, QUEUE, keep=True, limit=2) for task in "ab")
@@ -301,6 +312,8 @@ ALL: dict[str, Operations] = {
     "kept": _kept(),
     "kept counts as nothing": _kept_counts_as_nothing(),
     "kept in turn": _kept_in_turn(),
+    "room beside one that is kept": _room_beside_one_that_is_kept(),
+    "handed on by one that is done": _handed_on_by_one_that_is_done(),
     "revoked": _revoked(),
     "published": _published(),
     "published while it runs": _published_while_it_runs(),
@@ -324,3 +337,34 @@ FAR_BACK: Operations = [
     ("leave", Claim(KEY, "a", "1", SECOND, successor=f"w{WINDOW + 6}"), Outcome.OVER, None),
     REAP,
 ]
+
+
+def _unseen() -> dict[str, Operations]:
+    """Who waits matters here, and a script that does not look there answers otherwise."""
+    a, b, c, d = (_claim(task, QUEUE) for task in "abcd")
+    long, kept = replace(a, ttl=60 * SECOND), replace(a, keep=True)
+    late, later = (replace(b, gives_up=n * SECOND) for n in (5, 9999))
+    place = replace(_claim("p", PLACE), patience=2 * SECOND)
+    crowd = [_enter(_claim(f"w{n}", QUEUE, limit=99)) for n in range(WINDOW + 9)]
+    last = _claim(f"w{WINDOW + 8}")
+    readers = [_enter(_claim(task, QUEUE, mode=Mode.SHARED)) for task in "bc"]
+    return {
+        "somebody gives up": [_enter(long), _enter(late), _enter(c), _pass(6), _enter(d)],
+        "a later one gives up earlier": [
+            *[_enter(long), _enter(later), _enter(replace(c, gives_up=5 * SECOND))],
+            *[_pass(6), _enter(d)],
+        ],
+        "a holder has its message here": [_enter(kept), _enter(b), _enter(_claim("c"))],
+        "more than one is let in": [
+            *[_enter(a), *crowd, _pass(4), _leave(last, Outcome.ABANDONED)],
+        ],
+        "the queue changes before all are let in": [_enter(kept), *crowd, _leave(kept)],
+        "the first has a place": [
+            *[_enter(a), _enter(place), _enter(b), _enter(c), _pass(3), _leave(a)],
+        ],
+        "readers wait": [_enter(a), *readers, _leave(a)],
+    }
+
+
+#: For stores that are given no more than the head of a queue: Redis, and the rules on SQLite.
+HEADS = _unseen()

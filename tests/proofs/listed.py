@@ -23,7 +23,14 @@ KINDS = {
 }
 
 #: The folder of a part of the contract.
-FOLDERS = {"rules": "rules", "storage": "storage", "processes": "storage", "each": "storage"}
+FOLDERS = {
+    "rules": "rules",
+    "taking": "rules",
+    "storage": "storage",
+    "processes": "storage",
+    "each": "storage",
+    "promised": "storage",
+}
 
 #: The kinds of store on which each test has to pass.
 Proofs = Mapping[str, Collection[str]]

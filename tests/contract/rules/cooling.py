@@ -2,199 +2,159 @@
 
 from __future__ import annotations
 
-import pytest
-
 from celery_dlock.core.operations import OpenSlot
 from celery_dlock.core.state import Busy, Cooling, KeyState, Left, Mode, Outcome, Park
-from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing.contract.words import (
     DAY,
     PLACE,
     QUEUE,
     SECOND,
     SHARED,
-    StoreUnderTest,
-    claim,
     listed_keys,
-    park,
-    running,
     woken,
 )
-from celery_dlock.testing.project import ManualClock
+from tests.contract.key import ABANDONED, DONE, MICROSECOND, OVER, Key, KeyTests
 
 MINUTE = 60 * SECOND
 
 
-class CoolingDown(StoreUnderTest):
+def closed_for(seconds: float, parked: int = 0) -> Busy:
+    """What a key that cools down answers."""
+    return Busy(None, round(seconds * SECOND), parked)
+
+
+class CoolingDown(KeyTests):
     """With a cooldown a key with one slot starts no more than one task in that time."""
 
-    @pytest.mark.parametrize("outcome", Outcome)
-    def test_a_slot_that_is_left_early_opens_when_it_has_cooled_down(
-        self, backend: LockBackend, clock: ManualClock, outcome: Outcome
-    ) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
-        clock.advance(5)
+    def test_a_slot_that_is_left_early_opens_when_it_has_cooled_down(self, key: Key) -> None:
+        for outcome in Outcome:
+            task = f"ends {outcome}"
+            key.runs(task, cooldown=MINUTE)
+            key.passes(5)
 
-        assert isinstance(backend.leave(claim("a", cooldown=MINUTE), outcome).verdict, Left)
+            assert isinstance(key.leave(task, outcome, cooldown=MINUTE).verdict, Left)
 
-        assert backend.enter(claim("b")).verdict == Busy(None, 55 * SECOND, 0)
-        clock.advance(54.999_999)
-        assert backend.enter(claim("b")).verdict == Busy(None, 1, 0)
-        clock.advance(0.000_001)
-        running(backend.enter(claim("b")))
+            assert key.asks("b") == closed_for(55)
+            key.passes(55 - MICROSECOND)
+            assert key.asks("b") == closed_for(MICROSECOND)
+            key.passes(MICROSECOND)
+            key.runs("b", nonce=task)
+            key.leaves("b", OVER, nonce=task)
 
-    def test_a_run_that_takes_longer_leaves_its_key_free(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", ttl=DAY, cooldown=MINUTE)))
-        clock.advance(60)
+    def test_a_slot_opens_with_the_lease_when_that_lasts_longer(self, key: Key) -> None:
+        key.runs("a", ttl=DAY, cooldown=MINUTE)
+        key.passes(60)
+        key.leaves("a", cooldown=MINUTE)
+        key.runs("b", ttl=100, cooldown=MINUTE)
+        key.passes(61)
+        key.refuses("c")
 
-        backend.leave(claim("a", cooldown=MINUTE), Outcome.DONE)
+        key.passes(39)
 
-        running(backend.enter(claim("b")))
+        key.runs("c")
 
-    def test_a_holder_that_dies_leaves_its_slot_closed(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", ttl=15, cooldown=MINUTE)))
-        clock.advance(15)
+    def test_a_holder_that_dies_leaves_its_slot_closed(self, key: Key) -> None:
+        key.runs("a", ttl=15, cooldown=MINUTE)
+        key.passes(15)
 
-        assert backend.enter(claim("b")).verdict == Busy(None, 45 * SECOND, 0)
+        assert key.asks("b") == closed_for(45)
 
-        clock.advance(45)
-        running(backend.enter(claim("b")))
+        key.passes(45)
+        key.runs("b")
 
-    def test_a_lease_that_lasts_longer_keeps_it_closed_for_longer(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", ttl=100, cooldown=MINUTE)))
-        clock.advance(61)
-        assert isinstance(backend.enter(claim("b")).verdict, Busy)
-
-        clock.advance(39)
-
-        running(backend.enter(claim("b")))
-
-    def test_renewals_and_who_asks_again_do_not_lengthen_it(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        mine = claim("a", cooldown=MINUTE)
-        first = running(backend.enter(mine))
+    def test_renewals_and_who_asks_again_do_not_lengthen_it(self, key: Key) -> None:
+        first = key.runs("a", cooldown=MINUTE)
         for _ in range(5):
-            clock.advance(8)
-            backend.renew([mine])
-            assert running(backend.enter(mine)) == first
+            key.passes(8)
+            key.renews("a", cooldown=MINUTE)
+            assert key.runs("a", cooldown=MINUTE) == first
 
-        backend.leave(mine, Outcome.OVER)
+        key.leaves("a", OVER, cooldown=MINUTE)
 
-        assert backend.enter(claim("b")).verdict == Busy(None, 20 * SECOND, 0)
+        assert key.asks("b") == closed_for(20)
 
-    def test_each_slot_cools_down_for_itself(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
+    def test_each_slot_cools_down_for_itself(self, key: Key) -> None:
         for task in ("a", "b"):
-            running(backend.enter(claim(task, limit=2, cooldown=MINUTE)))
-            backend.leave(claim(task, limit=2, cooldown=MINUTE), Outcome.DONE)
-            clock.advance(20)
+            key.runs(task, limit=2, cooldown=MINUTE)
+            key.leaves(task, limit=2, cooldown=MINUTE)
+            key.passes(20)
 
-        assert backend.enter(claim("c", limit=2)).verdict == Busy(None, 20 * SECOND, 0)
-        clock.advance(20)
-        running(backend.enter(claim("c", limit=2)))
-        verdict = backend.enter(claim("d", limit=2)).verdict
+        assert key.asks("c", limit=2) == closed_for(20)
+        key.passes(20)
+        key.runs("c", limit=2)
 
-        assert isinstance(verdict, Busy)
-        assert verdict.holder is not None
-        assert verdict.holder.task == "c"
+        holder = key.refuses("d", limit=2).holder
+        assert holder is not None
+        assert holder.task == "c"
 
-    def test_it_is_closed_for_the_same_task_and_for_readers_too(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
-        backend.leave(claim("a", cooldown=MINUTE), Outcome.OVER)
+    def test_it_is_closed_for_the_same_task_and_for_readers_too(self, key: Key) -> None:
+        key.runs("a", cooldown=MINUTE)
+        key.leaves("a", OVER, cooldown=MINUTE)
 
-        for other in (claim("a", "2"), claim("a", "3", wait=PLACE), claim("b", mode=SHARED)):
-            assert backend.enter(other).verdict == Busy(None, MINUTE, 0)
+        assert key.asks("a", "2") == closed_for(60)
+        assert key.asks("a", "3", wait=PLACE) == closed_for(60)
+        assert key.asks("b", mode=SHARED) == closed_for(60)
 
-    def test_who_waits_is_woken_when_it_has_cooled_down(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
-        park(backend, "b", "c", cooldown=MINUTE)
-        clock.advance(5)
-        assert backend.leave(claim("a", cooldown=MINUTE), Outcome.DONE).wakes == ()
-        swept = backend.sweep()
-        assert (swept.wakes, swept.next_in) == ((), 55.0)
+    def test_who_waits_is_woken_when_it_has_cooled_down(self, key: Key) -> None:
+        key.runs("a", cooldown=MINUTE)
+        key.parks("b", "c", cooldown=MINUTE)
+        key.passes(5)
+        assert key.leaves("a", cooldown=MINUTE) == []
+        assert (key.sweeps(), key.sweep().next_in) == ([], 55.0)
 
-        clock.advance(55)
+        assert key.sweeps_in(55) == ["b"]
+        key.runs("b", wait=QUEUE, cooldown=MINUTE)
+        assert key.leaves("b", cooldown=MINUTE) == []
+        assert key.sweeps_in(60) == ["c"]
 
-        assert woken(backend.sweep()) == ["b"]
-        mine = claim("b", wait=QUEUE, cooldown=MINUTE)
-        running(backend.enter(mine, b"x"))
-        assert backend.leave(mine, Outcome.DONE).wakes == ()
-        clock.advance(60)
-        assert woken(backend.sweep()) == ["c"]
+    def test_who_comes_while_it_cools_down_waits_its_turn(self, key: Key) -> None:
+        key.runs("a", cooldown=MINUTE)
+        key.leaves("a", cooldown=MINUTE)
 
-    def test_who_comes_while_it_cools_down_waits_its_turn(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
-        backend.leave(claim("a", cooldown=MINUTE), Outcome.DONE)
+        assert key.asks("b", wait=QUEUE) == Park()
 
-        assert backend.enter(claim("b", wait=QUEUE), b"message of b").verdict == Park()
+        assert key.asks("c") == closed_for(60, parked=1)
+        assert key.sweeps_in(60) == ["b"]
 
-        assert backend.enter(claim("c")).verdict == Busy(None, MINUTE, 1)
-        clock.advance(60)
-        assert woken(backend.sweep()) == ["b"]
+    def test_where_no_body_has_begun_nothing_cools_down(self, key: Key) -> None:
+        key.runs("a", cooldown=MINUTE)
 
-    def test_where_no_body_has_begun_nothing_cools_down(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
+        key.leaves("a", OVER, cooldown=MINUTE, begun=False)
 
-        backend.leave(claim("a", cooldown=MINUTE, begun=False), Outcome.OVER)
+        key.runs("b")
 
-        running(backend.enter(claim("b")))
+    def test_whoever_gives_back_for_the_holder_need_not_know_of_it(self, key: Key) -> None:
+        key.runs("a", cooldown=MINUTE)
 
-    def test_whoever_gives_back_for_the_holder_need_not_know_of_it(
-        self, backend: LockBackend
-    ) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
+        key.leaves("a", ABANDONED, ttl=0)
 
-        backend.leave(claim("a", ttl=0), Outcome.ABANDONED)
+        assert key.asks("b") == closed_for(60)
 
-        assert backend.enter(claim("b")).verdict == Busy(None, MINUTE, 0)
+    def test_it_is_seen_until_when_and_nothing_of_it_stays(self, key: Key) -> None:
+        key.runs("a", done_ttl=0, cooldown=MINUTE)
+        (holder,) = key.backend.peek("key").holders
+        assert holder.cools == key.clock() + MINUTE
 
-    def test_of_a_key_that_has_cooled_down_nothing_stays(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", done_ttl=0, cooldown=MINUTE)))
-        backend.leave(claim("a", done_ttl=0, cooldown=MINUTE), Outcome.DONE)
-        assert backend.sweep().next_in == 60.0
-        clock.advance(60)
+        key.leaves("a", DONE, done_ttl=0, cooldown=MINUTE)
 
-        assert backend.sweep().next_in is None
+        for state in (key.backend.peek("key"), *key.backend.look(["key"])):
+            assert state.cooling == (Cooling("1", Mode.EXCLUSIVE, 1, key.clock() + MINUTE),)
+        assert listed_keys(key.backend) == ["key"]
+        assert key.sweep().next_in == 60.0
+        key.passes(60)
+        assert key.sweep().next_in is None
+        assert listed_keys(key.backend) == []
+        assert key.backend.peek("key") == KeyState()
 
-        assert listed_keys(backend) == []
-        assert backend.peek("key") == KeyState()
-
-    def test_it_is_seen_until_when(self, backend: LockBackend, clock: ManualClock) -> None:
-        running(backend.enter(claim("a", cooldown=MINUTE)))
-        (holder,) = backend.peek("key").holders
-        assert holder.cools == clock() + MINUTE
-
-        backend.leave(claim("a", cooldown=MINUTE), Outcome.OVER)
-
-        for state in (backend.peek("key"), *backend.look(["key"])):
-            assert state.cooling == (Cooling("1", Mode.EXCLUSIVE, 1, clock() + MINUTE),)
-        assert listed_keys(backend) == ["key"]
-
-    def test_a_slot_can_be_opened_by_name_and_who_waits_is_woken(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
+    def test_a_slot_can_be_opened_by_name_and_who_waits_is_woken(self, key: Key) -> None:
         for task in "ab":
-            running(backend.enter(claim(task, task, limit=2, cooldown=MINUTE)))
-        park(backend, "c", limit=2)
+            key.runs(task, nonce=task, limit=2, cooldown=MINUTE)
+        key.parks("c", limit=2)
         for task in "ab":
-            backend.leave(claim(task, task, limit=2, cooldown=MINUTE), Outcome.DONE)
+            key.leaves(task, nonce=task, limit=2, cooldown=MINUTE)
 
-        opened = backend.apply(OpenSlot("key", "a"))
+        opened = key.backend.apply(OpenSlot("key", "a"))
 
         assert (opened.verdict, woken(opened)) == (True, ["c"])
-        assert [slot.name for slot in backend.peek("key").cooling] == ["b"]
-        assert not backend.apply(OpenSlot("key", "a")).verdict
+        assert [slot.name for slot in key.backend.peek("key").cooling] == ["b"]
+        assert not key.backend.apply(OpenSlot("key", "a")).verdict

@@ -2,301 +2,233 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 
-from celery_dlock.core.state import WINDOW, Busy, Drop, End, Ending, NotHeld, Outcome, Park, Reason
-from celery_dlock.stores.base import LockBackend, Reply, Wake
-from celery_dlock.testing.contract.words import (
-    PLACE,
-    QUEUE,
-    StoreUnderTest,
-    claim,
-    park,
-    running,
-    woken,
+from celery_dlock.core.state import WINDOW, Drop, End, Ending, NotHeld, Park, Reason
+from celery_dlock.stores.base import Reply, Wake
+from celery_dlock.testing.contract.words import PLACE, QUEUE, woken
+from tests.contract.key import MICROSECOND, OVER, Key, KeyTests, message_of
+
+TIMED_OUT, DROPPED, REVOKED = (
+    Wake("key", "b", b"message of b", ending)
+    for ending in (Ending.TIMED_OUT, Ending.DROPPED, Ending.REVOKED)
 )
-from celery_dlock.testing.project import ManualClock
-
-TIMED_OUT = Wake("key", "b", b"message of b", Ending.TIMED_OUT)
-DROPPED = Wake("key", "b", b"message of b", Ending.DROPPED)
+NEWEST: dict[str, Any] = {"wait": QUEUE, "max_waiting": 1, "drop_oldest": True, "name": "sync"}
 
 
-class Endings(StoreUnderTest):
+class Endings(KeyTests):
     """Endings: a message that waited too long, or has to make room, is woken to end, visibly."""
 
     @pytest.fixture
-    def overdue(self, backend: LockBackend, clock: ManualClock) -> LockBackend:
+    def overdue(self, key: Key) -> Key:
         """Task a holds the key; task b has waited for as long as it would."""
-        running(backend.enter(claim("a", ttl=3600)))
-        park(backend, "b", gives_up=60)
-        clock.advance(60)
-        return backend
+        key.runs("a", ttl=3600)
+        key.parks("b", gives_up=60)
+        key.passes(60 - MICROSECOND)
+        assert key.reap() == ()
+        key.passes(MICROSECOND)
+        return key
 
     def test_a_message_is_woken_to_end_at_the_instant_when_it_has_waited_for_long_enough(
-        self, backend: LockBackend, clock: ManualClock
+        self, overdue: Key
     ) -> None:
-        running(backend.enter(claim("a", ttl=3600)))
-        park(backend, "b", gives_up=60)
-        clock.advance(59.999_999)
-        assert backend.reap("key").wakes == ()
+        assert overdue.reap() == (TIMED_OUT,)
+        assert overdue.reap() == ()
 
-        clock.advance(0.000_001)
+    def test_whatever_happens_to_the_key_ends_who_waited_too_long(self, overdue: Key) -> None:
+        assert overdue.leave("a", OVER).wakes == (TIMED_OUT,)
 
-        assert backend.reap("key").wakes == (TIMED_OUT,)
-        assert backend.reap("key").wakes == ()
+        overdue.runs("c")  # an ending takes no slot
 
-    def test_whatever_happens_to_the_key_ends_who_waited_too_long(
-        self, overdue: LockBackend
-    ) -> None:
-        assert overdue.leave(claim("a"), Outcome.OVER).wakes == (TIMED_OUT,)
+    def test_one_delivery_brings_an_ending_about_and_then_it_is_over(self, overdue: Key) -> None:
+        overdue.reap()
 
-        running(overdue.enter(claim("c")))
-
-    def test_one_delivery_brings_an_ending_about(self, overdue: LockBackend) -> None:
-        overdue.reap("key")
-
-        assert overdue.enter(claim("b", "one", wait=QUEUE), b"x").verdict == End(Ending.TIMED_OUT)
-        assert overdue.enter(claim("b", "two", wait=QUEUE), b"y").verdict == Drop(Reason.WAITING)
-        assert overdue.enter(claim("b", "one", wait=QUEUE), b"x").verdict == End(Ending.TIMED_OUT)
-
-    def test_an_ending_is_over_when_its_task_is_done(
-        self, overdue: LockBackend, clock: ManualClock
-    ) -> None:
-        overdue.reap("key")
-        overdue.enter(claim("b", "one", wait=QUEUE), b"x")
-
-        assert overdue.leave(claim("b", "one"), Outcome.DONE).verdict == NotHeld(carried=True)
-
-        clock.advance(60)
-        assert overdue.reap("key").wakes == ()
-        assert overdue.enter(claim("b", "two", wait=QUEUE), b"x").verdict == Drop(Reason.DONE)
+        for nonce, verdict in (
+            ("one", End(Ending.TIMED_OUT)),
+            ("two", Drop(Reason.WAITING)),
+            ("one", End(Ending.TIMED_OUT)),
+        ):
+            assert overdue.asks("b", nonce, wait=QUEUE) == verdict
+        assert overdue.leave("b", nonce="one").verdict == NotHeld(carried=True)
+        overdue.passes(60)
+        assert overdue.reap() == ()
+        assert overdue.asks("b", "two", wait=QUEUE) == Drop(Reason.DONE)
 
     def test_an_ending_that_its_taker_does_not_bring_about_is_woken_again(
-        self, overdue: LockBackend, clock: ManualClock
+        self, overdue: Key
     ) -> None:
-        overdue.reap("key")
-        overdue.enter(claim("b", "one", wait=QUEUE, ttl=10), b"x")
-        clock.advance(9.999_999)
-        assert overdue.reap("key").wakes == ()
+        overdue.reap()
+        overdue.enter("b", "one", wait=QUEUE, ttl=10)
+        overdue.passes(10 - MICROSECOND)
+        assert overdue.reap() == ()
 
-        clock.advance(0.000_001)
+        overdue.passes(MICROSECOND)
 
-        assert overdue.reap("key").wakes == (TIMED_OUT,)
-        assert overdue.enter(claim("b", "two", wait=QUEUE), b"x").verdict == End(Ending.TIMED_OUT)
+        assert overdue.reap() == (TIMED_OUT,)
+        assert overdue.asks("b", "two", wait=QUEUE) == End(Ending.TIMED_OUT)
 
-    def test_an_ending_takes_no_slot(self, overdue: LockBackend) -> None:
-        park(overdue, "c")
+    def test_the_duplicate_of_a_running_task_is_not_ended(self, key: Key) -> None:
+        key.runs("a", ttl=3600)
+        key.parks("a", nonce="copy", gives_up=60)
+        key.passes(60)
 
-        assert woken(overdue.leave(claim("a"), Outcome.OVER)) == ["c"]
+        assert key.reap() == ()
 
-    def test_the_duplicate_of_a_running_task_is_not_ended(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", ttl=3600)))
-        backend.enter(claim("a", "copy", wait=QUEUE, gives_up=60), b"copy")
-        clock.advance(60)
-
-        assert backend.reap("key").wakes == ()
-
-    def test_a_long_queue_that_waited_too_long_is_ended_window_by_window(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", ttl=3600)))
+    def test_a_long_queue_that_waited_too_long_is_ended_window_by_window(self, key: Key) -> None:
+        key.runs("a", ttl=3600)
         tasks = [f"task {n}" for n in range(100)]
-        park(backend, *tasks, gives_up=60)
-        clock.advance(60)
+        key.parks(*tasks, gives_up=60)
+        key.passes(60)
 
-        ended = [wake for _ in range(5) for wake in backend.reap("key").wakes]
+        ended = [wake for _ in range(5) for wake in key.reap()]
 
         assert [wake.task for wake in ended] == tasks
         assert {wake.ending for wake in ended} == {Ending.TIMED_OUT}
-        assert backend.peek("key").parked == 0
+        assert key.parked == 0
 
-    def test_a_full_queue_takes_no_message(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a")))
-        park(backend, "b", "c", max_waiting=2)
+    def test_a_full_queue_takes_no_message(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b", "c", max_waiting=2)
 
-        verdict = backend.enter(claim("d", wait=QUEUE, max_waiting=2), b"message").verdict
+        refused = key.refuses("d", wait=QUEUE, max_waiting=2)
 
-        assert isinstance(verdict, Busy)
-        assert (verdict.full, verdict.parked) == (True, 2)
-        assert [entry.task for entry in backend.peek("key").waiting] == ["b", "c"]
+        assert (refused.full, refused.parked) == (True, 2)
+        assert key.waiting == ["b", "c"]
 
-    def test_the_first_message_of_a_full_queue_makes_room(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a")))
-        backend.enter(claim("place", wait=PLACE))
-        park(backend, "b", "c", drop_oldest=True)
+    def test_the_first_message_of_a_full_queue_makes_room(self, key: Key) -> None:
+        key.runs("a")
+        key.refuses("place", wait=PLACE)
+        key.parks("b", "c", drop_oldest=True)
+        newest: dict[str, Any] = {"wait": QUEUE, "max_waiting": 2, "drop_oldest": True}
 
-        newest = claim("d", wait=QUEUE, max_waiting=2, drop_oldest=True)
-        reply = backend.enter(newest, b"message of d")
+        assert key.enter("d", **newest) == Reply(Park(), (DROPPED,))
 
-        assert reply.verdict == Park()
-        assert reply.wakes == (DROPPED,)
-        assert backend.enter(newest, b"message of d").verdict == Drop(Reason.WAITING)
-        state = backend.peek("key")
-        assert [entry.task for entry in state.waiting] == ["place", "c", "d"]
-        assert backend.enter(claim("b", wait=QUEUE), b"x").verdict == End(Ending.DROPPED)
-        assert state.parked == 2
+        assert key.asks("d", **newest) == Drop(Reason.WAITING)
+        assert (key.waiting, key.parked) == (["place", "c", "d"], 2)
+        assert key.asks("b", wait=QUEUE) == End(Ending.DROPPED)
 
     @pytest.mark.parametrize(
         "other", [{}, {"name": "sync"}, {"name": "other", "drop_oldest": True}], ids=str
     )
-    def test_nobody_makes_room_for_another_task(
-        self, backend: LockBackend, other: dict[str, Any]
-    ) -> None:
-        newest = partial(claim, wait=QUEUE, max_waiting=1, drop_oldest=True, name="sync")
-        running(backend.enter(claim("a")))
-        park(backend, "b", "c", **other)
+    def test_nobody_makes_room_for_another_task(self, key: Key, other: dict[str, Any]) -> None:
+        key.runs("a")
+        key.parks("b", "c", **other)
 
         # It waits beside them, and makes room for a newer one of its own
-        assert backend.enter(newest("d"), b"d") == Reply(Park())
-        reply = backend.enter(newest("e"), b"e")
+        assert key.enter("d", message=b"d", **NEWEST) == Reply(Park())
+        reply = key.enter("e", **NEWEST)
 
         assert reply == Reply(Park(), (Wake("key", "d", b"d", Ending.DROPPED),))
-        assert [entry.task for entry in backend.peek("key").waiting] == ["b", "c", "e"]
+        assert key.waiting == ["b", "c", "e"]
 
-    def test_a_queue_of_others_that_is_too_long_to_be_seen_is_full(
-        self, backend: LockBackend
-    ) -> None:
-        newest = partial(claim, wait=QUEUE, max_waiting=1, drop_oldest=True, name="sync")
-        running(backend.enter(claim("a")))
-        park(backend, *(f"b{n}" for n in range(WINDOW)))
-        assert backend.enter(newest("c"), b"c").verdict == Park()
+    def test_a_queue_of_others_that_is_too_long_to_be_seen_is_full(self, key: Key) -> None:
+        key.runs("a")
+        key.parks(*(f"b{n}" for n in range(WINDOW)))
+        assert key.asks("c", **NEWEST) == Park()
 
-        refused = backend.enter(newest("d"), b"d").verdict
+        assert key.refuses("d", **NEWEST).full
 
-        assert isinstance(refused, Busy)
-        assert refused.full
+    def test_who_is_woken_by_the_same_operation_has_made_room(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b")
+        key.passes(10)
 
-    def test_who_is_woken_by_the_same_operation_has_made_room(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a")))
-        park(backend, "b")
-        clock.advance(10)
-
-        reply = backend.enter(claim("c", wait=QUEUE, max_waiting=1), b"message")
+        reply = key.enter("c", wait=QUEUE, max_waiting=1)
 
         assert (reply.verdict, woken(reply)) == (Park(), ["b"])
 
-    def test_a_dropped_message_stays_until_somebody_has_brought_it_to_its_end(
-        self, backend: LockBackend, clock: ManualClock
+    @pytest.mark.parametrize("ending", [DROPPED, REVOKED], ids=["dropped", "revoked"])
+    def test_a_message_is_woken_again_until_somebody_has_brought_it_to_its_end(
+        self, key: Key, ending: Wake
     ) -> None:
-        running(backend.enter(claim("a", ttl=3600)))
-        park(backend, "b", drop_oldest=True)
-        backend.enter(claim("c", wait=QUEUE, max_waiting=1, drop_oldest=True), b"message")
+        key.runs("a", ttl=3600)
+        key.parks("b", drop_oldest=True)
+        if ending is DROPPED:
+            key.enter("c", wait=QUEUE, max_waiting=1, drop_oldest=True)
+        else:
+            key.cancels("b")
 
         for wait in (5, 10, 20):
-            clock.advance(wait)
-            assert backend.reap("key").wakes == (DROPPED,)
+            key.passes(wait)
+            assert key.sweep().wakes == (ending,)
 
 
-REVOKED = Wake("key", "b", b"message of b", Ending.REVOKED)
-
-
-class Revoking(StoreUnderTest):
+class Revoking(KeyTests):
     """Revoked: a task whose message waits is found by its id, and woken to its end."""
 
     @pytest.fixture
-    def queue(self, backend: LockBackend) -> LockBackend:
+    def queue(self, key: Key) -> Key:
         """Task a holds the key; tasks b and c wait for it."""
-        running(backend.enter(claim("a", ttl=3600)))
-        park(backend, "b", "c")
-        return backend
+        key.runs("a", ttl=3600)
+        key.parks("b", "c")
+        return key
 
     def test_the_message_of_who_waits_or_was_woken_is_told_and_of_nobody_else(
-        self, queue: LockBackend
+        self, queue: Key
     ) -> None:
-        queue.enter(claim("place", wait=PLACE))
-        assert queue.message("key", "b") == b"message of b"
-        assert queue.message("key", "c") == b"message of c"
+        queue.refuses("place", wait=PLACE)
+        for task in "bc":
+            assert queue.backend.message("key", task) == message_of(task)
         for key, task in (("key", "a"), ("key", "place"), ("key", "x"), ("idle", "b")):
-            assert queue.message(key, task) is None
+            assert queue.backend.message(key, task) is None
 
-        assert woken(queue.leave(claim("a"), Outcome.DONE)) == ["b"]
+        assert queue.leaves("a") == ["b"]
 
-        assert queue.message("key", "b") == b"message of b"
-        running(queue.enter(claim("b", wait=QUEUE)))
-        assert queue.message("key", "b") is None
+        assert queue.backend.message("key", "b") == message_of("b")
+        queue.runs("b", wait=QUEUE)
+        assert queue.backend.message("key", "b") is None
 
-    def test_a_revoked_task_is_woken_with_its_message_to_end(self, queue: LockBackend) -> None:
-        reply = queue.cancel("key", "b")
+    def test_a_revoked_task_is_woken_with_its_message_to_end(self, queue: Key) -> None:
+        assert queue.backend.cancel("key", "b") == Reply(True, (REVOKED,))
 
-        assert (reply.verdict, reply.wakes) == (True, (REVOKED,))
-        assert queue.enter(claim("b", "call", wait=QUEUE), b"x").verdict == End(Ending.REVOKED)
-        assert queue.leave(claim("b", "call"), Outcome.DONE).verdict == NotHeld(carried=True)
-        assert queue.enter(claim("b", "late", wait=QUEUE), b"x").verdict == Drop(Reason.DONE)
-        assert woken(queue.leave(claim("a"), Outcome.DONE)) == ["c"]
+        assert queue.asks("b", "call", wait=QUEUE) == End(Ending.REVOKED)
+        assert queue.leave("b", nonce="call").verdict == NotHeld(carried=True)
+        assert queue.asks("b", "late", wait=QUEUE) == Drop(Reason.DONE)
+        assert queue.leaves("a") == ["c"]
 
-    def test_a_revoked_task_is_woken_again_until_somebody_ends_it(
-        self, queue: LockBackend, clock: ManualClock
-    ) -> None:
-        queue.cancel("key", "b")
+    def test_revoking_twice_wakes_once(self, queue: Key) -> None:
+        queue.cancels("b")
 
-        for wait in (5, 10, 20):
-            clock.advance(wait)
-            assert queue.sweep().wakes == (REVOKED,)
+        assert queue.backend.cancel("key", "b") == Reply(True)
 
-    def test_revoking_twice_wakes_once(self, queue: LockBackend) -> None:
-        queue.cancel("key", "b")
-
-        reply = queue.cancel("key", "b")
-
-        assert (reply.verdict, reply.wakes) == (True, ())
-        assert queue.peek("key").parked == 1
+        assert queue.parked == 1
 
     def test_who_was_woken_already_ends_when_it_comes_and_the_next_is_woken(
-        self, queue: LockBackend
+        self, queue: Key
     ) -> None:
-        assert woken(queue.leave(claim("a"), Outcome.DONE)) == ["b"]
+        assert queue.leaves("a") == ["b"]
 
-        reply = queue.cancel("key", "b")
+        assert queue.cancels("b") == ["c"]
 
-        assert (reply.verdict, woken(reply)) == (True, ["c"])
-        assert queue.enter(claim("b", wait=QUEUE), b"x").verdict == End(Ending.REVOKED)
-        running(queue.enter(claim("c", wait=QUEUE)))
+        assert queue.asks("b", wait=QUEUE) == End(Ending.REVOKED)
+        queue.runs("c", wait=QUEUE)
 
-    def test_who_runs_is_not_revoked_by_the_store(self, queue: LockBackend) -> None:
-        assert queue.cancel("key", "a").verdict is False
+    def test_who_runs_and_is_kept_is_not_revoked_by_the_store(self, key: Key) -> None:
+        key.runs("a", wait=QUEUE, keep=True, message=b"a")
 
-        running(queue.enter(claim("a", ttl=3600)))
+        assert key.backend.cancel("key", "a") == Reply(False)
 
-    def test_who_runs_and_is_kept_is_not_revoked_by_the_store(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a", wait=QUEUE, keep=True), b"a"))
+        key.passes(10)
+        assert key.sweep().wakes == (Wake("key", "a", b"a"),)
 
-        reply = backend.cancel("key", "a")
+    def test_nothing_happens_to_who_does_not_wait_with_a_message(self, queue: Key) -> None:
+        queue.refuses("place", wait=PLACE)
+        before = queue.backend.peek("key")
 
-        assert (reply.verdict, reply.wakes) == (False, ())
-        clock.advance(10)
-        assert backend.sweep().wakes == (Wake("key", "a", b"a"),)
+        for key, task in (("key", "a"), ("key", "place"), ("key", "unknown"), ("other key", "b")):
+            assert queue.backend.cancel(key, task).verdict is False
 
-    def test_nothing_happens_to_who_does_not_wait(self, queue: LockBackend) -> None:
-        before = queue.peek("key")
+        assert queue.backend.peek("key") == before
+        queue.runs("a", ttl=3600)
 
-        assert queue.cancel("key", "unknown").verdict is False
-        assert queue.cancel("other key", "b").verdict is False
-
-        assert queue.peek("key") == before
-
-    def test_a_place_is_not_revoked(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a")))
-        backend.enter(claim("b", wait=PLACE))
-
-        assert backend.cancel("key", "b").verdict is False
-
-        assert [entry.task for entry in backend.peek("key").waiting] == ["b"]
-
-    def test_who_waits_far_back_is_revoked_too(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a")))
+    def test_who_waits_far_back_is_revoked_too(self, key: Key) -> None:
+        key.runs("a")
         tasks = [f"task {n}" for n in range(2 * WINDOW)]
-        park(backend, *tasks)
+        key.parks(*tasks)
 
-        assert woken(backend.cancel("key", tasks[-1])) == tasks[-1:]
+        assert key.cancels(tasks[-1]) == tasks[-1:]
 
-        assert [entry.task for entry in backend.peek("key").waiting] == tasks[:-1]
-        assert backend.peek("key").parked == 2 * WINDOW - 1
+        assert key.waiting == tasks[:-1]
+        assert key.parked == 2 * WINDOW - 1

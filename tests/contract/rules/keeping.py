@@ -18,342 +18,265 @@ from celery_dlock.core.state import (
     Park,
     Reason,
 )
-from celery_dlock.stores.base import LockBackend, Swept, Wake
-from celery_dlock.testing.contract.words import (
-    DAY,
-    PLACE,
-    QUEUE,
-    SHARED,
-    StoreUnderTest,
-    claim,
-    park,
-    running,
-    woken,
-)
-from celery_dlock.testing.project import ManualClock
-from tests.contract.storage.keeping import A
+from celery_dlock.stores.base import Reply, Swept, Wake
+from celery_dlock.testing.contract.words import DAY, PLACE, QUEUE, SHARED
+from tests.contract.key import ABANDONED, DONE, MICROSECOND, OVER, REPEAT, Key, KeyTests
 
+KEEPS: dict[str, Any] = {"wait": QUEUE, "keep": True}
 MESSAGE = Wake("key", "a", b"first")
 
 
-class KeepingTests(StoreUnderTest):
+class KeepingTests(KeyTests):
     """Kept while it runs: the store has the message of a running task, too, until it is through."""
 
     @pytest.fixture
-    def kept(self, backend: LockBackend) -> LockBackend:
+    def kept(self, key: Key) -> Key:
         """Task a runs, and its message is kept."""
-        running(backend.enter(A, b"first"))
-        return backend
+        key.runs("a", message=b"first", **KEEPS)
+        return key
 
-    @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.OVER])
+    @pytest.mark.parametrize("outcome", [DONE, OVER])
     def test_a_kept_message_goes_when_its_task_is_through(
-        self, kept: LockBackend, clock: ManualClock, outcome: Outcome
+        self, kept: Key, outcome: Outcome
     ) -> None:
-        park(kept, "b")
+        kept.parks("b")
 
-        assert woken(kept.leave(A, outcome)) == ["b"]
+        assert kept.leaves("a", outcome, **KEEPS) == ["b"]
 
-        running(kept.enter(claim("b", wait=QUEUE)))
-        kept.leave(claim("b"), Outcome.DONE)
-        clock.advance(60)
+        kept.runs("b", wait=QUEUE)
+        kept.leaves("b")
+        kept.passes(60)
         assert kept.sweep() == Swept((), None)
-        assert kept.parked(["a"]) == []
-        assert kept.peek("key").parked == 0
+        assert kept.backend.parked(["a"]) == []
+        assert kept.parked == 0
 
-    def test_a_kept_message_is_woken_first_when_its_run_was_abandoned(
-        self, kept: LockBackend
+    @pytest.mark.parametrize("outcome", [ABANDONED, REPEAT])
+    def test_a_kept_message_is_woken_first_when_its_task_has_to_run_again(
+        self, kept: Key, outcome: Outcome
     ) -> None:
-        park(kept, "b")
+        kept.parks("b")
 
-        reply = kept.leave(A, Outcome.ABANDONED)
+        reply = kept.leave("a", outcome, b"repeat", **KEEPS)
 
-        assert (reply.verdict, reply.wakes) == (Left(carried=True), (MESSAGE,))
-        running(kept.enter(claim("a", "again", wait=QUEUE, keep=True), b"again"))
+        assert reply == Reply(Left(carried=True), (MESSAGE,))
+        kept.runs("a", nonce="again", message=b"again", **KEEPS)
 
-    def test_a_kept_message_is_found_by_a_sweep_when_the_lease_has_ended(
-        self, kept: LockBackend, clock: ManualClock
-    ) -> None:
+    def test_a_kept_message_is_found_by_a_sweep_when_the_lease_has_ended(self, kept: Key) -> None:
         assert kept.sweep() == Swept((), 10.0)
-        clock.advance(9.999_999)
-        assert kept.sweep().wakes == ()
+        kept.passes(10 - MICROSECOND)
+        assert kept.sweeps() == []
 
-        clock.advance(0.000_001)
+        kept.passes(MICROSECOND)
 
         assert kept.sweep() == Swept((MESSAGE,), 5.0)
         assert kept.sweep() == Swept((), 5.0)
 
-    def test_a_kept_message_is_not_woken_as_long_as_the_lease_is_renewed(
-        self, kept: LockBackend, clock: ManualClock
-    ) -> None:
+    def test_a_kept_message_is_not_woken_as_long_as_the_lease_is_renewed(self, kept: Key) -> None:
         for _ in range(10):
-            clock.advance(6)
-            kept.renew([A])
-            assert kept.sweep().wakes == ()
-        clock.advance(9.999_999)
-        assert kept.sweep().wakes == ()
+            kept.passes(6)
+            kept.renews("a", **KEEPS)
+            assert kept.sweeps() == []
 
-        clock.advance(0.000_001)
+        assert kept.sweeps_in(10) == ["a"]
 
-        assert kept.sweep().wakes == (MESSAGE,)
+    def test_the_message_that_was_parked_is_the_one_that_is_kept(self, key: Key) -> None:
+        key.runs("holder")
+        key.enter("a", message=b"first", **KEEPS)
+        key.leaves("holder")
+        key.runs("a", message=b"second", **KEEPS)
+        key.passes(10)
 
-    def test_the_message_that_was_parked_is_the_one_that_is_kept(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("holder")))
-        backend.enter(A, b"first")
-        backend.leave(claim("holder"), Outcome.DONE)
-        running(backend.enter(A, b"second"))
-        clock.advance(10)
+        assert key.reap() == (MESSAGE,)
 
-        assert backend.reap("key").wakes == (MESSAGE,)
-
-    def test_the_duplicate_of_the_broker_of_a_kept_task_is_dropped(
-        self, kept: LockBackend, clock: ManualClock
-    ) -> None:
+    def test_the_duplicate_of_the_broker_of_a_kept_task_is_dropped(self, kept: Key) -> None:
         for wait in (QUEUE, PLACE):
-            copy = claim("a", "redelivered", wait=wait, keep=True)
-            assert kept.enter(copy, b"redelivered").verdict == Drop(Reason.WAITING)
+            assert kept.asks("a", "redelivered", wait=wait, keep=True) == Drop(Reason.WAITING)
 
-        clock.advance(10)
-        assert kept.reap("key").wakes == (MESSAGE,)
+        kept.passes(10)
+        assert kept.reap() == (MESSAGE,)
 
-    def test_the_duplicate_of_the_broker_may_answer_the_wake(
-        self, kept: LockBackend, clock: ManualClock
-    ) -> None:
-        clock.advance(10)
-        kept.reap("key")
+    def test_the_duplicate_of_the_broker_may_answer_the_wake(self, kept: Key) -> None:
+        kept.passes(10)
+        kept.reap()
 
-        running(kept.enter(claim("a", "redelivered", wait=QUEUE, keep=True), b"redelivered"))
-        call = kept.enter(claim("a", "woken", wait=QUEUE, keep=True), b"first").verdict
+        kept.runs("a", nonce="redelivered", message=b"redelivered", **KEEPS)
 
-        assert call == Drop(Reason.WAITING)
-        assert kept.leave(claim("a", "redelivered"), Outcome.ABANDONED).wakes == (MESSAGE,)
-
-    def test_a_kept_message_is_repeated_as_it_is(self, kept: LockBackend) -> None:
-        reply = kept.leave(A, Outcome.REPEAT, b"repeat")
-
-        assert (reply.verdict, reply.wakes) == (Left(carried=True), (MESSAGE,))
+        assert kept.asks("a", "woken", message=b"first", **KEEPS) == Drop(Reason.WAITING)
+        assert kept.leave("a", ABANDONED, nonce="redelivered").wakes == (MESSAGE,)
 
     def test_a_kept_task_that_finds_the_limit_lowered_goes_back_with_its_message(
-        self, backend: LockBackend
+        self, key: Key
     ) -> None:
-        for task in "ab":
-            running(backend.enter(claim(task, limit=2)))
-        backend.enter(claim("c", wait=QUEUE, keep=True, limit=2), b"first")
-        backend.leave(claim("a", limit=2), Outcome.DONE)
+        key.runs("a", "b", limit=2)
+        key.enter("c", message=b"first", limit=2, **KEEPS)
+        key.leaves("a", limit=2)
 
-        again = claim("c", "woken", wait=QUEUE, keep=True, limit=1)
-        assert backend.enter(again, b"second").verdict == Park()
+        assert key.asks("c", "woken", message=b"second", limit=1, **KEEPS) == Park()
 
-        reply = backend.leave(claim("b", limit=2), Outcome.DONE)
-        assert reply.wakes == (Wake("key", "c", b"first"),)
+        assert key.leave("b", limit=2).wakes == (Wake("key", "c", b"first"),)
 
-    def test_a_kept_message_does_not_count_as_waiting(self, kept: LockBackend) -> None:
-        refused = kept.enter(claim("b")).verdict
-        assert isinstance(refused, Busy)
-        assert refused.parked == 0
+    def test_a_kept_message_neither_counts_as_waiting_nor_makes_room(self, kept: Key) -> None:
+        assert kept.refuses("b").parked == 0
 
-        b = claim("b", wait=QUEUE, max_waiting=1)
-        assert kept.enter(b, b"b").verdict == Park()
-        full = kept.enter(claim("c", wait=QUEUE, max_waiting=1), b"c").verdict
-        assert isinstance(full, Busy)
+        kept.parks("b", max_waiting=1, drop_oldest=True)
+        full = kept.refuses("c", wait=QUEUE, max_waiting=1)
+
         assert (full.full, full.parked) == (True, 1)
-
-    def test_a_kept_message_makes_no_room(self, kept: LockBackend) -> None:
-        park(kept, "b", drop_oldest=True)
-
-        reply = kept.enter(claim("c", wait=QUEUE, max_waiting=1, drop_oldest=True), b"c")
-
+        reply = kept.enter("c", wait=QUEUE, max_waiting=1, drop_oldest=True)
         assert reply.wakes == (Wake("key", "b", b"message of b", Ending.DROPPED),)
 
-    def test_a_kept_message_is_not_in_the_way_where_there_is_room(
-        self, backend: LockBackend
-    ) -> None:
-        tasks = [claim(task, wait=QUEUE, keep=True, limit=2) for task in "abc"]
-        for number, one in enumerate(tasks[:2]):
-            reply = backend.enter(one, b"message")
-            assert (running(reply).slot, woken(reply)) == (number, [])
-        assert backend.enter(tasks[2], b"message").verdict == Park()
+    def test_a_kept_message_is_not_in_the_way_where_there_is_room(self, key: Key) -> None:
+        for slot, task in enumerate("ab"):
+            assert key.runs(task, limit=2, **KEEPS).slot == slot
+        assert key.parks("c", limit=2, **KEEPS) == []
 
-        assert woken(backend.leave(tasks[0], Outcome.DONE)) == ["c"]
+        assert key.leaves("a", limit=2, **KEEPS) == ["c"]
 
-    def test_readers_run_beside_the_kept_messages_of_others(self, backend: LockBackend) -> None:
-        for task in "rs":
-            running(backend.enter(claim(task, wait=QUEUE, keep=True, mode=SHARED), b"message"))
-        park(backend, "w")
+    def test_readers_run_beside_the_kept_messages_of_others(self, key: Key) -> None:
+        key.runs("r", "s", mode=SHARED, **KEEPS)
+        key.parks("w")
 
-        assert woken(backend.leave(claim("r", mode=SHARED), Outcome.ABANDONED)) == ["r"]
+        assert key.leaves("r", ABANDONED, mode=SHARED) == ["r"]
 
     def test_a_run_that_lasted_longer_than_its_patience_is_woken_to_run_again(
-        self, backend: LockBackend, clock: ManualClock
+        self, key: Key
     ) -> None:
-        running(backend.enter(claim("a", wait=QUEUE, keep=True, ttl=60, gives_up=5), b"first"))
-        clock.advance(30)
-        assert backend.sweep() == Swept((), 30.0)
-        clock.advance(30)
+        key.runs("a", ttl=60, gives_up=5, message=b"first", **KEEPS)
+        key.passes(30)
+        assert key.sweep() == Swept((), 30.0)
+        key.passes(30)
 
-        assert backend.sweep().wakes == (MESSAGE,)
-
-
-RETRY = claim("a:1:0", wait=QUEUE)
+        assert key.sweep().wakes == (MESSAGE,)
 
 
-def leave_for_retry(backend: LockBackend, **others: Any) -> LeaveVerdict:
+RETRY = "a:1:0"
+
+
+def leave_for_retry(key: Key, **terms: Any) -> LeaveVerdict:
     """Let a leave its key for a retry, which is due within half a minute."""
-    return backend.leave(claim("a:0:0", successor="a:1:0", **others), Outcome.OVER).verdict
+    return key.leave("a:0:0", OVER, successor=RETRY, **terms).verdict
 
 
-class Reserving(StoreUnderTest):
+class Reserving(KeyTests):
     """A retry keeps its key, which is reserved for it, and for so long only."""
 
     @pytest.fixture
-    def retried(self, backend: LockBackend) -> LockBackend:
+    def retried(self, key: Key) -> Key:
         """Task a has left its key to its retry; task b waits."""
-        running(backend.enter(claim("a:0:0", wait=QUEUE), b"a"))
-        park(backend, "b")
-        assert leave_for_retry(backend) == Left(carried=False)
-        return backend
+        key.runs("a:0:0", wait=QUEUE)
+        key.parks("b")
+        assert leave_for_retry(key) == Left(carried=False)
+        return key
 
-    def test_a_reserved_key_is_nobody_elses(self, retried: LockBackend) -> None:
-        assert retried.enter(claim("c")).verdict == Busy(None, 0, 1)
-        assert retried.enter(claim("d", wait=QUEUE), b"d").verdict == Park()
-        assert retried.reap("key").wakes == ()
+    def test_a_reserved_key_is_nobody_elses(self, retried: Key) -> None:
+        assert retried.asks("c") == Busy(None, 0, 1)
+        assert retried.asks("d", wait=QUEUE) == Park()
+        assert retried.reap() == ()
 
-    def test_a_retry_takes_the_key_that_is_reserved_for_it(self, retried: LockBackend) -> None:
-        running(retried.enter(RETRY, b"retry"))
+    def test_a_retry_takes_the_key_that_is_reserved_for_it(self, retried: Key) -> None:
+        retried.runs(RETRY, wait=QUEUE)
 
-        assert woken(retried.leave(RETRY, Outcome.DONE)) == ["b"]
+        assert retried.leaves(RETRY, wait=QUEUE) == ["b"]
 
-    def test_a_reservation_expires_and_a_sweep_wakes_the_next(
-        self, retried: LockBackend, clock: ManualClock
-    ) -> None:
+    def test_a_reservation_expires_and_a_sweep_wakes_the_next(self, retried: Key) -> None:
         assert retried.sweep() == Swept((), 30.0)
-        clock.advance(29.999_999)
-        assert retried.sweep().wakes == ()
+        retried.passes(30 - MICROSECOND)
+        assert retried.sweeps() == []
 
-        clock.advance(0.000_001)
+        retried.passes(MICROSECOND)
 
         assert retried.sweep() == Swept((Wake("key", "b", b"message of b"),), 5.0)
-        assert retried.enter(RETRY, b"retry").verdict == Park()
+        assert retried.asks(RETRY, wait=QUEUE) == Park()
 
-    def test_a_reservation_expires_where_nobody_waits(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a:0:0")))
-        leave_for_retry(backend, patience=3 * DAY)
-        assert backend.sweep() == Swept((), None)
-        clock.advance(3 * DAY - 0.000_001)
-        assert backend.enter(claim("b")).verdict == Busy(None, 0, 0)
+    def test_a_reservation_expires_where_nobody_waits(self, key: Key) -> None:
+        key.runs("a:0:0")
+        leave_for_retry(key, patience=3 * DAY)
+        assert key.sweep() == Swept((), None)
+        key.passes(3 * DAY - MICROSECOND)
+        assert key.asks("b") == Busy(None, 0, 0)
 
-        clock.advance(0.000_001)
+        key.passes(MICROSECOND)
 
-        running(backend.enter(claim("b")))
+        key.runs("b")
 
-    def test_leaving_again_reserves_nothing_more(
-        self, retried: LockBackend, clock: ManualClock
-    ) -> None:
-        clock.advance(20)
+    def test_leaving_again_reserves_nothing_more(self, retried: Key) -> None:
+        retried.passes(20)
         assert isinstance(leave_for_retry(retried), NotHeld)
-        clock.advance(10)
+        retried.passes(10)
 
-        assert woken(retried.reap("key")) == ["b"]
+        assert [wake.task for wake in retried.reap()] == ["b"]
 
-    def test_who_has_lost_its_lock_reserves_nothing(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        running(backend.enter(claim("a:0:0")))
-        clock.advance(10)
-        running(backend.enter(claim("b")))
+    def test_who_has_lost_its_lock_reserves_nothing(self, key: Key) -> None:
+        key.runs("a:0:0")
+        key.passes(10)
+        key.runs("b")
 
-        assert isinstance(leave_for_retry(backend), NotHeld)
+        assert isinstance(leave_for_retry(key), NotHeld)
 
-        backend.leave(claim("b"), Outcome.OVER)
-        running(backend.enter(claim("c")))
+        key.leaves("b", OVER)
+        key.runs("c")
 
-    def test_one_slot_of_two_is_reserved(self, backend: LockBackend) -> None:
-        for task in ("a:0:0", "b"):
-            running(backend.enter(claim(task, limit=2)))
-        park(backend, "c", limit=2)
-        leave_for_retry(backend, limit=2)
+    def test_one_slot_of_two_is_reserved(self, key: Key) -> None:
+        key.runs("a:0:0", "b", limit=2)
+        key.parks("c", limit=2)
+        leave_for_retry(key, limit=2)
 
-        assert woken(backend.leave(claim("b", limit=2), Outcome.OVER)) == ["c"]
-        running(backend.enter(claim("c", wait=QUEUE, limit=2)))
-        assert running(backend.enter(claim("a:1:0", limit=2))).slot == 1
+        assert key.leaves("b", OVER, limit=2) == ["c"]
+        key.runs("c", wait=QUEUE, limit=2)
+        assert key.runs(RETRY, limit=2).slot == 1
 
-    def test_a_reader_that_retries_lets_readers_in(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a:0:0", mode=SHARED)))
-        leave_for_retry(backend, mode=SHARED)
+    def test_a_reader_that_retries_lets_readers_in(self, key: Key) -> None:
+        key.runs("a:0:0", mode=SHARED)
+        leave_for_retry(key, mode=SHARED)
 
-        assert backend.enter(claim("w")).verdict == Busy(None, 0, 0)
-        running(backend.enter(claim("r", mode=SHARED)))
-        running(backend.enter(claim("a:1:0", mode=SHARED)))
+        assert key.asks("w") == Busy(None, 0, 0)
+        key.runs("r", RETRY, mode=SHARED)
 
-    def test_a_retry_that_was_faster_and_waits_is_woken(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a:0:0")))
-        park(backend, "b")
-        assert backend.enter(RETRY, b"retry").verdict == Park()
+    @pytest.mark.parametrize("others", [1, 2 * WINDOW], ids=["one waits", "many wait"])
+    def test_a_retry_that_was_faster_and_waits_is_woken(self, key: Key, others: int) -> None:
+        key.runs("a:0:0")
+        key.parks(*(f"task {n}" for n in range(others)))
+        key.enter(RETRY, message=b"retry", wait=QUEUE)
 
-        reply = backend.leave(claim("a:0:0", successor="a:1:0"), Outcome.OVER)
+        reply = key.leave("a:0:0", OVER, successor=RETRY)
 
-        assert reply.wakes == (Wake("key", "a:1:0", b"retry"),)
-        running(backend.enter(RETRY, b"retry"))
-        assert woken(backend.leave(RETRY, Outcome.DONE)) == ["b"]
+        assert reply.wakes == (Wake("key", RETRY, b"retry"),)
+        key.runs(RETRY, wait=QUEUE)
+        assert key.leaves(RETRY) == ["task 0"]
+        assert key.parked == others - 1
 
-    def test_a_task_may_leave_its_turn_to_itself(self, backend: LockBackend) -> None:
-        running(backend.enter(claim("a")))
-        park(backend, "b")
+    def test_a_task_may_leave_its_turn_to_itself(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b")
 
-        left = backend.leave(claim("a", successor="a"), Outcome.REPEAT).verdict
+        assert key.leave("a", REPEAT, successor="a").verdict == Left(carried=False)
 
-        assert left == Left(carried=False)
-        assert backend.enter(claim("c")).verdict == Busy(None, 0, 1)
-        running(backend.enter(claim("a", "2", wait=QUEUE), b"again"))
+        assert key.asks("c") == Busy(None, 0, 1)
+        key.runs("a", nonce="2", wait=QUEUE)
 
-    def test_a_delivery_that_waits_behind_one_that_does_so_is_woken(
-        self, backend: LockBackend
-    ) -> None:
-        running(backend.enter(claim("a")))
-        park(backend, "b")
-        assert backend.enter(claim("a", "2", wait=QUEUE), b"second").verdict == Park()
+    def test_a_delivery_that_waits_behind_one_that_does_so_is_woken(self, key: Key) -> None:
+        key.runs("a")
+        key.parks("b")
+        key.enter("a", "2", b"second", wait=QUEUE)
 
-        reply = backend.leave(claim("a", successor="a"), Outcome.REPEAT)
+        reply = key.leave("a", REPEAT, successor="a")
 
         assert reply.wakes == (Wake("key", "a", b"second"),)
-        running(backend.enter(claim("a", "3", wait=QUEUE), b"second"))
+        key.runs("a", nonce="3", wait=QUEUE)
 
-    def test_a_retry_that_was_faster_is_woken_from_the_end_of_a_long_queue(
-        self, backend: LockBackend
-    ) -> None:
-        running(backend.enter(claim("a:0:0")))
-        park(backend, *(f"task {n}" for n in range(2 * WINDOW)))
-        assert backend.enter(RETRY, b"retry").verdict == Park()
+    def test_a_retry_that_was_faster_and_has_a_place_finds_it_reserved(self, key: Key) -> None:
+        key.runs("a:0:0")
+        key.parks("b")
+        key.refuses(RETRY, wait=PLACE)
 
-        reply = backend.leave(claim("a:0:0", successor="a:1:0"), Outcome.OVER)
+        assert leave_for_retry(key) == Left(carried=False)
 
-        assert reply.wakes == (Wake("key", "a:1:0", b"retry"),)
-        running(backend.enter(RETRY, b"retry"))
-        assert woken(backend.leave(RETRY, Outcome.DONE)) == ["task 0"]
-        assert backend.peek("key").parked == 2 * WINDOW - 1
+        key.runs(RETRY, wait=PLACE)
+        assert key.leaves(RETRY) == ["b"]
 
-    def test_a_retry_that_was_faster_and_has_a_place_finds_it_reserved(
-        self, backend: LockBackend
-    ) -> None:
-        running(backend.enter(claim("a:0:0")))
-        park(backend, "b")
-        backend.enter(claim("a:1:0", wait=PLACE))
+    def test_a_retry_that_was_faster_and_runs_has_nothing_reserved(self, key: Key) -> None:
+        key.runs("a:0:0", RETRY, limit=2)
 
-        assert leave_for_retry(backend) == Left(carried=False)
+        leave_for_retry(key, limit=2)
 
-        running(backend.enter(claim("a:1:0", wait=PLACE)))
-        assert woken(backend.leave(claim("a:1:0"), Outcome.DONE)) == ["b"]
-        running(backend.enter(claim("b", wait=QUEUE)))
-
-    def test_a_retry_that_was_faster_and_runs_has_nothing_reserved(
-        self, backend: LockBackend
-    ) -> None:
-        for task in ("a:0:0", "a:1:0"):
-            running(backend.enter(claim(task, limit=2)))
-
-        leave_for_retry(backend, limit=2)
-
-        running(backend.enter(claim("b", limit=2)))
+        key.runs("b", limit=2)

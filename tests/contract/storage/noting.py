@@ -44,25 +44,33 @@ class Noting(shipped.Noting):
         yield other
         other.close()
 
-    def test_where_nothing_was_noted_nothing_stands(self, backend: NoteStore) -> None:
+    def test_notes_of_any_names_and_any_number_are_written_replaced_and_deleted(
+        self, backend: NoteStore
+    ) -> None:
+        names = ["", "/", "token", *ODD, *(f"name {n}" for n in range(MANY))]
+        notes = {name: str(n).encode() for n, name in enumerate(names)}
         assert backend.notes("key") == {}
-
-    def test_notes_by_names_of_odd_characters_do_not_meet(self, backend: NoteStore) -> None:
-        notes = {name: str(n).encode() for n, name in enumerate(["", "/", "token", *ODD])}
-
         assert backend.note("key", 5, notes)
         assert backend.notes("key") == notes
-        assert backend.note("key", 5, {name: text + b"!" for name, text in notes.items()})
-        assert backend.notes("key") == {name: text + b"!" for name, text in notes.items()}
+
+        changed = {name: text + b"!" if len(text) % 2 else None for name, text in notes.items()}
+        assert backend.note("key", 5, {**changed, "nobody's": None})
+
+        assert backend.notes("key") == {name: text for name, text in changed.items() if text}
         assert backend.note("key", 5, dict.fromkeys(notes))
         assert backend.notes("key") == {}
 
-    def test_notes_beside_keys_of_odd_characters_are_apart(self, backend: NoteStore) -> None:
+    def test_notes_beside_keys_of_odd_characters_and_of_another_prefix_are_apart(
+        self, backend: NoteStore, stranger: NoteStore
+    ) -> None:
         for number, key in enumerate(ODD):
             assert backend.note(key, len(ODD) - number, {"name": key.encode()})
 
         for key in ODD:
             assert backend.notes(key) == {"name": key.encode()}
+            assert stranger.notes(key) == {}
+        assert stranger.note(ODD[0], 0, {"name": b"other"})
+        assert backend.notes(ODD[0]) == {"name": ODD[0].encode()}
 
     def test_a_key_and_a_name_that_join_to_the_same_text_are_told_apart(
         self, backend: NoteStore
@@ -75,62 +83,30 @@ class Noting(shipped.Noting):
 
         assert backend.notes("a") == {f"b{sign}c": sign.encode() for sign in ":/|,. "}
 
-    def test_notes_of_two_prefixes_are_apart(self, backend: NoteStore, stranger: NoteStore) -> None:
-        backend.note("key", 7, {"name": b"one"})
-
-        assert stranger.notes("key") == {}
-        assert stranger.note("key", 5, {"name": b"other"})
-
-        assert backend.notes("key") == {"name": b"one"}
-
-    def test_none_deletes_a_note_that_is_there_or_not(self, backend: NoteStore) -> None:
-        backend.note("key", 5, {"a": b"a", "b": b"b"})
-
-        assert backend.note("key", 5, {"a": None, "c": b"c", "nobody": None})
-
-        assert backend.notes("key") == {"b": b"b", "c": b"c"}
-
-    def test_an_equal_token_passes(self, backend: NoteStore) -> None:
-        assert backend.note("key", 5, {"a": b"first"})
-        assert backend.note("key", 5, {"a": b"second"})
-        assert backend.note("key", 5, {})
-
-        assert backend.notes("key") == {"a": b"second"}
-
-    def test_a_larger_token_that_writes_nothing_keeps_smaller_ones_out(
+    def test_an_equal_token_passes_and_a_larger_one_keeps_smaller_ones_out(
         self, backend: NoteStore
     ) -> None:
-        backend.note("key", 5, {"a": b"a"})
+        for token, notes, stands in (
+            (5, {}, {}),
+            (4, {"a": b"stale"}, None),  # the first one wrote nothing
+            (5, {"a": b"first"}, {"a": b"first"}),
+            (5, {"a": b"second"}, {"a": b"second"}),
+            (6, {}, {"a": b"second"}),
+            (5, {"a": b"stale"}, None),
+            (6, {"a": None}, {}),
+            (5, {"a": b"stale"}, None),  # although nothing is left
+        ):
+            before = backend.notes("key")
+            assert backend.note("key", token, notes) is (stands is not None)
+            assert backend.notes("key") == (before if stands is None else stands)
 
-        assert backend.note("key", 6, {})
+    def test_tokens_that_differ_by_one_are_told_apart(self, backend: NoteStore) -> None:
+        for larger in (10, 2**53 + 1, LARGE + 1, 2**63 - 1):
+            assert backend.note("key", larger - 1, {"a": b"first"})
+            assert backend.note("key", larger, {"a": b"second"})
 
-        assert not backend.note("key", 5, {"a": b"stale"})
-        assert backend.notes("key") == {"a": b"a"}
-
-    def test_the_first_token_of_a_key_keeps_smaller_ones_out(self, backend: NoteStore) -> None:
-        assert backend.note("key", 6, {})
-
-        assert not backend.note("key", 5, {"a": b"stale"})
-        assert backend.notes("key") == {}
-
-    def test_a_smaller_token_is_refused_when_all_notes_are_deleted(
-        self, backend: NoteStore
-    ) -> None:
-        backend.note("key", 6, {"a": b"a"})
-        backend.note("key", 6, {"a": None})
-
-        assert not backend.note("key", 5, {"a": b"stale"})
-        assert backend.notes("key") == {}
-
-    @pytest.mark.parametrize("larger", [10, 2**53 + 1, LARGE + 1, 2**63 - 1])
-    def test_tokens_that_differ_by_one_are_told_apart(
-        self, backend: NoteStore, larger: int
-    ) -> None:
-        assert backend.note("key", larger - 1, {"a": b"first"})
-        assert backend.note("key", larger, {"a": b"second"})
-
-        assert not backend.note("key", larger - 1, {"a": b"stale"})
-        assert backend.notes("key") == {"a": b"second"}
+            assert not backend.note("key", larger - 1, {"a": b"stale"})
+            assert backend.notes("key") == {"a": b"second"}
 
     def test_the_key_knows_nothing_of_its_notes(self, backend: NoteStore) -> None:
         backend.note("key", LARGE, {"a": b"a"})
@@ -141,37 +117,17 @@ class Noting(shipped.Noting):
         assert backend.dead() == []
         assert running(backend.enter(claim("a"))).token < 2**53
 
-    def test_hundreds_of_notes_are_written_replaced_and_deleted_at_once(
-        self, backend: NoteStore
-    ) -> None:
-        notes = {f"name {n}": str(n).encode() for n in range(MANY)}
-        assert backend.note("key", 5, notes)
-        assert backend.notes("key") == notes
-
-        odd: dict[str, bytes | None] = {
-            f"name {n}": b"odd" if n % 2 else None for n in range(MANY + 1)
-        }
-        assert backend.note("key", 5, odd)
-
-        assert backend.notes("key") == {f"name {n}": b"odd" for n in range(1, MANY, 2)}
-
-    def test_notes_are_seen_by_others_as_soon_as_the_writer_was_told(
+    def test_notes_are_seen_by_others_at_once_and_outlast_the_connection(
         self, backend: NoteStore, other: NoteStore
     ) -> None:
         for writer, reader in ((backend, other), (other, backend)):
             for turn in range(5):
                 assert writer.note("key", 5, {"turn": str(turn).encode()})
-
                 assert reader.notes("key") == {"turn": str(turn).encode()}
-
-    def test_notes_outlast_the_connection_that_wrote_them(
-        self, backend: NoteStore, other: NoteStore
-    ) -> None:
-        other.note("key", 5, {"a": b"a"})
         other.close()
 
-        assert backend.notes("key") == {"a": b"a"}
-        assert not backend.note("key", 4, {"a": b"stale"})
+        assert backend.notes("key") == {"turn": b"4"}
+        assert not backend.note("key", 4, {"turn": b"stale"})
 
     def test_of_many_writers_at_once_what_the_largest_token_wrote_stands(
         self, backend: NoteStore, other: NoteStore

@@ -31,78 +31,41 @@ class Swapping(StoreUnderTest):
         yield other
         other.close()
 
-    def test_what_was_put_where_nothing_stood_stands(
+    def test_who_knows_what_stands_changes_it_and_nobody_else(
         self, backend: LockBackend, elsewhere: LockBackend
     ) -> None:
-        assert backend.swap("name", None, b"first", LONG) == b"first"
+        for store, was, becomes, stands in (
+            (backend, None, None, None),  # to look is to swap nothing for nothing
+            (backend, b"other", b"new", None),
+            (backend, None, b"first", b"first"),
+            (backend, None, b"first", b"first"),  # said twice
+            (elsewhere, None, b"second", b"first"),
+            (backend, None, None, b"first"),
+            (backend, b"other", None, b"first"),
+            (backend, b"firs", None, b"first"),
+            (elsewhere, b"first", b"second", b"second"),
+            (elsewhere, b"first", b"second", b"second"),  # said twice
+            (backend, b"first", b"third", b"second"),
+            (backend, b"second", None, None),
+            (backend, b"second", None, None),  # said twice
+            (elsewhere, None, b"anew", b"anew"),
+        ):
+            assert store.swap("name", was, becomes, LONG) == stands, (was, becomes)
 
-        assert elsewhere.swap("name", None, b"second", LONG) == b"first"
-        assert backend.swap("name", None, b"third", LONG) == b"first"
-
-    def test_who_knows_what_stands_changes_it(
-        self, backend: LockBackend, elsewhere: LockBackend
+    def test_its_time_ends_and_is_that_of_the_last_who_put_it(
+        self, backend: LockBackend, clock: ManualClock
     ) -> None:
-        backend.swap("name", None, b"first", LONG)
-
-        assert elsewhere.swap("name", b"first", b"second", LONG) == b"second"
-
-        assert backend.swap("name", b"first", b"third", LONG) == b"second"
-        assert backend.swap("name", b"second", b"third", LONG) == b"third"
-
-    def test_who_is_wrong_changes_nothing(self, backend: LockBackend) -> None:
-        assert backend.swap("name", b"other", b"new", LONG) is None
-        backend.swap("name", None, b"first", LONG)
-
-        assert backend.swap("name", b"other", None, LONG) == b"first"
-        assert backend.swap("name", b"firs", None, LONG) == b"first"
-
-        assert backend.swap("name", None, b"new", LONG) == b"first"
-
-    def test_what_is_taken_away_is_gone(self, backend: LockBackend) -> None:
-        backend.swap("name", None, b"first", LONG)
-
-        assert backend.swap("name", b"first", None, LONG) is None
-        assert backend.swap("name", b"first", None, LONG) is None
-
-        assert backend.swap("name", None, b"second", LONG) == b"second"
-
-    def test_what_is_said_twice_is_answered_as_the_first_time(self, backend: LockBackend) -> None:
-        assert backend.swap("name", None, b"first", LONG) == b"first"
-        assert backend.swap("name", None, b"first", LONG) == b"first"
-
-        assert backend.swap("name", b"first", b"second", LONG) == b"second"
-        assert backend.swap("name", b"first", b"second", LONG) == b"second"
-
-    def test_to_look_is_to_swap_nothing_for_nothing(self, backend: LockBackend) -> None:
-        assert backend.swap("name", None, None, LONG) is None
-
-        backend.swap("name", None, b"there", LONG)
-
-        assert backend.swap("name", None, None, LONG) == b"there"
-        assert backend.swap("name", None, None, LONG) == b"there"
-
-    def test_its_time_ends(self, backend: LockBackend, clock: ManualClock) -> None:
-        backend.swap("name", None, b"first", SHORT)
+        for name, first, last in (("name", LONG, SHORT), ("other", SHORT, LONG)):
+            backend.swap(name, None, b"first", first)
+            backend.swap(name, b"first", b"last", last)
         clock.advance(0.999)
-        assert backend.swap("name", None, b"second", SHORT) == b"first"
+        assert backend.swap("name", None, b"second", SHORT) == b"last"
 
         clock.advance(0.001)
 
-        assert backend.swap("name", b"first", b"second", SHORT) is None
+        assert backend.swap("name", b"last", b"second", SHORT) is None
         assert backend.swap("name", None, b"second", SHORT) == b"second"
-
-    def test_its_time_is_that_of_the_last_who_put_it(
-        self, backend: LockBackend, clock: ManualClock
-    ) -> None:
-        backend.swap("name", None, b"first", LONG)
-        backend.swap("name", b"first", b"short", SHORT)
-        backend.swap("other", None, b"first", SHORT)
-        backend.swap("other", b"first", b"first", LONG)
-
-        clock.advance(1)
-
-        assert backend.swap("name", None, None, LONG) is None
-        assert backend.swap("other", None, None, LONG) == b"first"
+        assert backend.swap("other", None, None, LONG) == b"last"
 
     def test_of_many_whose_time_is_over_none_is_taken_for_another(
         self, backend: LockBackend, clock: ManualClock
@@ -125,37 +88,33 @@ class Swapping(StoreUnderTest):
         assert backend.swap("name", whole, whole + whole, LONG) == whole + whole
         assert backend.swap("name", None, None, LONG) == whole + whole
 
-    @pytest.mark.parametrize("name", ODD)
-    def test_of_any_name(self, backend: LockBackend, name: str) -> None:
-        backend.swap("other", None, b"other", LONG)
+    def test_of_any_name_and_apart_from_the_key_of_that_text(self, backend: LockBackend) -> None:
+        for name in ODD:
+            assert backend.swap(name, None, name.encode(), LONG) == name.encode()
+        for name in ODD:
+            assert backend.swap(name, name.encode(), b"second", LONG) == b"second"
 
-        assert backend.swap(name, None, b"first", LONG) == b"first"
-        assert backend.swap(name, b"first", b"second", LONG) == b"second"
-        assert backend.swap(name, b"second", None, LONG) is None
-
-        assert backend.swap("other", None, None, LONG) == b"other"
-
-    def test_it_has_nothing_to_do_with_a_key_of_that_text(self, backend: LockBackend) -> None:
-        backend.swap("key", None, b"first", LONG)
-
-        assert backend.look(["key"]) == [KeyState()]
-        assert backend.peek("key") == KeyState()
+        assert sorted(backend.swapped(1000)) == sorted((name, b"second") for name in ODD)
+        assert (backend.look(["key"]), backend.peek("key")) == ([KeyState()], KeyState())
         assert listed_keys(backend) == []
         assert backend.sweep().next_in is None
+        for name in ODD:
+            assert backend.swap(name, b"second", None, LONG) is None
+        assert backend.swapped() == []
 
     def test_what_stands_is_listed(self, backend: LockBackend, clock: ManualClock) -> None:
-        assert backend.swapped() == []
-        for name in ODD:
-            backend.swap(name, None, f"of {name}".encode(), LONG)
-        for number in range(20):
+        expected = [(f"name {number}", b"long") for number in range(20)]
+        for name, value in expected:
+            backend.swap(name, None, value, LONG)
+        for number in range(100):
             backend.swap(f"short {number}", None, b"short", SHORT)
         backend.swap("gone", None, b"gone", LONG)
         backend.swap("gone", b"gone", None, LONG)
         clock.advance(1)
 
-        assert sorted(backend.swapped(1000)) == sorted((n, f"of {n}".encode()) for n in ODD)
+        assert sorted(backend.swapped(1000)) == sorted(expected)
         assert len(backend.swapped(3)) == 3
-        assert set(backend.swapped(3)) < set(backend.swapped(1000))
+        assert set(backend.swapped(3)) < set(expected)
 
     def test_of_those_who_try_at_once_one_gets_through(self, backend: LockBackend) -> None:
         was: bytes | None = None
