@@ -25,7 +25,7 @@ def child(desk: Desk, parent: str, body: Body | None = None, **options: Any) -> 
     return charge
 
 
-def elsewhere(desk: Desk, *keys: str, **options: Any) -> bool:
+def elsewhere(desk: Desk, *keys: Any, **options: Any) -> bool:
     """Whether other code than this can have *keys* now."""
     outcome: list[bool] = []
 

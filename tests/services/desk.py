@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from celery import Celery
 from celery._state import _on_app_finalizers, _set_current_app, current_app
 from celery.backends.cache import _DUMMY_CLIENT_CACHE
@@ -23,16 +24,25 @@ from kombu.transport import memory
 from celery_dlock import LockedTask, locked_task
 from celery_dlock.core.events import Event
 from celery_dlock.runtime import runtime
-from celery_dlock.testing import InlineWorker
+from celery_dlock.stores.base import LockBackend
+from celery_dlock.testing import InlineWorker, ManualClock
 
 logger = logging.getLogger("tests.desk")
 
 
 class Desk:
-    """One app, and the hands that carry its messages."""
+    """One app, and the hands that carry its messages.
+
+    Bodies note in ``ran`` what a test asks for; ``patch`` is undone before the app is closed.
+    """
+
+    #: Of the store, with the fixture ``clock``.
+    clock: ManualClock
 
     def __init__(self, **config: Any) -> None:
         self.events: list[Event] = []
+        self.ran: list[Any] = []
+        self.patch = pytest.MonkeyPatch()
         self.app = Celery("desk", set_as_current=False)
         self.app.conf.update(
             broker_url="memory://",
@@ -46,6 +56,10 @@ class Desk:
         self.connection, self.channel = self._worker.connection, self._worker.channel
         self.eventer = self._worker.eventer = self.app.events.Dispatcher(self.connection)
 
+    @property
+    def store(self) -> LockBackend:
+        return runtime(self.app).backend
+
     def locked(self, key: Any = None, **options: Any) -> Callable[[Callable[..., Any]], LockedTask]:
         """``locked_task`` on this app."""
         decorator: Callable[[Callable[..., Any]], LockedTask] = locked_task(
@@ -57,15 +71,19 @@ class Desk:
         """The next message for *queue*, not acknowledged yet; one that was woken comes first."""
         return self._worker.take(queue)
 
+    def receive(self, queue: str = "celery") -> Message:
+        """The next message, of which there has to be one."""
+        message = self.take(queue)
+        assert message is not None, f"nothing waits in {queue}"
+        return message
+
     def run(self, message: Message) -> Message:
         """Run it as a worker does; what became of it is in its ``acknowledged`` and its queue."""
         return self._worker.run(message)
 
     def deliver(self, queue: str = "celery") -> Message:
         """Take the next message of *queue* and run it."""
-        message = self.take(queue)
-        assert message is not None, f"nothing waits in {queue}"
-        return self.run(message)
+        return self.run(self.receive(queue))
 
     def deliver_all(self, at_most: int = 50) -> int:
         """Deliver until the queue is empty; how many there were."""
@@ -80,6 +98,11 @@ class Desk:
         """Look for what is due in the store, as every worker does."""
         self._worker.sweep()
 
+    def passes(self, seconds: float) -> None:
+        """Let *seconds* pass by the store's clock, and look for what is due."""
+        self.clock.advance(seconds)
+        self.sweep()
+
     def size(self, queue: str = "celery") -> int:
         """How many messages there are for *queue*, woken ones among them."""
         return self._worker.queued(queue)
@@ -93,7 +116,7 @@ class Desk:
 
     def holders(self, key: str) -> list[str]:
         """The identities that hold *key* in the store."""
-        return [holder.task for holder in runtime(self.app).backend.peek(key).holders]
+        return [holder.task for holder in self.store.peek(key).holders]
 
 
 @contextmanager
@@ -107,6 +130,7 @@ def open_desk(**config: Any) -> Iterator[Desk]:
     try:
         yield made
     finally:
+        made.patch.undo()
         _set_current_app(before)
         _on_app_finalizers.intersection_update(shared)
         made.connection.close()

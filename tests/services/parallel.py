@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 BY_PARAMETER = {
     "tests/workers/test_brokers.py": r".+",
     "tests/workers/test_canvas_matrix.py": r"[^-]+",
+    "tests/workers/test_every_store.py": r".+",
+    "tests/workers/test_pools.py": r".+",
 }
 
 #: Many short tests on the same two database servers.

@@ -9,21 +9,19 @@ import pytest
 
 from celery_dlock import BackendUnavailable, LockedTask
 from celery_dlock.core.unique import UniqueClaim
-from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
-Runs = list[Any]
 Make = Callable[..., LockedTask]
 UNTIL = pytest.mark.parametrize("until", ["done", "start"])
 
 
-def maker(desk: Desk, runs: Runs) -> Make:
+def maker(desk: Desk) -> Make:
     """``make(unique="done", …)``: a unique task on the desk; *does* is called in its body."""
 
     def make(unique: Any = "done", does: Callable[[Any], Any] | None = None, **options: Any) -> Any:
         @desk.locked(unique=unique, bind=True, **{"name": "report", **options})
         def report(self: Any, day: Any, depth: int = 1) -> str:
-            runs.append(day)
+            desk.ran.append(day)
             return str(does(self) if does else day)
 
         return report
@@ -31,11 +29,18 @@ def maker(desk: Desk, runs: Runs) -> Make:
     return make
 
 
+def once_more(task: Any) -> str:
+    """A body that retries at once, the first time; which attempt it was."""
+    if not task.request.retries:
+        raise task.retry(countdown=0)
+    return f"attempt {task.request.retries}"
+
+
 def claims(desk: Desk, report: LockedTask, *args: Any) -> UniqueClaim | None:
     """The claim of a call, as it stands."""
     unique = report.lock_definition.unique
     assert unique is not None
-    text = runtime(desk.app).backend.swap(unique.name(args or (1,), {}), None, None, 0)
+    text = desk.store.swap(unique.name(args or (1,), {}), None, None, 0)
     return None if text is None else UniqueClaim.decode(text)
 
 
@@ -59,4 +64,4 @@ class Away:
     """A lock store that does not answer."""
 
     def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(runtime(desk.app).backend, "swap", without_answer())
+        monkeypatch.setattr(desk.store, "swap", without_answer())

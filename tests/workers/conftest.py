@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kombu.message import Message
 
-from celery_dlock import LockedTask, Queue, lock
+from celery_dlock import Lease, LockedTask, Queue, lock
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.settings import Settings
 from celery_dlock.testing import ManualClock
+from celery_dlock.worker.periodic import EndRevoked
 from example_project.broker import transport_options
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
 from tests.services.stores import EVERY, Store, at_the_desk
-from tests.services.unique import Make, Runs, maker
+from tests.services.unique import Make, maker
 
 MakeLab = Callable[..., Lab]
+
+#: What a caller may ask for, of which nothing is lost while a message waits.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "links": {},
+    "properties": {"priority": 3, "reply_to": "me", "delivery_mode": 1},
+    "headers": {"headers": {"tenant": "blue", "trace": {"id": 7}}, "shadow": "pay"},
+    "limits": {"time_limit": 20, "soft_time_limit": 10, "ignore_result": True},
+    "an end": {"expires": datetime(2100, 1, 1, tzinfo=UTC)},
+    "a canvas": {"root_id": "root", "parent_id": "parent", "group_id": "group", "group_index": 3},
+    "stamps": {"stamped_headers": ["tenant"], "tenant": "blue"},
+    "yaml": {"serializer": "yaml"},
+    "pickle": {"serializer": "pickle"},
+    "msgpack": {"serializer": "msgpack"},
+}
 
 
 def embedded(folder: Path) -> dict[str, Any]:
@@ -73,6 +93,7 @@ def a_desk(request: pytest.FixtureRequest, store: Store | None) -> Iterator[Desk
     config = store.settings(request, request.getfixturevalue("tmp_path")) if store else {}
     with open_desk(**config) as made:
         yield made
+        made.patch.undo()
         forget(made.app)
 
 
@@ -84,6 +105,7 @@ def clock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     forget(desk.app)
     options = property(lambda settings: replace(given, clock=clock))
     monkeypatch.setattr(Settings, "options", options)
+    desk.clock = clock
     return clock
 
 
@@ -96,6 +118,28 @@ def charge(desk: Desk) -> LockedTask:
     return charge
 
 
+def charging(desk: Desk, key: Any = "order:{order}", **options: Any) -> LockedTask:
+    """A task that notes its order and returns it."""
+
+    @desk.locked(key, name="charge", **options)
+    def charge(order: str = "42") -> str:
+        desk.ran.append(order)
+        return order
+
+    return charge
+
+
+@contextmanager
+def held(desk: Desk, key: str = "order:42", **options: Any) -> Iterator[Lease]:
+    """*key*, held by somebody else."""
+    block = lock(key, app=desk.app, timeout=0, **options)
+    lease = Context().run(block.acquire)
+    try:
+        yield lease
+    finally:
+        block.release()
+
+
 def refused(desk: Desk, key: str = "order:42", queue: str = "celery") -> tuple[Message, Message]:
     """Deliver the next message while *key* is held; the message, and the one published for it."""
     with lock(key, app=desk.app, timeout=0):
@@ -105,14 +149,13 @@ def refused(desk: Desk, key: str = "order:42", queue: str = "celery") -> tuple[M
     return first, again
 
 
-@pytest.fixture
-def ran() -> list[Any]:
-    """What the bodies of tasks from ``make_ordered`` have noted, in their order."""
-    return []
+def revoke(desk: Desk, task_id: str) -> None:
+    """What every worker does when it hears of a revocation."""
+    EndRevoked(SimpleNamespace(app=desk.app))._end({task_id})
 
 
 @pytest.fixture
-def make_ordered(desk: Desk, ran: list[Any]) -> Callable[..., LockedTask]:
+def make_ordered(desk: Desk) -> Callable[..., LockedTask]:
     """``make_ordered(policy, key=…)``: a task that takes its place where it is published."""
 
     def make(policy: Queue | None = None, **options: Any) -> LockedTask:
@@ -120,7 +163,7 @@ def make_ordered(desk: Desk, ran: list[Any]) -> Callable[..., LockedTask]:
 
         @desk.locked(on_contention=policy or Queue(ordered="publish"), **options)
         def charge(order: str, number: int = 0) -> int:
-            ran.append(number)
+            desk.ran.append(number)
             return number
 
         return charge
@@ -128,19 +171,13 @@ def make_ordered(desk: Desk, ran: list[Any]) -> Callable[..., LockedTask]:
     return make
 
 
-@pytest.fixture
-def runs() -> Runs:
-    """What the bodies of tasks from ``make`` were called with."""
-    return []
-
-
 @pytest.fixture(name="make")
-def make_unique(desk: Desk, runs: Runs) -> Make:
+def make_unique(desk: Desk) -> Make:
     """``make(unique="done", …)``: see ``tests.services.unique``."""
-    return maker(desk, runs)
+    return maker(desk)
 
 
 def nothing_is_left(desk: Desk, key: str = "order:42") -> bool:
     """Whether nobody has the key, or its turn, or waits for it."""
-    state = runtime(desk.app).backend.peek(key)
+    state = desk.store.peek(key)
     return not (state.holders or state.grants or state.waiting)

@@ -67,19 +67,7 @@ def test_a_body_that_is_paused_past_its_lease_is_aborted_and_runs_again(
     assert set(told) <= set(tokens(lab, "aborted"))
 
 
-def test_by_default_it_goes_on(make_lab: MakeLab) -> None:
-    lab = make_lab(lock={"ttl": 1.0})
-
-    result = run_past_its_lease(lab, "prefork", "polls")
-
-    assert result.get() == "ran"
-    assert tokens(lab, "start") == tokens(lab, "end")
-    assert tokens(lab, "aborted") == []
-
-
-def test_a_body_whose_store_is_away_for_longer_than_its_lease_is_aborted(
-    make_lab: MakeLab,
-) -> None:
+def test_a_body_whose_store_is_away_for_longer_than_its_lease_is_aborted(make_lab: MakeLab) -> None:
     options = {"dlock_backend_options": {"timeout": 0.1}}
     lab = make_lab(celery=options, lock={"on_lost": "abort", "ttl": 2.0})
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from billiard.einfo import ExceptionInfo
+from billiard.einfo import ExceptionInfo, Traceback
 from celery.app import trace
 from celery.exceptions import Ignore, Retry
 
-from celery_dlock import LockedTask, Queue, Reschedule, lock
+from celery_dlock import LockedTask, Policy, Queue, Reschedule, lock
 from celery_dlock.delivery.brief import says_more, tell_briefly
+from celery_dlock.delivery.execution import Execution
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
+from tests.workers.conftest import charging
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +32,7 @@ def briefly() -> Iterator[None]:
 def told(desk: Desk, task: LockedTask, *args: Any) -> tuple[int, ExceptionInfo]:
     """What the main process is sent when *task* is traced; of how many bytes, and what it reads."""
     task.delay(*args)
-    message = desk.take()
-    assert message is not None
+    message = desk.receive()
     request = LockedRequest(message, app=desk.app, task=task).request_dict
     tracer = trace.build_tracer(task.name, task, desk.app.loader, app=desk.app)
     retval = tracer(request["id"], args, {}, request).retval
@@ -102,13 +104,56 @@ def test_what_became_of_it_is_one_line_of_ours_and_none_of_celerys(
 
 
 def test_celery_goes_on_saying_it_where_ours_is_not_read(
-    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     @desk.locked("order:{order}", on_contention=Queue())
     def charge(order: str) -> None: ...
 
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(logging.getLogger("celery_dlock"), "level", logging.WARNING)
+    desk.patch.setattr(logging.getLogger("celery_dlock"), "level", logging.WARNING)
     with lock("order:42", app=desk.app):
         told(desk, charge, "42")
     assert "ignored" in caplog.text
+
+
+# A task that goes elsewhere leaves nothing in its worker, not even for the garbage collector.
+
+
+def kept() -> list[object]:
+    """Copied tracebacks and records of exceptions that are in memory; both tell their lies well."""
+    ours = (ExceptionInfo, Traceback)
+    return [found for found in gc.get_objects() if type(found) in ours]
+
+
+def executions() -> list[object]:
+    return [found for found in gc.get_objects() if type(found) is Execution]
+
+
+@pytest.mark.parametrize("policy", [Queue(), Reschedule()])
+def test_no_record_of_its_way_stays_in_memory(desk: Desk, policy: Policy) -> None:
+    charge = charging(desk, on_contention=policy)
+    others = kept()  # of other tests; alive as long as they are in this list
+    before = {id(found) for found in others}
+    with lock("order:42", app=desk.app, timeout=0):
+        charge.delay("42")
+        gc.disable()
+        try:
+            desk.deliver()
+
+            assert [found for found in kept() if id(found) not in before] == []
+        finally:
+            gc.enable()
+
+
+def test_no_record_of_a_delivery_stays_in_memory(desk: Desk) -> None:
+    charge = charging(desk)
+    others = executions()
+    before = {id(found) for found in others}
+    gc.disable()
+    try:
+        charge.delay("42")
+        desk.deliver()
+
+        assert [found for found in executions() if id(found) not in before] == []
+    finally:
+        gc.enable()

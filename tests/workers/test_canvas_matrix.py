@@ -19,14 +19,12 @@ from typing import Any
 import pytest
 from celery.result import allow_join_result, assert_will_not_block
 
-from celery_dlock.runtime import forget
-from tests.services.brokers import over_quorum_queues
+from tests.services.brokers import close, over_quorum_queues
 from tests.services.canvases import CANVASES, End
 from tests.services.lab import Lab
 from tests.services.play import Case, Met, Play, everything_in, play, value_of
 from tests.services.redis import RedisServer
 from tests.workers.conftest import embedded
-from tests.workers.test_canvas import hang_up
 
 pytestmark = [
     pytest.mark.slow,
@@ -142,7 +140,7 @@ def seen(
             worker.stop()
     found = seen_of(lab, played)
     yield found
-    hang_up(lab) if in_redis else forget(lab.app)
+    close(lab.app)
 
 
 def on_redis(server: RedisServer) -> dict[str, Any]:

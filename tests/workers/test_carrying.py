@@ -22,8 +22,8 @@ from celery_dlock.core.events import (
 )
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
-from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
+from tests.workers.conftest import charging
 
 
 class Trace:
@@ -61,9 +61,7 @@ def told(kind: type[Event]) -> list[Any]:
 
 
 def test_a_sink_that_wants_to_know_its_app_is_made_once_for_it(desk: Desk) -> None:
-    @desk.locked("order:{order_id}", name="charge")
-    def charge(order_id: int) -> None: ...
-
+    charge = charging(desk)
     charge.delay(1)
     charge.delay(2)
     desk.deliver_all()
@@ -73,9 +71,7 @@ def test_a_sink_that_wants_to_know_its_app_is_made_once_for_it(desk: Desk) -> No
 
 
 def test_a_rescheduled_message_carries_it_over_each_attempt(desk: Desk) -> None:
-    @desk.locked("order:{order_id}", name="charge")
-    def charge(order_id: int) -> None: ...
-
+    charge = charging(desk)
     with lock("order:1", app=desk.app):
         charge.delay(1)
         for _ in range(3):
@@ -92,9 +88,7 @@ def test_a_rescheduled_message_carries_it_over_each_attempt(desk: Desk) -> None:
 
 
 def test_a_parked_message_carries_it_through_the_store(desk: Desk) -> None:
-    @desk.locked("order:{order_id}", name="charge", on_contention="queue")
-    def charge(order_id: int) -> None: ...
-
+    charge = charging(desk, on_contention="queue")
     with lock("order:1", app=desk.app):
         charge.delay(1)
         desk.deliver()
@@ -110,9 +104,7 @@ def test_a_parked_message_carries_it_through_the_store(desk: Desk) -> None:
 
 
 def test_who_takes_its_place_as_it_is_published_was_not_refused(desk: Desk) -> None:
-    @desk.locked("order:{order_id}", name="charge", on_contention=Queue(ordered="publish"))
-    def charge(order_id: int) -> None: ...
-
+    charge = charging(desk, on_contention=Queue(ordered="publish"))
     charge.delay(1)
     desk.deliver()
 
@@ -123,22 +115,18 @@ def test_who_takes_its_place_as_it_is_published_was_not_refused(desk: Desk) -> N
 
 
 def test_no_label_is_ever_a_key(desk: Desk) -> None:
-    @desk.locked("order:{order_id}", name="charge", on_contention="queue")
-    def charge(order_id: int) -> None: ...
-
+    charge = charging(desk, on_contention="queue")
     with lock("order:1", app=desk.app):
         charge.delay(1)
         desk.deliver()
     desk.deliver()
 
     ((_, sink),) = Trace.made
-    assert {event.subject.label for event in sink.events} == {"order:{order_id}", "lock()"}
+    assert {event.subject.label for event in sink.events} == {"order:{order}", "lock()"}
 
 
 def test_a_task_that_is_unknown_here_has_no_label(desk: Desk) -> None:
-    @desk.locked("order:{order_id}", name="charge", on_contention="queue")
-    def charge(order_id: int) -> None: ...
-
+    charge = charging(desk, on_contention="queue")
     with lock("order:1", app=desk.app):
         charge.delay(1)
         desk.deliver()
@@ -147,7 +135,7 @@ def test_a_task_that_is_unknown_here_has_no_label(desk: Desk) -> None:
 
 
 def test_a_lock_that_is_not_to_be_had_is_told_like_a_task(desk: Desk) -> None:
-    runtime(desk.app).backend.enter(Claim("order:1", "other:0:0", "nonce", ttl=60 * SECOND))
+    desk.store.enter(Claim("order:1", "other:0:0", "nonce", ttl=60 * SECOND))
 
     with pytest.raises(LockContended), lock("order:1", app=desk.app, timeout=0):
         pass

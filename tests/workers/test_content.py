@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import states
@@ -14,11 +16,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from kombu.exceptions import ContentDisallowed
 
-from celery_dlock import Queue, lock
-from celery_dlock.runtime import runtime
+from celery_dlock import LockedTask, Queue, lock
+from celery_dlock.core.events import Parked, Rescheduled, TooLarge
 from tests.services.desk import Desk, open_desk
+from tests.workers.conftest import charging
 
 KEY = "order:42"
+
 ORDERS = ["arrival", "publish"]
 
 
@@ -32,7 +36,7 @@ def waits(desk: Desk, policy: Queue) -> None:
     if policy.ordered == "arrival":
         desk.deliver()
     assert desk.size() == 0
-    assert runtime(desk.app).backend.peek(KEY).parked == 1
+    assert desk.store.peek(KEY).parked == 1
 
 
 @pytest.mark.parametrize("compression", ["application/x-gzip", "application/x-bz2"])
@@ -64,11 +68,7 @@ def test_a_signed_message_is_signed_when_it_is_woken(tmp_path: Path, policy: Que
     register_auth(key.read_text(), None, certificate.read_text(), str(tmp_path / "*.pem"))
     signed = {"task_serializer": "auth", "accept_content": ["auth"]}
     with open_desk(**signed, result_accept_content=["json"]) as desk:
-
-        @desk.locked("order:{order}", name="charge", on_contention=policy)
-        def charge(order: str) -> str:
-            return order
-
+        charge = charging(desk, on_contention=policy)
         with lock(KEY, app=desk.app, timeout=0):
             result = charge.delay("42")
             waits(desk, policy)
@@ -82,16 +82,12 @@ def test_what_may_not_be_read_is_not_read_because_it_waited(desk: Desk) -> None:
     # Given a message that waits, And workers that no longer accept what it is written in
     desk.app.conf.accept_content = ["json", "pickle"]
 
-    @desk.locked("order:{order}", name="charge", on_contention="queue")
-    def charge(order: str) -> str:
-        return order
-
+    charge = charging(desk, on_contention="queue")
     with lock(KEY, app=desk.app, timeout=0):
         result = charge.apply_async(("42",), serializer="pickle")
         desk.deliver()
     desk.app.conf.accept_content = ["json"]
-    message = desk.take()
-    assert message is not None
+    message = desk.receive()
 
     with pytest.raises(ContentDisallowed):
         message.decode()  # type: ignore[no-untyped-call]
@@ -118,3 +114,66 @@ def _signer(folder: Path) -> tuple[Path, Path]:
     key_file.write_bytes(key.private_bytes(encoding, private, serialization.NoEncryption()))
     certificate_file.write_bytes(certificate.public_bytes(encoding))
     return key_file, certificate_file
+
+
+# A message that is too large for the store waits in the broker instead.
+
+
+LARGEST = 4000
+
+
+@pytest.fixture
+def make(desk: Desk) -> Callable[..., LockedTask]:
+    desk.patch.setattr(type(desk.store), "largest_message", LARGEST)
+
+    def make(**options: Any) -> LockedTask:
+        @desk.locked("order:{order}", name="charge", on_contention=Queue(**options))
+        def charge(order: str, text: str) -> int:
+            return len(text)
+
+        return charge
+
+    return make
+
+
+def test_it_is_rescheduled_and_told(desk: Desk, make: Callable[..., LockedTask]) -> None:
+    # Given a large message and a small one, And the key is taken
+    charge = make()
+    large, small = charge.delay("42", "x" * LARGEST), charge.delay("42", "x")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+
+        assert [event.subject.task_id for event in desk.happened(Parked)] == [small.id]
+        assert [event.subject.task_id for event in desk.happened(Rescheduled)] == [large.id]
+        (told,) = desk.happened(TooLarge)
+        assert (told.subject.task_id, told.size > LARGEST) == (large.id, True)
+        assert desk.store.peek(KEY).parked == 1
+
+    # And both run
+    desk.deliver_all()
+    assert (large.get(), small.get()) == (LARGEST, 1)
+
+
+def test_it_runs_at_once_where_the_key_is_free(desk: Desk, make: Callable[..., LockedTask]) -> None:
+    large = make(keep=True).delay("42", "x" * LARGEST)
+
+    desk.deliver()
+
+    assert large.get() == LARGEST
+    assert desk.size() == 0
+
+
+def test_it_is_published_as_usual_where_the_order_is_that_of_publishing(
+    desk: Desk, make: Callable[..., LockedTask]
+) -> None:
+    charge = make(ordered="publish")
+    with lock(KEY, app=desk.app, timeout=0):
+        large, small = charge.delay("42", "x" * LARGEST), charge.delay("42", "x")
+
+        assert desk.size() == 1
+        assert [event.subject.task_id for event in desk.happened(TooLarge)] == [large.id]
+        assert desk.store.peek(KEY).parked == 1
+
+    desk.deliver_all()
+    assert (large.get(), small.get()) == (LARGEST, 1)

@@ -8,37 +8,22 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from celery_dlock import (
-    FullJitter,
-    LockContended,
-    LockedTask,
-    LockTimeout,
-    Reschedule,
-    lock,
-)
+from celery_dlock import FullJitter, LockContended, LockedTask, LockTimeout, Reschedule, lock
 from celery_dlock.core.events import Rescheduled, Skipped
 from celery_dlock.ops import actions, overview
-from celery_dlock.runtime import runtime
-from celery_dlock.testing import ManualClock
 from celery_dlock.testing.contract.words import claim
 from tests.services.desk import Desk
+from tests.services.unique import once_more
 
-pytestmark = pytest.mark.stores
+pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("clock")]
 
 KEY = "tenant:7"
 MINUTE = 60.0
-Runs = list[int]
 Make = Callable[..., LockedTask]
 
 
 @pytest.fixture
-def runs() -> Runs:
-    """The numbers of those whose bodies have begun, in their order."""
-    return []
-
-
-@pytest.fixture
-def make(desk: Desk, runs: Runs) -> Make:
+def make(desk: Desk) -> Make:
     """``make("queue")``: a task with a cooldown of a minute; *does* is called in its body."""
 
     def make(policy: Any, does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
@@ -46,7 +31,7 @@ def make(desk: Desk, runs: Runs) -> Make:
 
         @desk.locked("tenant:{tenant}", bind=True, **given)
         def sync(self: Any, number: int, tenant: int = 7) -> int:
-            runs.append(number)
+            desk.ran.append(number)
             if does:
                 does(self)
             return number
@@ -56,31 +41,27 @@ def make(desk: Desk, runs: Runs) -> Make:
     return make
 
 
-def test_who_queues_has_its_turn_when_it_is_over(
-    desk: Desk, clock: ManualClock, make: Make, runs: Runs
-) -> None:
+def test_who_queues_has_its_turn_when_it_is_over(desk: Desk, make: Make) -> None:
     sync = make("queue")
     for number in range(3):
         sync.delay(number)
     desk.deliver_all()
-    assert runs == [0]
+    assert desk.ran == [0]
 
     for number in (1, 2):
-        clock.advance(59)
-        desk.sweep()
+        desk.passes(59)
         desk.deliver_all()
-        assert runs == list(range(number))
-        clock.advance(1)
-        desk.sweep()
+        assert desk.ran == list(range(number))
+        desk.passes(1)
         desk.deliver_all()
-        assert runs == list(range(number + 1))
+        assert desk.ran == list(range(number + 1))
 
 
-def test_one_that_is_skipped_says_why(desk: Desk, clock: ManualClock, make: Make) -> None:
+def test_one_that_is_skipped_says_why(desk: Desk, make: Make) -> None:
     sync = make("skip")
     sync.delay(0)
     skipped = sync.delay(1)
-    clock.advance(15)
+    desk.clock.advance(15)
 
     desk.deliver_all()
 
@@ -95,10 +76,10 @@ def test_one_that_is_skipped_says_why(desk: Desk, clock: ManualClock, make: Make
     assert [event.reason for event in desk.happened(Skipped)] == [why]
 
 
-def test_one_that_fails_says_how_long_it_takes(desk: Desk, clock: ManualClock, make: Make) -> None:
+def test_one_that_fails_says_how_long_it_takes(desk: Desk, make: Make) -> None:
     sync = make("fail")
     sync(0)
-    clock.advance(15)
+    desk.clock.advance(15)
 
     with pytest.raises(LockContended, match=r"is cooling down for another 45\.0 s") as refused:
         sync(1)
@@ -106,45 +87,32 @@ def test_one_that_fails_says_how_long_it_takes(desk: Desk, clock: ManualClock, m
     assert (refused.value.holder, refused.value.seconds_left) == (None, 45.0)
 
 
-def test_one_that_comes_back_does_so_when_it_is_over(
-    desk: Desk, clock: ManualClock, make: Make
+@pytest.mark.parametrize(("cooldown", "least"), [(60, 45.0), (86_400, 300.0)])
+def test_one_that_comes_back_does_so_when_it_is_over_or_after_five_minutes_to_look(
+    desk: Desk, make: Make, cooldown: float, least: float
 ) -> None:
-    sync = make(Reschedule(backoff=FullJitter(base=1, cap=1)))
+    sync = make(Reschedule(backoff=FullJitter(base=1, cap=1)), cooldown=cooldown)
     sync(0)
-    clock.advance(15)
+    desk.clock.advance(15)
 
     sync.delay(1)
     desk.deliver()
 
     (event,) = desk.happened(Rescheduled)
-    assert 45.0 <= event.countdown <= 46.0
+    assert least <= event.countdown <= least + 1
 
 
-def test_or_after_five_minutes_to_look_again(desk: Desk, clock: ManualClock, make: Make) -> None:
-    sync = make(Reschedule(backoff=FullJitter(base=1, cap=1)), cooldown=86_400)
-    sync(0)
-
-    sync.delay(1)
-    desk.deliver()
-
-    (event,) = desk.happened(Rescheduled)
-    assert 300.0 <= event.countdown <= 301.0
-
-
-def test_as_many_start_in_that_time_as_the_limit_says(
-    desk: Desk, clock: ManualClock, make: Make, runs: Runs
-) -> None:
+def test_as_many_start_in_that_time_as_the_limit_says(desk: Desk, make: Make) -> None:
     sync = make("queue", limit=2)
     for number in range(5):
         sync.delay(number)
 
     desk.deliver_all()
-    assert runs == [0, 1]
-    clock.advance(60)
-    desk.sweep()
+    assert desk.ran == [0, 1]
+    desk.passes(60)
     desk.deliver_all()
 
-    assert runs == [0, 1, 2, 3]
+    assert desk.ran == [0, 1, 2, 3]
 
 
 def _fails(_: Any) -> None:
@@ -155,31 +123,23 @@ def _is_rejected(_: Any) -> None:
     raise Reject(requeue=False)
 
 
-def _retries(self: Any) -> None:
-    if not self.request.retries:
-        raise self.retry(countdown=0)
-
-
-@pytest.mark.parametrize("does", [_fails, _is_rejected, _retries])
+@pytest.mark.parametrize("does", [_fails, _is_rejected, once_more])
 def test_a_start_is_a_start_whatever_becomes_of_it(
-    desk: Desk, clock: ManualClock, make: Make, runs: Runs, does: Callable[[Any], Any]
+    desk: Desk, make: Make, does: Callable[[Any], Any]
 ) -> None:
     sync = make("queue", does, max_retries=1)
     sync.delay(0)
     sync.delay(1)
     desk.deliver_all()
-    assert runs == [0]
+    assert desk.ran == [0]
 
-    clock.advance(60)
-    desk.sweep()
+    desk.passes(60)
     desk.deliver_all()
 
-    assert len(runs) == 2
+    assert len(desk.ran) == 2
 
 
-def test_it_closes_the_key_for_all_who_ask_for_it(
-    desk: Desk, clock: ManualClock, make: Make, runs: Runs
-) -> None:
+def test_it_closes_the_key_for_all_who_ask_for_it(desk: Desk, make: Make) -> None:
     sync, other = make("fail"), make("fail", name="other", cooldown=None)
     sync(0)
 
@@ -188,19 +148,19 @@ def test_it_closes_the_key_for_all_who_ask_for_it(
     with pytest.raises(LockTimeout, match="is cooling down"), lock(KEY, app=desk.app, timeout=0.01):
         pass
 
-    clock.advance(60)
+    desk.clock.advance(60)
     other(2)
     other(3)
-    assert runs == [0, 2, 3]
+    assert desk.ran == [0, 2, 3]
 
 
-def test_a_block_can_have_one(desk: Desk, clock: ManualClock) -> None:
+def test_a_block_can_have_one(desk: Desk) -> None:
     with lock(KEY, app=desk.app, cooldown=MINUTE):
-        clock.advance(20)
+        desk.clock.advance(20)
 
     with pytest.raises(LockContended, match=r"another 40\.0 s"), _at_once(desk):
         pass
-    clock.advance(40)
+    desk.clock.advance(40)
     with _at_once(desk), _at_once(desk):  # within one execution it is the same lease
         pass
 
@@ -209,8 +169,8 @@ def _at_once(desk: Desk) -> Any:
     return lock(KEY, app=desk.app, timeout=0)
 
 
-def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk, clock: ManualClock) -> None:
-    runtime(desk.app).backend.enter(claim("other:0:0", key="b"))
+def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
+    desk.store.enter(claim("other:0:0", key="b"))
     both = lock(["a", "b"], app=desk.app, cooldown=MINUTE, timeout=0)
 
     with pytest.raises(LockContended, match="'b' is held"), both:
@@ -220,16 +180,16 @@ def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk, clock: ManualCloc
         pass
 
 
-def test_a_person_can_open_it(desk: Desk, clock: ManualClock, make: Make, runs: Runs) -> None:
+def test_a_person_can_open_it(desk: Desk, make: Make) -> None:
     sync = make("fail")
     sync(0)
     actions.open_now(desk.app, KEY, overview.line(desk.app, KEY).cooling)
 
     sync(1)
-    assert runs == [0, 1]
+    assert desk.ran == [0, 1]
 
 
-def test_what_a_person_takes_away_is_free_at_once(desk: Desk, clock: ManualClock) -> None:
+def test_what_a_person_takes_away_is_free_at_once(desk: Desk) -> None:
     with lock(KEY, app=desk.app, cooldown=MINUTE):
         (holder,) = overview.line(desk.app, KEY).holders
         assert actions.release(desk.app, KEY, holder)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp.exceptions import (
-    AccessRefused,
-    NotFound,
-    PreconditionFailed,
-    RecoverableConnectionError,
-)
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, RecoverableConnectionError
 from celery import states
 from kombu.exceptions import OperationalError
 from kombu.message import Message
@@ -42,14 +37,9 @@ def charge(desk: Desk) -> LockedTask:
     return charge
 
 
-def store(desk: Desk) -> Any:
-    return runtime(desk.app).backend
-
-
 def called_again(desk: Desk, clock: ManualClock) -> Message | None:
     """Let the time pass after which an unanswered call is repeated; what is published then."""
-    clock.advance(AN_HOUR)
-    desk.sweep()
+    desk.passes(AN_HOUR)
     return desk.take()
 
 
@@ -80,12 +70,11 @@ def test_after_some_wakes_it_is_dead_lettered_and_the_next_one_runs(
     for calls in range(1, WAKES_BEFORE_DEAD + 1):
         assert message is not None
         assert message.headers["id"] == useless.id
-        assert store(desk).dead() == []
+        assert desk.store.dead() == []
         receiver(sender=Consumer(desk.app), message=message, name="charge", id=useless.id)
         message = called_again(desk, clock) if calls < WAKES_BEFORE_DEAD else desk.take()
 
-    # Then it is dead, And the next one was woken, And runs
-    (letter,) = store(desk).dead()
+    (letter,) = desk.store.dead()
     assert (letter.key, letter.dead.task, letter.dead.cause) == (KEY, f"{useless.id}:0:0", cause)
     assert [event.cause for event in desk.happened(DeadLettered)] == [cause]
     assert message is not None
@@ -108,33 +97,15 @@ def test_what_lies_in_the_store_and_is_no_message_is_dead_lettered(
     broken = Claim(KEY, "broken:0:0", "1", ttl=1, wait=WaitMode.QUEUE)
     useful = charge.delay("42", 2)
     with lock(KEY, app=desk.app, timeout=0):
-        store(desk).enter(broken, nonsense)
+        desk.store.enter(broken, nonsense)
         desk.deliver()
     for _ in range(WAKES_BEFORE_DEAD):
         message = called_again(desk, clock)
 
-    assert [letter.dead.cause for letter in store(desk).dead()] == [Cause.UNREADABLE]
+    assert [letter.dead.cause for letter in desk.store.dead()] == [Cause.UNREADABLE]
     assert message is not None
     desk.run(message)
     assert useful.get() == 2
-
-
-def test_a_header_that_looks_like_a_value_of_another_type_waits_like_any(
-    desk: Desk, charge: LockedTask
-) -> None:
-    odd = {"__type__": "decimal", "__value__": "x"}
-    waits = charge.delay("42", 2)
-    message = desk.take()
-    assert message is not None
-    message.headers["theirs"] = odd
-    with lock(KEY, app=desk.app, timeout=0):
-        desk.run(message)
-        assert store(desk).parked([waits.id]) == [(KEY, f"{waits.id}:0:0")]
-    called = desk.take()
-    assert called is not None
-    assert called.headers["theirs"] == odd
-    desk.run(called)
-    assert waits.get() == 2
 
 
 class Refuses:
@@ -173,14 +144,13 @@ def test_a_message_that_cannot_be_published_is_dead_lettered_and_not_for_want_of
     # When it cannot be published, again and again
     here = runtime(desk.app)
     for _ in range(WAKES_BEFORE_DEAD):
-        assert store(desk).dead() == []
+        assert desk.store.dead() == []
         clock.advance(AN_HOUR)
-        here.wake(store(desk).sweep().wakes, Refuses(error))
-        if store(desk).dead():
+        here.wake(desk.store.sweep().wakes, Refuses(error))
+        if desk.store.dead():
             break
 
-    # Then it is dead if it is to blame, else it is woken without end
-    causes = [(b.dead.task, b.dead.cause) for b in store(desk).dead()]
+    causes = [(b.dead.task, b.dead.cause) for b in desk.store.dead()]
     assert causes == ([(f"{first.id}:0:0", Cause.UNPUBLISHABLE)] if dead else [])
     again = called_again(desk, clock)
     assert again is not None
@@ -192,12 +162,11 @@ def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kep
 ) -> None:
     # Given a task that has killed its worker ten times
     result = charge.delay("42", 7)
-    message = desk.take()
-    assert message is not None
+    message = desk.receive()
     for run in range(MAX_LOST_RUNS):
         deadly = Claim(KEY, f"{result.id}:0:0", f"run {run}", ttl=10**9)
-        store(desk).enter(deadly)
-        store(desk).leave(deadly, Outcome.ABANDONED)
+        desk.store.enter(deadly)
+        desk.store.leave(deadly, Outcome.ABANDONED)
 
     # When it is delivered once more, Then it does not run
     desk.run(message)
@@ -208,21 +177,19 @@ def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kep
     assert [event.cause for event in desk.happened(DeadLettered)] == [Cause.RUNS_LOST]
 
     # But a person can let it run again
-    (letter,) = store(desk).dead()
-    runtime(desk.app).wake(store(desk).replay(KEY, letter.dead.task).wakes)
+    (letter,) = desk.store.dead()
+    runtime(desk.app).wake(desk.store.replay(KEY, letter.dead.task).wakes)
     desk.deliver()
     assert desk.result(result.id).get() == 7
-    assert store(desk).dead() == []
+    assert desk.store.dead() == []
 
 
 def test_a_finished_task_that_is_published_again_is_dropped_until_it_is_replayed(
     desk: Desk,
 ) -> None:
-    ran: list[int] = []
-
     @desk.locked("order:{order}", name="notes", on_contention="queue")
     def notes(order: str, number: int) -> None:
-        ran.append(number)
+        desk.ran.append(number)
 
     # Given a task that is done
     result = notes.delay("42", 1)
@@ -231,23 +198,22 @@ def test_a_finished_task_that_is_published_again_is_dropped_until_it_is_replayed
     # When it is published again under its id, Then it is dropped
     notes.apply_async(("42", 2), task_id=result.id)
     desk.deliver()
-    assert ran == [1]
+    assert desk.ran == [1]
 
     # When a person says that it may, Then it runs
-    assert not store(desk).replay(KEY, f"{result.id}:0:0").verdict
+    assert not desk.store.replay(KEY, f"{result.id}:0:0").verdict
     notes.apply_async(("42", 3), task_id=result.id)
     desk.deliver()
-    assert ran == [1, 3]
+    assert desk.ran == [1, 3]
 
 
 def test_a_message_that_never_waited_is_none_of_ours(desk: Desk, charge: LockedTask) -> None:
     charge.delay("42")
-    message = desk.take()
-    assert message is not None
+    message = desk.receive()
 
     dead_letter_unknown(sender=Consumer(desk.app), message=message, name="charge", id="id")
 
-    assert store(desk).dead() == []
+    assert desk.store.dead() == []
 
 
 @pytest.mark.slow
@@ -269,7 +235,6 @@ def test_what_was_revoked_ends_as_revoked_when_it_is_replayed(make_lab: MakeLab)
         until("it is told", lambda: "Tasks flagged as revoked" in worker.log)
         runtime(lab.app).wake(backend.replay(KEY, "one:0:0").wakes)
 
-        # Then its result says so, And the next one of its key runs
         until("it ends", lambda: lab.app.AsyncResult("one").state == states.REVOKED)
         assert apply.delay("42", 2).get(timeout=60) == 2
     assert lab.journal.read("start", number=1) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,16 +10,9 @@ import gevent
 import pytest
 from celery import chain, chord, group
 
-from celery_dlock import (
-    ConfigurationError,
-    Lease,
-    LockContended,
-    LockedTask,
-    Skip,
-    current_lease,
-    lock,
-)
+from celery_dlock import ConfigurationError, Lease, LockContended, LockedTask, current_lease, lock
 from tests.services.desk import Desk
+from tests.workers.conftest import charging, held
 
 
 @pytest.fixture
@@ -58,67 +49,12 @@ def test_it_fails_at_once_when_the_key_is_taken(desk: Desk, charge: LockedTask, 
         "always_eager": lambda: charge.delay("42").get(),
     }
 
-    with held_elsewhere(desk, "order:42") as owner, pytest.raises(LockContended) as caught:
+    with held(desk, "order:42") as lease, pytest.raises(LockContended) as caught:
         calls[how]()
 
     assert caught.value.key == "order:42"
-    assert owner.startswith(str(caught.value.holder))
+    assert lease.owner.startswith(str(caught.value.holder))
     assert desk.size() == 0
-
-
-class held_elsewhere:  # noqa: N801
-    """A key held by a context of its own: what it holds is nobody's here."""
-
-    def __init__(self, desk: Desk, key: str, **options: Any) -> None:
-        self._context = contextvars.Context()
-        self._block = lock(key, app=desk.app, timeout=0, **options)
-
-    def __enter__(self) -> str:
-        return self._context.run(self._block.__enter__).owner
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.run(self._block.__exit__, *error)
-
-
-def test_an_eager_skip_is_a_skip(desk: Desk) -> None:
-    @desk.locked("k", name="report", on_contention=Skip())
-    def report() -> str:
-        return "ran"
-
-    with held_elsewhere(desk, "k"):
-        assert report.apply().get()["skipped"] is True
-
-
-def test_each_attempt_of_an_eager_task_takes_the_lock_anew(desk: Desk) -> None:
-    tokens = []
-
-    @desk.locked("order:{order}", name="charge", bind=True)
-    def charge(self: Any, order: str, *, fencing_token: int) -> int:
-        tokens.append(fencing_token)
-        if self.request.retries < 2:
-            raise self.retry(countdown=0)
-        return int(self.request.retries)
-
-    assert charge.apply(("42",)).get() == 2
-    assert tokens == sorted(set(tokens))
-    assert desk.holders("order:42") == []
-
-
-def test_what_a_body_sends_in_eager_mode_runs_under_its_lease(desk: Desk) -> None:
-    desk.app.conf.task_always_eager = True
-
-    @desk.locked("order:{order}", name="inner")
-    def inner(order: str, *, fencing_token: int) -> int:
-        return fencing_token
-
-    @desk.locked("order:{order}", name="outer")
-    def outer(order: str, *, fencing_token: int) -> list[int]:
-        return [fencing_token, inner.delay(order).result]
-
-    first, second = outer.delay("42").get()
-
-    assert first == second
-    assert desk.holders("order:42") == []
 
 
 def frozen(canvas: Any) -> Any:
@@ -201,18 +137,6 @@ def _uses(make: Any, build: Any, *, always: bool) -> Any:
     return ran, ends
 
 
-def test_an_eager_failure_frees_the_lock(desk: Desk) -> None:
-    @desk.locked("k", name="fails")
-    def fails() -> None:
-        raise ValueError
-
-    assert fails.apply().state == "FAILURE"
-    assert desk.holders("k") == []
-    with pytest.raises(ValueError):  # noqa: PT011
-        fails()
-    assert desk.holders("k") == []
-
-
 def test_calling_another_task_of_the_same_key_runs_it_under_the_same_lease(desk: Desk) -> None:
     @desk.locked("order:{order}", name="inner")
     def inner(order: str, *, fencing_token: int) -> int:
@@ -231,18 +155,6 @@ def test_calling_another_task_of_the_same_key_runs_it_under_the_same_lease(desk:
     assert desk.holders("order:42") == []
 
 
-def test_calling_oneself_on_the_same_key_runs_under_the_same_lease(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="down")
-    def down(order: str, left: int, *, fencing_token: int) -> list[int]:
-        return [fencing_token, *(down(order, left - 1) if left else ())]
-
-    result = down.apply_async(("42", 3))
-    desk.deliver()
-
-    assert len(result.get()) == 4
-    assert len(set(result.get())) == 1
-
-
 def test_calling_oneself_on_a_taken_key_never_reschedules_the_outer_message(desk: Desk) -> None:
     caught: list[str] = []
 
@@ -256,24 +168,13 @@ def test_calling_oneself_on_a_taken_key_never_reschedules_the_outer_message(desk
         return "moved"
 
     result = move.apply_async(("42", "43"))
-    with held_elsewhere(desk, "order:43"):
+    with held(desk, "order:43"):
         desk.deliver()
 
     assert caught == ["order:43"]
     assert result.get() == "moved"
     assert desk.size() == 0
     assert desk.holders("order:42") == desk.holders("order:43") == []
-
-
-def test_a_lock_on_the_key_of_the_body_is_there_already(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="outer")
-    def outer(order: str, *, fencing_token: int) -> list[int]:
-        with lock(f"order:{order}", app=desk.app, timeout=0) as lease:
-            return [fencing_token, lease.fencing_token]
-
-    first, second = outer("42")
-
-    assert first == second
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -288,22 +189,6 @@ def test_a_lock_on_the_key_of_the_body_in_the_other_mode_raises_at_once(
     with pytest.raises(LockContended):
         outer()
     assert desk.holders("k") == []
-
-
-def test_the_lease_is_there_at_any_depth_and_gone_afterwards(desk: Desk) -> None:
-    def deep(levels: int) -> Lease:
-        return deep(levels - 1) if levels else current_lease()
-
-    @desk.locked("order:{order}", name="bound", bind=True)
-    def bound(self: Any, order: str) -> bool:
-        return self.lease is deep(20)
-
-    result = bound.apply_async(("42",))
-    desk.deliver()
-
-    assert result.get() is True
-    with pytest.raises(ConfigurationError, match="no lock is held here"):
-        current_lease()
 
 
 def test_greenlets_hold_each_their_own(desk: Desk) -> None:
@@ -321,33 +206,13 @@ def test_greenlets_hold_each_their_own(desk: Desk) -> None:
         current_lease()
 
 
-def test_a_thread_of_the_body_holds_nothing_by_itself(desk: Desk) -> None:
-    caught: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            current_lease()
-        except ConfigurationError as exc:
-            caught.append(exc)
-
-    @desk.locked("k", name="outer")
-    def outer() -> None:
-        thread = threading.Thread(target=ask)
-        thread.start()
-        thread.join()
-
-    outer()
-
-    assert len(caught) == 1
-
-
 def test_vars_of_the_task_do_not_change(desk: Desk, charge: LockedTask) -> None:
     charge.apply_async(("42",))
     desk.deliver()
     charge("42")
     before = dict(vars(charge))
 
-    with held_elsewhere(desk, "order:42"):
+    with held(desk, "order:42"):
         charge.apply_async(("42",))
         desk.deliver()
     desk.deliver_all()
@@ -360,12 +225,7 @@ def test_vars_of_the_task_do_not_change(desk: Desk, charge: LockedTask) -> None:
 @pytest.mark.parametrize("how", ["map", "starmap", "chunks"])
 @pytest.mark.parametrize("published", ["by the task", "by its name"])
 def test_it_is_not_called_for_each_of_many_items(desk: Desk, how: str, published: str) -> None:
-    ran = []
-
-    @desk.locked("order:{order}", name="charge", on_contention="queue")
-    def charge(order: str) -> None:
-        ran.append(order)
-
+    charge = charging(desk, on_contention="queue")
     items = ["1", "2"] if how == "map" else [("1",), ("2",)]
     if published == "by the task":
         with pytest.raises(ConfigurationError, match=r"task charge: map\(\).* Publish a group"):
@@ -373,8 +233,41 @@ def test_it_is_not_called_for_each_of_many_items(desk: Desk, how: str, published
         return
     name = "celery.map" if how == "map" else "celery.starmap"
     result = desk.app.tasks[name].delay(charge.s(), items)
-    with held_elsewhere(desk, "order:2"):
+    with held(desk, "order:2"):
         desk.deliver()
 
     assert (result.state, type(result.result)) == ("FAILURE", ConfigurationError)
-    assert ran == []
+    assert desk.ran == []
+
+
+# What callers may pass: everything but what the lock hands over.
+
+
+@pytest.mark.parametrize("name", ["fencing_token", "lease"])
+def test_callers_cannot_pass_what_the_lock_hands_over(
+    desk: Desk, charge: LockedTask, name: str
+) -> None:
+    for call in (charge, charge.delay, charge.s().delay):
+        with pytest.raises(TypeError, match=f"{name} is handed to the body"):
+            call(**{"order": "42", name: 7})
+    with pytest.raises(TypeError, match=f"{name} is handed to the body"):
+        charge.apply(("42",), {name: 7}, throw=True)
+    assert desk.size() == 0
+
+    # By name nobody is there to refuse it; the worker does, and where people see it
+    result = desk.app.send_task("charge", ("42",), {name: 7})
+    desk.deliver()
+    assert result.state == "FAILURE"
+    assert f"{name} is handed to the body" in str(result.result)
+    assert desk.holders("order:42") == []
+
+
+def test_celerys_own_check_of_arguments_misses_nothing_and_asks_for_nothing_more(
+    desk: Desk, charge: LockedTask
+) -> None:
+    charge.delay("42")
+    with pytest.raises(TypeError):
+        charge.delay()
+    with pytest.raises(TypeError):
+        charge.delay("42", "too many")
+    assert desk.size() == 1

@@ -15,7 +15,7 @@ from tests.workers.conftest import MakeLab
 
 pytestmark = pytest.mark.server("etcd")
 
-CHILDREN = 100
+CHILDREN = 40
 
 
 def on_etcd(make_lab: MakeLab, server: EtcdServer, **celery: object) -> Lab:

@@ -32,23 +32,28 @@ WAKE = "celery_dlock.messages.waking:Waker.__call__"
 Make = Callable[..., Lab]
 
 
+def lab_over(
+    store: Store, request: pytest.FixtureRequest, folder: Path, policy: str, **config: Any
+) -> Lab:
+    settings = {
+        **over_folder(folder),
+        **kept_in_sqlite(folder),
+        **store.settings(request, folder),
+        "worker_enable_remote_control": True,
+        "dlock_ttl": 2.0,
+        **config.pop("celery", {}),
+    }
+    lock = {"policy": policy, "ttl": None}
+    task = {"acks_late": True, "max_retries": 3}
+    return Lab(folder, {"celery": settings, "lock": lock, "task": task, **config})
+
+
 @pytest.fixture(params=SHARED)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    store: Store = request.param
     labs: list[Lab] = []
 
-    def make(policy: str, celery: dict[str, Any] | None = None, **config: Any) -> Lab:
-        settings = {
-            **over_folder(tmp_path),
-            **kept_in_sqlite(tmp_path),
-            **store.settings(request, tmp_path),
-            "worker_enable_remote_control": True,
-            "dlock_ttl": 2.0,
-            **(celery or {}),
-        }
-        lock = {"policy": policy, "ttl": None}
-        task = {"acks_late": True, "max_retries": 3}
-        labs.append(Lab(tmp_path, {"celery": settings, "lock": lock, "task": task, **config}))
+    def make(policy: str, **config: Any) -> Lab:
+        labs.append(lab_over(request.param, request, tmp_path, policy, **config))
         return labs[-1]
 
     yield make
@@ -56,56 +61,60 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         close(lab.app)
 
 
-def test_who_waits_is_woken_in_the_order_of_arrival(make: Make) -> None:
-    lab = make("queue")
-    with lab.worker("threads", concurrency=3) as worker:
-        # Given two orders in work, so that messages arrive one after another at the third slot
-        held(lab, "a", "b")
-        sent = [lab.app.tasks["apply"].delay(o, number) for number in range(1, 6) for o in "ab"]
-        parked(lab, "a", 5)
-        parked(lab, "b", 5)
-        # Then neither takes a slot from others
-        assert done([lab.app.tasks["apply"].delay("c", 7)]) == [7]
-
-        lab.go("a")
-
-        assert done(sent) == [number for number in range(1, 6) for _ in "ab"]
-        assert numbers(lab, "a") == numbers(lab, "b") == list(range(6))
-        nothing_is_left(lab, "a", "b", "c")
-        worker.stop()
+@pytest.fixture(scope="module", params=SHARED)
+def queue(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """One worker for all scenes of its queue, with three slots."""
+    lab = lab_over(request.param, request, tmp_path_factory.mktemp("queue"), "queue")
+    with lab.worker("threads", concurrency=3):
+        yield lab
+    close(lab.app)
 
 
-def test_a_task_that_retries_lets_the_next_one_by_and_comes_again(make: Make) -> None:
-    lab = make("queue")
-    with lab.worker("threads", concurrency=2):
-        held(lab, "42")
-        again = lab.app.tasks["apply"].delay("42", 1, again=0)
-        parked(lab, "42", 1)
-        behind = lab.app.tasks["apply"].delay("42", 2)
-        parked(lab, "42", 2)
-        lab.go("42")
+def test_who_waits_is_woken_in_the_order_of_arrival(queue: Lab) -> None:
+    # Given two orders in work, so that messages arrive one after another at the third slot
+    apply = queue.app.tasks["apply"]
+    held(queue, "a", "b")
+    sent = [apply.delay(order, number) for number in range(1, 6) for order in "ab"]
+    parked(queue, "a", 5)
+    parked(queue, "b", 5)
+    assert done([apply.delay("c", 7)]) == [7]
 
-        assert done([again, behind]) == [1, 2]
-        assert sorted(numbers(lab, "42")) == [0, 1, 1, 2]
-        nothing_is_left(lab, "42")
+    queue.go("a")
+
+    assert done(sent) == [number for number in range(1, 6) for _ in "ab"]
+    assert numbers(queue, "a") == numbers(queue, "b") == list(range(6))
+    nothing_is_left(queue, "a", "b", "c")
 
 
-def test_one_that_is_revoked_ends_at_once_and_the_next_keeps_its_turn(make: Make) -> None:
-    lab = make("queue")
-    with lab.worker("prefork", concurrency=2):
-        held(lab, "42")
-        revoked = lab.app.tasks["apply"].delay("42", 1)
-        parked(lab, "42", 1)
-        behind = lab.app.tasks["apply"].delay("42", 2)
-        parked(lab, "42", 2)
+def test_a_task_that_retries_lets_the_next_one_by_and_comes_again(queue: Lab) -> None:
+    held(queue, "again")
+    again = queue.app.tasks["apply"].delay("again", 1, again=0)
+    parked(queue, "again", 1)
+    behind = queue.app.tasks["apply"].delay("again", 2)
+    parked(queue, "again", 2)
+    queue.go("again")
 
-        lab.app.control.revoke(revoked.id)
+    assert done([again, behind]) == [1, 2]
+    assert sorted(numbers(queue, "again")) == [0, 1, 1, 2]
+    nothing_is_left(queue, "again")
 
-        with pytest.raises(TaskRevokedError):
-            revoked.get(timeout=60)
-        lab.go("42")
-        assert done([behind]) == [2]
-        assert numbers(lab, "42") == [0, 2]
+
+def test_one_that_is_revoked_ends_at_once_and_the_next_keeps_its_turn(queue: Lab) -> None:
+    held(queue, "revoked")
+    revoked = queue.app.tasks["apply"].delay("revoked", 1)
+    parked(queue, "revoked", 1)
+    behind = queue.app.tasks["apply"].delay("revoked", 2)
+    parked(queue, "revoked", 2)
+
+    queue.app.control.revoke(revoked.id)
+
+    with pytest.raises(TaskRevokedError):
+        revoked.get(timeout=60)
+    queue.go("revoked")
+    assert done([behind]) == [2]
+    assert numbers(queue, "revoked") == [0, 2]
 
 
 def test_nobody_overtakes_who_was_published_before(make: Make) -> None:
@@ -196,34 +205,32 @@ def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
 
 
 def test_what_a_command_has_put_on_hold_stays_closed_after_it_until_another_one_ends_it(
-    make: Make,
+    queue: Lab,
 ) -> None:
-    lab = make("queue")
-    (lab.folder / "lab.json").write_text(json.dumps(lab.config))
+    (queue.folder / "lab.json").write_text(json.dumps(queue.config))
 
     def run(*arguments: str) -> str:
-        config = {"LAB_CONFIG": str(lab.folder / "lab.json")}
-        said = dlock(lab.folder, *arguments, app="tests.services.lab:app", env=config)
+        config = {"LAB_CONFIG": str(queue.folder / "lab.json")}
+        said = dlock(queue.folder, *arguments, app="tests.services.lab:app", env=config)
         assert said.returncode == 0, said.stderr
         return said.stdout
 
-    with lab.worker("threads", concurrency=2):
-        runs = lab.app.tasks["apply"].delay("42", 0, hold="first")
-        lab.journal.wait_for("start", number=0)
-        run("hold", "order:42", "--for", "1h", "--because", "it pays twice", "--by", "ann", "--yes")
-        gone = time.monotonic()
-        waits = lab.app.tasks["apply"].delay("42", 1)
-        parked(lab, "42", 1)
-        lab.go("first")
+    runs = queue.app.tasks["apply"].delay("hold", 0, hold="hold")
+    queue.journal.wait_for("start", order="hold", number=0)
+    run("hold", "order:hold", "--for", "1h", "--because", "it pays twice", "--by", "ann", "--yes")
+    gone = time.monotonic()
+    waits = queue.app.tasks["apply"].delay("hold", 1)
+    parked(queue, "hold", 1)
+    queue.go("hold")
 
-        assert done([runs]) == [0]
-        until("no lease of the command lasts", lambda: time.monotonic() > gone + 6)
-        assert len(lab.journal.read("start")) == 1
-        assert "by ann: it pays twice" in run("show", waits.id)
-        run("release", "order:42", "--yes")
+    assert done([runs]) == [0]
+    until("no lease of the command lasts", lambda: time.monotonic() > gone + 6)
+    assert len(queue.journal.read("start", order="hold")) == 1
+    assert "by ann: it pays twice" in run("show", waits.id)
+    run("release", "order:hold", "--yes")
 
-        assert done([waits]) == [1]
-        nothing_is_left(lab, "42")
+    assert done([waits]) == [1]
+    nothing_is_left(queue, "hold")
 
 
 def test_who_runs_is_aborted_for_the_newest(make: Make) -> None:

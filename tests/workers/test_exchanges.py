@@ -21,6 +21,7 @@ from celery_dlock.testing import held_by_another
 from tests.services.brokers import close, over_redis
 from tests.services.desk import Desk, open_desk
 from tests.services.redis import RedisServer
+from tests.workers.conftest import charging
 
 
 @pytest.fixture
@@ -44,9 +45,7 @@ def deliver_one(desk: Desk, task: LockedTask) -> None:
 
 @pytest.mark.parametrize("policy", ["reschedule", "queue"])
 def test_a_task_that_finds_its_key_taken_comes_back(desk: Desk, policy: str) -> None:
-    @desk.locked("order:{order}", on_contention=policy, name="charge", shared=False)
-    def charge(order: str) -> None: ...
-
+    charge = charging(desk, on_contention=policy, shared=False)
     with held_by_another("order:42", app=desk.app):
         deliver_one(desk, charge)
     again: Any = desk.take("events")
@@ -68,10 +67,7 @@ def test_a_broadcast_that_is_rescheduled_does_not_go_to_all_again() -> None:
     news = Exchange("news", type="fanout")
     queues = [Broadcast("here", exchange=news), Queue("celery")]
     with open_desk(task_queues=queues) as desk:
-
-        @desk.locked("order:{order}", name="charge", shared=False)
-        def charge(order: str) -> None: ...
-
+        charge = charging(desk, shared=False)
         here = desk.app.amqp.queues["here"](desk.channel)
         here.declare()
         charge.apply_async(("42",), exchange="news", routing_key="here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,19 +13,23 @@ import pytest
 from celery import Celery
 from celery.concurrency.solo import TaskPool
 
-from celery_dlock import BackendUnavailable, ConfigurationError, Lease, LockLost, lock
+from celery_dlock import BackendUnavailable, ConfigurationError, Lease, LockedTask, LockLost, lock
+from celery_dlock.core.events import Acquired, Event, Lost
+from celery_dlock.core.state import Outcome
 from celery_dlock.runtime import forget, runtime
 from celery_dlock.stores.base import Trait
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.worker.startup import CheckAtStart
 from tests.services.desk import Desk
 from tests.services.starving import starve
-from tests.services.stores import STORES, Store
+from tests.services.stores import Store, at_the_desk
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
-#: Those whose leases can differ.
-EACH = [s.param() for s in STORES if Trait.LEASE_PER_TASK in s.backend.traits]
+#: The leases of one of each can differ, and one has to have a majority of nodes extend it.
+EACH = [
+    row for row in at_the_desk("redlock") if Trait.LEASE_PER_TASK in row.values[0].backend.traits
+]
 
 TTL = 2.0
 
@@ -60,7 +65,7 @@ def test_a_block_has_its_lock_after_it_starved_its_renewals(
         claims = [term.claim for term in lease.terms]
         until("they are renewed again", lambda: lease.remaining() < TTL, timeout=30)
         lease.check()
-        assert len(runtime(desk.app).backend.renew(claims)) == len(claims) == 2
+        assert len(desk.store.renew(claims)) == len(claims) == 2
     forget(desk.app)
 
 
@@ -109,37 +114,18 @@ def test_a_body_holds_its_key_no_longer_than_its_hard_time_limit_unless_told(
 def test_a_body_whose_lock_is_gone_as_it_extends_it_runs_again(desk: Desk) -> None:
     @desk.locked("k", name="charge", bind=True)
     def charge(self: object) -> int:
-        store = runtime(desk.app).backend
-        ran.append(len(ran))
-        if len(ran) == 1:
+        store = desk.store
+        desk.ran.append(len(desk.ran))
+        if len(desk.ran) == 1:
             store._keys.clear()  # type: ignore[attr-defined]
         self.lease.extend(10)  # type: ignore[attr-defined]
         return 7
 
-    ran: list[int] = []
     result = charge.delay()
     desk.deliver()
     assert result.state == "RETRY"
     desk.deliver()
     assert result.get() == 7
-
-
-def test_a_store_that_is_away_fails_the_body_that_does_not_catch_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: object) -> None:
-        raise BackendUnavailable("no store")
-
-    @desk.locked("k", name="charge", bind=True)
-    def charge(self: object) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(runtime(desk.app).manager._keeper, "_renew", away)
-            self.lease.extend(10)  # type: ignore[attr-defined]
-
-    result = charge.delay()
-    desk.deliver()
-    assert isinstance(result.result, BackendUnavailable)
-    assert desk.holders("k") == []
 
 
 @pytest.fixture
@@ -170,17 +156,86 @@ def test_where_all_leases_are_alike_the_longest_ttl_of_a_task_is_asked_for(desk:
 
 @pytest.mark.usefixtures("alike")
 @pytest.mark.parametrize("granted", [60.0, 40.0, None, BackendUnavailable("no answer")])
-def test_a_worker_starts_only_where_the_store_grants_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, granted: Any
-) -> None:
+def test_a_worker_starts_only_where_the_store_grants_it(desk: Desk, granted: Any) -> None:
     @desk.locked("k", name="long", ttl=60)
     def long() -> None: ...
 
     tells = Mock(side_effect=[granted])
-    monkeypatch.setattr(MemoryBackend, "granted", tells)
+    desk.patch.setattr(MemoryBackend, "granted", tells)
     refused = pytest.raises(ConfigurationError, match=r"^task long: ttl=60 .*: 40 s")
 
     with refused if granted == 40.0 else nullcontext():
         CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=TaskPool))
 
     tells.assert_called_once()
+
+
+# A process that stood still, or was not told: what it notices before its body, and after it.
+
+
+@pytest.fixture
+def pauses(desk: Desk) -> list[str]:
+    """Once, for an hour, when a lock was given; the key that it was."""
+    went_by: list[str] = []
+    clock = time.clock_gettime
+
+    def stand_still(event: Event) -> None:
+        if isinstance(event, Acquired) and not went_by:
+            went_by.extend(event.keys)
+
+    desk.patch.setattr(time, "clock_gettime", lambda which: clock(which) + 3600 * len(went_by))
+    desk.app.conf.dlock_sinks = [*desk.app.conf.dlock_sinks, stand_still]
+    return went_by
+
+
+def test_a_task_goes_back_to_its_place_and_runs_then(desk: Desk, pauses: list[str]) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> str:
+        desk.ran.append(order)
+        return "charged"
+
+    result = charge.delay("42")
+    desk.deliver()
+
+    assert pauses == ["order:42"]
+    assert desk.ran == []
+    assert result.state == "RETRY"
+    desk.deliver()
+    assert result.get() == "charged"
+    assert desk.store.peek("order:42").holders == ()
+
+
+def test_a_call_and_a_block_raise(desk: Desk, pauses: list[str]) -> None:
+    @desk.locked("order:{order}", name="charge")
+    def charge(order: str) -> str:
+        pytest.fail("somebody else may have the key")
+
+    with pytest.raises(LockLost, match="not renewed in time"):
+        charge("42")
+    pauses.clear()
+    with pytest.raises(LockLost), lock("order:42", app=desk.app):
+        pytest.fail("somebody else may have the key")
+    assert desk.holders("order:42") == []
+
+
+def test_a_loss_that_shows_only_at_the_end_is_told_once(desk: Desk) -> None:
+    told: list[tuple[str, ...]] = []
+
+    class Alerting(LockedTask):
+        abstract = True
+
+        def on_lock_lost(self, lease: Lease, task_id: str, args: Any, kwargs: Any) -> None:
+            told.append((lease.key, task_id, *args))
+
+    @desk.locked("order:{order}", name="charge", base=Alerting)
+    def charge(order: str, *, lease: Lease) -> str:
+        (term,) = lease.terms
+        desk.store.leave(term.claim, Outcome.OVER)  # as a store that forgot it
+        return "charged"
+
+    result = charge.delay("42")
+    desk.deliver()
+
+    assert result.get() == "charged"
+    assert told == [("order:42", result.id, "42")]
+    assert [event.key for event in desk.happened(Lost)] == ["order:42"]

@@ -8,23 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from celery_dlock import ConfigurationError, LockLost, Queue, idempotency_key, lock
+from celery_dlock import ConfigurationError, LockLost, idempotency_key, lock
 from tests.services.desk import Desk
 
 
-@pytest.fixture
-def keys() -> list[str]:
-    """What the bodies have got, in their order."""
-    return []
-
-
-def test_it_is_the_same_after_a_retry_a_wait_and_a_loss(desk: Desk, keys: list[str]) -> None:
+def test_it_is_the_same_after_a_retry_a_wait_and_a_loss(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", bind=True)
     def charge(self: Any, order: str) -> None:
-        keys.append(idempotency_key("charge"))
-        if len(keys) == 1:
+        desk.ran.append(idempotency_key("charge"))
+        if len(desk.ran) == 1:
             raise self.retry(countdown=0)
-        if len(keys) == 2:
+        if len(desk.ran) == 2:
             raise LockLost("order:42")
 
     charge.delay("42")
@@ -32,46 +26,28 @@ def test_it_is_the_same_after_a_retry_a_wait_and_a_loss(desk: Desk, keys: list[s
         desk.deliver()
     desk.deliver_all()
 
-    assert len(keys) == 3
-    assert len(set(keys)) == 1
+    assert len(desk.ran) == 3
+    assert len(set(desk.ran)) == 1
 
 
-def test_it_is_the_same_in_the_queue(desk: Desk, keys: list[str]) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention=Queue())
-    def charge(order: str) -> None:
-        keys.append(idempotency_key("charge"))
-        if len(keys) == 1:
-            raise LockLost("order:42")
-
-    charge.delay("42")
-    with lock("order:42", app=desk.app):
-        desk.deliver()
-    desk.deliver_all()
-
-    assert len(keys) == 2
-    assert len(set(keys)) == 1
-
-
-def test_it_works_in_a_task_without_a_lock(desk: Desk, keys: list[str]) -> None:
+def test_it_works_in_a_task_without_a_lock(desk: Desk) -> None:
     @desk.app.task(name="plain", bind=True)
     def plain(self: Any) -> None:
-        keys.append(idempotency_key("charge"))
-        if len(keys) == 1:
+        desk.ran.append(idempotency_key("charge"))
+        if len(desk.ran) == 1:
             raise self.retry(countdown=0)
 
     plain.delay()
     desk.deliver_all()
 
-    assert len(keys) == 2
-    assert len(set(keys)) == 1
+    assert len(desk.ran) == 2
+    assert len(set(desk.ran)) == 1
 
 
-def test_another_task_or_effect_or_what_replaces_the_task_has_another(
-    desk: Desk, keys: list[str]
-) -> None:
+def test_another_task_or_effect_or_what_replaces_the_task_has_another(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", bind=True)
     def charge(self: Any, order: str, part: int = 0) -> Any:
-        keys.extend([idempotency_key("charge"), idempotency_key("mail")])
+        desk.ran.extend([idempotency_key("charge"), idempotency_key("mail")])
         if part == 1:
             return self.replace(charge.s(order))
         return None
@@ -80,12 +56,12 @@ def test_another_task_or_effect_or_what_replaces_the_task_has_another(
     charge.delay("42")
     desk.deliver_all()
 
-    assert len(set(keys)) == len(keys) == 6
-    assert {len(key) for key in keys} == {36}
-    assert {UUID(key).version for key in keys} == {5}
+    assert len(set(desk.ran)) == len(desk.ran) == 6
+    assert {len(key) for key in desk.ran} == {36}
+    assert {UUID(key).version for key in desk.ran} == {5}
 
 
-def test_what_the_body_only_calls_belongs_to_its_task(desk: Desk, keys: list[str]) -> None:
+def test_what_the_body_only_calls_belongs_to_its_task(desk: Desk) -> None:
     @desk.app.task(name="plain")
     def plain() -> str:
         return idempotency_key("charge")
@@ -96,24 +72,24 @@ def test_what_the_body_only_calls_belongs_to_its_task(desk: Desk, keys: list[str
 
     @desk.locked("order:{order}", name="charge")
     def charge(order: str) -> None:
-        keys.extend([idempotency_key("charge"), plain(), mail(order)])
+        desk.ran.extend([idempotency_key("charge"), plain(), mail(order)])
 
     charge.delay("42")
     desk.deliver()
 
-    assert len(keys) == 3
-    assert len(set(keys)) == 1
+    assert len(desk.ran) == 3
+    assert len(set(desk.ran)) == 1
 
 
-def test_it_is_the_same_in_every_version(desk: Desk, keys: list[str]) -> None:
+def test_it_is_the_same_in_every_version(desk: Desk) -> None:
     @desk.app.task(name="plain")
     def plain() -> None:
-        keys.append(idempotency_key("charge"))
+        desk.ran.append(idempotency_key("charge"))
 
     plain.apply_async(task_id="task-1")
     desk.deliver()
 
-    assert keys == ["12e32dc6-5456-593e-92d8-033a4e291c17"]
+    assert desk.ran == ["12e32dc6-5456-593e-92d8-033a4e291c17"]
 
 
 def test_where_no_task_runs_there_is_none(desk: Desk) -> None:

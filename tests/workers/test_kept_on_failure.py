@@ -16,13 +16,12 @@ from kombu.entity import Queue
 from celery_dlock import LockedTask, lock
 from celery_dlock import Queue as InTheQueue
 from celery_dlock.core.events import Dropped
-from celery_dlock.runtime import runtime
 from tests.services.brokers import close, kept_in_sqlite, lying_in, over_rabbitmq
 from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.until import until
-from tests.workers.conftest import nothing_is_left
+from tests.workers.conftest import charging, nothing_is_left
 
 #: Each way to tell Celery not to acknowledge a message whose task has failed.
 BY_TASK = [{"acks_on_failure_or_timeout": False}]
@@ -34,32 +33,32 @@ if celery.VERSION >= (5, 7):
 POLICIES = ["reschedule", "queue", InTheQueue(keep=True)]
 
 
-def failing(desk: Desk, runs: list[str], **options: Any) -> LockedTask:
+def failing(desk: Desk, **options: Any) -> LockedTask:
     """A task that fails, until it has run three times."""
 
     @desk.locked("order:{order}", name="charge", **{"acks_late": True, **options})
     def charge(order: str) -> int:
-        runs.append(order)
-        if len(runs) < 3:
+        desk.ran.append(order)
+        if len(desk.ran) < 3:
             raise ValueError(order)
-        return len(runs)
+        return len(desk.ran)
 
     return charge
 
 
-def fails_twice(desk: Desk, charge: LockedTask, runs: list[str]) -> None:
+def fails_twice(desk: Desk, charge: LockedTask) -> None:
     """Let the broker deliver the message of *charge* again, until it succeeds."""
     for tries in (1, 2):
         charge.apply_async(("42",), task_id="one")  # the second time as from a dead-letter exchange
         message = desk.deliver()
         assert message._state == "REJECTED"
-        assert (len(runs), desk.result("one").state) == (tries, "FAILURE")
+        assert (len(desk.ran), desk.result("one").state) == (tries, "FAILURE")
         assert nothing_is_left(desk)
     charge.apply_async(("42",), task_id="one")
     message = desk.deliver()
 
     assert message._state == "ACK"
-    assert (len(runs), desk.result("one").get()) == (3, 3)
+    assert (len(desk.ran), desk.result("one").get()) == (3, 3)
     assert desk.happened(Dropped) == []
     # And now it is done: a copy of it is dropped
     charge.apply_async(("42",), task_id="one")
@@ -72,34 +71,30 @@ def fails_twice(desk: Desk, charge: LockedTask, runs: list[str]) -> None:
 def test_a_failure_that_is_not_acknowledged_is_not_the_end_of_its_task(
     desk: Desk, policy: Any, option: Any
 ) -> None:
-    runs: list[str] = []
-    fails_twice(desk, failing(desk, runs, on_contention=policy, **option), runs)
+    fails_twice(desk, failing(desk, on_contention=policy, **option))
 
 
 @pytest.mark.parametrize("setting", BY_SETTING, ids=repr)
 def test_so_for_all_tasks_where_the_setting_says_so(desk: Desk, setting: Any) -> None:
     desk.app.conf.update(setting)
-    runs: list[str] = []
-    fails_twice(desk, failing(desk, runs), runs)
+    fails_twice(desk, failing(desk))
 
 
 def test_with_early_acknowledgement_a_failure_is_final_all_the_same(desk: Desk) -> None:
-    runs: list[str] = []
-    charge = failing(desk, runs, acks_late=False, acks_on_failure_or_timeout=False)
+    charge = failing(desk, acks_late=False, acks_on_failure_or_timeout=False)
     result = charge.delay("42")
     desk.deliver()
 
     charge.apply_async(("42",), task_id=result.id)
     desk.deliver()
 
-    assert runs == ["42"]
+    assert desk.ran == ["42"]
 
 
 def test_a_copy_that_waits_behind_the_failure_runs_for_the_broker_may_not_have_it(
     desk: Desk,
 ) -> None:
     # Given a body that fails, And a copy of its message that came to wait behind it meanwhile
-    runs: list[str] = []
 
     @desk.locked(
         "order:{order}",
@@ -109,8 +104,8 @@ def test_a_copy_that_waits_behind_the_failure_runs_for_the_broker_may_not_have_i
         acks_on_failure_or_timeout=False,
     )
     def charge(order: str) -> str:
-        runs.append(order)
-        if len(runs) == 1:
+        desk.ran.append(order)
+        if len(desk.ran) == 1:
             charge.apply_async((order,), task_id="one")
             assert desk.deliver().acknowledged
             raise ValueError(order)
@@ -119,7 +114,6 @@ def test_a_copy_that_waits_behind_the_failure_runs_for_the_broker_may_not_have_i
     charge.apply_async(("42",), task_id="one")
     desk.deliver()
 
-    # Then it is woken
     desk.deliver()
     assert desk.result("one").get() == "charged"
     assert nothing_is_left(desk)
@@ -128,8 +122,8 @@ def test_a_copy_that_waits_behind_the_failure_runs_for_the_broker_may_not_have_i
 @pytest.mark.parametrize("policy", ["fail", InTheQueue(max_waiting=1)], ids=repr)
 def test_nor_is_it_the_end_where_the_task_failed_for_its_key(desk: Desk, policy: Any) -> None:
     # Given a task that fails because its key is taken, and its queue is full if it has one
-    runs: list[str] = ["", ""]
-    charge = failing(desk, runs, on_contention=policy, acks_on_failure_or_timeout=False)
+    desk.ran += ["", ""]
+    charge = failing(desk, on_contention=policy, acks_on_failure_or_timeout=False)
     with lock("order:42", app=desk.app, timeout=0):
         charge.apply_async(("42",), task_id="first")
         charge.apply_async(("42",), task_id="second")
@@ -138,7 +132,6 @@ def test_nor_is_it_the_end_where_the_task_failed_for_its_key(desk: Desk, policy:
     assert desk.result("second").state == "FAILURE"
     desk.deliver_all()
 
-    # Then it runs when it comes again
     charge.apply_async(("42",), task_id="second")
     desk.deliver()
 
@@ -156,23 +149,16 @@ def test_a_turn_is_given_back_by_what_fails_before_its_body(desk: Desk) -> None:
 
     called: list[bool] = []
 
-    @desk.locked(
-        "order:{order}",
-        name="charge",
-        base=Failing,
-        on_contention="queue",
-        acks_late=True,
-        acks_on_failure_or_timeout=False,
+    charge = charging(
+        desk, base=Failing, on_contention="queue", acks_late=True, acks_on_failure_or_timeout=False
     )
-    def charge(order: str) -> None: ...
-
     charge.delay("42")
     with lock("order:42", app=desk.app, timeout=0):
         desk.deliver()
     called.append(True)
     desk.deliver()
 
-    assert runtime(desk.app).backend.peek("order:42").grants == ()
+    assert desk.store.peek("order:42").grants == ()
 
 
 @pytest.fixture
@@ -199,7 +185,7 @@ def dead_lettering(rabbitmq_server: RabbitMQServer, tmp_path: Path, policy: str)
 
 
 @pytest.mark.server("rabbitmq")
-@pytest.mark.parametrize("policy", ["reschedule", "queue", "queue and keep"])
+@pytest.mark.parametrize("policy", ["reschedule", "queue and keep"])
 def test_over_a_dead_letter_exchange_a_locked_task_is_tried_as_often_as_a_plain_one(
     dead_lettering: Lab,
 ) -> None:

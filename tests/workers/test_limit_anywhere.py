@@ -25,7 +25,6 @@ from celery_dlock import (
 from celery_dlock.delivery import carry_out, execution, leaving, plan, publish, taking, unique
 from celery_dlock.locks import hold
 from celery_dlock.locks import unique as claims
-from celery_dlock.runtime import runtime
 from tests.services.desk import Desk, open_desk
 from tests.services.instants import struck
 
@@ -109,8 +108,7 @@ def _struck_at(number: int, scenario: Scenario, policy: Policy, *, loses: bool, 
         results: list[Any] = []
 
         def deliver() -> None:
-            message = desk.take()
-            assert message is not None
+            message = desk.receive()
             limit = SoftTimeLimitExceeded
             strikes.append(struck(lambda: desk.run(message), number, FILES, limit))
 
@@ -134,7 +132,7 @@ def nothing_is_left(desk: Desk) -> None:
     other.delay()
     desk.deliver()
     for key in KEYS:
-        left = runtime(desk.app).backend.peek(key)
+        left = desk.store.peek(key)
         assert (left.holders, left.grants, left.waiting) == ((), (), ())
 
 
@@ -152,8 +150,7 @@ def test_at_whatever_instant_it_strikes_no_unique_task_blocks_its_calls(
 def _unique_struck_at(number: int, until: str) -> bool:
     with opened(Queue(), loses=False, unique=until) as (desk, ran, charge):
         charge.delay()
-        message = desk.take()
-        assert message is not None
+        message = desk.receive()
         strikes = struck(lambda: desk.run(message), number, UNIQUE, SoftTimeLimitExceeded)
         desk.deliver_all()
         nothing_is_left(desk)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,17 @@ from celery_dlock import (
     current_lease,
     lock,
 )
-from celery_dlock.core.events import Lost
+from celery_dlock.core.events import Contended, Lost
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.runtime import runtime
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.desk import Desk, open_desk
-from tests.services.until import until
+from tests.services.holder import held_until_refused
+from tests.workers.conftest import charging, held
 
 
 def test_it_keeps_a_task_of_the_same_key_off(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention="fail")
-    def charge(order: int) -> str:
-        return "ran"
-
+    charge = charging(desk, on_contention="fail")
     with lock("order:42", app=desk.app, ttl=10, timeout=0) as lease:
         refused = charge.delay(42)
         other = charge.delay(43)
@@ -44,7 +43,7 @@ def test_it_keeps_a_task_of_the_same_key_off(desk: Desk) -> None:
         assert desk.holders("order:42") != []
 
     assert type(refused.result) is LockContended
-    assert other.get() == "ran"
+    assert other.get() == 43
     assert desk.holders("order:42") == []
 
 
@@ -52,7 +51,7 @@ def test_who_holds_a_key_says_what_it_is_and_in_which_process(desk: Desk) -> Non
     found = []
 
     def note() -> None:
-        (holder,) = runtime(desk.app).backend.peek("order:42").holders
+        (holder,) = desk.store.peek("order:42").holders
         found.append((holder.name, holder.where))
 
     @desk.locked("order:{order}", name="charge")
@@ -71,28 +70,16 @@ def test_who_holds_a_key_says_what_it_is_and_in_which_process(desk: Desk) -> Non
 
 
 def test_a_task_keeps_it_off_and_is_named(desk: Desk) -> None:
-    caught = []
-
-    def handler() -> None:
-        try:
-            with lock("order:42", app=desk.app, timeout=0):
-                pass
-        except LockContended as exc:
-            caught.append(exc)
-
     @desk.locked("order:{order}", name="charge")
     def charge(order: int) -> None:
-        other = threading.Thread(target=handler)
-        other.start()
-        other.join()
+        with pytest.raises(LockContended) as caught, held(desk):
+            pytest.fail("it is held")
+        assert (type(caught.value), caught.value.holder) == (LockContended, result.id)
+        assert 0 < caught.value.seconds_left <= 30
 
     result = charge.delay(42)
     desk.deliver()
-
-    (error,) = caught
-    assert type(error) is LockContended
-    assert error.holder == result.id
-    assert 0 < error.seconds_left <= 30
+    assert result.get() is None
 
 
 def test_its_tokens_and_those_of_tasks_are_one_sequence(desk: Desk) -> None:
@@ -109,63 +96,32 @@ def test_its_tokens_and_those_of_tasks_are_one_sequence(desk: Desk) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def other_thread_holds(desk: Desk, key: str, go: threading.Event) -> threading.Thread:
-    held = threading.Event()
-
-    def hold() -> None:
-        with lock(key, app=desk.app, timeout=0):
-            held.set()
-            go.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(30)
-    return thread
-
-
 def test_it_waits_until_the_key_is_free(desk: Desk) -> None:
-    go = threading.Event()
-    other = other_thread_holds(desk, "k", go)
-
-    def watch() -> None:
-        until("somebody waits", lambda: runtime(desk.app).backend.peek("k").waiting)
-        go.set()
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-
-    with lock("k", app=desk.app, timeout=30) as lease:
-        assert go.is_set()
-        assert lease.fencing_token > 0
-    other.join()
-    watcher.join()
+    with held_until_refused(desk, "k") as token, lock("k", app=desk.app, timeout=30) as lease:
+        assert lease.fencing_token > token
 
 
 def test_it_gives_up_after_its_timeout(desk: Desk) -> None:
-    go = threading.Event()
-    other = other_thread_holds(desk, "k", go)
     before = time.monotonic()
 
-    with pytest.raises(LockTimeout) as caught, lock("k", app=desk.app, timeout=0.2):
+    with (
+        held(desk, "k") as other,
+        pytest.raises(LockTimeout) as caught,
+        lock("k", app=desk.app, timeout=0.2),
+    ):
         pytest.fail("it was held")
 
     assert 0.2 <= caught.value.waited <= time.monotonic() - before
-    assert caught.value.holder is not None
-    go.set()
-    other.join()
+    assert other.owner.startswith(str(caught.value.holder))
 
 
 def test_of_several_keys_it_takes_all_or_none(desk: Desk) -> None:
-    go = threading.Event()
-    other = other_thread_holds(desk, "b", go)
+    with held(desk, "b"):
+        with pytest.raises(LockContended) as caught, lock(["c", "a", "b"], app=desk.app, timeout=0):
+            pytest.fail("b was held")
+        assert caught.value.key == "b"
+        assert desk.holders("a") == desk.holders("c") == []
 
-    with pytest.raises(LockContended) as caught, lock(["c", "a", "b"], app=desk.app, timeout=0):
-        pytest.fail("b was held")
-
-    assert caught.value.key == "b"
-    assert desk.holders("a") == desk.holders("c") == []
-    go.set()
-    other.join()
     with lock(["c", "a", "b", "a"], app=desk.app, timeout=0) as lease:
         assert lease.keys == ("a", "b", "c")
         assert len(set(lease.fencing_tokens.values())) == 3
@@ -174,52 +130,23 @@ def test_of_several_keys_it_takes_all_or_none(desk: Desk) -> None:
 
 
 def test_with_a_limit_so_many_hold_it(desk: Desk) -> None:
-    go = threading.Event()
-    others = []
-
-    def hold(held: threading.Event) -> None:
-        with lock("k", app=desk.app, timeout=0, limit=3):
-            held.set()
-            go.wait(30)
-
-    for _ in range(3):
-        held = threading.Event()
-        others.append(threading.Thread(target=hold, args=(held,)))
-        others[-1].start()
-        assert held.wait(30)
-
-    with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0, limit=3):
-        pytest.fail("three hold it")
-    go.set()
-    for other in others:
-        other.join()
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(held(desk, "k", limit=3))
+        with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0, limit=3):
+            pytest.fail("three hold it")
     with lock("k", app=desk.app, timeout=0):
         pass
 
 
 def test_readers_hold_it_together_and_carry_no_token(desk: Desk) -> None:
-    go = threading.Event()
-    both = threading.Barrier(3)
-
-    def read() -> None:
-        with lock("k", app=desk.app, timeout=0, shared=True):
-            both.wait(30)
-            go.wait(30)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    both.wait(30)
-
-    with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0):
-        pytest.fail("two read")
-    with lock("k", app=desk.app, timeout=0, shared=True) as lease:
-        assert lease.fencing_tokens == {}
-        with pytest.raises(ConfigurationError, match="read lock"):
-            _ = lease.fencing_token
-    go.set()
-    for reader in readers:
-        reader.join()
+    with held(desk, "k", shared=True), held(desk, "k", shared=True):
+        with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0):
+            pytest.fail("two read")
+        with lock("k", app=desk.app, timeout=0, shared=True) as lease:
+            assert lease.fencing_tokens == {}
+            with pytest.raises(ConfigurationError, match="read lock"):
+                _ = lease.fencing_token
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
@@ -264,9 +191,7 @@ def test_below_a_lock_that_is_lost_its_key_is_not_held(desk: Desk) -> None:
             pass
 
 
-def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(desk: Desk) -> None:
     awake = time.clock_gettime
 
     def after_an_hour_of_sleep(clock: int) -> float:
@@ -274,7 +199,7 @@ def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(
 
     with lock("k", app=desk.app, ttl=30) as lease:
         lease.check()
-        monkeypatch.setattr(time, "clock_gettime", after_an_hour_of_sleep)
+        desk.patch.setattr(time, "clock_gettime", after_an_hour_of_sleep)
         with pytest.raises(LockLost, match="not renewed in time"):
             lease.check()
 
@@ -300,25 +225,13 @@ def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
 def test_a_loss_that_shows_only_at_the_end_of_the_block_is_told_once(desk: Desk) -> None:
     with lock("k", app=desk.app) as lease:
         (term,) = lease.terms
-        runtime(desk.app).backend.leave(term.claim, Outcome.OVER)  # as a store that forgot it
+        desk.store.leave(term.claim, Outcome.OVER)  # as a store that forgot it
 
     assert [event.key for event in desk.happened(Lost)] == ["k"]
 
 
-def test_a_loss_that_was_told_meanwhile_is_not_told_again(desk: Desk) -> None:
-    keeper = runtime(desk.app).manager._keeper
-    with lock("k", app=desk.app) as lease:
-        (term,) = lease.terms
-        keeper._watches[term.claim].until = 0.0  # it has been held for too long
-        keeper._watches[term.claim].due = 0.0
-        keeper.tend()
-        until("it is told", lambda: desk.happened(Lost))
-
-    assert len(desk.happened(Lost)) == 1
-
-
 def test_a_store_that_does_not_answer_is_waited_for_once_to_take_and_once_to_take_back(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
 ) -> None:
     asked = []
 
@@ -327,7 +240,7 @@ def test_a_store_that_does_not_answer_is_waited_for_once_to_take_and_once_to_tak
         raise BackendUnavailable("no answer")
 
     for operation in ("enter", "leave"):
-        monkeypatch.setattr(MemoryBackend, operation, away)
+        desk.patch.setattr(MemoryBackend, operation, away)
     with pytest.raises(BackendUnavailable), lock("k", app=desk.app, timeout=0):
         pytest.fail("nobody knows")
 
@@ -384,9 +297,9 @@ def test_what_is_acquired_is_neither_current_nor_re_entrant(desk: Desk) -> None:
 def test_a_release_frees_nothing_that_somebody_else_has_by_now(desk: Desk) -> None:
     block = lock("order:42", app=desk.app, timeout=0)
     block.acquire()
-    (mine,) = runtime(desk.app).backend.peek("order:42").holders
+    (mine,) = desk.store.peek("order:42").holders
     claim = Claim("order:42", mine.task, mine.nonce, ttl=0)
-    runtime(desk.app).backend.leave(claim, Outcome.ABANDONED)  # as an operator does
+    desk.store.leave(claim, Outcome.ABANDONED)  # as an operator does
     with lock("order:42", app=desk.app, timeout=0) as lease:
         block.release()
         assert desk.holders("order:42") == [lease.owner.rpartition("|")[0]]
@@ -423,3 +336,73 @@ def test_what_is_not_released_at_exit_expires(tmp_path: Path) -> None:
         assert desk.holders("order:42")
         with lock("order:42", app=desk.app, timeout=30) as lease:
             lease.check()
+
+
+# What it asks of its store.
+
+
+@pytest.fixture
+def asked(desk: Desk) -> list[str]:
+    """What the store is asked, from now on."""
+    questions: list[str] = []
+    backend = desk.store
+    enter, leave = backend.enter, backend.leave
+
+    def entering(claim: Claim, *args: Any) -> Any:
+        questions.append(f"enter {claim.key}")
+        return enter(claim, *args)
+
+    def leaving(claim: Claim, *args: Any) -> Any:
+        questions.append(f"leave {claim.key}")
+        return leave(claim, *args)
+
+    desk.patch.setattr(backend, "enter", entering)
+    desk.patch.setattr(backend, "leave", leaving)
+    return questions
+
+
+def test_it_is_taken_once_and_given_back_once(desk: Desk, asked: list[str]) -> None:
+    with lock("k", app=desk.app):
+        pass
+    assert asked == ["enter k", "leave k"]
+
+
+def test_one_that_is_refused_gives_nothing_back(desk: Desk, asked: list[str]) -> None:
+    desk.store.enter(Claim("k", "other:0:0", "nonce", ttl=9 * SECOND))
+    asked.clear()
+    with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0):
+        pytest.fail("another has it")
+    assert asked == ["enter k"]
+
+
+def test_that_it_waits_is_told_once(desk: Desk) -> None:
+    backend = desk.store
+    other, enter = Claim("k", "other:0:0", "nonce", ttl=9 * SECOND), backend.enter
+    enter(other)
+    refused: list[Claim] = []
+
+    def free_after_three(claim: Claim, *args: Any) -> Any:
+        if len(refused) == 3:
+            backend.leave(other, Outcome.OVER)
+        refused.append(claim)
+        return enter(claim, *args)
+
+    desk.patch.setattr(backend, "enter", free_after_three)
+    with lock("k", app=desk.app, timeout=30):
+        assert len(desk.happened(Contended)) == 1
+
+
+def test_below_a_lock_that_is_lost_no_other_key_is_asked_for(desk: Desk, asked: list[str]) -> None:
+    with lock("k", app=desk.app) as lease:
+        lease.terms[0].lose("the process was stopped")
+        asked.clear()
+        with pytest.raises(LockLost), lock(["a", "k"], app=desk.app):
+            pytest.fail("somebody else may have it")
+        assert asked == []
+
+
+def test_after_the_block_its_lease_is_not_trusted(desk: Desk) -> None:
+    with lock("k", app=desk.app) as lease:
+        lease.check()
+    with pytest.raises(LockLost, match="released"):
+        lease.check()

@@ -21,7 +21,6 @@ from celery_dlock import (
     BackendUnavailable,
     ConfigurationError,
     LockContended,
-    LockLost,
     LockTimeout,
     current_lease,
     lock,
@@ -59,7 +58,7 @@ def held(desk: Desk) -> Iterator[threading.Event]:
 
 async def waits(desk: Desk, how_many: int = 1, who: asyncio.Future[Any] | None = None) -> None:
     """Until so many wait for the key in the store. Raises the error with which *who* has ended."""
-    backend = runtime(desk.app).backend
+    backend = desk.store
     while len((await asyncio.to_thread(backend.peek, KEY)).waiting) < how_many:
         if who is not None and who.done():
             await who
@@ -142,9 +141,9 @@ def test_who_gives_up_or_may_not_wait_holds_nothing(desk: Desk, held: threading.
 
 
 def test_waiting_takes_no_thread_of_the_loops_and_few_of_its_own(
-    desk: Desk, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, held: threading.Event
 ) -> None:
-    monkeypatch.setattr(asking, "PLACE_TTL", 60.0)  # a busy machine asks less than once a second
+    desk.patch.setattr(asking, "PLACE_TTL", 60.0)  # a busy machine asks less than once a second
 
     async def crowd() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
@@ -170,16 +169,16 @@ def test_cancelled_while_it_waits_it_waits_no_more(desk: Desk, held: threading.E
 
     asyncio.run(impatient())
 
-    backend = runtime(desk.app).backend
+    backend = desk.store
     until("nobody waits", lambda: not backend.peek(KEY).waiting)
     assert len(backend.peek(KEY).holders) == 1
 
 
 @pytest.mark.parametrize("answer", ["the lock", "an error"])
 def test_cancelled_before_the_store_has_answered_a_thread_gives_it_back(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, answer: str
+    desk: Desk, answer: str
 ) -> None:
-    backend = runtime(desk.app).backend
+    backend = desk.store
     enter = backend.enter
     asked, goes_on = threading.Event(), threading.Event()
 
@@ -191,7 +190,7 @@ def test_cancelled_before_the_store_has_answered_a_thread_gives_it_back(
             raise BackendUnavailable("the answer is lost")
         return entered
 
-    monkeypatch.setattr(backend, "enter", slow)
+    desk.patch.setattr(backend, "enter", slow)
 
     async def impatient() -> None:
         asking = asyncio.create_task(takes(desk))
@@ -226,9 +225,7 @@ def test_cancelled_in_the_block_it_is_given_back(desk: Desk) -> None:
     asyncio.run(impatient())
 
 
-def test_cancelled_while_it_gives_back_a_thread_does_so(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_while_it_gives_back_a_thread_does_so(desk: Desk) -> None:
     manager = runtime(desk.app).manager
     release = manager.release
     asked, goes_on = threading.Event(), threading.Event()
@@ -238,7 +235,7 @@ def test_cancelled_while_it_gives_back_a_thread_does_so(
         assert goes_on.wait(60)
         return release(*args)
 
-    monkeypatch.setattr(manager, "release", slow)
+    desk.patch.setattr(manager, "release", slow)
 
     async def impatient() -> None:
         leaving = asyncio.create_task(takes(desk))
@@ -286,22 +283,6 @@ def test_inside_it_is_the_current_lease_and_its_key_is_reentrant_for_what_it_sta
     assert nothing_is_left(desk)
 
 
-def test_what_a_block_started_and_left_behind_does_not_hold_its_key(desk: Desk) -> None:
-    async def left_behind(go: asyncio.Event) -> None:
-        await go.wait()
-        with pytest.raises(LockLost, match="released"):
-            await takes(desk)
-
-    async def block() -> None:
-        go = asyncio.Event()
-        async with lock(KEY, app=desk.app):
-            other = asyncio.create_task(left_behind(go))
-        go.set()
-        await other
-
-    asyncio.run(block())
-
-
 @pytest.mark.parametrize("timeout", [5.0, 0.01])
 def test_a_plain_with_that_may_wait_is_an_error_on_an_event_loop_also_for_a_free_key(
     desk: Desk, timeout: float
@@ -328,18 +309,6 @@ def test_without_an_event_loop_of_asyncio_it_says_so(desk: Desk) -> None:
     assert nothing_is_left(desk)
 
 
-def test_a_store_that_does_not_answer_is_an_error(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*args: object, **options: object) -> None:
-        raise BackendUnavailable("no answer")
-
-    monkeypatch.setattr(runtime(desk.app).manager, "acquire", away)
-
-    with pytest.raises(BackendUnavailable):
-        asyncio.run(takes(desk))
-
-
 def test_whether_it_is_locked_is_said_without_taking_it(desk: Desk) -> None:
     alone, reader = lock(KEY, app=desk.app), lock(KEY, app=desk.app, shared=True)
     one_of_two = lock(KEY, app=desk.app, limit=2)
@@ -361,17 +330,4 @@ def test_whether_it_is_locked_is_said_without_taking_it(desk: Desk) -> None:
             assert one_of_two.locked()
             assert asyncio.run(one_of_two.alocked()) is True
     assert locked() == [False, False, False, False]
-    assert nothing_is_left(desk)
-
-
-def test_by_hand_it_is_not_waited_for_on_an_event_loop_either(desk: Desk) -> None:
-    async def handler() -> None:
-        with pytest.raises(ConfigurationError, match="async with"):
-            lock(KEY, app=desk.app).acquire()
-        by_hand = lock(KEY, app=desk.app, timeout=0)
-        by_hand.acquire()
-        by_hand.release()
-
-    asyncio.run(handler())
-
     assert nothing_is_left(desk)

@@ -7,15 +7,13 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
-from greenlet import greenlet
 
 from celery_dlock import ConfigurationError, Lease, LockContended, LockLost, current_lease, lock
 from celery_dlock.core.state import Outcome
-from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 
 KEY = "catalog"
@@ -25,86 +23,41 @@ def readers(desk: Desk) -> int:
     return len(desk.holders(KEY))
 
 
-class Thread:
-    """A thread that enters a block and stays there until it is told to leave."""
-
-    def __init__(self, enter: Callable[[], Any]) -> None:
-        self._leave, self._entered = threading.Event(), threading.Event()
-        self._pool = ThreadPoolExecutor(1)
-        self._ended = self._pool.submit(self._stay, enter)
-        assert self._entered.wait(30) or self.leave()
-
-    def _stay(self, enter: Callable[[], Any]) -> bool:
-        try:
-            with enter() as lease:
-                self._entered.set()
-                assert self._leave.wait(30)
-                lease.check()
-                return True
-        finally:
-            self._entered.set()
-
-    def leave(self) -> bool:
-        self._leave.set()
-        with self._pool:
-            return self._ended.result(30)
+def in_with(block: Any) -> Iterator[Lease]:
+    with block as lease:
+        yield lease
 
 
-@contextmanager
-def stacked(block: Any) -> Iterator[Lease]:
+def on_stack(block: Any) -> Iterator[Lease]:
     with ExitStack() as stack:
         yield stack.enter_context(block)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-@pytest.mark.parametrize("how", [lambda block: block, stacked])
+@pytest.mark.parametrize("how", [in_with, on_stack])
 def test_each_of_several_threads_leaves_its_own_block(
-    desk: Desk, how: Callable[[Any], Any], order: tuple[int, ...]
+    desk: Desk, how: Callable[[Any], Iterator[Lease]], order: tuple[int, ...]
 ) -> None:
     block = lock(KEY, app=desk.app, shared=True)
-    threads = [Thread(lambda: how(block)) for _ in order]
-    for left, number in enumerate(order):
-        assert readers(desk) == 3 - left
-        assert threads[number].leave()
+    inside = [how(block) for _ in order]
+    with ExitStack() as stack:
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in order]
+        pairs = zip(threads, inside, strict=True)
+        leases = [thread.submit(next, block).result(30) for thread, block in pairs]
+        for left, number in enumerate(order):
+            assert readers(desk) == 3 - left
+            leases[number].check()
+            threads[number].submit(next, inside[number], None).result(30)
     assert readers(desk) == 0
 
 
-def test_threads_that_begin_at_once_take_turns_at_a_key(desk: Desk) -> None:
-    block, start = lock(KEY, app=desk.app, timeout=30), threading.Barrier(4)
-    inside: list[int] = []
-    tokens: list[int] = []
-
-    def enter(number: int) -> None:
-        start.wait(30)
-        with block as lease:
-            inside.append(number)
-            tokens.append(lease.fencing_token)
-            assert inside == [number]
-            inside.remove(number)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(enter, range(4)))
-
-    assert tokens == sorted(set(tokens))
-    assert len(tokens) == 4
-
-
-@pytest.mark.parametrize("stack", [False, True])
 @pytest.mark.parametrize("one_context", [False, True])
-def test_each_of_several_coroutines_leaves_its_own_block(
-    desk: Desk, stack: bool, one_context: bool
-) -> None:
+def test_each_of_several_coroutines_leaves_its_own_block(desk: Desk, one_context: bool) -> None:
     block = lock(KEY, app=desk.app, shared=True)
 
     async def read(inside: asyncio.Event, leave: asyncio.Event) -> None:
         async with AsyncExitStack() as exits:
-            if stack:
-                lease = await exits.enter_async_context(block)
-                inside.set()
-                await leave.wait()
-                lease.check()
-                return
-        async with block as lease:
+            lease = await exits.enter_async_context(block)
             inside.set()
             await leave.wait()
             lease.check()
@@ -125,61 +78,6 @@ def test_each_of_several_coroutines_leaves_its_own_block(
     asyncio.run(main())
 
     assert readers(desk) == 0
-
-
-def test_coroutines_take_turns_at_a_key(desk: Desk) -> None:
-    block, inside = lock(KEY, app=desk.app, timeout=30), []
-
-    async def enter(number: int) -> None:
-        async with block:
-            inside.append(number)
-            await asyncio.sleep(0)
-            assert inside == [number]
-            inside.remove(number)
-
-    async def main() -> None:
-        await asyncio.gather(*map(enter, range(10)))
-
-    asyncio.run(main())
-
-
-def test_each_of_several_greenlets_leaves_its_own_block(desk: Desk) -> None:
-    block, main = lock(KEY, app=desk.app, shared=True), greenlet.getcurrent()
-
-    def read() -> bool:
-        with ExitStack() as stack:
-            lease: Lease = stack.enter_context(block)
-            main.switch()
-            lease.check()
-            return True
-
-    first, second = greenlet(read), greenlet(read)
-    first.switch()
-    second.switch()
-    assert readers(desk) == 2
-    assert first.switch()
-    assert readers(desk) == 1
-    assert second.switch()
-    assert readers(desk) == 0
-
-
-def test_generators_that_take_turns_leave_their_own_blocks(desk: Desk) -> None:
-    block = lock(KEY, app=desk.app, shared=True, timeout=0)
-
-    def read() -> Iterator[Lease]:
-        with block as lease:
-            yield lease
-
-    first, second = (contextvars.Context().run(iter, read()) for _ in range(2))
-    kept = contextvars.Context().run(next, first)
-    contextvars.Context().run(next, second)
-    assert readers(desk) == 2
-    assert next(second, None) is None
-    kept.check()
-    assert next(first, None) is None
-    assert readers(desk) == 0
-    with pytest.raises(ConfigurationError):
-        current_lease()
 
 
 def test_a_generator_that_another_coroutine_closes_leaves_its_own_block(desk: Desk) -> None:
@@ -313,7 +211,7 @@ def test_a_nested_coroutine_that_outlives_the_block_around_it_is_told(desk: Desk
 
 def steal(desk: Desk) -> None:
     """As an operator releases the key, or a store that has forgotten it."""
-    store = runtime(desk.app).backend
+    store = desk.store
     for holder in store.peek(KEY).holders:
         claim = current_lease().terms[0].claim
         assert claim.nonce == holder.nonce

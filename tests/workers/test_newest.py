@@ -6,21 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery.exceptions import TaskRevokedError
 
-from celery_dlock import ConfigurationError, LockedTask, Queue, Unique, lock
-from celery_dlock.core.events import Deduplicated, Skipped, TooLarge, Unavailable
+from celery_dlock import LockedTask, Queue, Unique, lock
+from celery_dlock.core.events import Deduplicated, Skipped, TooLarge
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.ops.overview import lines_in_use
 from celery_dlock.publishing.newest import NewestCall
 from celery_dlock.runtime import runtime
-from celery_dlock.testing import ManualClock
-from celery_dlock.testing.contract.words import QUEUE, at_once
-from celery_dlock.testing.contract.words import claim as asked
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
-from tests.services.until import until as wait_until
 
 pytestmark = pytest.mark.stores
 
@@ -31,13 +26,7 @@ Make = Callable[..., LockedTask]
 
 
 @pytest.fixture
-def runs() -> Runs:
-    """Which texts the bodies were called with, and as which task."""
-    return []
-
-
-@pytest.fixture
-def make(desk: Desk, runs: Runs) -> Make:
+def make(desk: Desk) -> Make:
     """``make(…)``: a unique task of which the newest call wins; *does* is called in its body."""
 
     def make(does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
@@ -45,7 +34,7 @@ def make(desk: Desk, runs: Runs) -> Make:
 
         @desk.locked(bind=True, **given)
         def save(self: Any, text: str, doc: int = 7) -> str:
-            runs.append((text, self.request.id))
+            desk.ran.append((text, self.request.id))
             return str(does(self) if does else text)
 
         return save
@@ -56,7 +45,7 @@ def make(desk: Desk, runs: Runs) -> Make:
 def claim(desk: Desk, save: LockedTask) -> UniqueClaim | None:
     unique = save.lock_definition.unique
     assert unique is not None
-    text = runtime(desk.app).backend.swap(unique.name(("a",), {}), None, None, 0)
+    text = desk.store.swap(unique.name(("a",), {}), None, None, 0)
     return None if text is None else UniqueClaim.decode(text)
 
 
@@ -64,17 +53,12 @@ def texts(runs: Runs) -> list[str]:
     return [text for text, _ in runs]
 
 
-def test_it_lives_until_its_start_unless_told(make: Make) -> None:
-    assert NEWEST.until == "start"
-    assert Unique().until == "done"
-
-
 @pytest.mark.every_store
-def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make, runs: Runs) -> None:
+def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make) -> None:
     waiting: list[Any] = []
 
     def calls_more(task: Any) -> None:
-        if len(runs) == 1:
+        if len(desk.ran) == 1:
             waiting.extend(save.delay(text) for text in "bcd")
 
     save = make(calls_more)
@@ -83,32 +67,16 @@ def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make, r
     assert desk.deliver_all() == 2
     assert {result.id for result in waiting} == {waiting[0].id}
     assert [result.is_duplicate for result in waiting] == [False, True, True]
-    assert runs == [("a", first.id), ("d", waiting[0].id)]
+    assert desk.ran == [("a", first.id), ("d", waiting[0].id)]
     assert [event.living for event in desk.happened(Deduplicated)] == [waiting[0].id] * 2
     assert claim(desk, save) is None
-
-
-def test_of_calls_from_many_threads_one_waits_and_it_is_the_newest(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
-    save = make()
-    with lock(KEY, app=desk.app, timeout=0):
-        calls = at_once(8, lambda number: [save.delay(f"{number}") for _ in range(4)])
-        newest = save.delay("newest")
-
-        assert {result.id for results in calls for result in results} == {newest.id}
-        assert desk.size() == 0
-
-    desk.deliver_all()
-    assert runs == [("newest", newest.id)]
-    assert desk.happened(Unavailable) == []
 
 
 @pytest.mark.parametrize(
     "policy", ["skip", "reschedule", Queue(), Queue(ordered="publish")], ids=repr
 )
 def test_it_keeps_its_place_among_those_who_wait_for_the_key(
-    desk: Desk, make: Make, runs: Runs, policy: Any
+    desk: Desk, make: Make, policy: Any
 ) -> None:
     save, other = make(on_contention=policy), make(name="other", unique=None, on_contention="queue")
     with lock(KEY, app=desk.app, timeout=0):
@@ -120,13 +88,11 @@ def test_it_keeps_its_place_among_those_who_wait_for_the_key(
 
     desk.deliver_all()
 
-    assert (texts(runs), runs[0][1]) == (["b", "other"], first.id)
+    assert (texts(desk.ran), desk.ran[0][1]) == (["b", "other"], first.id)
     assert desk.happened(Skipped) == []
 
 
-def test_what_was_woken_has_begun_and_is_no_duplicate_of_the_next(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
+def test_what_was_woken_has_begun_and_is_no_duplicate_of_the_next(desk: Desk, make: Make) -> None:
     save = make()
     first = save.delay("a")
     assert desk.size() == 1
@@ -136,13 +102,11 @@ def test_what_was_woken_has_begun_and_is_no_duplicate_of_the_next(
 
     assert (second.is_duplicate, third.id) == (False, second.id)
     desk.deliver_all()
-    assert runs == [("a", first.id), ("c", second.id)]
+    assert desk.ran == [("a", first.id), ("c", second.id)]
     assert claim(desk, save) is None
 
 
-def test_calls_that_wait_at_another_key_are_replaced_there(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
+def test_calls_that_wait_at_another_key_are_replaced_there(desk: Desk, make: Make) -> None:
     save = make(unique=Unique(on_duplicate="newest", by="any"))
     with lock(KEY, app=desk.app, timeout=0):
         save.delay("a", 7)
@@ -151,13 +115,13 @@ def test_calls_that_wait_at_another_key_are_replaced_there(
 
     desk.deliver_all()
 
-    assert texts(runs) == ["b"]
-    assert [*lines_in_use(runtime(desk.app).backend)] == []
+    assert texts(desk.ran) == ["b"]
+    assert [*lines_in_use(desk.store)] == []
 
 
 @pytest.mark.parametrize("how", [{"task_id": "mine"}, {"countdown": 60}], ids=repr)
 def test_a_call_that_somebody_depends_on_neither_replaces_nor_is_replaced(
-    desk: Desk, make: Make, runs: Runs, how: dict[str, Any]
+    desk: Desk, make: Make, how: dict[str, Any]
 ) -> None:
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
@@ -167,119 +131,109 @@ def test_a_call_that_somebody_depends_on_neither_replaces_nor_is_replaced(
         assert desk.size() == 1
     desk.deliver_all()
 
-    assert ("b", mine.id) in runs or "countdown" in how
-    assert "c" in texts(runs)
-    assert "a" not in texts(runs)
+    assert ("b", mine.id) in desk.ran or "countdown" in how
+    assert "c" in texts(desk.ran)
+    assert "a" not in texts(desk.ran)
 
 
 def test_a_publisher_that_died_before_it_parked_leaves_an_id_for_the_next(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     save = make()
     unique = save.lock_definition.unique
     assert unique is not None
     dead = NewestCall(save, unique, unique.name(("a",), {}), KEY)._mine
-    UniqueClaims(runtime(desk.app).backend).newest(unique.name(("a",), {}), dead, 60, None)
+    UniqueClaims(desk.store).newest(unique.name(("a",), {}), dead, 60, None)
 
     result = save.delay("b")
 
     assert result.id == dead.task_id
     desk.deliver_all()
-    assert runs == [("b", dead.task_id)]
+    assert desk.ran == [("b", dead.task_id)]
     assert claim(desk, save) is None
 
 
 def test_one_that_is_overtaken_before_it_parks_does_not_replace_a_newer_one(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     save = make()
     newest = UniqueClaims.newest
 
     def overtaken(self: Any, *args: Any) -> Any:
         told = newest(self, *args)
-        monkeypatch.setattr(UniqueClaims, "newest", newest)
+        desk.patch.setattr(UniqueClaims, "newest", newest)
         save.delay("b")
         return told
 
     with lock(KEY, app=desk.app, timeout=0):
-        monkeypatch.setattr(UniqueClaims, "newest", overtaken)
+        desk.patch.setattr(UniqueClaims, "newest", overtaken)
         first = save.delay("a")
 
     desk.deliver_all()
-    assert runs == [("b", first.id)]
+    assert desk.ran == [("b", first.id)]
 
 
-def test_who_meets_one_that_begins_meanwhile_waits_behind_it(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_meets_one_that_begins_meanwhile_waits_behind_it(desk: Desk, make: Make) -> None:
     save = make()
     first = save.delay("a")
     newest = UniqueClaims.newest
 
     def runs_meanwhile(self: Any, *args: Any) -> Any:
         told = newest(self, *args)
-        monkeypatch.setattr(UniqueClaims, "newest", newest)
+        desk.patch.setattr(UniqueClaims, "newest", newest)
         desk.deliver_all()
         return told
 
-    monkeypatch.setattr(UniqueClaims, "newest", runs_meanwhile)
+    desk.patch.setattr(UniqueClaims, "newest", runs_meanwhile)
     second = save.delay("b")
 
     desk.deliver_all()
-    assert runs == [("a", first.id), ("b", second.id)]
+    assert desk.ran == [("a", first.id), ("b", second.id)]
     assert claim(desk, save) is None
 
 
 @pytest.mark.parametrize("lost", ["swap", "enter"])
 def test_without_an_answer_of_the_store_it_is_published_by_the_broker(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, lost: str
+    desk: Desk, make: Make, lost: str
 ) -> None:
     save = make()
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, lost, without_answer())
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, lost, without_answer())
         save.delay("a")
         assert desk.size() == 1
 
     desk.deliver_all()
-    assert texts(runs) == ["a"]
+    assert texts(desk.ran) == ["a"]
     assert claim(desk, save) is None
 
 
 @pytest.mark.parametrize("arrives", ["before", "after"])
 @pytest.mark.parametrize("landed", [True, False])
 def test_what_went_by_the_broker_does_not_run_in_place_of_a_newer_call(
-    desk: Desk,
-    make: Make,
-    runs: Runs,
-    monkeypatch: pytest.MonkeyPatch,
-    landed: bool,
-    arrives: str,
+    desk: Desk, make: Make, landed: bool, arrives: str
 ) -> None:
     """Of the older one nobody knows whether the store has it; both have one id."""
-    backend = runtime(desk.app).backend
+    backend = desk.store
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
-        with monkeypatch.context() as patch:
+        with desk.patch.context() as patch:
             patch.setattr(backend, "enter", without_answer(backend.enter if landed else None))
             save.delay("a")
-        older = desk.take()
-        assert older is not None
+        older = desk.receive()
         newer = save.delay("b")
     if arrives == "after":
         desk.deliver_all()
     desk.run(older)
 
     desk.deliver_all()
-    assert runs == [("b", newer.id)]
+    assert desk.ran == [("b", newer.id)]
     assert claim(desk, save) is None
 
 
 @pytest.mark.parametrize("largest", [100, 1_000_000])
-def test_nor_where_the_newer_one_was_woken_already(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, largest: int
-) -> None:
-    save, backend = make(), runtime(desk.app).backend
-    with monkeypatch.context() as patch:
+def test_nor_where_the_newer_one_was_woken_already(desk: Desk, make: Make, largest: int) -> None:
+    save, backend = make(), desk.store
+    with desk.patch.context() as patch:
         patch.setattr(backend, "largest_message", largest)
         if largest > 100:
             patch.setattr(backend, "enter", without_answer())
@@ -288,61 +242,58 @@ def test_nor_where_the_newer_one_was_woken_already(
         newer = save.delay("b")
         assert (newer.id, desk.size()) == (older.id, 2)
         patch.setattr(backend, "largest_message", largest)
-        first, second = desk.take(), desk.take()
-        assert first is not None
-        assert second is not None
+        first, second = desk.receive(), desk.receive()
         for message in (first, second):
             desk.run(message)
 
     desk.deliver_all()
-    assert runs == [("b", newer.id)]
+    assert desk.ran == [("b", newer.id)]
 
 
 def test_one_too_large_that_has_to_wait_for_its_key_runs_all_the_same(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     """It has a place in the store, and no message. The simulation found that it was dropped."""
-    monkeypatch.setattr(runtime(desk.app).backend, "largest_message", 100)
+    desk.patch.setattr(desk.store, "largest_message", 100)
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
         sent = save.delay("a")
-        refused = desk.take()
-        assert refused is not None
+        refused = desk.receive()
         desk.run(refused)
 
     desk.deliver_all()
-    assert runs == [("a", sent.id)]
+    assert desk.ran == [("a", sent.id)]
 
 
 def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
-    save, backend = make(), runtime(desk.app).backend
+    save, backend = make(), desk.store
     message, largest = backend.message, backend.largest_message
 
     def overtaken(*asked: Any) -> Any:
         seen = message(*asked)
-        monkeypatch.setattr(backend, "message", message)
-        with monkeypatch.context() as patch:
+        desk.patch.setattr(backend, "message", message)
+        with desk.patch.context() as patch:
             patch.setattr(backend, "largest_message", largest)
             save.delay("b")
         return seen
 
-    monkeypatch.setattr(backend, "largest_message", 100)
+    desk.patch.setattr(backend, "largest_message", 100)
     older = save.delay("a")
-    monkeypatch.setattr(backend, "message", overtaken)
+    desk.patch.setattr(backend, "message", overtaken)
 
     desk.deliver_all()
-    assert runs == [("a", older.id)]
+    assert desk.ran == [("a", older.id)]
 
 
 def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     """Which the store could not take: nobody can replace that one, which is dropped instead."""
     save = make()
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, "largest_message", 100)
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, "largest_message", 100)
         save.delay("a")
     assert (desk.size(), len(desk.happened(TooLarge))) == (1, 1)
 
@@ -351,26 +302,26 @@ def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
         desk.deliver()
 
     desk.deliver_all()
-    assert texts(runs)[-1] == "b"
+    assert texts(desk.ran)[-1] == "b"
     assert claim(desk, save) is None
 
 
 def test_one_that_is_too_large_replaces_nothing_and_goes_by_the_broker(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
         first = save.delay("a")
-        with monkeypatch.context() as patch:
-            patch.setattr(runtime(desk.app).backend, "largest_message", 100)
+        with desk.patch.context() as patch:
+            patch.setattr(desk.store, "largest_message", 100)
             assert save.delay("b").id != first.id
 
     desk.deliver_all()
-    assert sorted(texts(runs)) == ["a", "b"]
+    assert sorted(texts(desk.ran)) == ["a", "b"]
 
 
 def test_one_that_is_cancelled_while_it_waits_makes_way_for_the_next(
-    desk: Desk, make: Make, runs: Runs
+    desk: Desk, make: Make
 ) -> None:
     save, here = make(), runtime(desk.app)
     with lock(KEY, app=desk.app, timeout=0):
@@ -383,28 +334,13 @@ def test_one_that_is_cancelled_while_it_waits_makes_way_for_the_next(
         assert first.status == "REVOKED"
 
     desk.deliver_all()
-    assert runs == [("b", second.id)]
+    assert desk.ran == [("b", second.id)]
     assert claim(desk, save) is None
 
 
-def test_one_that_has_expired_when_it_is_woken_ends_its_claim(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
-    save = make()
-    save.apply_async(("a",), expires=-1)
-
-    with pytest.raises(TaskRevokedError):
-        desk.deliver()
-
-    wait_until("the claim has ended", lambda: claim(desk, save) is None)
-    assert runs == []
-
-
-def test_a_retry_is_neither_replaced_nor_ends_the_claim_of_the_next(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
+def test_a_retry_is_neither_replaced_nor_ends_the_claim_of_the_next(desk: Desk, make: Make) -> None:
     def once_more(task: Any) -> None:
-        if len(runs) == 1:
+        if len(desk.ran) == 1:
             save.delay("b")
             raise task.retry(countdown=0)
 
@@ -413,39 +349,5 @@ def test_a_retry_is_neither_replaced_nor_ends_the_claim_of_the_next(
 
     desk.deliver_all()
 
-    assert sorted(texts(runs)) == ["a", "a", "b"]
+    assert sorted(texts(desk.ran)) == ["a", "a", "b"]
     assert claim(desk, save) is None
-
-
-def test_a_run_that_is_lost_runs_again_with_its_own_message(
-    desk: Desk, clock: ManualClock, make: Make, runs: Runs
-) -> None:
-    save, backend = make(on_contention=Queue(keep=True)), runtime(desk.app).backend
-    first = save.delay("a")
-    message = desk.take()
-    assert message is not None
-    message.ack()  # type: ignore[no-untyped-call]
-    backend.enter(asked(f"{first.id}:0:0", "dead", key=KEY, wait=QUEUE, keep=True), None)
-    second = save.delay("b")
-
-    clock.advance(10)
-    desk.sweep()
-    desk.deliver_all()
-
-    assert runs == [("a", first.id), ("b", second.id)]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (lambda: {"unique": Unique("done", "newest")}, "takes no until='done'"),
-        (lambda: {"unique": Unique(on_duplicate="newest", period=5)}, "no period="),
-        (lambda: {"key": None}, "all calls lock the task's name: say by="),
-        (lambda: {"key": ["a:{doc}", "b:{doc}"]}, "only if the task locks one key"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_as_it_is_defined(
-    make: Make, wrong: Callable[[], dict[str, Any]], says: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        make(**wrong())

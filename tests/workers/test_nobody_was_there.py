@@ -14,7 +14,7 @@ from celery_dlock.core.turns import UNATTENDED
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.until import until
-from tests.workers.conftest import MakeLab, refused
+from tests.workers.conftest import MakeLab, charging, refused
 
 HOUR = 3600.0
 GRACE = UNATTENDED / 1_000_000
@@ -30,11 +30,7 @@ def later(message: Message, seconds: float) -> Message:
 
 
 def charge_within_ten_minutes(desk: Desk) -> LockedTask:
-    @desk.locked("order:{order}", name="charge", on_contention=Reschedule(max_wait=600))
-    def charge(order: str) -> str:
-        return order
-
-    return charge
+    return charging(desk, on_contention=Reschedule(max_wait=600))
 
 
 def refused_again(desk: Desk, message: Message) -> Message | None:
@@ -131,5 +127,4 @@ def test_nobody_fails_at_the_restart_after_longer_than_they_would_wait(
     with lab.worker(concurrency=2):
         found = sorted(result.get(timeout=60) for result in sent)
 
-    # Then all have run
     assert found == list(range(10))

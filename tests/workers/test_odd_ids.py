@@ -13,45 +13,41 @@ from celery_dlock.messages.headers import identity_in, storable
 from celery_dlock.messages.unique import UniqueTerms
 from tests.services.desk import Desk
 
-pytestmark = pytest.mark.every_store
+pytestmark = pytest.mark.stores
 
 ODD = ["half a pair \ud800", "x" * 2_000_000]
 
 
 @pytest.fixture
-def ran(desk: Desk) -> list[int]:
-    return []
-
-
-@pytest.fixture
-def charge(desk: Desk, ran: list[int]) -> LockedTask:
+def charge(desk: Desk) -> LockedTask:
     @desk.locked("order:{order}", name="charge", on_contention="queue", ignore_result=True)
     def charge(order: str, number: int) -> None:
-        ran.append(number)
+        desk.ran.append(number)
 
     return charge
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("task_id", ODD, ids=["no UTF-8", "two megabytes"])
 def test_a_task_whose_id_no_store_can_keep_runs_and_waits_like_any(
-    desk: Desk, charge: LockedTask, ran: list[int], task_id: str
+    desk: Desk, charge: LockedTask, task_id: str
 ) -> None:
     charge.apply_async(("42", 1), task_id=task_id)
     desk.deliver_all()
-    assert ran == [1]
+    assert desk.ran == [1]
 
     charge.apply_async(("42", 2), task_id=f"{task_id} again")
     with lock("order:42", app=desk.app, timeout=0):
         desk.deliver()
-        assert ran == [1]
+        assert desk.ran == [1]
     desk.deliver_all()
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
     assert desk.happened(Unavailable) == []
 
 
 @pytest.mark.parametrize("name", ["retries", "replaced_task_nesting", "dlock", "debounced_at"])
 def test_a_header_that_no_store_can_keep_puts_nothing_off(
-    desk: Desk, charge: LockedTask, ran: list[int], name: str
+    desk: Desk, charge: LockedTask, name: str
 ) -> None:
     value = "half a pair \ud800"
     told = {"id": "odd", "task": "charge", name: value}
@@ -61,19 +57,19 @@ def test_a_header_that_no_store_can_keep_puts_nothing_off(
     }.get(name, {name: value})
     charge.apply_async(("42", 1), task_id="odd", headers=headers)
     desk.deliver_all()
-    assert ran == [1]
+    assert desk.ran == [1]
     assert desk.happened(Unavailable) == []
 
 
 def test_a_unique_claim_that_was_never_in_the_store_is_not_looked_for(
-    desk: Desk, charge: LockedTask, ran: list[int], caplog: pytest.LogCaptureFixture
+    desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim = {"name": "charge(1)", "until": "done", "ttl": 60.0, "stands": "nonsense"}
     told = {"id": "odd", "task": "charge", **claim}
     charge.apply_async(("42", 1), task_id="odd", headers={"dlock_unique": told})
     with caplog.at_level(logging.INFO, logger="celery_dlock"):
         desk.deliver_all()
-    assert ran == [1]
+    assert desk.ran == [1]
     assert "was not updated" not in caplog.text
 
 

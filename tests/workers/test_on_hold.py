@@ -22,12 +22,11 @@ from celery_dlock import (
 from celery_dlock.core.events import Contended, Parked, Rescheduled, Skipped, TimedOut
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Run
-from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.workers.conftest import refused
 
-pytestmark = pytest.mark.stores
+pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("clock")]
 
 KEY, WHY = "order:42", "the provider books twice"
 HOUR = 3600.0
@@ -36,7 +35,7 @@ CLOSED = f"{KEY!r} is on hold for another {HOUR:.1f} s, by {WHO}"
 
 
 @pytest.fixture(autouse=True)
-def _store(desk: Desk, clock: ManualClock) -> None:
+def _store(desk: Desk) -> None:
     desk.sweep()  # as each worker does when it starts: there is a store, be it an empty one
 
 
@@ -61,18 +60,16 @@ def charge(desk: Desk, policy: Any, **options: Any) -> Any:
 
 
 def test_who_queues_waits_until_it_ends_and_the_log_says_for_whom(
-    desk: Desk, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "celery_dlock")
     put_on_hold(desk)
     sent = charge(desk, "queue").delay(42)
     desk.deliver_all()
-    clock.advance(HOUR - 1)
-    desk.sweep()
+    desk.passes(HOUR - 1)
     assert desk.deliver_all() == 0
 
-    clock.advance(1)
-    desk.sweep()
+    desk.passes(1)
     desk.deliver_all()
 
     assert desk.result(sent.id).result == 42
@@ -81,18 +78,7 @@ def test_who_queues_waits_until_it_ends_and_the_log_says_for_whom(
     assert (event.holder, event.by, event.hold) == (None, "", WHO)
 
 
-def test_who_waits_runs_as_soon_as_a_person_ends_it(desk: Desk, clock: ManualClock) -> None:
-    put_on_hold(desk)
-    sent = charge(desk, "queue").delay(42)
-    desk.deliver_all()
-
-    end_hold(desk)
-    desk.deliver_all()
-
-    assert desk.result(sent.id).result == 42
-
-
-def test_one_that_is_skipped_or_fails_says_who_and_why(desk: Desk, clock: ManualClock) -> None:
+def test_one_that_is_skipped_or_fails_says_who_and_why(desk: Desk) -> None:
     put_on_hold(desk)
     skipped = charge(desk, "skip").delay(42)
     fails = charge(desk, "fail", name="fails")
@@ -113,11 +99,11 @@ def test_one_that_is_skipped_or_fails_says_who_and_why(desk: Desk, clock: Manual
 
 
 def test_one_that_waits_in_its_slot_does_so_no_longer_than_ever(
-    desk: Desk, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "celery_dlock")
     put_on_hold(desk)
-    clock.advance(600)
+    desk.clock.advance(600)
     sent = charge(desk, Wait(timeout=1.0)).delay(42)
 
     desk.deliver_all()
@@ -128,7 +114,7 @@ def test_one_that_waits_in_its_slot_does_so_no_longer_than_ever(
     assert f"s at most, which is on hold, by {WHO}" in caplog.text
 
 
-def test_code_outside_tasks_is_told_too(desk: Desk, clock: ManualClock) -> None:
+def test_code_outside_tasks_is_told_too(desk: Desk) -> None:
     put_on_hold(desk)
 
     with pytest.raises(LockContended, match=f"by {WHO}"), lock(KEY, app=desk.app, timeout=0):
@@ -137,9 +123,7 @@ def test_code_outside_tasks_is_told_too(desk: Desk, clock: ManualClock) -> None:
         pass
 
 
-def test_one_that_comes_back_does_so_when_it_ends_or_to_look(
-    desk: Desk, clock: ManualClock
-) -> None:
+def test_one_that_comes_back_does_so_when_it_ends_or_to_look(desk: Desk) -> None:
     comes_back = charge(desk, Reschedule(backoff=FullJitter(base=1, cap=1)))
     for seconds, least in ((HOUR, 300.0), (60.0, 60.0)):
         put_on_hold(desk, seconds=seconds)
@@ -163,32 +147,28 @@ def later(clock: ManualClock, message: Message, seconds: float) -> Message:
 
 
 @pytest.mark.parametrize("before", [0, 20])
-def test_who_comes_back_has_not_waited_while_it_was_on_hold(
-    desk: Desk, clock: ManualClock, before: int
-) -> None:
+def test_who_comes_back_has_not_waited_while_it_was_on_hold(desk: Desk, before: int) -> None:
     policy = Reschedule(backoff=FullJitter(base=1, cap=1), max_wait=600)
     sent = charge(desk, policy).delay(42)
-    again: Message | None
     if before:  # it has waited for so long, for another task
         _, again = refused(desk)
-        clock.advance(before)
+        desk.clock.advance(before)
     else:
-        again = desk.take()
+        again = desk.receive()
     put_on_hold(desk, seconds=24 * HOUR)
     for number in range(12):
-        assert again is not None, "it has failed"
         first = number == 0
         step = 20.0 if first and before else 302.0
-        desk.run(again if first and not before else later(clock, again, step))
-        again = desk.take()
-    assert again is not None
+        desk.run(again if first and not before else later(desk.clock, again, step))
+        again = desk.receive()
     end_hold(desk)
-    later(clock, again, 302)
+    later(desk.clock, again, 302)
     steps = 0
-    while again is not None:
+    message: Message | None = again
+    while message is not None:
         with lock(KEY, app=desk.app, timeout=0):
-            desk.run(later(clock, again, 25))
-        again, steps = desk.take(), steps + 1
+            desk.run(later(desk.clock, message, 25))
+        message, steps = desk.take(), steps + 1
 
     with pytest.raises(LockTimeout):
         sent.get()
@@ -196,7 +176,7 @@ def test_who_comes_back_has_not_waited_while_it_was_on_hold(
     assert steps == pytest.approx((600 - before) / 25, abs=2)
 
 
-def test_a_parent_on_hold_closes_what_is_below_it(desk: Desk, clock: ManualClock) -> None:
+def test_a_parent_on_hold_closes_what_is_below_it(desk: Desk) -> None:
     put_on_hold(desk, "orders")
     child = lock(KEY, app=desk.app, parents=["orders"], timeout=0)
 
@@ -207,7 +187,7 @@ def test_a_parent_on_hold_closes_what_is_below_it(desk: Desk, clock: ManualClock
         pass
 
 
-def test_who_runs_goes_on_and_its_retry_waits(desk: Desk, clock: ManualClock) -> None:
+def test_who_runs_goes_on_and_its_retry_waits(desk: Desk) -> None:
     @desk.locked("order:{order}", bind=True, on_contention="queue", max_retries=1)
     def charge(self: Any, order: int) -> int:
         if not self.request.retries:
@@ -226,23 +206,6 @@ def test_who_runs_goes_on_and_its_retry_waits(desk: Desk, clock: ManualClock) ->
     assert desk.result(sent.id).result == 42
 
 
-def test_a_second_hold_replaces_only_the_one_that_was_shown(desk: Desk, clock: ManualClock) -> None:
-    put_on_hold(desk)
-    first = operate.on_hold(KEY, app=desk.app)
-    again = {"because": "longer", "by": "bob", "app": desk.app}
-    assert not operate.hold(KEY, 60, **again)
-    assert operate.hold(KEY, 60, instead_of=first, **again)
-    assert first is not None
-    assert not operate.release(KEY, first, app=desk.app)
-
-    stands = operate.on_hold(KEY, app=desk.app)
-
-    assert stands is not None
-    assert (stands.by, stands.because, stands.since) == ("bob", "longer", first.since)
-    clock.advance(60)
-    assert operate.on_hold(KEY, app=desk.app) is None
-
-
 @pytest.fixture
 def narrow(desk: Desk) -> Any:
     """A task that waits at its customer's limit for those of the customer that wait at all's."""
@@ -256,46 +219,45 @@ def narrow(desk: Desk) -> Any:
     return mail
 
 
-def wait_for(desk: Desk, clock: ManualClock, seconds: float) -> None:
-    clock.advance(seconds)
-    desk.sweep()
+def wait_for(desk: Desk, seconds: float) -> None:
+    desk.passes(seconds)
     desk.deliver_all()
 
 
 def test_a_hold_on_a_wide_limit_takes_no_time_of_those_at_the_narrow_one(
-    desk: Desk, clock: ManualClock, narrow: Any
+    desk: Desk, narrow: Any
 ) -> None:
     put_on_hold(desk, "all", 14)
     sent = [narrow.delay("a", number) for number in range(5)]
     desk.deliver_all()
     for _ in range(7):  # past the time of each
-        wait_for(desk, clock, 1.9)
+        wait_for(desk, 1.9)
     assert not desk.happened(TimedOut)
 
     for _ in range(5):
-        wait_for(desk, clock, 0.3)
+        wait_for(desk, 0.3)
 
     assert [desk.result(task.id).result for task in sent] == [0, 1, 2, 3, 4]
 
 
 def test_a_hold_that_has_ended_has_taken_no_time_either_and_what_is_left_is_all_there_is(
-    desk: Desk, clock: ManualClock, narrow: Any
+    desk: Desk, narrow: Any
 ) -> None:
-    store = runtime(desk.app).backend
+    store = desk.store
     for number in range(2):  # the limit of the customer is reached until the end
         claim = Claim("of:a", f"run{number}:0:0", "nonce", store.lease_of(60 * SECOND), limit=2)
         assert isinstance(store.enter(claim).verdict, Run)
     sent = narrow.delay("a", 1)
     desk.deliver_all()
-    wait_for(desk, clock, 1)
+    wait_for(desk, 1)
     put_on_hold(desk, "all", 100)
-    wait_for(desk, clock, 4)
+    wait_for(desk, 4)
     end_hold(desk, "all")
     for _ in range(7):  # 5.9 s of it count by then
-        wait_for(desk, clock, 0.7)
+        wait_for(desk, 0.7)
         assert not desk.happened(TimedOut)
 
-    wait_for(desk, clock, 0.2)
+    wait_for(desk, 0.2)
 
     with pytest.raises(LockTimeout):
         desk.result(sent.id).get()

@@ -4,35 +4,34 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import chain, group
 from celery.beat import Scheduler
+from kombu.message import Message
 
-from celery_dlock import BackendUnavailable, LockedTask, Queue
-from celery_dlock.core.events import Parked, Rescheduled, Woken
-from celery_dlock.core.state import KeyState
-from celery_dlock.runtime import runtime
+from celery_dlock import BackendUnavailable, LockContended, LockedTask, Queue, current_lease, lock
+from celery_dlock.core.events import Dropped, Parked, Rescheduled, Woken
+from celery_dlock.delivery import taking
 from tests.services.desk import Desk
+from tests.services.unique import without_answer
 from tests.workers.conftest import nothing_is_left
 
 pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 
-Ran = list[Any]
+
 MakeOrdered = Callable[..., LockedTask]
 
 
 @pytest.fixture
 def charge(make_ordered: MakeOrdered) -> LockedTask:
     return make_ordered()
-
-
-def peek(desk: Desk, key: str = KEY) -> KeyState:
-    return runtime(desk.app).backend.peek(key)
 
 
 def test_who_finds_the_key_free_is_woken_at_once(desk: Desk, charge: LockedTask) -> None:
@@ -45,22 +44,22 @@ def test_who_finds_the_key_free_is_woken_at_once(desk: Desk, charge: LockedTask)
     assert nothing_is_left(desk)
 
 
-def test_only_the_head_is_at_the_broker(desk: Desk, charge: LockedTask, ran: Ran) -> None:
+def test_only_the_head_is_at_the_broker(desk: Desk, charge: LockedTask) -> None:
     for number in range(5):
         charge.delay("42", number)
         assert desk.size() == 1
-    assert peek(desk).parked == 4
+    assert desk.store.peek(KEY).parked == 4
 
     for left in (3, 2, 1, 0):
         desk.deliver()
-        assert (desk.size(), peek(desk).parked) == (1, left)
+        assert (desk.size(), desk.store.peek(KEY).parked) == (1, left)
     desk.deliver()
-    assert ran == [0, 1, 2, 3, 4]
+    assert desk.ran == [0, 1, 2, 3, 4]
     assert desk.size() == 0
 
 
 def test_the_order_is_that_of_publishing_whatever_the_broker_does(
-    desk: Desk, charge: LockedTask, ran: Ran
+    desk: Desk, charge: LockedTask
 ) -> None:
     # Given tasks of one order in two queues of the broker, one of them slow
     for number in range(6):
@@ -68,77 +67,46 @@ def test_the_order_is_that_of_publishing_whatever_the_broker_does(
     # When workers take from the fast one as long as there is something in it
     while desk.size("fast") or desk.size("slow"):
         desk.deliver("fast" if desk.size("fast") else "slow")
-    # Then the order is kept
-    assert ran == list(range(6))
+    assert desk.ran == list(range(6))
 
 
-def test_other_keys_do_not_wait(desk: Desk, charge: LockedTask) -> None:
-    for order in ("42", "43", "44"):
-        charge.delay(order)
-    assert desk.size() == 3
-
-
-@pytest.mark.usefixtures("clock")  # which stands, so that no call goes unanswered for too long
-def test_two_publishers_at_once_take_one_place_each(desk: Desk, charge: LockedTask) -> None:
-    start = threading.Barrier(8)
-
-    def publish() -> None:
-        start.wait()
-        for _ in range(10):
-            charge.delay("42")
-
-    threads = [threading.Thread(target=publish) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert desk.size() == 1
-    ranks = [entry.rank for entry in peek(desk).waiting]
-    assert len(set(ranks)) == 79
-    assert desk.deliver_all(at_most=100) == 80
-
-
-def test_a_body_of_the_key_publishes_behind_itself(desk: Desk, ran: Ran) -> None:
+def test_a_body_of_the_key_publishes_behind_itself(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"))
     def charge(order: str, number: int) -> None:
         if number < 3:
             charge.delay(order, number + 1)
         assert desk.size() == 0
-        ran.append(number)
+        desk.ran.append(number)
 
     charge.delay("42", 0)
     desk.deliver_all()
-    assert ran == [0, 1, 2, 3]
+    assert desk.ran == [0, 1, 2, 3]
 
 
 def test_one_with_a_countdown_takes_its_place_when_it_is_due(
-    desk: Desk, charge: LockedTask, ran: Ran
+    desk: Desk, charge: LockedTask
 ) -> None:
     # Given one that is published first and due later
     charge.apply_async(("42", 1), countdown=60)
     charge.delay("42", 2)
     charge.delay("42", 3)
-    woken, later = desk.take(), desk.take()
-    assert woken is not None
-    assert later is not None
+    woken, later = desk.receive(), desk.receive()
     assert later.headers["eta"] is not None
     assert "dlock" not in later.headers
 
     # When it is due, while another one is at the broker
     desk.run(later)
-    assert peek(desk).parked == 2
+    assert desk.store.peek(KEY).parked == 2
     desk.run(woken)
     desk.deliver_all()
 
-    # Then it has run behind what had been published until then
-    assert ran == [2, 3, 1]
+    assert desk.ran == [2, 3, 1]
 
 
-def test_a_retry_takes_no_place_before_it_is_due(desk: Desk, ran: Ran) -> None:
+def test_a_retry_takes_no_place_before_it_is_due(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", on_contention=Queue(ordered="publish"), bind=True)
     def charge(self: Any, order: str, number: int) -> int:
-        ran.append((number, self.request.retries))
+        desk.ran.append((number, self.request.retries))
         if number == 1 and not self.request.retries:
             raise self.retry(countdown=0)
         return number
@@ -146,15 +114,15 @@ def test_a_retry_takes_no_place_before_it_is_due(desk: Desk, ran: Ran) -> None:
     first = charge.delay("42", 1)
     charge.delay("42", 2)
     desk.deliver()
-    assert peek(desk).parked == 0, "its retry is at the broker"
+    assert desk.store.peek(KEY).parked == 0, "its retry is at the broker"
     desk.deliver_all()
 
-    assert sorted(ran) == [(1, 0), (1, 1), (2, 0)]
+    assert sorted(desk.ran) == [(1, 0), (1, 1), (2, 0)]
     assert first.get() == 1
 
 
 def test_what_replaces_a_task_takes_a_place_of_its_own(
-    desk: Desk, make_ordered: MakeOrdered, ran: Ran
+    desk: Desk, make_ordered: MakeOrdered
 ) -> None:
     charge = make_ordered()
 
@@ -165,49 +133,199 @@ def test_what_replaces_a_task_takes_a_place_of_its_own(
     replaced = split.delay("42")
     charge.delay("42", 2)
     desk.deliver_all()
-    assert ran == [2, 1]
+    assert desk.ran == [2, 1]
     assert replaced.get() == 1
 
 
-def test_what_the_library_publishes_again_has_had_its_place(
-    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_library_publishes_again_has_had_its_place(desk: Desk, charge: LockedTask) -> None:
     charge.delay("42")
-    message = desk.take()
-    assert message is not None
-
-    def away(*_: Any) -> None:
-        raise BackendUnavailable("gone")
+    message = desk.receive()
 
     # When the worker cannot reach the store, and publishes the message again to wait for it
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, "enter", away)
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, "enter", without_answer())
         desk.run(message)
 
-    # Then it is at the broker, with its turn still called
     assert len(desk.happened(Rescheduled)) == 1
-    assert peek(desk).parked == 0
+    assert desk.store.peek(KEY).parked == 0
     desk.deliver_all()
     assert nothing_is_left(desk)
 
 
 @pytest.mark.parametrize("how", ["apply_async", "apply"])
-def test_an_eager_task_runs_at_once(desk: Desk, charge: LockedTask, ran: Ran, how: str) -> None:
+def test_an_eager_task_runs_at_once(desk: Desk, charge: LockedTask, how: str) -> None:
     desk.app.conf.task_always_eager = how == "apply_async"
 
     assert getattr(charge, how)(("42", 5)).get() == 5
 
-    assert ran == [5]
+    assert desk.ran == [5]
     assert nothing_is_left(desk)
 
 
-def test_beat_takes_places_too(desk: Desk, charge: LockedTask, ran: Ran) -> None:
-    desk.app.conf.beat_schedule = {
-        "often": {"task": "charge", "schedule": 1.0, "args": ("42", 9)},
-    }
+def test_beat_takes_places_too(desk: Desk, charge: LockedTask) -> None:
+    desk.app.conf.beat_schedule = {"often": {"task": "charge", "schedule": 1.0, "args": ("42", 9)}}
     scheduler = Scheduler(desk.app)
     for _ in range(3):
         scheduler.apply_entry(scheduler.schedule["often"], producer=scheduler.producer)
-    assert (desk.size(), peek(desk).parked) == (1, 2)
+    assert (desk.size(), desk.store.peek(KEY).parked) == (1, 2)
     desk.deliver_all()
-    assert ran == [9, 9, 9]
+    assert desk.ran == [9, 9, 9]
+
+
+# In groups and chains, and with several keys.
+
+
+def test_a_group_takes_its_places_in_its_order(desk: Desk, charge: LockedTask) -> None:
+    result = group(charge.s("42", number) for number in range(5)).apply_async()
+    assert desk.size() == 1
+    desk.deliver_all()
+    assert desk.ran == [0, 1, 2, 3, 4]
+    assert result.get() == [0, 1, 2, 3, 4]
+
+
+def test_each_of_a_chain_takes_its_place_when_it_is_published(
+    desk: Desk, charge: LockedTask
+) -> None:
+    result = chain(charge.si("42", 1), charge.si("42", 2)).apply_async()
+    charge.delay("42", 3)
+    desk.deliver_all()
+    assert desk.ran == [1, 3, 2]
+    assert result.get() == 2
+
+
+def test_links_take_places_behind(desk: Desk, charge: LockedTask) -> None:
+    charge.apply_async(("42", 1), link=charge.si("42", 4))
+    charge.delay("42", 2)
+    desk.deliver_all()
+    assert desk.ran == [1, 2, 4]
+
+
+def test_with_several_keys_the_place_is_in_the_queue_of_the_first(
+    desk: Desk, make_ordered: MakeOrdered
+) -> None:
+    charge = make_ordered(key=["stock", "order:{order}"])
+    for number in range(4):
+        charge.delay("42", number)
+    assert desk.store.peek(KEY).parked == 3
+    with lock("stock", app=desk.app, timeout=0):
+        desk.deliver()  # it had the order, and waits for the stock
+        assert desk.store.peek("stock").parked == 1
+    desk.deliver_all()
+    assert desk.ran == [0, 1, 2, 3]
+
+
+# Where a place is not to be had: a full queue, no store, and publishing past the queue.
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "_told", set())
+
+
+@pytest.mark.parametrize(
+    ("overflow", "runs", "ends"),
+    [("fail", [1, 2], LockContended), ("drop_newest", [1, 2], dict), ("drop_oldest", [1, 3], int)],
+)
+def test_a_full_queue_does_as_its_policy_says(
+    desk: Desk, make_ordered: MakeOrdered, overflow: Any, runs: list[int], ends: type
+) -> None:
+    charge = make_ordered(Queue(max_waiting=1, overflow=overflow, ordered="publish"))
+    *_, newest = [charge.delay("42", number) for number in (1, 2, 3)]
+    head, ended = desk.receive(), desk.receive()
+    assert desk.size() == 0
+
+    desk.run(ended)
+    desk.run(head)
+    desk.deliver_all()
+
+    assert (desk.ran, type(newest.result)) == (runs, ends)
+
+
+def test_without_the_store_the_publisher_gets_an_error_and_nothing_is_sent(
+    desk: Desk, charge: LockedTask
+) -> None:
+    def away(*_: Any) -> None:
+        raise BackendUnavailable("gone")
+
+    desk.patch.setattr(desk.store, "enter", without_answer())
+    with pytest.raises(BackendUnavailable):
+        charge.delay("42")
+    assert desk.size() == 0
+
+
+def test_published_again_under_its_id_it_has_one_place(desk: Desk, charge: LockedTask) -> None:
+    with lock(KEY, app=desk.app, timeout=0):
+        for _ in range(3):
+            charge.apply_async(("42", 1), task_id="one")
+        assert desk.store.peek(KEY).parked == 1
+    charge.apply_async(("42", 1), task_id="one")  # now it is woken
+    assert desk.size() == 1
+    desk.deliver()
+    charge.apply_async(("42", 1), task_id="one")  # and now it is done
+    assert desk.size() == 0
+    assert desk.ran == [1]
+    assert {event.reason for event in desk.happened(Dropped)} == {"waiting", "done"}
+
+
+def test_a_pool_of_one_connection_is_enough(desk: Desk, charge: LockedTask) -> None:
+    desk.app.conf.broker_pool_limit = 1
+    published = threading.Event()
+
+    def publish() -> None:
+        group(charge.s("42", number) for number in range(3)).apply_async()
+        published.set()
+
+    threading.Thread(target=publish, daemon=True).start()
+
+    assert published.wait(10), "it waits for a second connection while it has the only one"
+    desk.deliver_all()
+    assert desk.ran == [0, 1, 2]
+
+
+def by_name(desk: Desk, charge: LockedTask, number: int) -> None:
+    desk.app.send_task("charge", ("42", number))
+
+
+def by_connection(desk: Desk, charge: LockedTask, number: int) -> None:
+    charge.apply_async(("42", number), connection=desk.connection)
+
+
+@pytest.mark.parametrize("publish", [by_name, by_connection])
+def test_sent_past_the_queue_it_takes_its_place_as_it_arrives(
+    desk: Desk, charge: LockedTask, publish: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "celery_dlock"):
+        charge.delay("42", 0)
+        head = desk.receive()
+        for number in (1, 2):
+            publish(desk, charge, number)
+        assert desk.size() == 2
+        taken = [desk.take(), desk.take()]
+        for message in reversed(taken):
+            assert isinstance(message, Message)
+            desk.run(message)
+        desk.run(head)
+        desk.deliver_all()
+
+    assert desk.ran == [0, 2, 1]
+    assert caplog.text.count("is ordered by its arrival") == 1
+
+
+def test_who_took_a_place_is_not_told_of(
+    desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    charge.delay("42")
+    charge.delay("42")
+    charge.apply_async(("42",), countdown=1)
+    desk.deliver_all()
+    assert "is ordered by its arrival" not in caplog.text
+
+
+def test_a_publisher_of_other_tasks_needs_no_store(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="other")
+    def other(order: str) -> None:
+        current_lease()
+
+    desk.app.conf.dlock_url = None
+    other.delay("42")
+    assert desk.size() == 1

@@ -11,7 +11,6 @@ import pytest
 from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.publisher import Tasks, publishing
-from tests.services.until import until
 from tests.workers.conftest import MakeLab
 
 ORDERS = ("41", "42")
@@ -87,11 +86,10 @@ def test_the_order_is_that_of_the_places_that_were_taken(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_the_order_of_each_publisher_is_kept_while_they_run(lab: Lab, pool: str) -> None:
+def test_the_order_of_each_publisher_is_kept_while_they_run(lab: Lab) -> None:
     with ExitStack() as stack:
         for _ in range(2):
-            stack.enter_context(lab.worker(pool, concurrency=2))
+            stack.enter_context(lab.worker("threads", concurrency=2))
         publish_all(lab, stack)
         lab.journal.wait_for("end", count=3 * EACH, timeout=60)
 
@@ -99,24 +97,3 @@ def test_the_order_of_each_publisher_is_kept_while_they_run(lab: Lab, pool: str)
         assert len(numbers) == 36
         for name in PUBLISHERS:
             assert [n for n in numbers if n in published(name, order)] == published(name, order)
-
-
-def test_nobody_overtakes_a_head_whose_queue_has_no_worker(lab: Lab) -> None:
-    # Given a head in a queue that has no worker yet
-    lab.app.tasks["apply"].apply_async(("42", 0), queue="slow")
-    for number in range(1, 10):
-        lab.app.tasks["apply"].apply_async(("42", number), queue="fast")
-
-    only_fast = {**lab.config["celery"], "task_queues": {"fast": {}}}
-    with lab.worker("prefork", concurrency=2, celery=only_fast):
-        # When a worker of the other queue is done with what there is for it
-        lab.app.tasks["apply"].apply_async(("other", 0), queue="fast")
-        lab.journal.wait_for("end", order="other")
-        # Then nobody has overtaken
-        assert lab.journal.read("start", order="42") == []
-        # And once somebody takes the head, all run
-        with lab.worker("prefork", concurrency=2):
-            lab.journal.wait_for("end", count=11)
-            # A worker that is gone cannot leave, and this one is killed as the block ends
-            until("the key is free", lambda: not runtime(lab.app).backend.peek("order:42").holders)
-    assert started(lab)["42"] == list(range(10))

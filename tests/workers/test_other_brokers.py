@@ -42,7 +42,7 @@ class Others:
 
     def __init__(self, desk: Desk, clock: ManualClock) -> None:
         self.events: list[Event] = []
-        self.store: Any = runtime(desk.app).backend
+        self.store: Any = desk.store
         self.wake = Waker(
             Celery("others", set_as_current=False),
             self.store,
@@ -70,11 +70,7 @@ def held(desk: Desk, charge: LockedTask, others: Others) -> Claim:
 
 
 def test_it_is_told_of_each_message_once_and_of_their_broker_once(
-    desk: Desk,
-    charge: LockedTask,
-    others: Others,
-    held: Claim,
-    caplog: pytest.LogCaptureFixture,
+    desk: Desk, charge: LockedTask, others: Others, held: Claim, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = charge.delay("42"), charge.delay("42")
     desk.deliver_all()

@@ -15,13 +15,16 @@ from celery_dlock import (
     Lease,
     LockContended,
     LockLost,
+    Queue,
+    Replace,
+    Skip,
     current_lease,
     fencing,
     lock,
 )
-from celery_dlock.core.events import Acquired, Released
+from celery_dlock.core.events import Acquired, Released, Skipped
 from celery_dlock.core.state import Mode
-from tests.services.below import PARENTS, child, elsewhere, modes
+from tests.services.below import PARENTS, child, elsewhere, modes, waiting
 from tests.services.desk import Desk
 from tests.workers.conftest import nothing_is_left
 
@@ -142,19 +145,8 @@ def test_who_is_alone_on_a_parent_may_call_its_children(
         assert charge("42") == [["order:42"], [Mode.EXCLUSIVE], True]
         assert database.execute("SELECT resource FROM dlock_fence").fetchall() == [("order:42",)]
         assert elsewhere(desk, "order:42")
-    with (
-        lock(parent, limit=3, app=desk.app, timeout=0),
-        pytest.raises(LockContended, match=parent),
-    ):
+    with lock(parent, limit=3, app=desk.app, timeout=0), pytest.raises(LockContended, match=parent):
         charge("42")  # two others may be beside it
-
-
-def test_a_body_that_sends_eagerly_does_not_wait_for_itself(desk: Desk, parent: str) -> None:
-    desk.app.conf.task_always_eager = True
-    charge = child(desk, parent, lambda order, lease: list(lease.keys))
-    with lock(parent, app=desk.app, timeout=0):
-        assert charge.delay("42").get() == ["order:42"]
-    assert charge.delay("42").get() == ["order:42"]
 
 
 def test_an_argument_that_makes_a_key_its_own_parent_is_refused(desk: Desk) -> None:
@@ -170,3 +162,92 @@ def test_an_argument_that_makes_a_key_its_own_parent_is_refused(desk: Desk) -> N
     assert good.get() == 2
     with pytest.raises(ConfigurationError, match="its own parent"):
         lock("a", parents="a", app=desk.app)
+
+
+# How a task waits for its parents, with each policy: in this process, without waiting.
+
+
+@pytest.mark.parametrize("busy", ["parent", "child"])
+def test_when_either_is_taken_none_is_held(desk: Desk, parent: str, busy: str) -> None:
+    charge = child(desk, parent)
+    with lock(parent if busy == "parent" else "order:42", app=desk.app, timeout=0):
+        result = charge.delay("42")
+        desk.deliver()
+        assert result.state == "RETRY"
+        assert len([*desk.holders(parent), *desk.holders("order:42")]) == 1
+    desk.deliver()
+    assert result.get() > 0
+
+
+def test_a_skipped_child_says_who_has_the_parent(desk: Desk, parent: str) -> None:
+    with lock(parent, app=desk.app, timeout=0):
+        result = child(desk, parent, on_contention=Skip()).delay("42")
+        desk.deliver()
+        assert result.get()["key"] == parent
+    assert [event.key for event in desk.happened(Skipped)] == [parent]
+
+
+def test_what_waits_for_a_parent_does_not_count_as_waiting_for_one_of_its_children(
+    desk: Desk, parent: str
+) -> None:
+    charge = child(desk, parent, on_contention=Replace())
+    with lock(parent, app=desk.app, timeout=0):
+        sent = [charge.delay(order) for order in ("42", "43", "44")]
+        desk.deliver_all()
+        assert waiting(desk, parent) == 3
+    desk.deliver_all()
+    assert all(result.get() > 0 for result in sent)
+
+
+def test_its_message_is_kept_with_its_own_key_alone(desk: Desk, parent: str) -> None:
+    def body(order: str, lease: Lease) -> list[int]:
+        return [waiting(desk, f"order:{order}"), waiting(desk, parent)]
+
+    result = child(desk, parent, body, on_contention=Queue(keep=True)).delay("42")
+    desk.deliver()
+
+    assert result.get() == [1, 0]
+
+
+def test_a_key_that_is_reserved_for_a_retry_leaves_the_parent_to_others(
+    desk: Desk, parent: str
+) -> None:
+    policy = Queue(reserve_retries=True)
+
+    @desk.locked("order:{order}", name="charge", parents=[parent], on_contention=policy, bind=True)
+    def charge(self: Any, order: str) -> int:
+        if not self.request.retries:
+            raise self.retry(countdown=10)
+        return 7
+
+    result = charge.delay("42")
+    desk.deliver()
+    assert [elsewhere(desk, key) for key in (parent, "order:42")] == [True, False]
+
+    with lock(parent, app=desk.app, timeout=0):
+        desk.deliver()
+        # Waiting for the parent it keeps its turn, if that is the first to be taken
+        assert elsewhere(desk, "order:42") is (parent > "order:42")
+    desk.deliver_all()
+    assert result.get() == 7
+    assert nothing_is_left(desk)
+
+
+def test_published_in_order_it_stands_in_the_queue_of_its_own_key(desk: Desk, parent: str) -> None:
+    seen: list[int] = []
+
+    @desk.locked(
+        "order:{order}", name="charge", parents=[parent], on_contention=Queue(ordered="publish")
+    )
+    def charge(order: str, number: int) -> None:
+        seen.append(number)
+
+    for number in range(4):
+        charge.delay("42", number)
+    assert (waiting(desk, "order:42"), waiting(desk, parent)) == (3, 0)
+    if parent == "all":  # of one that sorts behind the key the order is not kept
+        with lock(parent, app=desk.app, timeout=0):
+            desk.deliver_all()
+            assert (waiting(desk, "order:42"), waiting(desk, parent)) == (3, 1)
+    desk.deliver_all()
+    assert seen == [0, 1, 2, 3]

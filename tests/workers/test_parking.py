@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from celery_dlock import LockContended, LockedTask, Queue, lock
+from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.events import Dropped, Parked
 from celery_dlock.delivery.asked import FOLLOWED, ToMain
-from celery_dlock.errors import BackendUnavailable
-from celery_dlock.runtime import runtime
 from celery_dlock.worker.parking import (
     Batch,
     HeldBack,
@@ -34,7 +31,7 @@ from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
-from tests.services.unique import claims
+from tests.services.unique import claims, without_answer
 
 KEY = "order:42"
 
@@ -55,15 +52,17 @@ class Loop:
     def arrive(self, *numbers: int) -> None:
         for number in numbers:
             self.task.delay("42", number)
-            message: Any = self.desk.channel.basic_get("celery")
+            self.hold_back(self.desk.channel.basic_get("celery"), number)
 
-            def acknowledge(logger: logging.Logger, errors: Any, number: int = number) -> None:
-                self.acknowledged.append(number)
+    def hold_back(self, message: Any, number: int, task: LockedTask | None = None) -> None:
+        rest = (None, lambda *_: self.acknowledged.append(number), None, ())
+        held_back = HeldBack(task or self.task, self.asks, message, self._handle, rest, None)
+        self.parking.arrive(KEY, held_back)
 
-            rest = (None, acknowledge, None, ())
-            self.parking.arrive(
-                KEY, HeldBack(self.task, self.asks, message, self._handle, rest, None)
-            )
+    def somebody_waits(self) -> None:
+        """The first to come waits for the key."""
+        self.arrive(0)
+        self.asked(0, waits=True)
 
     def _handle(self, message: Any, *_: Any) -> None:
         request = LockedRequest(message, app=self.desk.app, task=self.task)
@@ -107,7 +106,7 @@ def loop(desk: Desk, charge: LockedTask) -> Iterator[Loop]:
 
 
 def waiting(desk: Desk) -> list[str]:
-    return [entry.task.split(":")[0] for entry in runtime(desk.app).backend.peek(KEY).waiting]
+    return [entry.task.split(":")[0] for entry in desk.store.peek(KEY).waiting]
 
 
 def test_nothing_is_parked_here_before_somebody_waits(loop: Loop) -> None:
@@ -138,8 +137,7 @@ def test_one_that_the_store_does_not_take_goes_to_the_pool_and_the_others_wait_f
     desk: Desk, loop: Loop
 ) -> None:
     with lock(KEY, app=desk.app, timeout=0):
-        loop.arrive(0)
-        loop.asked(0, waits=True)
+        loop.somebody_waits()
         loop.arrive(*range(1, 9))  # where five may wait
         assert loop.park() == [1, 7]
         assert (loop.in_pool(), loop.acknowledged) == ([0, 6], [1, 2, 3, 4, 5])
@@ -150,22 +148,17 @@ def test_one_that_the_store_does_not_take_goes_to_the_pool_and_the_others_wait_f
 
 
 def test_where_the_store_is_away_all_go_to_the_pool_and_none_is_acknowledged(
-    desk: Desk, loop: Loop, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, loop: Loop
 ) -> None:
-    def away(*_: object) -> None:
-        raise BackendUnavailable("nobody is there")
-
-    loop.arrive(0)
-    loop.asked(0, waits=True)
-    monkeypatch.setattr(runtime(desk.app).backend, "apply", away)
+    loop.somebody_waits()
+    desk.patch.setattr(desk.store, "apply", without_answer())
     loop.arrive(1, 2, 3)
     loop.park()
     assert (loop.in_pool(), loop.acknowledged) == ([0, 1, 2, 3], [])
 
 
 def test_a_key_that_was_found_free_is_not_known_any_more(desk: Desk, loop: Loop) -> None:
-    loop.arrive(0)
-    loop.asked(0, waits=True)
+    loop.somebody_waits()
     loop.arrive(1)
     assert loop.park() == [1]
     assert desk.size("celery") == 1, "it is woken at once"
@@ -179,11 +172,9 @@ def test_a_duplicate_is_acknowledged(desk: Desk, loop: Loop, charge: LockedTask)
     with lock(KEY, app=desk.app, timeout=0):
         first = charge.delay("42", 1)
         desk.deliver()
-        loop.arrive(0)
-        loop.asked(0, waits=True)
-        message: Any = charge.apply_async(("42", 1), task_id=first.id) and desk.take()
-        rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
-        loop.parking.arrive(KEY, HeldBack(charge, loop.asks, message, loop._handle, rest, None))
+        loop.somebody_waits()
+        charge.apply_async(("42", 1), task_id=first.id)
+        loop.hold_back(desk.receive(), 1)
         loop.park()
         assert loop.acknowledged == [1]
         assert [event.reason for event in desk.happened(Dropped)] == ["waiting"]
@@ -196,12 +187,10 @@ def test_so_is_one_that_is_done_and_its_unique_claim_ends(desk: Desk, loop: Loop
     unique.apply_async(("42",), task_id="one")
     desk.deliver()
     with lock(KEY, app=desk.app, timeout=0):
-        loop.arrive(0)
-        loop.asked(0, waits=True)
-        message: Any = unique.apply_async(("42",), task_id="one") and desk.take()
+        loop.somebody_waits()
+        unique.apply_async(("42",), task_id="one")
         assert claims(desk, unique, "42") is not None
-        rest = (None, lambda *_: loop.acknowledged.append(1), None, ())
-        loop.parking.arrive(KEY, HeldBack(unique, loop.asks, message, loop._handle, rest, None))
+        loop.hold_back(desk.receive(), 1, unique)
         loop.park()
     assert loop.acknowledged == [1]
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
@@ -242,8 +231,7 @@ def test_what_the_thread_is_through_with_is_seen_though_it_could_not_say_so(loop
     step = ParkWithoutSlot.__new__(ParkWithoutSlot)
     step.create(parent)
     try:
-        loop.arrive(0)
-        loop.asked(0, waits=True)
+        loop.somebody_waits()
         loop.arrive(1)
         batch = loop.parking._todo.get()
         assert isinstance(batch, Batch)
@@ -332,27 +320,8 @@ def test_a_burst_behind_a_key_takes_no_slots_and_keeps_its_order(
         came = worker.log_path.read_text().count("received")
         lab.go("hot")
 
-        # Then they have been parked in the order in which they came, and by no child
         assert done(sent) == list(range(1, 80))
         assert numbers(lab, "hot") == list(range(80))
         assert came < 40, "the line of a quiet key may have been forgotten in between, once"
-        nothing_is_left(lab, "hot")
-    close(lab.app)
-
-
-@pytest.mark.server("redis")
-def test_what_finds_its_queue_full_fails_as_its_policy_says(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path)}
-    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue of two"}})
-    with lab.worker("prefork", concurrency=2):
-        held(lab, "hot")
-        sent = [lab.app.tasks["apply"].delay("hot", number) for number in range(1, 8)]
-        for result in sent[2:]:
-            with pytest.raises(LockContended):
-                result.get(timeout=60)
-        lab.go("hot")
-        assert done(sent[:2]) == [1, 2]
         nothing_is_left(lab, "hot")
     close(lab.app)

@@ -11,8 +11,8 @@ from celery import signals
 from celery_dlock import (
     Contention,
     Decision,
-    Fail,
     GiveUp,
+    Lease,
     LockContended,
     LockTimeout,
     RunLater,
@@ -20,46 +20,29 @@ from celery_dlock import (
     WaitHere,
     lock,
 )
-from celery_dlock.core.state import Claim, LeaveVerdict, Mode, Outcome
-from celery_dlock.runtime import runtime
+from celery_dlock.core.state import Claim, LeaveVerdict, Outcome
 from celery_dlock.stores.base import Reply
 from tests.services.desk import Desk
 from tests.services.holder import held_until_refused
+from tests.workers.conftest import charging
 
 
 def test_skip_completes_with_a_result_that_says_who_is_at_it(desk: Desk) -> None:
-    ran = []
-
     @desk.locked("order:{order}", name="report", on_contention="skip")
     def report(order: str) -> None:
-        ran.append(order)
+        desk.ran.append(order)
 
     with lock("order:42", app=desk.app, timeout=0) as lease:
         result = report.apply_async(("42",))
         desk.deliver()
 
-    assert ran == []
+    assert desk.ran == []
     assert result.state == "SUCCESS"
     found = result.get()
     assert found["skipped"] is True
     assert found["key"] == "order:42"
     assert lease.owner.startswith(found["holder"])
     assert 0 <= result.date_done.timestamp() - found["since"] < 60
-
-
-def test_a_skipped_task_names_the_task_that_holds_the_key(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="report", on_contention="skip")
-    def report(order: str, then: str | None = None) -> Any:
-        if then:  # a second message comes while the first one's body runs
-            report.apply_async((order,), task_id=then)
-            desk.deliver()
-        return "ran"
-
-    report.apply_async(("42", "second"), task_id="first")
-    desk.deliver()
-
-    assert desk.result("first").get() == "ran"
-    assert desk.result("second").get()["holder"] == "first"
 
 
 def test_fail_names_the_holder_and_the_seconds_left_and_calls_the_errback(desk: Desk) -> None:
@@ -69,9 +52,7 @@ def test_fail_names_the_holder_and_the_seconds_left_and_calls_the_errback(desk: 
     def errback(request: Any, error: Exception, traceback: Any) -> None:
         called.append(error)
 
-    @desk.locked("order:{order}", name="charge", on_contention="fail")
-    def charge(order: str) -> None: ...
-
+    charge = charging(desk, on_contention="fail")
     with lock("order:42", app=desk.app, timeout=0, ttl=10) as lease:
         result = charge.apply_async(("42",), link_error=errback.s())
         desk.deliver()
@@ -83,20 +64,6 @@ def test_fail_names_the_holder_and_the_seconds_left_and_calls_the_errback(desk: 
     assert lease.owner.startswith(str(error.holder))
     assert 0 < error.seconds_left <= 10
     assert [type(e) for e in called] == [LockContended]
-
-
-def test_a_task_that_failed_for_contention_runs_when_it_is_sent_anew(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention=Fail())
-    def charge(order: str) -> int:
-        return 1
-
-    with lock("order:42", app=desk.app, timeout=0):
-        charge.apply_async(("42",), task_id="one")
-        desk.deliver()
-    charge.apply_async(("42",), task_id="two")
-    desk.deliver()
-
-    assert desk.result("two").get() == 1
 
 
 def test_wait_takes_the_key_in_the_same_slot_when_it_is_released(desk: Desk) -> None:
@@ -113,9 +80,7 @@ def test_wait_takes_the_key_in_the_same_slot_when_it_is_released(desk: Desk) -> 
 
 
 def test_wait_ends_in_lock_timeout(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", on_contention=Wait(timeout=0.2))
-    def charge(order: str) -> None: ...
-
+    charge = charging(desk, on_contention=Wait(timeout=0.2))
     with lock("order:42", app=desk.app, timeout=0):
         result = charge.apply_async(("42",))
         desk.deliver()
@@ -140,9 +105,7 @@ class Says:
 def test_a_policy_of_ones_own_is_told_what_there_is_to_know(desk: Desk) -> None:
     policy = Says(RunLater(7), RunLater(8))
 
-    @desk.locked("order:{order}", name="charge", on_contention=policy)
-    def charge(order: str) -> None: ...
-
+    charge = charging(desk, on_contention=policy)
     with lock("order:42", app=desk.app, timeout=0, ttl=10) as lease:
         result = charge.apply_async(("42",))
         desk.deliver()
@@ -158,27 +121,9 @@ def test_a_policy_of_ones_own_is_told_what_there_is_to_know(desk: Desk) -> None:
     assert first.waiting == 0
 
 
-def test_run_later_comes_back_after_its_countdown(desk: Desk) -> None:
-    @desk.locked("k", name="charge", on_contention=Says(RunLater(100)))
-    def charge() -> None: ...
-
-    with lock("k", app=desk.app, timeout=0):
-        charge.delay()
-        first = desk.deliver()
-    again = desk.take()
-
-    assert first.headers["eta"] is None
-    assert again is not None
-    assert again.headers["eta"] is not None
-
-
-def test_the_state_is_stored_before_the_copy_is_published_and_not_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_is_stored_before_the_copy_is_published_and_not_again(desk: Desk) -> None:
     # Celery stores RETRY afterwards, and over what a faster copy has stored meanwhile
-    @desk.locked("k", name="charge", on_contention=Says(RunLater(0)))
-    def charge() -> None: ...
-
+    charge = charging(desk, "k", on_contention=Says(RunLater(0)))
     happened = []
     store = desk.app.backend.store_result
 
@@ -189,7 +134,7 @@ def test_the_state_is_stored_before_the_copy_is_published_and_not_again(
         happened.append(state)
         return store(task_id, result, state, **more)
 
-    monkeypatch.setattr(desk.app.backend, "store_result", stored)
+    desk.patch.setattr(desk.app.backend, "store_result", stored)
     with lock("k", app=desk.app, timeout=0):
         result = charge.delay()
         signals.after_task_publish.connect(published)
@@ -201,18 +146,15 @@ def test_the_state_is_stored_before_the_copy_is_published_and_not_again(
 
 
 @pytest.mark.filterwarnings("ignore:Exception raised outside body:RuntimeWarning")
-def test_a_result_backend_that_is_away_does_not_keep_the_copy(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @desk.locked("k", name="charge", on_contention=Says(RunLater(0)))
-    def charge() -> None: ...
+def test_a_result_backend_that_is_away_does_not_keep_the_copy(desk: Desk) -> None:
+    charge = charging(desk, "k", on_contention=Says(RunLater(0)))
 
     def away(*args: Any, **kwargs: Any) -> None:
         raise ConnectionError("away")
 
     with lock("k", app=desk.app, timeout=0):
         result = charge.delay()
-        with monkeypatch.context() as patch:
+        with desk.patch.context() as patch:
             patch.setattr(desk.app.backend, "store_result", away)
             desk.deliver()
     assert desk.size() == 1
@@ -221,13 +163,9 @@ def test_a_result_backend_that_is_away_does_not_keep_the_copy(
     assert result.state == "SUCCESS"
 
 
-def test_what_fails_is_said_to_be_done_at_its_first_key_only(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @desk.locked(["a", "b", "c"], name="charge", on_contention="fail")
-    def charge() -> None: ...
-
-    store = runtime(desk.app).backend
+def test_what_fails_is_said_to_be_done_at_its_first_key_only(desk: Desk) -> None:
+    charge = charging(desk, ["a", "b", "c"], on_contention="fail")
+    store = desk.store
     leave, done = store.leave, []
 
     def left(claim: Claim, outcome: Outcome, message: bytes | None = None) -> Reply[LeaveVerdict]:
@@ -237,7 +175,7 @@ def test_what_fails_is_said_to_be_done_at_its_first_key_only(
 
     with lock("b", app=desk.app, timeout=0):
         charge.delay()
-        monkeypatch.setattr(store, "leave", left)
+        desk.patch.setattr(store, "leave", left)
         desk.deliver()
 
     assert done == ["a"]
@@ -246,9 +184,7 @@ def test_what_fails_is_said_to_be_done_at_its_first_key_only(
 def test_after_waiting_here_the_policy_is_asked_again(desk: Desk) -> None:
     policy = Says(WaitHere(0.05), WaitHere(0.05), GiveUp(KeyError("enough")))
 
-    @desk.locked("k", name="charge", on_contention=policy)
-    def charge() -> None: ...
-
+    charge = charging(desk, "k", on_contention=policy)
     with lock("k", app=desk.app, timeout=0):
         result = charge.delay()
         desk.deliver()
@@ -286,14 +222,12 @@ class Undecided(KeepsItsPlace):
 def test_a_policy_that_breaks_fails_its_task_visibly(
     desk: Desk, policy: Any, error: str, acks_late: bool
 ) -> None:
-    @desk.locked("k", name="charge", on_contention=policy, acks_late=acks_late)
-    def charge() -> None: ...
-
+    charge = charging(desk, "k", on_contention=policy, acks_late=acks_late)
     with lock("k", app=desk.app, timeout=0):
         result = charge.delay()
         message = desk.deliver()
         # And no place of it holds up what waits behind it
-        assert runtime(desk.app).backend.peek("k").waiting == ()
+        assert desk.store.peek("k").waiting == ()
 
     assert message._state == "ACK"
     assert desk.size() == 0
@@ -301,19 +235,26 @@ def test_a_policy_that_breaks_fails_its_task_visibly(
     assert re.match(error, f"{type(result.result).__name__}: {result.result}")
 
 
-def test_readers_share_and_writers_are_refused(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="read", shared=True, on_contention="fail")
-    def read(order: str) -> str:
-        return "read"
+@pytest.fixture
+def transfer(desk: Desk) -> Any:
+    @desk.locked(["account:{source}", "account:{target}"], name="transfer")
+    def transfer(source: str, target: str, *, lease: Lease) -> list[Any]:
+        return [list(lease.keys), len(set(lease.fencing_tokens.values()))]
 
-    @desk.locked("order:{order}", name="write", on_contention="fail")
-    def write(order: str) -> str:
-        return "written"
+    return transfer
 
-    with lock("order:42", app=desk.app, timeout=0, shared=True) as lease:
-        reading, writing = read.apply_async(("42",)), write.apply_async(("42",))
-        assert desk.deliver_all() == 2
 
-    assert [term.claim.mode for term in lease.terms] == [Mode.SHARED]
-    assert reading.get() == "read"
-    assert type(writing.result) is LockContended
+@pytest.mark.parametrize("taken", ["account:a", "account:b"])
+def test_a_task_with_two_keys_takes_none_when_one_is_taken(
+    desk: Desk, transfer: Any, taken: str
+) -> None:
+    result = transfer.delay("b", "a")
+    (free,) = {"account:a", "account:b"} - {taken}
+
+    with lock(taken, app=desk.app, timeout=0):
+        desk.deliver()
+        assert result.state == "RETRY"
+        assert desk.holders(free) == []
+    desk.deliver()
+
+    assert result.get() == [["account:a", "account:b"], 2]

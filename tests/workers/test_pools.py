@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from celery_dlock.core.state import Holder
-from celery_dlock.runtime import runtime
+from celery_dlock.runtime import forget, runtime
+from tests.services.etcd import EtcdServer
 from tests.services.lab import Lab
 from tests.services.until import until
-from tests.workers.conftest import MakeLab
+from tests.workers.conftest import MakeLab, embedded
 
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
 CONCURRENT = [pool for pool in POOLS if pool != "solo"]
@@ -29,56 +31,66 @@ def check_no_overlap(lab: Lab, order: str, count: int) -> None:
     assert tokens == sorted(set(tokens))
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_tasks_of_one_order_never_overlap_and_their_tokens_grow(
-    make_lab: MakeLab, pool: str
-) -> None:
-    lab = make_lab()
+@pytest.fixture(scope="module", params=POOLS)
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One worker of the pool. Leases outlast the tests: only a leave can free them."""
+    folder = tmp_path_factory.mktemp(request.param)
+    options = {"lock": {"ttl": 600.0}, "task": {"max_retries": 0}}
+    lab = Lab(folder, {"celery": embedded(folder), **options})
+    with lab.worker(request.param, concurrency=4):
+        yield lab
+    forget(lab.app)
 
-    with lab.worker(pool, concurrency=4):
-        sent = [lab.app.tasks["apply"].delay("42", number) for number in range(12)]
-        lab.journal.wait_for("end", count=12)
+
+def test_tasks_of_one_order_never_overlap_and_their_tokens_grow(lab: Lab) -> None:
+    sent = [lab.app.tasks["apply"].delay("42", number) for number in range(12)]
+    lab.journal.wait_for("end", count=12, order="42")
 
     check_no_overlap(lab, "42", 12)
-    assert {entry["id"] for entry in lab.journal.read()} == {result.id for result in sent}
+    assert {entry["id"] for entry in lab.journal.read(order="42")} == {each.id for each in sent}
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_the_lock_is_released_after_success_and_after_failure(make_lab: MakeLab, pool: str) -> None:
-    # Leases that outlast the test: only a leave can free them
-    lab = make_lab(lock={"ttl": 600.0})
+def test_the_lock_is_released_after_success_and_after_failure(lab: Lab) -> None:
+    for number, fails in enumerate((False, True, False)):
+        result = lab.app.tasks["apply"].delay("ends", number, fails=fails)
+        until("the result is there", result.ready)
+        assert result.state == ("FAILURE" if fails else "SUCCESS")
+        until("the key is free", lambda: not holders(lab, "order:ends"))
 
-    with lab.worker(pool):
-        for number, fails in enumerate((False, True, False)):
-            result = lab.app.tasks["apply"].delay("42", number, fails=fails)
-            until("the result is there", result.ready)
-            assert result.state == ("FAILURE" if fails else "SUCCESS")
-            until("the key is free", lambda: not holders(lab, "order:42"))
-
-    assert len(lab.journal.read("end")) == 3
+    assert len(lab.journal.read("end", order="ends")) == 3
 
 
-@pytest.mark.parametrize("pool", CONCURRENT)
-def test_a_refused_task_is_rescheduled_and_runs_without_spending_a_retry(
-    make_lab: MakeLab, pool: str
-) -> None:
-    lab = make_lab(task={"max_retries": 0})
+@pytest.mark.parametrize("lab", CONCURRENT, indirect=True)
+def test_a_refused_task_is_rescheduled_and_runs_without_spending_a_retry(lab: Lab) -> None:
     apply = lab.app.tasks["apply"]
+    apply.delay("later", 1, hold="first")
+    lab.journal.wait_for("start", order="later", number=1)
+    second = apply.delay("later", 2)
+    until("the second is refused", lambda: second.state == "RETRY")
+    assert lab.journal.read("start", order="later", number=2) == []
+    lab.go("first")
+    assert second.get(timeout=30) == 2
 
-    with lab.worker(pool):
-        apply.delay("42", 1, hold="first")
-        lab.journal.wait_for("start", number=1)
-        second = apply.delay("42", 2)
-        until("the second is refused", lambda: second.state == "RETRY")
-        assert lab.journal.read("start", number=2) == []
-        lab.go("first")
-        assert second.get(timeout=30) == 2
+    (start,) = lab.journal.read("start", order="later", number=2)
+    assert (start["id"], start["retries"], start["waits"] >= 1) == (second.id, 0, True)
+    check_no_overlap(lab, "later", 2)
 
-    (start,) = lab.journal.read("start", number=2)
-    assert start["id"] == second.id
-    assert start["retries"] == 0
-    assert start["waits"] >= 1
-    check_no_overlap(lab, "42", 2)
+
+@pytest.mark.server("etcd")
+@pytest.mark.parametrize("pool", [pool for pool in POOLS if pool != "eventlet"])
+def test_so_it_is_in_each_pool_that_grpc_works_in(
+    make_lab: MakeLab, own_etcd_server: EtcdServer, pool: str
+) -> None:
+    lab = make_lab(celery={"dlock_url": own_etcd_server.url}, lock={"policy": "queue"})
+
+    with lab.worker(pool, concurrency=4) as worker:
+        for number in range(12):
+            lab.app.tasks["apply"].delay("42", number)
+        lab.journal.wait_for("end", count=12)
+        until("the key is free", lambda: not holders(lab, "order:42"))
+        assert worker.stop() == 0
+
+    check_no_overlap(lab, "42", 12)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -97,7 +109,6 @@ def test_renewal_keeps_a_body_safe_that_takes_longer_than_its_ttl(
         until("it was renewed", lambda: holders(lab, "order:42")[0].expires > twice)
         apply.delay("42", 2)
 
-        # Then it holds still under its first token, and the next one waits for its end
         (last,) = holders(lab, "order:42")
         assert (last.nonce, last.token) == (first.nonce, first.token)
         lab.go("first")
@@ -148,7 +159,6 @@ def test_under_prefork_no_child_inherits_the_lock_store(make_lab: MakeLab) -> No
         lab.go("here")
         replaced = until("a new child", lambda: set(children(worker.pid)) - {entry["pid"]})
 
-        # Then the new one has nothing of it
         assert all("locks.db" not in open_files(pid) for pid in replaced)
 
 

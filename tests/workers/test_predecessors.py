@@ -27,20 +27,13 @@ from celery_dlock.core.events import Contended, Rescheduled
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim
 from celery_dlock.delivery import plan
-from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
 from tests.services.until import until
 
 REFUSING = [Fail(), Skip(), Wait(timeout=0), Reschedule(max_attempts=0), Reschedule(max_wait=0)]
 
-Ran = list[str]
 Make = Callable[..., LockedTask]
-
-
-@pytest.fixture
-def ran() -> Ran:
-    return []
 
 
 @pytest.fixture
@@ -78,11 +71,11 @@ def deliver_all(desk: Desk, early: list[threading.Thread]) -> None:
 
 
 @pytest.fixture
-def make(desk: Desk, ran: Ran) -> Make:
+def make(desk: Desk) -> Make:
     def make(policy: Policy, name: str, key: Any = "order", **options: Any) -> LockedTask:
         @desk.locked(key, name=name, on_contention=policy, **options)
         def step(*_: Any, fails: bool = False) -> None:
-            ran.append(name)
+            desk.ran.append(name)
             if fails:
                 raise ValueError(name)
 
@@ -92,15 +85,13 @@ def make(desk: Desk, ran: Ran) -> Make:
 
 
 @pytest.mark.parametrize("policy", REFUSING, ids=repr)
-def test_the_next_step_of_a_chain_runs(
-    desk: Desk, early: Any, make: Make, ran: Ran, policy: Policy
-) -> None:
+def test_the_next_step_of_a_chain_runs(desk: Desk, early: Any, make: Make, policy: Policy) -> None:
     first, second = make(policy, "first"), make(policy, "second")
 
     result = chain(first.si(), second.si(), first.si()).apply_async()
     deliver_all(desk, early)
 
-    assert ran == ["first", "second", "first"]
+    assert desk.ran == ["first", "second", "first"]
     assert (result.state, result.result) == ("SUCCESS", None)
 
 
@@ -108,7 +99,7 @@ def test_the_next_step_of_a_chain_runs(
     "canvas", ["link", "error callback", "group", "chord's body", "several keys"]
 )
 def test_so_does_all_else_that_a_task_publishes(
-    desk: Desk, early: Any, make: Make, ran: Ran, canvas: str
+    desk: Desk, early: Any, make: Make, canvas: str
 ) -> None:
     first, second = make(Fail(), "first"), make(Fail(), "second")
     two = make(Skip(), "two", key=["free", "order"])
@@ -125,7 +116,7 @@ def test_so_does_all_else_that_a_task_publishes(
     deliver_all(desk, early)
 
     expected = {"several keys": ["two", "two"], "error callback": ["first", "second one"]}
-    assert ran == expected.get(canvas, ["first", "second"])
+    assert desk.ran == expected.get(canvas, ["first", "second"])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +130,7 @@ def test_so_does_all_else_that_a_task_publishes(
     ],
 )
 def test_others_beside_it_are_a_reason(
-    desk: Desk, early: Any, make: Make, ran: Ran, first: Any, second: Any, beside: Any, runs: bool
+    desk: Desk, early: Any, make: Make, first: Any, second: Any, beside: Any, runs: bool
 ) -> None:
     block = lock("order", app=desk.app, timeout=0, **(beside or {}))
     if beside:
@@ -149,7 +140,7 @@ def test_others_beside_it_are_a_reason(
     result = chain(steps[0].si(), steps[1].si()).apply_async()
     deliver_all(desk, early)
 
-    assert ran == ["first", "second"][: 1 + runs]
+    assert desk.ran == ["first", "second"][: 1 + runs]
     assert result.state == ("SUCCESS" if runs else "FAILURE")
     if beside:
         block.release()
@@ -157,38 +148,31 @@ def test_others_beside_it_are_a_reason(
 
 @pytest.mark.parametrize("policy", [Fail(), Skip()], ids=repr)
 def test_the_step_of_one_that_was_killed_comes_back_when_its_lease_has_ended(
-    desk: Desk,
-    clock: ManualClock,
-    make: Make,
-    ran: Ran,
-    policy: Policy,
-    monkeypatch: pytest.MonkeyPatch,
+    desk: Desk, clock: ManualClock, make: Make, policy: Policy
 ) -> None:
-    monkeypatch.setattr(plan, "RELEASES_WITHIN", 0)
+    desk.patch.setattr(plan, "RELEASES_WITHIN", 0)
     first, second = make(policy, "first"), make(policy, "second")
     killed = Claim("order", "killed:0:0", "nonce", ttl=40 * SECOND, done_ttl=SECOND)
-    runtime(desk.app).backend.enter(killed)
+    desk.store.enter(killed)
 
     result = second.apply_async(parent_id="killed", root_id="killed")
     desk.deliver()
     (again,) = desk.happened(Rescheduled)
-    assert (ran, again.countdown) == ([], pytest.approx(40, abs=1))
+    assert (desk.ran, again.countdown) == ([], pytest.approx(40, abs=1))
 
     clock.advance(41)
     first.delay()
     desk.deliver_all()
-    assert ran == ["second", "first"]
+    assert desk.ran == ["second", "first"]
     assert result.state == "SUCCESS"
 
 
-def test_a_store_that_does_not_answer_then_refuses_nobody(
-    desk: Desk, make: Make, ran: Ran, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "RELEASES_WITHIN", 0)
-    step, backend = make(Skip(), "step", limit=2), runtime(desk.app).backend
+def test_a_store_that_does_not_answer_then_refuses_nobody(desk: Desk, make: Make) -> None:
+    desk.patch.setattr(plan, "RELEASES_WITHIN", 0)
+    step, backend = make(Skip(), "step", limit=2), desk.store
     for task in ("parent:0:0", "other:0:0"):
         backend.enter(Claim("order", task, "nonce", ttl=SECOND, limit=2))
-    monkeypatch.setattr(backend, "look", Mock(side_effect=BackendUnavailable("away")))
+    desk.patch.setattr(backend, "look", Mock(side_effect=BackendUnavailable("away")))
 
     result = step.apply_async(parent_id="parent")
     desk.deliver()
@@ -198,12 +182,12 @@ def test_a_store_that_does_not_answer_then_refuses_nobody(
 
 
 def test_a_task_that_has_no_part_in_it_is_refused_without_another_question(
-    desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
-    step, backend = make(Skip(), "step", limit=2), runtime(desk.app).backend
+    step, backend = make(Skip(), "step", limit=2), desk.store
     for task in ("first:0:0", "second:0:0"):
         backend.enter(Claim("order", task, "nonce", ttl=SECOND, limit=2))
-    monkeypatch.setattr(backend, "look", Mock(side_effect=AssertionError))
+    desk.patch.setattr(backend, "look", Mock(side_effect=AssertionError))
 
     result = step.delay()
     desk.deliver()
@@ -214,14 +198,14 @@ def test_a_task_that_has_no_part_in_it_is_refused_without_another_question(
 @pytest.mark.parametrize("unique", ["done", "start", Unique("done", period=60)], ids=repr)
 @pytest.mark.parametrize("key", ["order", "step:{number}"])
 def test_nor_is_it_the_task_of_which_a_unique_one_is_a_duplicate(
-    desk: Desk, early: Any, ran: Ran, unique: Any, key: str
+    desk: Desk, early: Any, unique: Any, key: str
 ) -> None:
     @desk.locked(key, name="step", unique=unique, on_contention="fail")
     def step(number: int) -> None:
-        ran.append(f"step {number}")
+        desk.ran.append(f"step {number}")
 
     result = chain(step.si(1), step.si(1)).apply_async()
     deliver_all(desk, early)
 
-    assert (ran, result.state, result.result) == (["step 1"] * 2, "SUCCESS", None)
+    assert (desk.ran, result.state, result.result) == (["step 1"] * 2, "SUCCESS", None)
     assert not step.delay(1).is_duplicate or isinstance(unique, Unique)

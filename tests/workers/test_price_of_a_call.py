@@ -9,7 +9,6 @@ import pytest
 from kombu.transport.memory import Channel, Transport
 
 from celery_dlock import BackendUnavailable, Debounce, DuplicateTask, Queue, Unique, lock
-from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
 
@@ -27,7 +26,7 @@ CALLS = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def spent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def spent(desk: Desk) -> Counter[str]:
     """How often something was asked of the broker, or of the result backend."""
     counter = Counter[str]()
 
@@ -38,7 +37,7 @@ def spent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             counter[method] += 1
             return real(*args, **options)
 
-        monkeypatch.setattr(owner, method, counted)
+        desk.patch.setattr(owner, method, counted)
 
     count(Transport, "establish_connection")
     count(Channel, "queue_declare")
@@ -67,7 +66,7 @@ def test_who_publishes_nothing_asks_the_broker_and_the_result_backend_for_nothin
         assert spent == {}
         if options is ORDERED:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(runtime(desk.app).backend, "enter", without_answer())
+                patch.setattr(desk.store, "enter", without_answer())
                 with pytest.raises(BackendUnavailable):
                     save.delay("a")
             assert spent == {}
@@ -86,9 +85,8 @@ def test_what_waits_in_the_store_says_of_its_result_what_its_caller_said(
         return text
 
     call = save.apply_async(("a",), ignore_result=ignored)
-    message = desk.take()
+    message = desk.receive()
 
-    assert message is not None
     assert (message.headers["ignore_result"], call.ignored) == (ignored, ignored)
 
 

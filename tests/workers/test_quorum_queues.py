@@ -81,7 +81,6 @@ def test_who_is_refused_for_the_first_time_comes_back(
         for result in sent:
             refused(result, worker)
         lab.go("42")
-        # Then each of them comes back, and runs once
         assert done(sent) == [1, 2, 3, 4]
         assert sorted(numbers(lab, "42")) == [0, 1, 2, 3, 4]
         nothing_is_left(lab, "42")

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from contextvars import Context
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 
-from celery_dlock import (
-    Contention,
-    Fail,
-    GiveUp,
-    LockedTask,
-    Queue,
-    Reschedule,
-    Skip,
-    Wait,
-    lock,
-)
+from celery_dlock import Contention, Fail, GiveUp, LockTimeout, Queue, Reschedule, Skip, Wait, lock
 from celery_dlock.core.events import Contended, Dropped
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
-from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
-from tests.workers.conftest import nothing_is_left
+from tests.workers.conftest import charging, nothing_is_left
 
 pytestmark = pytest.mark.stores
 
@@ -47,20 +39,12 @@ ENDS = [
 ]
 
 
-def charge_on(desk: Desk, ran: list[str], policy: Any, key: Any = "order:{order}") -> LockedTask:
-    @desk.locked(key, name="charge", on_contention=policy)
-    def charge(order: str) -> None:
-        ran.append(order)
-
-    return charge
-
-
 @pytest.mark.parametrize(("policy", "ends"), ENDS, ids=lambda given: type(given).__name__)
 def test_a_copy_does_not_run_after_the_key_was_refused_for_good(
-    desk: Desk, ran: list[str], policy: Any, ends: str
+    desk: Desk, policy: Any, ends: str
 ) -> None:
     # Given a task that has ended because its key is taken
-    charge = charge_on(desk, ran, policy)
+    charge = charging(desk, on_contention=policy)
     with lock("order:42", app=desk.app, timeout=0):
         result = charge.delay("42")
         desk.deliver()
@@ -70,15 +54,14 @@ def test_a_copy_does_not_run_after_the_key_was_refused_for_good(
     charge.apply_async(("42",), task_id=result.id)
     desk.deliver()
 
-    # Then it is dropped, And nothing is left
-    assert ran == []
+    assert desk.ran == []
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
     assert desk.result(result.id).state == ends
     assert nothing_is_left(desk)
 
 
-def test_nor_after_its_queue_was_full(desk: Desk, ran: list[str]) -> None:
-    charge = charge_on(desk, ran, Queue(max_waiting=1))
+def test_nor_after_its_queue_was_full(desk: Desk) -> None:
+    charge = charging(desk, on_contention=Queue(max_waiting=1))
     with lock("order:42", app=desk.app, timeout=0):
         charge.delay("42")
         desk.deliver()
@@ -90,7 +73,7 @@ def test_nor_after_its_queue_was_full(desk: Desk, ran: list[str]) -> None:
     charge.apply_async(("42",), task_id=refused.id)
     desk.deliver()
 
-    assert ran == ["42"]
+    assert desk.ran == ["42"]
     assert nothing_is_left(desk)
 
 
@@ -98,20 +81,19 @@ def test_nor_after_its_queue_was_full(desk: Desk, ran: list[str]) -> None:
 @pytest.mark.parametrize("then", ["order:42", "stock:42", "another"])
 @pytest.mark.parametrize("policy", [Fail(), Reschedule(max_attempts=0)], ids=repr)
 def test_of_several_keys_it_does_not_matter_which_was_refused(
-    desk: Desk, ran: list[str], policy: Any, key: str, then: str
+    desk: Desk, policy: Any, key: str, then: str
 ) -> None:
     # Given a task that one of its two keys was refused
-    charge = charge_on(desk, ran, policy, ["stock:{order}", "order:{order}"])
+    charge = charging(desk, ["stock:{order}", "order:{order}"], on_contention=policy)
     with lock(key, app=desk.app, timeout=0):
         result = charge.delay("42")
         desk.deliver()
 
-    # Then a copy is dropped, be one of them free or the other or both, And does not fail again
     with lock(then, app=desk.app, timeout=0):
         charge.apply_async(("42",), task_id=result.id)
         desk.deliver()
 
-    assert ran == []
+    assert desk.ran == []
     assert len(desk.happened(Contended)) == 1
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
     assert nothing_is_left(desk, "stock:42")
@@ -122,7 +104,7 @@ def said_of_one_refused(
     desk: Desk, charge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, Outcome]]:
     """What the store is told of a delivery of *charge* that ends because its key is taken."""
-    store, said = runtime(desk.app).backend, list[tuple[str, Outcome]]()
+    store, said = desk.store, list[tuple[str, Outcome]]()
     leave = store.leave
 
     def leaving(claim: Claim, outcome: Outcome, message: bytes | None = None) -> Any:
@@ -137,29 +119,104 @@ def said_of_one_refused(
     return said
 
 
-def test_where_nothing_is_remembered_the_store_is_told_nothing(
-    desk: Desk, ran: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_is_remembered_the_store_is_told_nothing(desk: Desk) -> None:
     desk.app.conf.dlock_done_ttl = 0.0
-    charge = charge_on(desk, ran, Fail())
-    assert said_of_one_refused(desk, charge, monkeypatch) == []
+    charge = charging(desk, on_contention=Fail())
+    assert said_of_one_refused(desk, charge, desk.patch) == []
 
 
-def test_one_word_to_the_store_is_enough(
-    desk: Desk, ran: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    charge = charge_on(desk, ran, Fail(), ["stock:{order}", "order:{order}"])
-    assert said_of_one_refused(desk, charge, monkeypatch) == [("order:42", Outcome.DONE)]
+def test_one_word_to_the_store_is_enough(desk: Desk) -> None:
+    charge = charging(desk, ["stock:{order}", "order:{order}"], on_contention=Fail())
+    assert said_of_one_refused(desk, charge, desk.patch) == [("order:42", Outcome.DONE)]
 
 
-def test_a_task_that_runs_eagerly_has_no_copies(desk: Desk, ran: list[str]) -> None:
-    charge = charge_on(desk, ran, Fail())
-    store, other = (
-        runtime(desk.app).backend,
-        Claim("order:42", "other:0:0", "nonce", ttl=9 * SECOND),
-    )
+def test_a_task_that_runs_eagerly_has_no_copies(desk: Desk) -> None:
+    charge = charging(desk, on_contention=Fail())
+    store, other = (desk.store, Claim("order:42", "other:0:0", "nonce", ttl=9 * SECOND))
     store.enter(other)
     assert charge.apply(("42",), task_id="one").state == "FAILURE"
     store.leave(other, Outcome.OVER)
 
     assert charge.apply(("42",), task_id="one").state == "SUCCESS"
+
+
+# Rescheduling ends: after max_attempts or max_wait the task fails, and says how long it waited.
+
+
+FOREVER_AGO = 4000.0
+
+
+def test_after_max_attempts_refusals_the_task_fails_with_lock_timeout(desk: Desk) -> None:
+    called = []
+
+    @desk.app.task(name="errback")
+    def errback(*args: Any) -> None:
+        called.append(args)
+
+    charge = charging(desk, on_contention=Reschedule(max_attempts=2))
+    with lock("order:42", app=desk.app, timeout=0) as lease:
+        result = charge.apply_async(("42",), link_error=errback.si("failed"))
+        delivered = desk.deliver_all()
+
+    # Two refusals are put up with, the third is the end
+    assert delivered == 3
+    assert called == [("failed",)]
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, LockTimeout)
+    assert result.result.key == "order:42"
+    assert lease.owner.startswith(str(result.result.holder))
+    assert 0 < result.result.seconds_left <= 30
+
+
+def test_after_max_wait_the_task_fails_with_lock_timeout(desk: Desk) -> None:
+    charge = charging(desk, on_contention=Reschedule(max_wait=3600))
+    # Given a task that was first refused more than an hour ago, and one that was less
+    for task_id, ago in (("old", FOREVER_AGO), ("young", 3000.0)):
+        past = {"task": f"{task_id}:0:0", "waits": 9, "since": time.time() - ago}
+        charge.apply_async(("42",), task_id=task_id, headers={"dlock": past})
+
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.deliver()
+        desk.deliver()
+
+    assert desk.result("old").state == "FAILURE"
+    assert isinstance(desk.result("old").result, LockTimeout)
+    assert FOREVER_AGO <= desk.result("old").result.waited < FOREVER_AGO + 60
+    assert desk.result("young").state == "RETRY"
+    assert desk.size() == 1
+
+
+def test_a_header_of_nonsense_is_no_history(desk: Desk) -> None:
+    charge = charging(desk)
+    forged: list[Any] = [
+        "a string",
+        ["a", "list"],
+        {"task": "1:0:0", "waits": "many", "since": "yesterday"},
+        {"task": "1:0:0", "waits": -3, "since": None, "away": True},
+        {"task": "1:0:0", "waits": 10**400, "since": 10**400, "called": float("nan")},
+        {"waits": 10**9, "since": 0},
+    ]
+    with lock("order:42", app=desk.app, timeout=0):
+        for header in forged:
+            charge.apply_async(("42",), task_id="1", headers={"dlock": header})
+            desk.deliver()
+            again = desk.receive()
+            assert again.headers["dlock"]["waits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"), [((ConnectionError, OperationalError), "FAILURE"), ((OSError,), "RETRY")]
+)
+def test_a_timeout_in_a_body_is_retried_for_an_os_error_and_not_for_a_lost_connection(
+    desk: Desk, kinds: tuple[type[Exception], ...], state: str
+) -> None:
+    @desk.locked("order:{order}", name="charge", autoretry_for=kinds)
+    def charge(order: str) -> None:
+        with lock("report", app=desk.app, timeout=0.01):
+            pass
+
+    with lock("report", app=desk.app, timeout=0):
+        charge.apply_async(("42",), task_id="charge-1")
+        message = Context().run(desk.deliver)  # in this one the key is held
+
+    assert (message._state, desk.result("charge-1").state) == ("ACK", state)

@@ -8,17 +8,8 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from celery_dlock import (
-    Lease,
-    LockedTask,
-    LockLost,
-    Queue,
-    Replace,
-    StaleFencingToken,
-    current_lease,
-    lock,
-)
-from celery_dlock.core.events import Dropped, Lost, Skipped, StaleRejected
+from celery_dlock import Lease, LockedTask, Replace, StaleFencingToken, current_lease, lock
+from celery_dlock.core.events import Lost, Skipped, StaleRejected
 from celery_dlock.ops.explain import explain
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
@@ -31,13 +22,6 @@ pytestmark = pytest.mark.stores("redlock")
 KEY = "site:7"
 Does = Callable[[Any], Any]
 Make = Callable[..., LockedTask]
-Ran = list[int]
-
-
-@pytest.fixture
-def ran() -> Ran:
-    """The numbers of those whose bodies have begun, in their order."""
-    return []
 
 
 @pytest.fixture
@@ -47,7 +31,7 @@ def told() -> list[str | None]:
 
 
 @pytest.fixture
-def make(desk: Desk, ran: Ran, told: list[str | None]) -> Make:
+def make(desk: Desk, told: list[str | None]) -> Make:
     """``make(does)``: a task whose newest wins; the first body calls *does*."""
 
     class Told(LockedTask):
@@ -61,8 +45,8 @@ def make(desk: Desk, ran: Ran, told: list[str | None]) -> Make:
 
         @desk.locked("site:{site}", bind=True, **given)
         def sync(self: Any, number: int, site: int = 7) -> int:
-            ran.append(number)
-            if len(ran) == 1:
+            desk.ran.append(number)
+            if len(desk.ran) == 1:
                 does(self)
             return number
 
@@ -109,7 +93,7 @@ def raises(desk: Desk, error: Exception | None = None, heard: list[str] | None =
 
 @pytest.mark.parametrize("error", [None, StaleFencingToken(KEY, 1, 2)], ids=["checks", "is fenced"])
 def test_who_stops_ends_as_skipped_and_the_newest_runs(
-    desk: Desk, make: Make, ran: Ran, told: list[str | None], error: Exception | None
+    desk: Desk, make: Make, told: list[str | None], error: Exception | None
 ) -> None:
     newer: list[str] = []
     sync = make(raises(desk, error, newer))
@@ -117,7 +101,7 @@ def test_who_stops_ends_as_skipped_and_the_newest_runs(
 
     desk.deliver_all()
 
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
     assert first.get() == replaced(newer[0])
     assert desk.result(newer[0]).get() == 2
     assert told == newer
@@ -126,57 +110,27 @@ def test_who_stops_ends_as_skipped_and_the_newest_runs(
     assert len(desk.happened(Skipped if error is None else StaleRejected)) == 1
 
 
-def test_its_lease_says_by_whom(desk: Desk, make: Make) -> None:
-    heard: list[str | None] = []
-
-    def does(task: Any) -> None:
-        heard.append(task.lease.replaced)
-        newer = asked(desk, desk.app.tasks["sync"])
-        with pytest.raises(LockLost, match=f"replaced by {newer}"):
-            task.lease.check()
-        assert task.lease.lost
-        assert current_lease().replaced == newer
-
-    first = make(does).delay(1)
-    desk.deliver_all()
-
-    assert (first.get(), heard) == (1, [None])
-
-
-def test_a_copy_of_it_is_dropped(desk: Desk, make: Make, ran: Ran) -> None:
-    sync = make(raises(desk))
-    first = sync.delay(1)
-    desk.deliver_all()
-
-    sync.apply_async((1,), task_id=first.id)
-    desk.deliver_all()
-
-    assert ran == [1, 2]
-    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
-    assert first.get()["skipped"]
-
-
-def test_who_ends_by_itself_has_its_result(desk: Desk, make: Make, ran: Ran) -> None:
+def test_who_ends_by_itself_has_its_result(desk: Desk, make: Make) -> None:
     sync = make(lambda _: asked(desk, desk.app.tasks["sync"]))
     first = sync.delay(1)
 
     desk.deliver_all()
 
-    assert (first.get(), ran) == (1, [1, 2])
+    assert (first.get(), desk.ran) == (1, [1, 2])
 
 
-def test_who_fails_has_failed(desk: Desk, make: Make, ran: Ran) -> None:
+def test_who_fails_has_failed(desk: Desk, make: Make) -> None:
     first = make(raises(desk, KeyError("the cleanup failed"))).delay(1)
 
     desk.deliver_all()
 
     assert first.state == "FAILURE"
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
 
 
 @pytest.mark.parametrize("options", [{}, {"autoretry_for": (Exception,), "retry_backoff": 5}])
 def test_one_that_wants_to_retry_ends_instead(
-    desk: Desk, make: Make, ran: Ran, options: dict[str, Any]
+    desk: Desk, make: Make, options: dict[str, Any]
 ) -> None:
     newer: list[str] = []
 
@@ -190,12 +144,10 @@ def test_one_that_wants_to_retry_ends_instead(
     desk.deliver_all()
 
     assert first.get() == replaced(newer[0])
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
 
 
-def test_a_retry_that_was_published_before_waits_for_the_newest(
-    desk: Desk, make: Make, ran: Ran
-) -> None:
+def test_a_retry_that_was_published_before_waits_for_the_newest(desk: Desk, make: Make) -> None:
     def does(task: Any) -> None:
         task.app.tasks["sync"].delay(2)
         desk.deliver()
@@ -204,11 +156,11 @@ def test_a_retry_that_was_published_before_waits_for_the_newest(
     first = make(does).delay(1)
     desk.deliver_all()
 
-    assert ran == [1, 2, 1]
+    assert desk.ran == [1, 2, 1]
     assert first.get() == 1
 
 
-def test_the_newest_waits_and_those_between_are_skipped(desk: Desk, make: Make, ran: Ran) -> None:
+def test_the_newest_waits_and_those_between_are_skipped(desk: Desk, make: Make) -> None:
     def does(task: Any) -> None:
         between.extend(asked(desk, desk.app.tasks["sync"], number) for number in (2, 3, 4))
         task.lease.check()
@@ -217,48 +169,29 @@ def test_the_newest_waits_and_those_between_are_skipped(desk: Desk, make: Make, 
     first = make(does).delay(1)
     desk.deliver_all()
 
-    assert ran == [1, 4]
+    assert desk.ran == [1, 4]
     assert first.get() == replaced(between[0])  # of whom it heard
     assert [desk.result(each).get()["skipped"] for each in between[:2]] == [True, True]
     assert desk.result(between[2]).get() == 4
 
 
-def test_one_whose_turn_has_come_gives_way_to_the_newest(desk: Desk, make: Make, ran: Ran) -> None:
+def test_one_whose_turn_has_come_gives_way_to_the_newest(desk: Desk, make: Make) -> None:
     sync = make(raises(desk))
     sync.delay(1)
     desk.deliver()
-    woken = desk.take()
-    assert woken is not None
+    woken = desk.receive()
 
     newest = sync.delay(3)
     desk.deliver()
     desk.run(woken)
     desk.deliver_all()
 
-    assert ran == [1, 3]
+    assert desk.ran == [1, 3]
     assert desk.result(woken.headers["id"]).get() == replaced(newest.id)
     assert newest.get() == 3
 
 
-def test_another_task_of_the_key_is_not_asked(desk: Desk, make: Make, ran: Ran) -> None:
-    def does(task: Any) -> None:
-        other.delay(2)
-        desk.deliver()
-        hears(desk)
-        task.lease.check()
-
-    @desk.locked("site:{site}", name="purge", on_contention=Replace(running=True))
-    def other(number: int, site: int = 7) -> int:
-        ran.append(number)
-        return number
-
-    first = make(does).delay(1)
-    desk.deliver_all()
-
-    assert (first.get(), ran) == (1, [1, 2])
-
-
-def test_nor_is_a_block_or_a_plain_call(desk: Desk, make: Make, ran: Ran) -> None:
+def test_nor_is_a_block_or_a_plain_call(desk: Desk, make: Make) -> None:
     def does(_: Any) -> None:
         asked(desk, desk.app.tasks["sync"])
         current_lease().check()
@@ -270,26 +203,24 @@ def test_nor_is_a_block_or_a_plain_call(desk: Desk, make: Make, ran: Ran) -> Non
         hears(desk)
         lease.check()
     desk.deliver_all()
-    ran.clear()
+    desk.ran.clear()
 
     assert sync(1) == 1
     desk.deliver_all()
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
 
 
 def test_who_does_not_listen_loses_its_key_and_is_stopped_by_the_fence(
-    desk: Desk, clock: ManualClock, make: Make, ran: Ran
+    desk: Desk, clock: ManualClock, make: Make
 ) -> None:
     def does(task: Any) -> None:
         newer.append(desk.app.tasks["sync"].delay(2).id)
         desk.deliver()
-        clock.advance(29)
-        desk.sweep()
-        assert ran == [1]
-        clock.advance(1)
-        desk.sweep()
+        desk.passes(29)
+        assert desk.ran == [1]
+        desk.passes(1)
         desk.deliver()
-        assert ran == [1, 2]
+        assert desk.ran == [1, 2]
         raise StaleFencingToken(KEY, task.lease.fencing_token, task.lease.fencing_token + 1)
 
     newer: list[str] = []
@@ -301,12 +232,12 @@ def test_who_does_not_listen_loses_its_key_and_is_stopped_by_the_fence(
     assert desk.result(newer[0]).get() == 2
     sync.apply_async((1,), task_id=first.id)
     desk.deliver_all()
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 def test_one_that_gives_its_message_back_ends_when_it_comes_again(
-    desk: Desk, make: Make, ran: Ran, late: bool
+    desk: Desk, make: Make, late: bool
 ) -> None:
     newer: list[str] = []
     sync = make(raises(desk, Reject("not now", requeue=True), newer), acks_late=late)
@@ -314,7 +245,7 @@ def test_one_that_gives_its_message_back_ends_when_it_comes_again(
 
     desk.deliver_all()
 
-    assert ran == [1, 2]
+    assert desk.ran == [1, 2]
     if late:
         assert first.get() == replaced(newer[0])
     assert nothing_is_left(desk, KEY) is late
@@ -334,9 +265,7 @@ def test_what_runs_says_that_it_is_asked_to_stop(desk: Desk, make: Make) -> None
     assert f"because {newer[0]} replaces it" in said[0]
 
 
-def test_a_unique_one_may_be_called_again_once_it_is_replaced(
-    desk: Desk, make: Make, ran: Ran
-) -> None:
+def test_a_unique_one_may_be_called_again_once_it_is_replaced(desk: Desk, make: Make) -> None:
     sync = make(raises(desk), unique="done")
     first = sync.delay(1)
     assert sync.delay(1).id == first.id
@@ -346,24 +275,4 @@ def test_a_unique_one_may_be_called_again_once_it_is_replaced(
     desk.deliver_all()
 
     assert again.id != first.id
-    assert ran == [1, 2, 1]
-
-
-def test_with_another_policy_for_the_waiting_nothing_is_asked(
-    desk: Desk, make: Make, ran: Ran
-) -> None:
-    first = make(raises_nothing(desk), on_contention=Queue()).delay(1)
-
-    desk.deliver_all()
-
-    assert (first.get(), ran) == (1, [1, 2])
-
-
-def raises_nothing(desk: Desk) -> Does:
-    """A body that another one comes to wait for, and whose lease goes on."""
-
-    def does(task: Any) -> None:
-        asked(desk, desk.app.tasks["sync"])
-        task.lease.check()
-
-    return does
+    assert desk.ran == [1, 2, 1]

@@ -1,18 +1,63 @@
-"""A rescheduled message is the same message, later: nothing that hangs on it is lost."""
+"""A message that is published again, or comes back from the store, is the same message, later."""
 
 # mypy: allow-untyped-calls
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from kombu.entity import Exchange, Queue
+from kombu.message import Message
 
-from celery_dlock import LockedTask, lock
+from celery_dlock import LockedTask, LockLost, lock
+from celery_dlock.core.events import Parked, Woken
 from tests.services.desk import Desk
-from tests.workers.conftest import refused
+from tests.workers.conftest import OPTIONS, refused
+
+# What it was sent with.
+
+
+def as_sent(message: Message) -> list[Any]:
+    """All of *message* but what is said of its waits, and how it came."""
+    ours = ("dlock", "dlock_delivery", "eta", "parent_id")
+    way = ("delivery_tag", "delivery_info", "delivery_mode", "expiration", "origin")
+    return [
+        {name: value for name, value in message.headers.items() if name not in ours},
+        {name: value for name, value in message.properties.items() if name not in way},
+        (message.content_type, message.content_encoding, message.body),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["reschedule", "queue"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_comes_back_as_it_was_and_runs(desk: Desk, name: str, policy: str) -> None:
+    desk.app.conf.accept_content = ["json", "yaml", "pickle", "msgpack"]
+
+    @desk.locked("order:{order}", name="charge", max_retries=0, on_contention=policy)
+    def charge(order: str, before: int = 0) -> int:
+        return before + 1
+
+    links = {"link": charge.s(), "link_error": charge.si("0")} if name == "links" else {}
+    result = charge.apply_async(("42",), **OPTIONS[name], **links)
+
+    first, again = refused(desk)
+
+    assert first.acknowledged
+    assert as_sent(again) == as_sent(first)
+    # One without a parent has itself then, as after a retry of Celery's
+    assert first.headers["parent_id"] in (None, again.headers["parent_id"])
+    assert again.headers["dlock"]["waits"] == 1
+    if policy == "reschedule":
+        with lock("order:42", app=desk.app, timeout=0):
+            desk.run(again)
+        again = desk.receive()
+        assert as_sent(again) == as_sent(first), "nothing piles up"
+    else:
+        assert [type(e) for e in desk.events if isinstance(e, Parked | Woken)] == [Parked, Woken]
+    desk.run(again)
+    assert desk.result(result.id).state == ("PENDING" if result.ignored else "SUCCESS")
 
 
 def test_it_keeps_its_task_id_and_its_retries(desk: Desk, charge: LockedTask) -> None:
@@ -28,125 +73,32 @@ def test_it_keeps_its_task_id_and_its_retries(desk: Desk, charge: LockedTask) ->
     assert result.get() == 1
 
 
-def test_it_keeps_its_queue(desk: Desk, charge: LockedTask) -> None:
-    charge.apply_async(("42",), queue="vip")
+@pytest.mark.parametrize("policy", ["reschedule", "queue"])
+@pytest.mark.parametrize(
+    ("queue", "way"),
+    [("vip", {"queue": "vip"}), ("orders", {"exchange": "shop", "routing_key": "order.eu"})],
+    ids=["queue", "topic"],
+)
+def test_it_comes_back_the_way_it_came_and_so_does_its_retry(
+    desk: Desk, policy: str, queue: str, way: dict[str, Any]
+) -> None:
+    orders = Queue("orders", Exchange("shop", "topic"), routing_key="order.#")
+    desk.app.amqp.queues.add(orders)
+    orders(desk.channel).declare()
 
-    _, again = refused(desk, queue="vip")
-
-    assert again.delivery_info["routing_key"] == "vip"
-    assert desk.size("celery") == 0
-
-
-def test_it_keeps_its_queue_when_it_waits_in_the_store_or_retries(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="again", bind=True, on_contention="queue")
+    @desk.locked("order:{order}", name="again", bind=True, on_contention=policy)
     def again(self: Any, order: str) -> None:
+        desk.ran.append(self.request.delivery_info["routing_key"])
         if not self.request.retries:
             raise self.retry(countdown=0.5)
 
-    result = again.apply_async(("42",), queue="vip")
-
-    _, called = refused(desk, queue="vip")
+    again.apply_async(("42",), **way)
+    _, called = refused(desk, queue=queue)
     desk.run(called)
-    desk.deliver("vip")
+    desk.deliver(queue)
 
-    assert result.state == "SUCCESS"
-    assert desk.size("celery") == 0
-
-
-def test_it_keeps_its_exchange_and_routing_key(desk: Desk, charge: LockedTask) -> None:
-    queue = Queue("orders", Exchange("shop", "topic"), routing_key="order.#")
-    queue(desk.channel).declare()
-    charge.apply_async(("42",), exchange="shop", routing_key="order.eu")
-
-    _, again = refused(desk, queue="orders")
-
-    assert again.delivery_info["exchange"] == "shop"
-    assert again.delivery_info["routing_key"] == "order.eu"
-
-
-def test_it_keeps_its_priority(desk: Desk, charge: LockedTask) -> None:
-    charge.apply_async(("42",), priority=7)
-
-    _, again = refused(desk)
-
-    assert again.properties["priority"] == 7
-
-
-def test_it_keeps_what_the_caller_asked_for(desk: Desk, charge: LockedTask) -> None:
-    charge.apply_async(
-        ("42",),
-        shadow="charge of 42",
-        ignore_result=True,
-        reply_to="me",
-        time_limit=60,
-        soft_time_limit=50,
-        root_id="the-root",
-        parent_id="the-parent",
-        group_id="the-group",
-        group_index=3,
-    )
-
-    first, again = refused(desk)
-
-    assert again.headers["shadow"] == "charge of 42"
-    assert again.headers["ignore_result"] is True
-    assert again.headers["timelimit"] == [60, 50]
-    assert again.headers["root_id"] == "the-root"
-    assert again.headers["parent_id"] == "the-parent"
-    assert again.headers["group"] == "the-group"
-    assert again.headers["group_index"] == 3
-    assert again.properties["reply_to"] == "me"
-    assert again.headers["origin"] == first.headers["origin"]
-
-
-def test_its_end_of_validity_stays_where_it_was(desk: Desk, charge: LockedTask) -> None:
-    expires = datetime.now(UTC) + timedelta(hours=1)
-    charge.apply_async(("42",), expires=expires)
-
-    first, again = refused(desk)
-    with lock("order:42", app=desk.app, timeout=0):
-        desk.run(again)
-    third = desk.take()
-
-    assert third is not None
-    assert datetime.fromisoformat(first.headers["expires"]) == expires
-    assert datetime.fromisoformat(again.headers["expires"]) == expires
-    assert datetime.fromisoformat(third.headers["expires"]) == expires
-
-
-def test_it_keeps_headers_and_stamps_and_adds_one_of_its_own(
-    desk: Desk, charge: LockedTask
-) -> None:
-    signature = charge.s("42").set(headers={"tenant": "acme", "trace": {"id": 7}})
-    signature.stamp(customer="c-1")
-    signature.apply_async()
-
-    first, again = refused(desk)
-    with lock("order:42", app=desk.app, timeout=0):
-        desk.run(again)
-    third = desk.take()
-
-    assert third is not None
-    for message in (again, third):
-        assert message.headers["tenant"] == "acme"
-        assert message.headers["trace"] == {"id": 7}
-        assert message.headers["stamps"] == first.headers["stamps"] == {"customer": "c-1"}
-        assert message.headers["stamped_headers"] == ["customer"]
-        # Nothing but the one header is added, and nothing piles up
-        assert message.headers.keys() - first.headers.keys() == {"dlock"}
-
-
-@pytest.mark.parametrize("serializer", ["json", "pickle", "yaml", "msgpack"])
-def test_it_stays_in_its_own_serializer(desk: Desk, charge: LockedTask, serializer: str) -> None:
-    desk.app.conf.accept_content = ["json", "pickle", "yaml", "msgpack"]
-    result = charge.apply_async(("42",), serializer=serializer)
-
-    first, again = refused(desk)
-
-    assert again.content_type == first.content_type
-    assert again.content_encoding == first.content_encoding
-    desk.run(again)
-    assert result.get() == 1
+    assert desk.ran == [way.get("routing_key", queue)] * 2
+    assert desk.size("celery") == desk.size(queue) == 0
 
 
 def test_its_arguments_arrive_unchanged(desk: Desk) -> None:
@@ -163,3 +115,130 @@ def test_its_arguments_arrive_unchanged(desk: Desk) -> None:
     desk.run(again)
 
     assert seen == [(order, when)]
+
+
+# What hangs on it.
+
+
+def test_links_and_errbacks_are_called_once(desk: Desk) -> None:
+    called = []
+
+    @desk.app.task(name="called")
+    def call(*args: Any) -> None:
+        called.append(args)
+
+    @desk.locked("order:{order}", name="maybe")
+    def maybe(order: str, fails: bool) -> str:
+        if fails:
+            raise ValueError(order)
+        return order
+
+    for fails in (False, True):
+        maybe.apply_async(("42", fails), link=call.si("good"), link_error=call.si("bad"))
+        _, again = refused(desk)
+        desk.run(again)
+        desk.deliver_all()
+
+    assert called == [("good",), ("bad",)]
+
+
+# What it knows of its past, and what people see of it meanwhile.
+
+
+def test_the_header_counts_the_waits_and_keeps_the_first_refusal(
+    desk: Desk, charge: LockedTask
+) -> None:
+    charge.apply_async(("42",))
+
+    _, second = refused(desk)
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.run(second)
+    third = desk.receive()
+
+    assert second.headers["dlock"]["waits"] == 1
+    assert third.headers["dlock"]["waits"] == 2
+    assert second.headers["dlock"]["since"] == third.headers["dlock"]["since"] is not None
+
+
+def test_what_waits_again_after_a_lost_run_has_waited_since_its_first_refusal(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="charge", on_contention="queue")
+    def charge(order: str) -> None:
+        raise LockLost("order:42")
+
+    charge.delay("42")
+    with lock("order:42", app=desk.app, timeout=0):
+        desk.deliver()
+    first = desk.deliver()
+    again = desk.receive()
+
+    assert again.headers["dlock"]["since"] == first.headers["dlock"]["since"] is not None
+
+
+def test_the_refusals_of_an_older_attempt_do_not_count(desk: Desk) -> None:
+    @desk.locked("order:{order}", name="twice", bind=True)
+    def twice(self: Any, order: str) -> int:
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    result = twice.apply_async(("42",))
+    _, again = refused(desk)
+    assert again.headers["dlock"]["waits"] == 1
+
+    # When the body retries, and the retried message is refused in its turn
+    desk.run(again)
+    _, retried = refused(desk)
+
+    assert retried.headers["retries"] == 1
+    assert retried.headers["dlock"]["waits"] == 1
+    assert retried.headers["dlock"]["since"] > again.headers["dlock"]["since"]
+    desk.run(retried)
+    assert result.get() == 1
+
+
+def test_each_delivery_is_one_of_its_own_whatever_a_header_says(desk: Desk) -> None:
+    owners = []
+
+    @desk.locked("order:{order}", name="owner", bind=True)
+    def owner(self: Any, order: str) -> None:
+        owners.append(self.lease.owner)
+
+    for _ in range(2):
+        forged = {"dlock_delivery": {"nonce": "of another", "content_type": "application/json"}}
+        owner.apply_async(("42",), headers=forged)
+    desk.deliver_all()
+
+    assert len(set(owners)) == 2
+    assert not any("of another" in name for name in owners)
+
+
+def test_while_it_waits_its_state_is_retry_and_says_why(desk: Desk, charge: LockedTask) -> None:
+    result = charge.apply_async(("42",))
+
+    refused(desk)
+
+    assert result.state == "RETRY"
+    assert type(result.result).__name__ == "LockContended"
+    assert "order:42" in str(result.result)
+
+
+def test_the_hook_and_the_event_of_a_retry_are_fired(desk: Desk) -> None:
+    hooks = []
+
+    class Hooked(LockedTask):
+        abstract = True
+
+        def on_retry(self, exc: Any, task_id: str, *rest: Any) -> None:
+            hooks.append((type(exc).__name__, task_id))
+
+    @desk.app.task(base=Hooked, name="hooked", lock_key="order:{order}")
+    def hooked(order: str) -> None: ...
+
+    events = desk.app.events.Receiver(desk.connection).queue(desk.channel)
+    events.declare()
+    result = hooked.apply_async(("42",))
+    refused(desk)
+
+    assert hooks == [("LockContended", result.id)]
+    types = [message.payload["type"] for message in iter(events.get, None)]
+    assert types == ["task-started", "task-retried"]

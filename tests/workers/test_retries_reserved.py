@@ -12,48 +12,34 @@ from celery.utils.collections import LimitedSet
 from celery.worker import state as worker_state
 from kombu.message import Message
 
-from celery_dlock import LockedTask, Queue, lock
-from celery_dlock.core.state import KeyState
-from celery_dlock.delivery.leaving import RETRY_GRACE
+from celery_dlock import LockedTask, Queue
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
-from celery_dlock.worker.periodic import EndRevoked
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
 from tests.services.until import until
-from tests.workers.conftest import MakeLab
+from tests.workers.conftest import MakeLab, revoke
 
 pytestmark = pytest.mark.stores
 
 KEY = "order:42"
 RESERVES = Queue(reserve_retries=True)
-Ran = list[tuple[int, int]]
 
 
 @pytest.fixture
-def ran() -> Ran:
-    """Number and retries of each run, in their order."""
-    return []
-
-
-@pytest.fixture
-def make(desk: Desk, ran: Ran) -> Callable[..., LockedTask]:
+def make(desk: Desk) -> Callable[..., LockedTask]:
     def make(*, reserves: bool = True, **when: Any) -> LockedTask:
         policy = Queue(reserve_retries=reserves)
 
         @desk.locked("order:{order}", name="charge", bind=True, on_contention=policy)
         def charge(self: LockedTask, order: str, number: int) -> None:
-            ran.append((number, self.request.retries))
+            desk.ran.append((number, self.request.retries))
             if number == 1 and not self.request.retries:
                 raise self.retry(**when)
 
         return charge
 
     return make
-
-
-def state(desk: Desk) -> KeyState:
-    return runtime(desk.app).backend.peek(KEY)
 
 
 @pytest.mark.every_store
@@ -63,7 +49,7 @@ def state(desk: Desk) -> KeyState:
     ids=["countdown", "eta"],
 )
 def test_another_waits_until_the_retry_is_through(
-    desk: Desk, clock: ManualClock, make: Callable[..., LockedTask], ran: Ran, when: Any
+    desk: Desk, clock: ManualClock, make: Callable[..., LockedTask], when: Any
 ) -> None:
     charge = make(**when)
     charge.delay("42", 1)
@@ -72,28 +58,12 @@ def test_another_waits_until_the_retry_is_through(
     desk.deliver()  # the first, which retries
     second = desk.deliver()
     assert second.acknowledged
-    assert state(desk).parked == 1
+    assert desk.store.peek(KEY).parked == 1
     desk.deliver()  # the retry, now due
     desk.deliver()  # the second is woken
 
-    assert ran == [(1, 0), (1, 1), (2, 0)]
-    assert state(desk).grants == ()
-
-
-def test_without_it_the_key_is_free_meanwhile(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran
-) -> None:
-    charge = make(reserves=False, countdown=30)
-    charge.delay("42", 1)
-    charge.delay("42", 2)
-
-    first, retry = desk.deliver(), None
-    assert first.acknowledged
-    desk.deliver()
-    retry = desk.deliver()
-
-    assert retry.headers["retries"] == 1
-    assert ran == [(1, 0), (2, 0), (1, 1)]
+    assert desk.ran == [(1, 0), (1, 1), (2, 0)]
+    assert desk.store.peek(KEY).grants == ()
 
 
 @pytest.mark.parametrize("stays", [["shop:1"], []])
@@ -106,34 +76,13 @@ def test_only_the_keys_are_kept_that_the_retry_has_too(desk: Desk, stays: list[s
     charge.delay(1, shop=1)
     desk.deliver()
 
-    backend = runtime(desk.app).backend
+    backend = desk.store
     kept = [key for key in ("order:1", "order:2", "shop:1", "shop:2") if backend.peek(key).grants]
     assert kept == stays
 
 
-def test_a_retry_that_never_comes_gives_way_after_a_while(
-    desk: Desk, clock: ManualClock, make: Callable[..., LockedTask], ran: Ran
-) -> None:
-    charge = make(countdown=30)
-    charge.delay("42", 1)
-    desk.deliver()
-    lost = desk.take()
-    assert lost is not None
-    charge.delay("42", 2)
-    desk.deliver()
-
-    clock.advance(30 + RETRY_GRACE - 1)
-    desk.sweep()
-    assert desk.size() == 0
-    clock.advance(2)
-    desk.sweep()
-
-    desk.deliver()
-    assert ran == [(1, 0), (2, 0)]
-
-
 def test_a_retry_that_comes_before_its_predecessor_has_left_does_not_queue_behind_it(
-    desk: Desk, make: Callable[..., LockedTask], ran: Ran, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Callable[..., LockedTask]
 ) -> None:
     # Given a task whose retry is delivered while it is still leaving
     charge = make(countdown=0)
@@ -142,29 +91,19 @@ def test_a_retry_that_comes_before_its_predecessor_has_left_does_not_queue_behin
     parked: list[int] = []
 
     def deliver_first(*args: Any) -> bool:
-        monkeypatch.setattr(manager, "release", release)
+        desk.patch.setattr(manager, "release", release)
         retry = desk.deliver()
-        parked.extend([retry.headers["retries"], state(desk).parked])
+        parked.extend([retry.headers["retries"], desk.store.peek(KEY).parked])
         return release(*args)
 
-    monkeypatch.setattr(manager, "release", deliver_first)
+    desk.patch.setattr(manager, "release", deliver_first)
     charge.delay("42", 1)
     desk.deliver()
 
-    # Then it comes back, And finds its place kept
     assert parked == [1, 0]
-    assert [grant.task.endswith(":1:0") for grant in state(desk).grants] == [True]
+    assert [grant.task.endswith(":1:0") for grant in desk.store.peek(KEY).grants] == [True]
     desk.deliver()
-    assert ran == [(1, 0), (1, 1)]
-
-
-def end(desk: Desk, task_id: str) -> None:
-    """What every worker does when it hears of a revocation."""
-
-    class Worker:
-        app = desk.app
-
-    EndRevoked(Worker)._end({task_id})
+    assert desk.ran == [(1, 0), (1, 1)]
 
 
 def received(desk: Desk, message: Message) -> LockedRequest:
@@ -189,45 +128,39 @@ def retry(desk: Desk, make: Callable[..., LockedTask]) -> LockedRequest:
     charge.delay("42", 2)
     desk.deliver()
     desk.deliver()
-    message = desk.take()
-    assert message is not None
+    message = desk.receive()
     assert message.headers["retries"] == 1
     return received(desk, message)
 
 
 def test_a_retry_that_is_revoked_gives_the_key_back_at_once(
-    desk: Desk, retry: LockedRequest, ran: Ran
+    desk: Desk, retry: LockedRequest
 ) -> None:
-    end(desk, retry.id)
+    revoke(desk, retry.id)
 
     desk.deliver()
-    assert ran == [(1, 0), (2, 0)]
-    assert state(desk).grants == ()
-
-
-def test_of_another_task_nothing_is_given_back(desk: Desk, retry: LockedRequest) -> None:
-    end(desk, "another")
-    assert [grant.task for grant in state(desk).grants] == [f"{retry.id}:1:0"]
+    assert desk.ran == [(1, 0), (2, 0)]
+    assert desk.store.peek(KEY).grants == ()
 
 
 @pytest.mark.parametrize("expired", [False, True])
 def test_a_retry_that_is_discarded_gives_the_key_back(
-    desk: Desk, retry: LockedRequest, ran: Ran, expired: bool
+    desk: Desk, retry: LockedRequest, expired: bool
 ) -> None:
     retry._announce_revoked("discarded", False, None, expired)
 
     desk.deliver()
-    assert ran == [(1, 0), (2, 0)]
+    assert desk.ran == [(1, 0), (2, 0)]
 
 
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_task_that_is_revoked_while_it_runs_reserves_nothing_for_its_retry(
-    desk: Desk, ran: Ran, monkeypatch: pytest.MonkeyPatch, reported: bool
+    desk: Desk, reported: bool
 ) -> None:
     # Given a task that is revoked as its body runs, And whose retry Celery may not report
     @desk.locked("order:{order}", name="charge", bind=True, on_contention=RESERVES)
     def charge(self: LockedTask, order: str, number: int) -> None:
-        ran.append((number, self.request.retries))
+        desk.ran.append((number, self.request.retries))
         if number == 1:
             worker_state.revoked.add(self.request.id)
             raise self.retry(countdown=3600)
@@ -236,46 +169,20 @@ def test_a_task_that_is_revoked_while_it_runs_reserves_nothing_for_its_retry(
         if kind == "task-retried":
             raise OSError("the event is not sent")
 
-    monkeypatch.setattr(worker_state, "revoked", LimitedSet())
+    desk.patch.setattr(worker_state, "revoked", LimitedSet())
     charge.delay("42", 1)
     charge.delay("42", 2)
     with nullcontext() if reported else pytest.raises(OSError, match="is not sent"):
         if not reported:
-            monkeypatch.setattr(LockedRequest, "send_event", fails)
+            desk.patch.setattr(LockedRequest, "send_event", fails)
         desk.deliver()
 
-    # Then the next one runs
     desk.deliver()
-    assert ran == [(1, 0), (2, 0)]
-
-
-def test_a_revoked_retry_that_waits_in_the_store_ends_as_revoked(
-    desk: Desk, make: Callable[..., LockedTask], clock: ManualClock, ran: Ran
-) -> None:
-    # Given a retry that has come too late, and waits
-    charge = make(countdown=30)
-    result = charge.delay("42", 1)
-    desk.deliver()
-    clock.advance(30 + RETRY_GRACE + 1)
-    with lock(KEY, app=desk.app, timeout=0):
-        message = desk.take()
-        assert message is not None
-        request = received(desk, message)
-        desk.run(message)
-        assert state(desk).parked == 1
-
-        # When it is revoked, Then its result says so
-        end(desk, request.id)
-        desk.deliver()
-    assert desk.result(result.id).state == "REVOKED"
-    assert ran == [(1, 0)]
+    assert desk.ran == [(1, 0), (2, 0)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["while it runs", "before it is due"])
-def test_a_worker_gives_the_key_of_a_revoked_retry_to_the_next(
-    make_lab: MakeLab, when: str
-) -> None:
+def test_a_worker_gives_the_key_of_a_revoked_retry_to_the_next(make_lab: MakeLab) -> None:
     lab = make_lab(lock={"policy": "queue and reserve"}, task={"acks_late": True})
     apply = lab.app.tasks["apply"]
     with lab.worker("prefork", concurrency=2) as worker:
@@ -285,19 +192,11 @@ def test_a_worker_gives_the_key_of_a_revoked_retry_to_the_next(
         second = apply.delay("42", 2)
         store = runtime(lab.app).backend
         until("the second waits", lambda: store.peek(KEY).parked == 1)
+        lab.go("on")
+        until("the key is reserved", lambda: store.peek(KEY).grants)
 
-        # When it is revoked
-        if when == "while it runs":
-            lab.app.control.revoke(first.id)
-            until("it is told", lambda: "Tasks flagged as revoked" in worker.log)
-            lab.go("on")
-        else:
-            lab.go("on")
-            lab.journal.wait_for("end", number=1)
-            until("the key is reserved", lambda: store.peek(KEY).grants)
-            lab.app.control.revoke(first.id)
+        lab.app.control.revoke(first.id)
 
-        # Then the other one runs
         assert second.get(timeout=60) == 2
         worker.stop()
     assert len(lab.journal.read("start", number=1)) == 1

@@ -1,22 +1,39 @@
 """A worker whose configuration cannot keep the promises does not start, and says why."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
+import logging
+import re
 import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery, _state
+from celery._state import _on_app_finalizers, _set_current_app, get_current_app
+from celery.concurrency.prefork import TaskPool
+from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.contrib.testing.worker import start_worker
 
-from celery_dlock import BackendUnavailable, ConfigurationError
-from celery_dlock.runtime import runtime
+from celery_dlock import BackendUnavailable, ConfigurationError, locked_task
+from celery_dlock.runtime import forget, runtime
+from celery_dlock.tasks.task import prepare_worker
+from celery_dlock.testing import held_by_another
+from celery_dlock.worker.startup import CheckAtStart
 from tests.services.desk import open_desk
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.until import until
 from tests.services.worker import Worker
-from tests.workers.conftest import MakeLab
+from tests.workers.conftest import MakeLab, charging
 
 SECRET = "tiger-1234"
+
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
@@ -43,34 +60,38 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_it_does_not_start_with(make_lab: MakeLab, what: str) -> None:
-    config, said = CASES[what]
+def test_it_does_not_start_with(tmp_path: Path, what: str) -> None:
+    config, text = CASES[what]
+    with open_desk(**{"dlock_url": f"sqlite:///{tmp_path / 'locks.db'}", **config}) as desk:
+        desk.patch.setattr("celery_dlock.runtime.will_fork", forget)  # which this process will not
+        with pytest.raises(ConfigurationError, match=re.escape(text)):
+            CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=TaskPool))
+        forget(desk.app)
 
-    log = refused(make_lab(celery=config))
 
-    (line,) = [line for line in log.splitlines() if said in line]
+def test_its_last_line_says_why(make_lab: MakeLab) -> None:
+    log = refused(make_lab(celery={"dlock_url": None}))
+
+    (line,) = [line for line in log.splitlines() if "dlock_url is not set" in line]
     assert line.startswith("Error: ")
     assert "Traceback" not in log
 
 
-def test_a_store_of_one_process_is_good_enough_for_threads(make_lab: MakeLab) -> None:
-    lab = make_lab(celery={"dlock_url": "memory://"})
+def test_a_store_of_one_process_is_good_enough_for_threads() -> None:
+    with open_desk(dlock_url="memory://") as desk:
+        CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=ThreadPool))
+        forget(desk.app)
 
-    with lab.worker("threads"):
-        assert lab.app.tasks["apply"].delay("42", 7).get(timeout=30) == 7
 
+def test_it_does_not_start_with_a_backoff_beyond_the_brokers_patience(app: Celery) -> None:
+    app.conf.update(broker_url=NOWHERE, broker_transport_options={"visibility_timeout": 60})
 
-def test_it_does_not_start_with_a_backoff_beyond_the_brokers_patience(make_lab: MakeLab) -> None:
-    config = {
-        "broker_url": NOWHERE,
-        "broker_transport": None,
-        "broker_transport_options": {"visibility_timeout": 60},
-    }
+    @locked_task("k", name="late.later", app=app, shared=False)
+    def later() -> None: ...
 
-    log = refused(make_lab(celery=config, lock={"policy": "reschedule by up to a minute"}))
-
-    assert "may be rescheduled by 60 s" in log
-    assert "visibility_timeout=60 s" in log
+    app.finalize()
+    with pytest.raises(ConfigurationError, match=r"by 60 s.*visibility_timeout=60 s"):
+        CheckAtStart(SimpleNamespace(app=app, pool_cls=ThreadPool))
 
 
 @pytest.mark.parametrize(
@@ -108,10 +129,7 @@ def test_nor_by_a_store_that_is_away_or_refuses_it(
         own_redis_server.kill()
 
     with open_desk(dlock_url=url) as desk:
-
-        @desk.locked("k", name="charge")
-        def charge() -> None: ...
-
+        charge = charging(desk, "k")
         result = charge.delay()
         desk.deliver()
         said = f"{result.traceback} {result.result!r} {caplog.text}"
@@ -121,11 +139,64 @@ def test_nor_by_a_store_that_is_away_or_refuses_it(
         assert SECRET not in said
 
 
-def test_a_store_that_is_away_does_not_keep_a_worker_from_starting(make_lab: MakeLab) -> None:
-    lab = make_lab(celery={"dlock_url": NOWHERE})
+# A worker may have started before the first task of its application gets a lock.
 
-    with lab.worker("threads"):
-        result = lab.app.tasks["apply"].delay("42")
-        until("the task waits for its store", lambda: result.state == "RETRY")
 
-    assert lab.journal.read() == []
+KEY = "order:42"
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """One for Celery's own test worker, which runs in a thread of this process."""
+    app = Celery("late", set_as_current=False)
+    app.conf.update(
+        broker_url="memory://late",
+        result_backend="cache+memory://",
+        task_default_queue="late",
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        dlock_url="memory://",
+    )
+    shared, current, default = set(_on_app_finalizers), get_current_app(), _state.default_app
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    with closing(app):
+        yield app
+        forget(app)
+    root.setLevel(level)  # which the worker has set
+    root.handlers[:] = handlers
+    _on_app_finalizers.intersection_update(shared)
+    _set_current_app(current)
+    _state.default_app = default
+
+
+def test_a_task_that_is_defined_after_the_worker_has_started_waits_and_is_woken(
+    app: Celery,
+) -> None:
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30) as worker:
+
+        @locked_task(
+            "order:{order}", name="late.waits", app=app, on_contention="queue", shared=False
+        )
+        def charge(order: str) -> str:
+            return order
+
+        worker.reload()
+        with held_by_another(KEY, app=app):
+            result = charge.delay("42")
+            until("it waits", lambda: runtime(app).backend.peek(KEY).waiting)
+        assert result.get(timeout=60) == "42"
+
+
+def test_a_worker_without_a_lock_store_is_told_of_its_first_lock(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.conf.dlock_url = None
+    prepare_worker(SimpleNamespace(app=app))
+
+    @locked_task("order:{order}", name="late.charge", app=app, shared=False)
+    def charge(order: str) -> None: ...
+
+    with caplog.at_level(logging.WARNING, logger="celery_dlock"):
+        app.finalize()
+    assert "late.charge has a lock" in caplog.text

@@ -20,14 +20,17 @@ from celery_dlock.core.state import Claim, EnterVerdict, Park
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import Reply
 from tests.services.desk import Desk, open_desk
+from tests.services.ports import free_ports
+from tests.services.unique import without_answer
+from tests.workers.conftest import charging
 
 NONSENSE = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$-7\r\n", b"\x00\xff" * 64, b"+OK\r\n", b""]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def nowhere() -> str:
+    """The address of a server that nobody has started."""
+    return f"redis://127.0.0.1:{free_ports(1)[0]}/0"
 
 
 @contextmanager
@@ -55,18 +58,14 @@ def server_that_says(answer: bytes) -> Iterator[str]:
 
 
 def check_it_is_rescheduled(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", max_retries=0)
-    def charge(order: str) -> int:
-        return 1
-
+    charge = charging(desk, max_retries=0)
     result = charge.apply_async(("42",))
     first = desk.deliver()
 
     assert first.acknowledged
     assert result.state == "RETRY"
     assert isinstance(result.result, BackendUnavailable)
-    again = desk.take()
-    assert again is not None
+    again = desk.receive()
     assert again.headers["id"] == result.id
     assert again.headers["retries"] == 0
     assert again.headers["eta"] is not None
@@ -74,18 +73,16 @@ def check_it_is_rescheduled(desk: Desk) -> None:
     assert again.headers["dlock"]["waits"] == 0
 
 
-def test_a_store_that_is_away_reschedules_the_task() -> None:
-    with open_desk(dlock_url=f"redis://127.0.0.1:{free_port()}/0") as desk:
+def test_a_store_that_is_away_reschedules_the_task(nowhere: str) -> None:
+    with open_desk(dlock_url=nowhere) as desk:
         check_it_is_rescheduled(desk)
 
 
-def test_a_duplicate_of_a_task_that_has_failed_leaves_its_failure_as_the_store_is_away() -> None:
-    with open_desk(dlock_url=f"redis://127.0.0.1:{free_port()}/0") as desk:
-
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: str) -> int:
-            return 1
-
+def test_a_duplicate_of_a_task_that_has_failed_leaves_its_failure_as_the_store_is_away(
+    nowhere: str,
+) -> None:
+    with open_desk(dlock_url=nowhere) as desk:
+        charge = charging(desk)
         result = charge.apply_async(("42",))
         desk.app.backend.mark_as_failure(result.id, ValueError("no such order"))
 
@@ -97,15 +94,10 @@ def test_a_duplicate_of_a_task_that_has_failed_leaves_its_failure_as_the_store_i
 
 @pytest.mark.parametrize("results", ["rpc://", None])
 def test_results_that_cannot_be_asked_for_are_not(
-    results: str | None, caplog: pytest.LogCaptureFixture
+    nowhere: str, results: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    with open_desk(dlock_url=url, result_backend=results) as desk:
-
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: str) -> int:
-            return 1
-
+    with open_desk(dlock_url=nowhere, result_backend=results) as desk:
+        charge = charging(desk)
         charge.delay("42")
         desk.deliver()
 
@@ -123,11 +115,7 @@ def test_a_folder_that_went_away_reschedules_and_back_again_it_runs(tmp_path: Pa
     folder = tmp_path / "locks"
     folder.mkdir()
     with open_desk(dlock_url=f"sqlite:///{folder / 'locks.db'}") as desk:
-
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: str) -> int:
-            return 1
-
+        charge = charging(desk)
         runtime(desk.app)
         folder.rmdir()
         folder.touch()
@@ -138,21 +126,16 @@ def test_a_folder_that_went_away_reschedules_and_back_again_it_runs(tmp_path: Pa
         folder.unlink()
         folder.mkdir()
         desk.deliver()
-        assert result.get() == 1
+        assert result.get() == "42"
 
 
 def test_what_was_sent_away_is_no_duplicate_though_the_store_is_back_as_it_leaves(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
 ) -> None:
-    @desk.locked("order:{order}", name="charge")
-    def charge(order: str) -> int:
-        return 1
+    charge = charging(desk)
 
-    def away(*_: object) -> None:
-        raise BackendUnavailable("no store")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, "enter", away)
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, "enter", without_answer())
         result = charge.apply_async(("42",))
         desk.deliver()
     assert result.state == "RETRY"
@@ -161,13 +144,9 @@ def test_what_was_sent_away_is_no_duplicate_though_the_store_is_back_as_it_leave
     assert result.state == "SUCCESS"
 
 
-def test_with_on_unavailable_fail_the_task_fails() -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    with open_desk(dlock_url=url, dlock_on_unavailable="fail") as desk:
-
-        @desk.locked("order:{order}", name="charge")
-        def charge(order: str) -> None: ...
-
+def test_with_on_unavailable_fail_the_task_fails(nowhere: str) -> None:
+    with open_desk(dlock_url=nowhere, dlock_on_unavailable="fail") as desk:
+        charge = charging(desk)
         result = charge.apply_async(("42",))
         desk.deliver()
 
@@ -176,17 +155,10 @@ def test_with_on_unavailable_fail_the_task_fails() -> None:
         assert desk.size() == 0
 
 
-def test_what_has_failed_so_does_not_run_later_though_its_message_came_to_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ran = []
+def test_what_has_failed_so_does_not_run_later_though_its_message_came_to_wait() -> None:
     with open_desk(dlock_on_unavailable="fail") as desk:
-
-        @desk.locked("order:{order}", name="charge", on_contention="queue")
-        def charge(order: str) -> None:
-            ran.append(order)
-
-        store = runtime(desk.app).backend
+        charge = charging(desk, on_contention="queue")
+        store = desk.store
         enter = store.enter
 
         def unheard(claim: Claim, message: bytes | None = None) -> Reply[EnterVerdict]:
@@ -195,30 +167,26 @@ def test_what_has_failed_so_does_not_run_later_though_its_message_came_to_wait(
 
         # Given a task that is put into its queue, and a worker that does not hear of it
         with lock("order:42", app=desk.app, timeout=0):
-            with monkeypatch.context() as patch:
+            with desk.patch.context() as patch:
                 patch.setattr(store, "enter", unheard)
                 result = charge.delay("42")
                 desk.deliver()
             assert result.state == "FAILURE"
-        # Then that is final
         desk.deliver_all()
-        assert ran == []
+        assert desk.ran == []
 
 
 @pytest.fixture
-def mute_desk() -> Iterator[Desk]:
+def mute_desk(nowhere: str) -> Iterator[Desk]:
     """One that receives messages and cannot publish any."""
-    with open_desk(broker_write_url=f"redis://127.0.0.1:{free_port()}/0") as desk:
+    with open_desk(broker_write_url=nowhere) as desk:
         yield desk
 
 
 def charge_on(desk: Desk, *, acks_late: bool, serializer: str | None = None) -> str:
     """Define a task, and send it one message; the message's task id."""
 
-    @desk.locked("order:{order}", name="charge", acks_late=acks_late)
-    def charge(order: str) -> int:
-        return 1
-
+    charge = charging(desk, acks_late=acks_late)
     result = charge.apply_async(("42",), connection=desk.connection, serializer=serializer)
     return str(result.id)
 
@@ -231,12 +199,11 @@ def test_a_message_that_cannot_be_published_again_is_not_lost(mute_desk: Desk) -
     with lock("order:42", app=mute_desk.app, timeout=0):
         message = mute_desk.deliver()
 
-    # Then the broker still has it, once, without a final result, and it runs when its time comes
     assert message._state == "REJECTED"
     assert mute_desk.size() == 1
     assert mute_desk.result(task_id).state == "RETRY"
     mute_desk.deliver()
-    assert mute_desk.result(task_id).get() == 1
+    assert mute_desk.result(task_id).get() == "42"
 
 
 def test_with_early_acknowledgement_the_store_keeps_it(mute_desk: Desk) -> None:
@@ -280,4 +247,4 @@ def test_what_cannot_be_written_again_goes_on_as_it_came(
     assert message._state == "ACK"
     assert desk.size() == 1
     desk.deliver()
-    assert desk.result(task_id).get() == 1
+    assert desk.result(task_id).get() == "42"

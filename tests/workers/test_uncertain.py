@@ -69,7 +69,7 @@ def a_desk(
 
 @pytest.mark.parametrize("store", SERVERS, indirect=True)
 def test_a_body_sees_that_its_lock_is_uncertain_and_that_it_is_certain_again(
-    desk: Desk, way: Way, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, way: Way
 ) -> None:
     seen: list[tuple[bool, bool]] = []
 
@@ -79,7 +79,7 @@ def test_a_body_sees_that_its_lock_is_uncertain_and_that_it_is_certain_again(
     @desk.locked("order:{order}", name="charge")
     def charge(order: int, *, lease: Lease) -> None:
         see(lease)
-        with monkeypatch.context() as patch:
+        with desk.patch.context() as patch:
             patch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 0.5)
             way.cut()
             until("it is uncertain", lambda: lease.uncertain or lease.lost)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pickle
 from typing import Any
+from unittest.mock import call
 
 import pytest
 from celery import group
 
-from celery_dlock import (
-    ConfigurationError,
-    DuplicateTask,
-    Queue,
-    Unique,
-    lock,
-)
+from celery_dlock import ConfigurationError, Debounce, DuplicateTask, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated
 from celery_dlock.messages.unique import UNIQUE
-from celery_dlock.runtime import runtime
-from tests.services.desk import Desk
-from tests.services.unique import UNTIL, Make, Runs, claims
+from tests.services.desk import Desk, open_desk
+from tests.services.unique import UNTIL, Make, claims, maker
 
 pytestmark = pytest.mark.stores
 
@@ -28,9 +22,7 @@ pytestmark = pytest.mark.stores
 
 
 @UNTIL
-def test_while_one_lives_no_other_is_published(
-    desk: Desk, make: Make, runs: Runs, until: str
-) -> None:
+def test_while_one_lives_no_other_is_published(desk: Desk, make: Make, until: str) -> None:
     report = make(until)
 
     first, *more = [report.delay(1) for _ in range(5)]
@@ -42,7 +34,7 @@ def test_while_one_lives_no_other_is_published(
     told = [(report.lock_definition.unique.name((1,), {}), first.id)] * 4
     assert [(event.claim, event.living) for event in desk.happened(Deduplicated)] == told
     desk.deliver_all()
-    assert runs == [1]
+    assert desk.ran == [1]
     assert more[0].get() == "1"
 
 
@@ -60,9 +52,7 @@ def test_or_an_error_with_its_id(desk: Desk, make: Make) -> None:
 
 @pytest.mark.every_store
 @UNTIL
-def test_when_it_is_done_the_next_call_is_a_new_one(
-    desk: Desk, make: Make, runs: Runs, until: str
-) -> None:
+def test_when_it_is_done_the_next_call_is_a_new_one(desk: Desk, make: Make, until: str) -> None:
     report = make(until)
     first = report.delay(1)
     desk.deliver()
@@ -71,7 +61,7 @@ def test_when_it_is_done_the_next_call_is_a_new_one(
 
     assert (second.id != first.id, second.is_duplicate) == (True, False)
     desk.deliver_all()
-    assert runs == [1, 1]
+    assert desk.ran == [1, 1]
     assert claims(desk, report) is None
 
 
@@ -90,31 +80,29 @@ def test_how_many_calls_it_has_answered_is_counted(desk: Desk, make: Make) -> No
 # What is the same.
 
 
-def test_what_differs_in_any_argument_is_not_the_same(desk: Desk, make: Make) -> None:
-    report = make()
+#: Calls with what counts of them, and whether the second is a duplicate of the first.
+CALLS = [
+    (None, call(1), call(2), False),
+    (None, call(1), call(1, 2), False),
+    (None, call(1), call(1, depth=3), False),
+    (None, call(1), call(day=1), True),
+    (None, call(1), call(1, 1), True),
+    (None, call(1), call(1, depth=1), True),
+    (None, call({"é": {"a": 1, "b": "č"}}), call({"é": {"b": "č", "a": 1}}), True),
+    (None, call({"é": {"a": 1, "b": "č"}}), call({"é": {"b": "c", "a": 1}}), False),
+    ("{day}", call(1, 1), call(1, 2), True),
+    ("{day}", call(1, 1), call(2, 1), False),
+    ("{depth}", call("a"), call("b", 1), True),
+    ("any", call(1), call(2), True),
+    (lambda day, depth: f"day {day}", call(1, 1), call(1, 2), True),
+]
 
-    for args, kwargs in [((1,), {}), ((2,), {}), ((1, 2), {}), ((1,), {"depth": 3})]:
-        assert not report.apply_async(args, kwargs).is_duplicate
 
-    assert desk.size() == 4
-
-
-def test_however_an_argument_is_given_it_is_the_same(desk: Desk, make: Make) -> None:
-    report = make()
-    report.delay(1)
-
-    for args, kwargs in [((), {"day": 1}), ((1, 1), {}), ((1,), {"depth": 1})]:
-        assert report.apply_async(args, kwargs).is_duplicate
-
-    assert desk.size() == 1
-
-
-def test_or_what_by_says(desk: Desk, make: Make) -> None:
-    report = make(Unique(by="{day}"))
-    report.delay(1, 1)
-
-    assert report.delay(1, 2).is_duplicate
-    assert not report.delay(2, 1).is_duplicate
+def test_what_counts_of_two_calls_says_whether_they_are_the_same(desk: Desk, make: Make) -> None:
+    for number, (by, first, second, same) in enumerate(CALLS):
+        report = make(Unique(by=by), name=f"report {number}")
+        assert not report.apply_async(first.args, first.kwargs).is_duplicate
+        assert report.apply_async(second.args, second.kwargs).is_duplicate is same, second
 
 
 def test_an_argument_without_a_text_of_its_own_is_refused_and_by_is_named(
@@ -135,36 +123,43 @@ def test_tasks_that_share_a_lock_are_not_each_others_duplicates(desk: Desk, make
     assert not refund.delay(1).is_duplicate
 
 
+NEWEST, TWO_KEYS = Unique(on_duplicate="newest"), ["a:{day}", "b:{day}"]
+
+
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("unique", "key", "says"),
     [
-        ("end", "until="),
-        (7, "unique= takes"),
-        ({"until": "done"}, "unique= takes"),
-        (lambda: Unique(on_duplicate="merge"), "on_duplicate="),  # type: ignore[arg-type]
-        (lambda: Unique(ttl=0), "ttl must be"),
-        (lambda: Unique(period=-1), "period must be"),
-        (lambda: Unique(by="{nobody}"), "no parameter 'nobody'"),
+        ("end", None, "until="),
+        (7, None, "unique= takes"),
+        ({"until": "done"}, None, "unique= takes"),
+        (lambda: Unique(on_duplicate="merge"), None, "on_duplicate="),  # type: ignore[arg-type]
+        (lambda: Unique(ttl=0), None, "ttl must be"),
+        (lambda: Unique(period=-1), None, "period must be"),
+        (lambda: Unique(by="{nobody}"), None, "no parameter 'nobody'"),
+        (lambda: Unique("done", "newest"), None, "takes no until='done'"),
+        (lambda: Unique(on_duplicate="newest", period=5), None, "no period="),
+        (NEWEST, None, "all calls lock the task's name: say by="),
+        (NEWEST, TWO_KEYS, "only if the task locks one key"),
+        (lambda: Debounce(0, 5), "day:{day}", "delay must be"),
+        (lambda: Debounce(5, 4), "day:{day}", "max_delay=4 of a debounced task is shorter"),
+        (Debounce(5, 6), None, "all calls lock the task's name: say by="),
+        (Debounce(5, 6), TWO_KEYS, "only if the task locks one key"),
+        (lambda: Debounce(1, 2, by="{nobody}"), "day:{day}", "no parameter 'nobody'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_as_it_is_defined(make: Make, wrong: Any, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        make(wrong() if callable(wrong) else wrong)
+def test_what_makes_no_sense_is_refused_as_it_is_defined(unique: Any, key: Any, says: str) -> None:
+    with open_desk() as desk, pytest.raises(ConfigurationError, match=says):
+        maker(desk)(unique() if callable(unique) else unique, key=key)
 
 
 @UNTIL
 def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
-    desk: Desk,
-    make: Make,
-    runs: Runs,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    until: str,
+    desk: Desk, make: Make, caplog: pytest.LogCaptureFixture, until: str
 ) -> None:
-    monkeypatch.setattr("celery_dlock.publishing.unique._calls_itself", set())
+    desk.patch.setattr("celery_dlock.publishing.unique._calls_itself", set())
 
     def call_again(task: Any) -> None:
-        if len(runs) < 3:
+        if len(desk.ran) < 3:
             task.delay(1)
             task.delay(1)
 
@@ -172,7 +167,7 @@ def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
 
     desk.deliver_all()
 
-    assert runs == ([1] if until == "done" else [1, 1, 1])
+    assert desk.ran == ([1] if until == "done" else [1, 1, 1])
     said = [r.getMessage() for r in caplog.records if r.name == "celery_dlock"]
     assert len(said) == (until == "done")
     assert all("has called itself" in text and 'unique="start"' in text for text in said)
@@ -183,7 +178,7 @@ def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
 def test_a_duplicate_with_an_id_of_the_callers_is_published_and_skipped(
-    desk: Desk, make: Make, runs: Runs, on_duplicate: Any
+    desk: Desk, make: Make, on_duplicate: Any
 ) -> None:
     report = make(Unique(on_duplicate=on_duplicate))
     first = report.delay(1)
@@ -192,7 +187,7 @@ def test_a_duplicate_with_an_id_of_the_callers_is_published_and_skipped(
 
     assert (mine.id, mine.is_duplicate, desk.size()) == ("mine", True, 2)
     desk.deliver_all()
-    assert runs == [1]
+    assert desk.ran == [1]
     assert mine.get()["skipped"] is True
     assert mine.get()["holder"] == first.id
     assert claims(desk, report) is None
@@ -200,7 +195,7 @@ def test_a_duplicate_with_an_id_of_the_callers_is_published_and_skipped(
 
 @pytest.mark.parametrize("how", [{"link": []}, {"link": "tell"}, {"link_error": "tell"}], ids=str)
 def test_so_is_one_with_a_link_that_is_not_called_as_after_a_skip(
-    desk: Desk, make: Make, runs: Runs, how: dict[str, Any]
+    desk: Desk, make: Make, how: dict[str, Any]
 ) -> None:
     @desk.app.task(name="tell")
     def tell(result: Any) -> None:
@@ -214,11 +209,11 @@ def test_so_is_one_with_a_link_that_is_not_called_as_after_a_skip(
 
     assert (second.id == first.id) is not any(links.values())
     desk.deliver_all()
-    assert runs == [1]
+    assert desk.ran == [1]
     assert second.get() == "1" if second.id == first.id else second.get()["holder"] == first.id
 
 
-def test_and_a_member_of_a_chord_whose_body_runs(desk: Desk, make: Make, runs: Runs) -> None:
+def test_and_a_member_of_a_chord_whose_body_runs(desk: Desk, make: Make) -> None:
     desk.app.conf.result_backend = "cache+memory://"
     totals: list[Any] = []
 
@@ -232,16 +227,14 @@ def test_and_a_member_of_a_chord_whose_body_runs(desk: Desk, make: Make, runs: R
     (group(report.s(3), report.s(3)) | total.s()).apply_async()
 
     desk.deliver_all()
-    assert sorted(runs) == [1, 2, 3]
+    assert sorted(desk.ran) == [1, 2, 3]
     assert totals == [2]
 
 
 # Messages whose claim is another matter.
 
 
-def test_a_task_sent_by_its_name_takes_its_claim_in_the_worker(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
+def test_a_task_sent_by_its_name_takes_its_claim_in_the_worker(desk: Desk, make: Make) -> None:
     report = make("done", lambda task: claims(desk, task).task_id == task.request.id)  # type: ignore[union-attr]
     sent = desk.app.send_task("report", (1,))
 
@@ -252,65 +245,48 @@ def test_a_task_sent_by_its_name_takes_its_claim_in_the_worker(
 
 
 @UNTIL
-def test_and_its_period_begins_there(desk: Desk, make: Make, runs: Runs, until: Any) -> None:
+def test_and_its_period_begins_there(desk: Desk, make: Make, until: Any) -> None:
     make(Unique(until, period=3600))
     first, second = (desk.app.send_task("report", (1,)) for _ in range(2))
 
     desk.deliver_all()
 
-    assert runs == [1]
+    assert desk.ran == [1]
     assert second.get()["holder"] == first.id
 
 
-def test_one_sent_by_its_name_is_skipped_while_another_waits(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
-    report = make("done", key="day:{day}", on_contention="queue")
-    first = report.delay(1)
-    with lock("day:1", app=desk.app, timeout=0):
-        desk.deliver()
-        sent = desk.app.send_task("report", (1,))
-
-        desk.deliver()
-
-        assert sent.get()["holder"] == first.id
-    desk.deliver_all()
-    assert runs == [1]
-
-
 def test_a_claim_whose_message_nobody_has_seen_gives_way_to_one_that_is_here(
-    desk: Desk, make: Make, runs: Runs
+    desk: Desk, make: Make
 ) -> None:
     report = make()
     report.delay(1)
-    lost = desk.take()
-    assert lost is not None
+    desk.receive()  # and lose
     sent = desk.app.send_task("report", (1,))
 
     desk.deliver()
 
-    assert (sent.get(), runs) == ("1", [1])
+    assert (sent.get(), desk.ran) == ("1", [1])
 
 
 def test_the_claim_that_the_message_names_ends_whatever_the_worker_thinks(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     report = make()
     report.delay(1)
     other = make(None, name="not unique").lock_definition
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         patch.setattr(desk.app.tasks["report"].__class__, "lock_definition", other)
 
         desk.deliver()
 
-    assert runs == [1]
+    assert desk.ran == [1]
     assert claims(desk, report) is None
 
 
 # Where nothing is asked.
 
 
-def test_what_runs_eagerly_or_is_called_takes_no_claim(desk: Desk, make: Make, runs: Runs) -> None:
+def test_what_runs_eagerly_or_is_called_takes_no_claim(desk: Desk, make: Make) -> None:
     report = make()
     report(1)
     report.apply((1,))
@@ -318,11 +294,11 @@ def test_what_runs_eagerly_or_is_called_takes_no_claim(desk: Desk, make: Make, r
 
     report.delay(1)
 
-    assert runs == [1, 1, 1]
+    assert desk.ran == [1, 1, 1]
     assert claims(desk, report) is None
 
 
-def test_in_order_of_publishing_too(desk: Desk, make: Make, runs: Runs) -> None:
+def test_in_order_of_publishing_too(desk: Desk, make: Make) -> None:
     report = make(key="day:{day}", on_contention=Queue(ordered="publish"))
 
     with lock("day:1", app=desk.app, timeout=0):
@@ -330,23 +306,21 @@ def test_in_order_of_publishing_too(desk: Desk, make: Make, runs: Runs) -> None:
         assert (again.id, again.is_duplicate) == (first.id, True)
 
     desk.deliver_all()
-    assert runs == [1]
+    assert desk.ran == [1]
     assert claims(desk, report) is None
 
 
-def test_what_a_unique_task_costs(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_unique_task_costs(desk: Desk, make: Make) -> None:
     """One round trip more where it is published, and two in the worker; others none."""
     asked: list[str] = []
-    store = runtime(desk.app).backend
+    store = desk.store
     swap = store.swap
 
     def counted(name: str, *rest: Any) -> Any:
         asked.append(name)
         return swap(name, *rest)
 
-    monkeypatch.setattr(store, "swap", counted)
+    desk.patch.setattr(store, "swap", counted)
     plain, done, start = make(None, name="plain"), make("done"), make("start", name="start")
 
     counts = []
@@ -362,8 +336,7 @@ def test_what_a_unique_task_costs(
 def test_its_message_says_where_the_claim_stands(desk: Desk, make: Make) -> None:
     make(Unique(ttl=600)).delay(1)
 
-    message = desk.take()
+    message = desk.receive()
 
-    assert message is not None
     header = message.headers[UNIQUE]
     assert (header["until"], header["ttl"]) == ("done", 600)

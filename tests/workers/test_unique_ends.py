@@ -12,17 +12,7 @@ from celery import states
 from celery.exceptions import Ignore, Reject, TaskRevokedError
 from celery.worker import state
 
-from celery_dlock import (
-    Fail,
-    LockLost,
-    LockTimeout,
-    Queue,
-    Reschedule,
-    Skip,
-    Unique,
-    Wait,
-    lock,
-)
+from celery_dlock import Fail, LockLost, LockTimeout, Queue, Reschedule, Skip, Unique, Wait, lock
 from celery_dlock.core.events import Dropped
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import Cause, Claim, Outcome
@@ -30,7 +20,7 @@ from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
-from tests.services.unique import UNTIL, Make, Runs, claims, unheard
+from tests.services.unique import UNTIL, Make, claims, once_more, unheard
 from tests.services.until import until as wait_until
 
 pytestmark = pytest.mark.stores
@@ -38,10 +28,10 @@ pytestmark = pytest.mark.stores
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "woken"])
 def test_until_start_it_ends_before_the_first_line_of_the_body(
-    desk: Desk, make: Make, runs: Runs, waits: bool
+    desk: Desk, make: Make, waits: bool
 ) -> None:
     def calls(task: Any) -> bool:
-        return bool(len(runs) > 1 or task.delay(1).is_duplicate)
+        return bool(len(desk.ran) > 1 or task.delay(1).is_duplicate)
 
     make("start", calls, key="day:{day}", on_contention="queue").delay(1)
     if waits:
@@ -49,23 +39,13 @@ def test_until_start_it_ends_before_the_first_line_of_the_body(
             desk.deliver()
 
     assert desk.deliver_all() == 2
-    assert runs == [1, 1]
-
-
-def test_until_done_it_stays_while_the_body_runs(desk: Desk, make: Make, runs: Runs) -> None:
-    answers = []
-    report = make("done", lambda task: answers.append(task.delay(1).is_duplicate))
-    report.delay(1)
-
-    desk.deliver_all()
-
-    assert (runs, answers) == ([1], [True])
+    assert desk.ran == [1, 1]
 
 
 @UNTIL
 @pytest.mark.parametrize("policy", [Reschedule(), Queue(), Queue(keep=True)], ids=repr)
 def test_it_stays_while_the_task_waits_for_its_lock(
-    desk: Desk, make: Make, runs: Runs, until: str, policy: Any, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make, until: str, policy: Any
 ) -> None:
     report = make(until, key="day:{day}", on_contention=policy)
     first = report.delay(1)
@@ -77,21 +57,11 @@ def test_it_stays_while_the_task_waits_for_its_lock(
 
         assert (again.id, again.is_duplicate, desk.size()) == (first.id, True, held)
         if isinstance(policy, Queue):  # the store shows that it waits, however long
-            unheard(monkeypatch)
+            unheard(desk.patch)
             assert report.delay(1).is_duplicate
             assert desk.size() == held
     desk.deliver_all()
-    assert runs == [1]
-    assert claims(desk, report) is None
-
-
-@UNTIL
-def test_it_ends_when_the_body_fails(desk: Desk, make: Make, until: str) -> None:
-    report = make(until, lambda _: 1 / 0)
-    report.delay(1)
-
-    desk.deliver()
-
+    assert desk.ran == [1]
     assert claims(desk, report) is None
 
 
@@ -115,11 +85,10 @@ def test_it_ends_when_the_task_has_waited_for_too_long(
 ) -> None:
     report = make(until, key="day:{day}", on_contention=Queue(max_wait=60))
     result = report.delay(1)
-    runtime(desk.app).backend.enter(Claim("day:1", "other:0:0", "1", ttl=10**9))
+    desk.store.enter(Claim("day:1", "other:0:0", "1", ttl=10**9))
     desk.deliver()
 
-    clock.advance(61)
-    desk.sweep()
+    desk.passes(61)
     desk.deliver_all()
 
     assert isinstance(result.result, LockTimeout)
@@ -129,7 +98,7 @@ def test_it_ends_when_the_task_has_waited_for_too_long(
 @pytest.mark.parametrize("policy", ["fail", "queue", Queue(ordered="publish")], ids=repr)
 @UNTIL
 def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
-    desk: Desk, make: Make, runs: Runs, until: str, policy: Any
+    desk: Desk, make: Make, until: str, policy: Any
 ) -> None:
     report = make(until, key="day:{day}", on_contention=policy)
     for _ in range(2):
@@ -137,38 +106,30 @@ def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
         desk.deliver_all()
 
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
-    assert (runs, claims(desk, report)) == ([1], None)
+    assert (desk.ran, claims(desk, report)) == ([1], None)
 
 
-def test_it_ends_when_a_later_attempt_of_a_finished_task_is_dropped(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
+def test_it_ends_when_a_later_attempt_of_a_finished_task_is_dropped(desk: Desk, make: Make) -> None:
     report = make("done")
     for _ in range(2):
         report.apply_async((1,), task_id="one", retries=1)
         desk.deliver_all()
 
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
-    assert (runs, claims(desk, report)) == ([1], None)
+    assert (desk.ran, claims(desk, report)) == ([1], None)
 
 
-def test_it_ends_also_where_the_clock_of_the_publisher_is_ahead(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_also_where_the_clock_of_the_publisher_is_ahead(desk: Desk, make: Make) -> None:
     report = make("done")
     ahead = SimpleNamespace(time=lambda: time.time() + 60)
-    monkeypatch.setattr("celery_dlock.publishing.unique.time", ahead)
+    desk.patch.setattr("celery_dlock.publishing.unique.time", ahead)
     report.delay(1)
     desk.deliver_all()
 
-    assert (runs, claims(desk, report)) == ([1], None)
+    assert (desk.ran, claims(desk, report)) == ([1], None)
 
 
-def test_a_retry_keeps_it(desk: Desk, make: Make, runs: Runs) -> None:
-    def once_more(task: Any) -> None:
-        if not task.request.retries:
-            raise task.retry(countdown=0)
-
+def test_a_retry_keeps_it(desk: Desk, make: Make) -> None:
     report = make("done", once_more)
     first = report.delay(1)
     desk.deliver()
@@ -176,29 +137,30 @@ def test_a_retry_keeps_it(desk: Desk, make: Make, runs: Runs) -> None:
     assert report.delay(1).id == first.id
 
     assert desk.deliver_all() == 1
-    assert runs == [1, 1]
+    assert desk.ran == [1, 1]
     assert claims(desk, report) is None
 
 
-def test_a_retry_of_what_has_started_asks_nobody(desk: Desk, make: Make, runs: Runs) -> None:
-    def once_more(task: Any) -> None:
-        if not task.request.retries and len(runs) == 1:
+def test_a_retry_of_what_has_started_asks_nobody(desk: Desk, make: Make) -> None:
+    def first_once_more(task: Any) -> None:
+        if not task.request.retries and len(desk.ran) == 1:
             raise task.retry(countdown=0)
 
-    report = make("start", once_more)
+    report = make("start", first_once_more)
     report.delay(1)
     desk.deliver()
 
     assert not report.delay(1).is_duplicate
 
     assert desk.deliver_all() == 2
-    assert runs == [1, 1, 1]
+    assert desk.ran == [1, 1, 1]
 
 
 @UNTIL
 @pytest.mark.parametrize(
     ("ends", "stays"),
     [
+        (ValueError(), False),
         (Ignore(), False),
         (Reject("no", requeue=False), False),
         (Reject("no", requeue=True), True),
@@ -220,11 +182,9 @@ def test_a_body_that_breaks_off(
 
 
 @UNTIL
-def test_what_runs_again_for_its_lost_lock_keeps_it(
-    desk: Desk, make: Make, runs: Runs, until: str
-) -> None:
+def test_what_runs_again_for_its_lost_lock_keeps_it(desk: Desk, make: Make, until: str) -> None:
     def loses_it(task: Any) -> None:
-        if len(runs) == 1:
+        if len(desk.ran) == 1:
             raise LockLost("report")
 
     report = make(until, loses_it)
@@ -237,7 +197,7 @@ def test_what_runs_again_for_its_lost_lock_keeps_it(
     assert (claim and claim.task) == (f"{first.id}:0:0" if until == "done" else None)
     assert again.is_duplicate is (until == "done")
     desk.deliver_all()
-    assert runs == ([1, 1] if until == "done" else [1, 1, 1])
+    assert desk.ran == ([1, 1] if until == "done" else [1, 1, 1])
     assert claims(desk, report) is None
 
 
@@ -254,12 +214,12 @@ def test_what_is_replaced_by_another_task_has_ended(desk: Desk, make: Make) -> N
     assert desk.deliver_all() == 1
 
 
-@UNTIL
+@pytest.mark.parametrize("unique", ["done", "start", Unique(period=3600)], ids=repr)
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_a_message_that_is_revoked_or_expired_ends_it(
-    desk: Desk, make: Make, runs: Runs, until: str, how: str, revoked: Callable[[str], None]
+def test_a_message_that_is_revoked_or_expired_ends_it_for_it_never_began(
+    desk: Desk, make: Make, unique: Any, how: str, revoked: Callable[[str], None]
 ) -> None:
-    report = make(until)
+    report = make(unique)
     first = report.apply_async((1,), expires=-1 if how == "expired" else None)
     if how == "revoked":
         revoked(first.id)
@@ -267,22 +227,7 @@ def test_a_message_that_is_revoked_or_expired_ends_it(
     with pytest.raises(TaskRevokedError):
         desk.deliver()
 
-    assert runs == []
-    wait_until("the claim has ended", lambda: claims(desk, report) is None)
-
-
-@pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_also_if_its_period_has_not_passed_for_it_never_began(
-    desk: Desk, make: Make, how: str, revoked: Callable[[str], None]
-) -> None:
-    report = make(Unique(period=3600))
-    first = report.apply_async((1,), expires=-1 if how == "expired" else None)
-    if how == "revoked":
-        revoked(first.id)
-
-    with pytest.raises(TaskRevokedError):
-        desk.deliver()
-
+    assert desk.ran == []
     wait_until("the claim has ended", lambda: claims(desk, report) is None)
 
 
@@ -302,9 +247,6 @@ def test_so_it_does_if_the_task_is_revoked_as_it_waits_in_the_store(desk: Desk, 
 def test_but_not_if_a_retry_of_it_is(
     desk: Desk, make: Make, revoked: Callable[[str], None]
 ) -> None:
-    def once_more(task: Any) -> None:
-        raise task.retry(countdown=0)
-
     report = make(Unique(period=3600), once_more)
     first = report.delay(1)
     desk.deliver()
@@ -318,10 +260,10 @@ def test_but_not_if_a_retry_of_it_is(
 @UNTIL
 @pytest.mark.parametrize("another", [False, True], ids=["alone", "another lives"])
 def test_what_is_dead_has_ended_and_asks_anew_when_it_is_replayed(
-    desk: Desk, make: Make, runs: Runs, until: str, another: bool
+    desk: Desk, make: Make, until: str, another: bool
 ) -> None:
     report = make(until, on_contention="queue")
-    first, store = report.delay(1), runtime(desk.app).backend
+    first, store = report.delay(1), desk.store
     for run in range(MAX_LOST_RUNS):
         deadly = Claim("report", f"{first.id}:0:0", f"run {run}", ttl=10**9)
         store.enter(deadly)
@@ -331,15 +273,14 @@ def test_what_is_dead_has_ended_and_asks_anew_when_it_is_replayed(
 
     (letter,) = store.dead()
     runtime(desk.app).wake(store.replay("report", letter.dead.task).wakes)
-    replayed = desk.take()
-    assert replayed is not None
+    replayed = desk.receive()
     if another:
         assert not report.delay(1).is_duplicate
         desk.deliver()
     desk.run(replayed)
     desk.deliver_all()
 
-    assert runs == [1]
+    assert desk.ran == [1]
     assert isinstance(desk.result(first.id).result, dict) is another
     assert claims(desk, report) is None
 
@@ -354,8 +295,7 @@ def test_what_nobody_can_run_is_dead_and_answers_no_call(
         desk.deliver()
     for _ in range(WAKES_BEFORE_DEAD):
         here.wake.dead_letter("report", f"{first.id}:0:0", "report", Cause.UNKNOWN_TASK)
-        clock.advance(3600)
-        desk.sweep()
+        desk.passes(3600)
 
     assert [letter.dead.cause for letter in here.backend.dead()] == [Cause.UNKNOWN_TASK]
     assert not report.delay(1).is_duplicate
@@ -367,7 +307,7 @@ def revoked() -> Iterator[Callable[[str], None]]:
     state.revoked.clear()
 
 
-def test_for_its_period_it_stays_although_it_is_done(desk: Desk, make: Make, runs: Runs) -> None:
+def test_for_its_period_it_stays_although_it_is_done(desk: Desk, make: Make) -> None:
     report = make(Unique(period=3600))
     first = report.delay(1)
     desk.deliver()
@@ -375,4 +315,4 @@ def test_for_its_period_it_stays_although_it_is_done(desk: Desk, make: Make, run
     again = report.delay(1)
 
     assert (again.id, again.is_duplicate, again.get()) == (first.id, True, "1")
-    assert (desk.size(), runs) == (0, [1])
+    assert (desk.size(), desk.ran) == (0, [1])

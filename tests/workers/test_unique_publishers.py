@@ -1,4 +1,4 @@
-"""Who publishes unique tasks: views, beat, canvases, and processes without a store."""
+"""Who publishes unique tasks: beat, canvases, and processes without a store."""
 
 # mypy: allow-untyped-calls
 
@@ -13,58 +13,21 @@ from typing import Any
 
 import pytest
 from celery import beat, chain
-from celery.contrib.django.task import DjangoTask
-from django.db import transaction
 
 from celery_dlock import ConfigurationError, Unique
 from celery_dlock.beat.scheduler import LeaderScheduler
 from celery_dlock.core.events import Deduplicated, Unavailable
 from celery_dlock.runtime import forget
 from tests.services.desk import Desk, open_desk
-from tests.services.django_rows import rows_in
 from tests.services.ports import free_ports
-from tests.services.unique import Make, Runs, claims, maker, unheard
-
-# Views.
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[None]:
-    """Django's, in a file."""
-    with rows_in(tmp_path):
-        yield
-
-
-@pytest.mark.usefixtures("database")
-def test_on_commit_the_claim_is_taken_as_the_message_is_sent(desk: Desk, make: Make) -> None:
-    report = make(base=DjangoTask)
-
-    with transaction.atomic():
-        for _ in range(2):
-            report.delay_on_commit(1)
-        assert (claims(desk, report), desk.size()) == (None, 0)
-
-    assert claims(desk, report) is not None
-    assert desk.size() == 1
-
-
-@pytest.mark.usefixtures("database")
-def test_what_is_rolled_back_has_claimed_nothing(desk: Desk, make: Make) -> None:
-    report = make(base=DjangoTask)
-
-    with transaction.atomic():
-        report.delay_on_commit(1)
-        transaction.set_rollback(True)
-
-    assert (claims(desk, report), desk.size()) == (None, 0)
-
+from tests.services.unique import Make, maker, unheard
 
 # Beat.
 
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
 def test_celerys_beat_publishes_no_tick_while_one_lives_and_goes_on(
-    desk: Desk, make: Make, runs: Runs, on_duplicate: Any, caplog: pytest.LogCaptureFixture
+    desk: Desk, make: Make, on_duplicate: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(Unique(on_duplicate=on_duplicate))
     desk.app.conf.beat_schedule = {"often": {"task": "report", "schedule": 1.0, "args": (1,)}}
@@ -77,18 +40,18 @@ def test_celerys_beat_publishes_no_tick_while_one_lives_and_goes_on(
     scheduler.apply_entry(entry)
     assert desk.deliver_all() == 1
 
-    assert runs == [1, 1]
+    assert desk.ran == [1, 1]
     assert ("it is a duplicate of" in caplog.text) is (on_duplicate == "raise")
 
 
-def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, runs: Runs) -> None:
+def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, desk: Desk) -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     with open_desk(
         dlock_url=f"sqlite:///{tmp_path / 'locks.db'}", dlock_beat_scheduler="celery.beat:Scheduler"
     ) as desk:
         desk.app.now = lambda: now
         desk.app.conf.beat_schedule = {"often": {"task": "report", "schedule": 10.0, "args": (1,)}}
-        maker(desk, runs)(Unique(on_duplicate="raise"))
+        maker(desk)(Unique(on_duplicate="raise"))
         leader = LeaderScheduler(desk.app)
         for _ in range(3):
             leader._next = 0.0
@@ -98,7 +61,7 @@ def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, runs
 
         first, second = (desk.deliver().headers["id"] for _ in range(2))
 
-        assert runs == [1]
+        assert desk.ran == [1]
         assert desk.result(second).result["holder"] == first
         leader.close()
         forget(desk.app)
@@ -109,48 +72,44 @@ def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, runs
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
 def test_a_chain_ends_at_a_duplicate_as_at_a_skip(
-    desk: Desk, make: Make, runs: Runs, on_duplicate: Any
+    desk: Desk, make: Make, on_duplicate: Any
 ) -> None:
     first, report = make(None, name="first"), make(Unique(on_duplicate=on_duplicate))
-    lives, message = report.delay(1), desk.take()
+    lives, message = report.delay(1), desk.receive()
 
     last = chain(first.si(0), report.si(1), first.si(2))()
     desk.deliver_all()
 
-    assert message is not None
     desk.run(message)
-    assert runs == [0, 1]
+    assert desk.ran == [0, 1]
     assert last.result["holder"] == last.parent.result["holder"] == lives.id
 
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
 def test_what_replaces_a_task_and_is_a_duplicate_ends_it_as_skipped(
-    desk: Desk, make: Make, runs: Runs, on_duplicate: Any
+    desk: Desk, make: Make, on_duplicate: Any
 ) -> None:
     report = make(Unique(on_duplicate=on_duplicate), key="day:{day}")
-    lives, message = report.delay(1), desk.take()
+    lives, message = report.delay(1), desk.receive()
 
     outer = make(None, lambda task: task.replace(report.si(1)), name="outer").delay(0)
     desk.deliver_all()
 
-    assert message is not None
     desk.run(message)
     assert outer.result["holder"] == lives.id
-    assert runs == [0, 1]
+    assert desk.ran == [0, 1]
 
 
 # What a call says besides.
 
 
 @pytest.mark.parametrize("how", ["countdown", "eta"])
-def test_what_is_due_later_lives_until_then(
-    desk: Desk, make: Make, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_what_is_due_later_lives_until_then(desk: Desk, make: Make, how: str) -> None:
     due = 3600 if how == "countdown" else datetime.now(UTC) + timedelta(hours=1)
     options: dict[str, Any] = {how: due}
     report = make()
     first = report.apply_async((1,), **options)
-    unheard(monkeypatch)
+    unheard(desk.patch)
 
     again = report.delay(1)
 
@@ -168,9 +127,9 @@ def test_without_results_it_is_an_id_and_nobody_waits(desk: Desk, make: Make, ho
     assert (again.id, again.get(timeout=10), first.get()) == (first.id, None, None)
 
 
-def test_over_rpc_a_duplicate_says_that_it_will_hear_nothing(runs: Runs) -> None:
+def test_over_rpc_a_duplicate_says_that_it_will_hear_nothing(desk: Desk) -> None:
     with open_desk(result_backend="rpc://") as desk:
-        report = maker(desk, runs)()
+        report = maker(desk)()
         first, again = report.delay(1), report.delay(1)
 
         assert again.id == first.id
@@ -178,30 +137,12 @@ def test_over_rpc_a_duplicate_says_that_it_will_hear_nothing(runs: Runs) -> None
             again.get()
 
 
-def test_a_purge_blocks_calls_for_a_minute(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = make()
-    first = report.delay(1)
-    assert desk.app.control.purge(desk.connection) == 1
-    assert report.delay(1).id == first.id
-    assert desk.size() == 0
-
-    unheard(monkeypatch)
-    assert report.delay(1).id == first.id
-    desk.deliver_all()
-
-    assert (runs, first.get()) == ([1], "1")
-
-
 # A process without a store.
 
 
-def test_without_a_configured_store_a_call_is_an_error_and_nothing_is_published(
-    runs: Runs,
-) -> None:
+def test_without_a_configured_store_a_call_is_an_error_and_nothing_is_published(desk: Desk) -> None:
     with open_desk(dlock_url=None) as desk:
-        report = maker(desk, runs)(Unique())
+        report = maker(desk)(Unique())
 
         with pytest.raises(ConfigurationError, match="dlock_url"):
             report.delay(1)
@@ -218,11 +159,11 @@ def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_where_the_store_does_not_answer_a_call_waits_for_its_timeout_and_is_published(
-    nobody: str, runs: Runs
+    nobody: str, desk: Desk
 ) -> None:
     options = {"socket_connect_timeout": 0.2, "socket_timeout": 0.2}
     with open_desk(dlock_url=nobody, dlock_backend_options=options) as desk:
-        report = maker(desk, runs)()
+        report = maker(desk)()
         began = time.monotonic()
 
         results = [report.delay(1) for _ in range(2)]

@@ -16,14 +16,14 @@ from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from tests.services.desk import Desk
-from tests.services.unique import UNTIL, Away, Make, Runs, claims, unheard, without_answer
+from tests.services.unique import UNTIL, Away, Make, claims, once_more, unheard, without_answer
 from tests.services.until import until as wait_until
 
 pytestmark = pytest.mark.stores
 
 
 def test_what_has_been_lost_for_a_minute_is_published_again_under_its_id(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     report = make()
     first = report.delay(1)
@@ -31,45 +31,24 @@ def test_what_has_been_lost_for_a_minute_is_published_again_under_its_id(
     assert report.delay(1).is_duplicate
     assert desk.size() == 0
 
-    unheard(monkeypatch)
+    unheard(desk.patch)
     again = report.delay(1)
 
     assert (again.id, again.is_duplicate, desk.size()) == (first.id, True, 1)
     desk.deliver()
-    assert (runs, again.get()) == ([1], "1")
-
-
-def test_what_was_only_late_and_comes_twice_runs_once(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unheard(monkeypatch)
-    report = make()
-
-    for _ in range(3):
-        report.delay(1)
-
-    assert desk.deliver_all() == 3
-    assert runs == [1]
-    assert len(desk.happened(Dropped)) == 2
-    assert claims(desk, report) is None
+    assert (desk.ran, again.get()) == ([1], "1")
 
 
 @UNTIL
 @pytest.mark.parametrize("first", [0, 1])
 def test_and_once_however_long_the_backlog_is_between_the_two(
-    desk: Desk,
-    clock: ManualClock,
-    make: Make,
-    runs: Runs,
-    monkeypatch: pytest.MonkeyPatch,
-    until: str,
-    first: int,
+    desk: Desk, clock: ManualClock, make: Make, until: str, first: int
 ) -> None:
     """The store remembers other finished tasks for ``dlock_done_ttl``."""
     report, plain = make(until, key="day:{day}"), make("done", name="plain", key="day:{day}")
     plain.delay(2)
     desk.deliver()
-    unheard(monkeypatch)
+    unheard(desk.patch)
     result = report.delay(1)
     assert report.delay(1).id == result.id
     messages = [desk.take(), desk.take()]
@@ -81,46 +60,34 @@ def test_and_once_however_long_the_backlog_is_between_the_two(
     clock.advance(2 * runtime(desk.app).remembers)
     desk.run(other)
 
-    assert runs == [2, 1]
+    assert desk.ran == [2, 1]
     assert result.get() == "1"
     assert claims(desk, report) is None
     assert not report.delay(1).is_duplicate
 
 
-def test_a_retry_that_is_lost_is_published_again_as_that_attempt(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def once_more(task: Any) -> str:
-        if not task.request.retries:
-            raise task.retry(countdown=0)
-        return f"attempt {task.request.retries}"
-
+def test_a_retry_that_is_lost_is_published_again_as_that_attempt(desk: Desk, make: Make) -> None:
     report = make("done", once_more)
     first = report.delay(1)
     desk.deliver()
     desk.take()  # and lose
 
-    unheard(monkeypatch)
+    unheard(desk.patch)
     again = report.delay(1)
 
     assert again.id == first.id
     assert desk.deliver_all() == 1
-    assert (runs, again.get()) == ([1, 1], "attempt 1")
+    assert (desk.ran, again.get()) == ([1, 1], "attempt 1")
     assert claims(desk, report) is None
 
 
 def test_a_copy_of_an_attempt_that_is_over_leaves_the_next_one_its_claim(
-    desk: Desk, make: Make, runs: Runs
+    desk: Desk, make: Make
 ) -> None:
-    def once_more(task: Any) -> None:
-        if not task.request.retries:
-            raise task.retry(countdown=0)
-
     report = make("done", once_more)
     first = report.delay(1)
     message = desk.deliver()
-    retry = desk.take()
-    assert retry is not None
+    retry = desk.receive()
 
     report.apply_async((1,), task_id=first.id, headers={UNIQUE: message.headers[UNIQUE]})
     desk.deliver()
@@ -128,69 +95,67 @@ def test_a_copy_of_an_attempt_that_is_over_leaves_the_next_one_its_claim(
     assert len(desk.happened(Dropped)) == 1
     assert report.delay(1).id == first.id
     desk.run(retry)
-    assert runs == [1, 1]
+    assert desk.ran == [1, 1]
     assert claims(desk, report) is None
 
 
 @pytest.mark.parametrize("acks_late", [True, False])
-def test_a_claim_of_a_run_whose_worker_died(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, acks_late: bool
-) -> None:
+def test_a_claim_of_a_run_whose_worker_died(desk: Desk, make: Make, acks_late: bool) -> None:
     """The lock store does not show it any more: gone, or delivered again by the broker."""
     report = make("done", acks_late=acks_late)
     first = report.delay(1)
     unique = report.lock_definition.unique
     assert unique is not None
     dead = UniqueClaim(f"{first.id}:0:0", "report", "dead:1", 0.0, "report", acked=not acks_late)
-    UniqueClaims(runtime(desk.app).backend).meet(unique.name((1,), {}), dead, 60, None)
+    UniqueClaims(desk.store).meet(unique.name((1,), {}), dead, 60, None)
     desk.take()
 
     again = report.delay(1)
 
     assert (again.id == first.id) is acks_late
     assert desk.deliver_all() == 1
-    assert runs == [1]
+    assert desk.ran == [1]
     assert claims(desk, report) is None
 
 
 def test_without_an_answer_of_the_store_it_is_published_and_the_worker_asks(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     report = make()
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         Away(desk, patch)
         results = [report.delay(1) for _ in range(2)]
 
     assert [result.is_duplicate for result in results] == [False, False]
     assert len(desk.happened(Unavailable)) == 2
     desk.deliver_all()
-    assert runs == [1, 1]
+    assert desk.ran == [1, 1]
     assert claims(desk, report) is None
 
 
 @UNTIL
 def test_one_that_comes_back_as_the_store_was_away_is_no_new_call(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
+    desk: Desk, make: Make, until: str
 ) -> None:
     """Else it might end as the duplicate of another, and leave a claim that swallows calls."""
     report = make(until, key="day:{day}")
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         Away(desk, patch)
         results = [report.delay(1) for _ in range(2)]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime(desk.app).backend, "enter", without_answer())
+    with desk.patch.context() as patch:
+        patch.setattr(desk.store, "enter", without_answer())
         for _ in results:
             desk.deliver()
 
     assert report.delay(1).is_duplicate
     assert desk.deliver_all() == 2
-    assert runs
+    assert desk.ran
     assert claims(desk, report) is None
     assert not report.delay(1).is_duplicate
 
 
-def test_one_that_replaces_itself_is_a_new_call(desk: Desk, make: Make, runs: Runs) -> None:
+def test_one_that_replaces_itself_is_a_new_call(desk: Desk, make: Make) -> None:
     """Under the same id, of other arguments: theirs is the claim from then on."""
 
     def goes_on(task: Any) -> None:
@@ -203,20 +168,20 @@ def test_one_that_replaces_itself_is_a_new_call(desk: Desk, make: Make, runs: Ru
 
     assert report.delay(2).id == first.id
     assert desk.deliver_all() == 1
-    assert runs == [1, 2]
+    assert desk.ran == [1, 2]
 
 
 @UNTIL
 def test_a_worker_that_hears_nothing_of_the_claim_goes_on_under_its_lock(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
+    desk: Desk, make: Make, until: str
 ) -> None:
-    monkeypatch.setattr("celery_dlock.locks.pending_releases.FIRST_PAUSE", 0.01)
+    desk.patch.setattr("celery_dlock.locks.pending_releases.FIRST_PAUSE", 0.01)
     report = make(until, key="day:{day}")
     report.delay(1)
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         Away(desk, patch)
         desk.deliver()
-        assert (runs, desk.holders("day:1"), desk.size()) == ([1], [], 0)
+        assert (desk.ran, desk.holders("day:1"), desk.size()) == ([1], [], 0)
 
     # The store is told when it is back, and the next call is another one
     wait_until("the claim has ended", lambda: claims(desk, report) is None)
@@ -225,22 +190,22 @@ def test_a_worker_that_hears_nothing_of_the_claim_goes_on_under_its_lock(
 
 @UNTIL
 def test_a_claim_whose_process_died_before_the_store_heard_of_its_end_is_believed_for_a_minute(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch, until: str
+    desk: Desk, make: Make, until: str
 ) -> None:
-    monkeypatch.setattr(LockManager, "tell_later", lambda *_: None)
+    desk.patch.setattr(LockManager, "tell_later", lambda *_: None)
     report = make(until, key="day:{day}")
     report.delay(1)
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         Away(desk, patch)
         desk.deliver()
     assert report.delay(1).is_duplicate
     assert desk.size() == 0
 
     # What it answers is published again then, and ends it
-    unheard(monkeypatch)
+    unheard(desk.patch)
     assert report.delay(1).is_duplicate
     assert desk.deliver_all() == 1
-    assert runs == [1]
+    assert desk.ran == [1]
     assert not report.delay(1).is_duplicate
 
 
@@ -261,12 +226,10 @@ def test_what_fails_before_it_comes_to_its_lock_has_ended(desk: Desk, make: Make
     assert claims(desk, report) is None
 
 
-def test_no_call_that_somebody_depends_on_fails_for_its_claim(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_that_somebody_depends_on_fails_for_its_claim(desk: Desk, make: Make) -> None:
     """Celery would take it for a failure of the task before, and a chord would never end."""
     report = make(Unique())
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         Away(desk, patch)
         report.apply_async((1,), task_id="first")
 
@@ -278,28 +241,13 @@ def test_no_call_that_somebody_depends_on_fails_for_its_claim(
     keyless = make(key=no_key, name="keyless").apply_async((1,), task_id="keyless")
 
     desk.deliver_all()
-    assert runs == [1]
+    assert desk.ran == [1]
     assert isinstance(nameless.result, ConfigurationError)
     assert isinstance(keyless.result, ValueError)
 
 
-def test_a_member_of_a_canvas_takes_over_from_what_seems_to_be_lost(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = make()
-    report.delay(1)
-    desk.take()
-    unheard(monkeypatch)
-
-    mine = report.apply_async((1,), task_id="mine")
-
-    desk.deliver_all()
-    assert (mine.get(), runs) == ("1", [1])
-    assert claims(desk, report) is None
-
-
 def test_headers_that_a_body_passes_on_say_nothing_of_what_it_publishes(
-    desk: Desk, make: Make, runs: Runs
+    desk: Desk, make: Make
 ) -> None:
     def passes_on(task: Any) -> None:
         headers = {UNIQUE: task.request.get(UNIQUE)}
@@ -312,52 +260,28 @@ def test_headers_that_a_body_passes_on_say_nothing_of_what_it_publishes(
 
     desk.deliver_all()
 
-    assert sorted(map(str, runs)) == ["1", "other", "plain"]
+    assert sorted(map(str, desk.ran)) == ["1", "other", "plain"]
     assert claims(desk, report) is None
     assert claims(desk, other, "other") is None
 
 
 @UNTIL
 def test_what_was_delivered_before_and_never_ran_ends_its_claim(
-    desk: Desk, make: Make, runs: Runs, until: str
+    desk: Desk, make: Make, until: str
 ) -> None:
     """A worker had prefetched it, and died: RabbitMQ says that it comes again."""
     report = make(until)
     report.delay(1)
-    message = desk.take()
-    assert message is not None
+    message = desk.receive()
     message.delivery_info["redelivered"] = True
 
     desk.run(message)
 
-    assert runs == [1]
+    assert desk.ran == [1]
     assert claims(desk, report) is None
 
 
-def test_what_has_started_before_takes_nothing_from_who_was_called_since(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
-    report = make("start")
-    report.delay(1)
-    first = desk.take()
-    assert first is not None
-    first.delivery_info["redelivered"] = True
-    name, ended = first.headers[UNIQUE]["name"], first.headers["id"]
-    UniqueClaims(runtime(desk.app).backend).end(name, ended, 60, None)
-    second = report.delay(1)
-
-    desk.run(first)
-
-    claim = claims(desk, report)
-    assert claim is not None
-    assert claim.task_id == second.id
-    desk.deliver_all()
-    assert runs == [1, 1]
-
-
-def test_a_worker_that_knows_it_as_a_plain_task_ends_its_claim_too(
-    desk: Desk, make: Make, runs: Runs
-) -> None:
+def test_a_worker_that_knows_it_as_a_plain_task_ends_its_claim_too(desk: Desk, make: Make) -> None:
     """Of the version before, or after."""
     report = make()
     report.delay(1)
@@ -365,11 +289,11 @@ def test_a_worker_that_knows_it_as_a_plain_task_ends_its_claim_too(
 
     @desk.app.task(name="report")
     def plain(day: Any) -> None:
-        runs.append(day)
+        desk.ran.append(day)
 
     desk.deliver()
 
-    assert runs == [1]
+    assert desk.ran == [1]
     assert claims(desk, report) is None
 
 
@@ -383,14 +307,14 @@ def test_what_was_certainly_not_published_claims_nothing(desk: Desk, make: Make)
 
 
 def test_what_may_have_been_published_does_and_who_repeats_the_call_publishes_it(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, make: Make
 ) -> None:
     report = make()
 
     def breaks(*_: Any, **__: Any) -> None:
         raise OperationalError("the connection is gone")
 
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         patch.setattr(desk.app.amqp.Producer, "publish", breaks)
         for _ in range(2):
             with pytest.raises(OperationalError):
@@ -400,33 +324,14 @@ def test_what_may_have_been_published_does_and_who_repeats_the_call_publishes_it
     assert claim is not None
     assert report.delay(1).id == report.delay(1).id == claim.task_id
     assert desk.deliver_all() == 1
-    assert runs == [1]
+    assert desk.ran == [1]
 
 
-def test_what_was_published_although_that_failed_runs_once(
-    desk: Desk, make: Make, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report, publish = make(), desk.app.amqp.Producer.publish
-
-    def breaks_after(*args: Any, **options: Any) -> None:
-        publish(*args, **options)
-        raise OperationalError("the connection is gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(desk.app.amqp.Producer, "publish", breaks_after)
-        with pytest.raises(OperationalError):
-            report.delay(1)
-    assert report.delay(1).is_duplicate
-
-    assert desk.deliver_all() == 2
-    assert runs == [1]
-
-
-def test_a_caller_that_repeats_under_its_id_passes(desk: Desk, make: Make, runs: Runs) -> None:
+def test_a_caller_that_repeats_under_its_id_passes(desk: Desk, make: Make) -> None:
     report = make()
 
     for _ in range(2):
         assert not report.apply_async((1,), task_id="mine").is_duplicate
 
     assert desk.deliver_all() == 2
-    assert runs == [1]
+    assert desk.ran == [1]

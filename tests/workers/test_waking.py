@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -11,14 +10,12 @@ from unittest import mock
 import pytest
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
-from kombu.message import Message
 
-from celery_dlock import LockedTask, LockTimeout, Queue, lock
-from celery_dlock.core.events import Acquired, Parked, Woken
+from celery_dlock import LockedTask, lock
+from celery_dlock.core.events import Woken
 from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.definition import Definition
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage
 from celery_dlock.messages.waking import Waker
 from celery_dlock.ops.gauges import Gauges
@@ -30,6 +27,7 @@ from celery_dlock.worker import periodic
 from celery_dlock.worker.periodic import LONGEST_SLEEP, Sweeper
 from tests.services.desk import Desk
 from tests.services.redis import RedisServer
+from tests.workers.conftest import refused
 
 KEY = "order:42"
 
@@ -43,61 +41,6 @@ def charge(desk: Desk) -> LockedTask:
         return before + 1
 
     return charge
-
-
-def parked(desk: Desk, queue: str = "celery") -> tuple[Message, Message]:
-    """Deliver the next message while the key is held, free the key; both messages."""
-    with lock(KEY, app=desk.app, timeout=0):
-        first = desk.deliver(queue)
-        assert first.acknowledged
-        assert desk.size(queue) == 0, "it waits in the store and nowhere else"
-    again = desk.take(queue)
-    assert again is not None, "nobody called it"
-    return first, again
-
-
-def test_it_comes_back_as_it_was_and_runs(desk: Desk, charge: LockedTask) -> None:
-    expires = datetime.now(UTC) + timedelta(hours=1)
-    result = charge.apply_async(
-        ("42",),
-        expires=expires,
-        headers={"tenant": "blue"},
-        priority=3,
-        link=charge.s(),
-        time_limit=20,
-        soft_time_limit=10,
-    )
-
-    first, again = parked(desk)
-
-    ours = {"dlock", "dlock_delivery"}
-    assert {k: v for k, v in again.headers.items() if k not in ours} == {
-        k: v for k, v in first.headers.items() if k not in ours
-    }
-    assert again.body == first.body
-    assert again.content_type == first.content_type
-    assert again.properties["priority"] == 3
-    assert again.properties["correlation_id"] == result.id
-    assert "dlock_delivery" not in again.headers
-    assert again.headers["dlock"]["waits"] == 1
-    assert again.headers["dlock"]["key"] == KEY
-    desk.run(again)
-    assert result.get() == 1
-    assert [type(e) for e in desk.events if isinstance(e, Parked | Woken)] == [Parked, Woken]
-
-
-@pytest.mark.parametrize("serializer", ["json", "yaml", "pickle"])
-def test_its_body_stays_in_the_bytes_it_was_published_in(
-    desk: Desk, charge: LockedTask, serializer: str
-) -> None:
-    result = charge.apply_async(("42",), serializer=serializer)
-
-    first, again = parked(desk)
-
-    assert again.content_type == first.content_type
-    assert again.body == first.body
-    desk.run(again)
-    assert result.get() == 1
 
 
 def test_the_event_says_where_it_was_sent_and_how_often_in_vain_before(
@@ -117,18 +60,10 @@ def test_the_event_says_where_it_was_sent_and_how_often_in_vain_before(
     assert woken == [("slow.woken", 0), ("slow", 2)]
 
 
-def test_it_comes_back_to_the_queue_it_came_from(desk: Desk, charge: LockedTask) -> None:
-    charge.apply_async(("42",), queue="slow")
-
-    parked(desk, "slow")
-
-    assert desk.size("celery") == 0
-
-
 def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) -> None:
     charge.apply_async(("42",), countdown=60)
 
-    _, again = parked(desk)
+    _, again = refused(desk)
 
     assert again.headers["eta"] is None
 
@@ -155,38 +90,13 @@ def test_a_message_of_protocol_1_does_not_name_its_task(desk: Desk) -> None:
     assert [event.subject.task_name for event in desk.happened(Woken)] == [""]
 
 
-def test_a_message_of_another_broker_is_left_to_its_workers(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    message = stored(desk, {"id": "id", "task": "charge"})
-    other = Celery("another", broker="memory://elsewhere", set_as_current=False)
-
-    elsewhere = Waker(other, runtime(desk.app).backend, Sinks())
-    for _ in range(2):
-        elsewhere([Wake(KEY, "id:0:0", message)])
-    assert desk.size() == 0
-    assert caplog.text.count("belongs to the broker memory://localhost") == 1
-
-    runtime(desk.app).wake([Wake(KEY, "id:0:0", message)])
-    assert desk.size() == 1
-
-
-@pytest.mark.parametrize("name", ["web", None])
-@pytest.mark.parametrize("user", ["", "web:secret@"])
-def test_whoever_speaks_to_the_broker_may_wake(name: str | None, user: str) -> None:
-    worker = Celery("shop", broker="amqp://worker:other@rabbit/shop", set_as_current=False)
-    other = Celery(name, broker=f"pyamqp://{user}rabbit:5672/shop", set_as_current=False)
-    store = MemoryBackend.from_url("memory://", BackendOptions())
-    assert Waker(worker, store, Sinks()).broker == Waker(other, store, Sinks()).broker
-
-
 def test_one_message_that_cannot_be_read_does_not_stop_the_others(
     desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
 ) -> None:
     charge.delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
-        store = runtime(desk.app).backend
+        store = desk.store
         message = store._keys[KEY].messages.copy()  # type: ignore[attr-defined]
     desk.take()
     ((task, sound),) = message.items()
@@ -225,7 +135,7 @@ def test_who_is_woken_when_a_message_is_handed_back_is_published_and_nobody_for_
     charge.delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
-        parked = runtime(desk.app).backend._keys[KEY].messages  # type: ignore[attr-defined]
+        parked = desk.store._keys[KEY].messages  # type: ignore[attr-defined]
         ((task, sound),) = parked.items()
     desk.take()
     store = CallsOthers.from_url("memory://", BackendOptions())
@@ -237,18 +147,18 @@ def test_who_is_woken_when_a_message_is_handed_back_is_published_and_nobody_for_
 
 
 def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_others(
-    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, charge: LockedTask
 ) -> None:
     charge.delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
-        parked = runtime(desk.app).backend._keys[KEY].messages  # type: ignore[attr-defined]
+        parked = desk.store._keys[KEY].messages  # type: ignore[attr-defined]
         ((task, sound),) = parked.items()
     own, newer = Wake(KEY, task, sound), Wake(KEY, "newer:0:0", NEWER)
 
     def sleeps_after(*wakes: Wake) -> float:
-        backend = runtime(desk.app).backend
-        monkeypatch.setattr(backend, "sweep", lambda: Swept(wakes, 0.25))
+        backend = desk.store
+        desk.patch.setattr(backend, "sweep", lambda: Swept(wakes, 0.25))
         return Sweeper(SimpleNamespace(app=desk.app)).run_once()
 
     assert sleeps_after() == 0.25
@@ -257,14 +167,14 @@ def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_othe
 
 
 def test_a_store_that_is_away_for_many_sweeps_is_told_once_and_that_it_is_back(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = runtime(desk.app).backend
+    backend = desk.store
     sound, away = backend.sweep, mock.Mock(side_effect=BackendUnavailable("nobody is there"))
     sweeper = Sweeper(SimpleNamespace(app=desk.app))
 
     for sweep in (sound, away, away, away, sound, sound):
-        monkeypatch.setattr(backend, "sweep", sweep)
+        desk.patch.setattr(backend, "sweep", sweep)
         sweeper._next_in()
 
     assert [record.getMessage() for record in caplog.records] == [
@@ -273,14 +183,12 @@ def test_a_store_that_is_away_for_many_sweeps_is_told_once_and_that_it_is_back(
     ]
 
 
-def test_a_soft_time_limit_that_strikes_here_passes_through(
-    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_soft_time_limit_that_strikes_here_passes_through(desk: Desk, charge: LockedTask) -> None:
     def struck(*_: object, **__: object) -> None:
         raise SoftTimeLimitExceeded(1)
 
     here = runtime(desk.app)
-    monkeypatch.setattr(here.wake, "_publish", struck)
+    desk.patch.setattr(here.wake, "_publish", struck)
     charge.delay("42")
     with pytest.raises(SoftTimeLimitExceeded), lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
@@ -290,26 +198,6 @@ def test_a_soft_time_limit_that_strikes_here_passes_through(
 def test_what_another_version_has_parked_is_not_guessed_at() -> None:
     with pytest.raises(OfAnotherVersion, match="schema 99"):
         ParkedMessage.decode(KEY, "a:0:0", b'{"schema": 99}\n[]')
-
-
-def test_a_task_whose_key_has_changed_while_it_waited_gives_the_old_turn_back(
-    desk: Desk, charge: LockedTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = charge.delay("42")
-    _, again = parked(desk)
-    store = runtime(desk.app).backend
-    assert [grant.parked for grant in store.peek(KEY).grants] == [True]
-
-    # When a new version of the task, deployed meanwhile, locks on something else
-    new = Definition.of(charge.run, bound=False, name="charge", key="invoice:{order}")
-    task = desk.app.tasks["charge"]  # the decorator returns a proxy
-    monkeypatch.setattr(type(task), "lock_definition", new)
-    desk.run(again)
-
-    # Then it has run under its new key, and the old one is free
-    assert result.get() == 1
-    assert [event.keys for event in desk.happened(Acquired)][-1] == ("invoice:42",)
-    assert store.peek(KEY).grants == ()
 
 
 def test_a_message_that_nobody_takes_is_told_of_once_and_counted(
@@ -322,7 +210,7 @@ def test_a_message_that_nobody_takes_is_told_of_once_and_counted(
     assert Gauges.of(desk.app).unanswered_messages == 0
 
     for _ in range(WAKES_RESERVED + 2):
-        clock.advance(runtime(desk.app).backend.sweep().next_in or 0)
+        clock.advance(desk.store.sweep().next_in or 0)
         sweeper.run_once()
 
     (told,) = [line for line in caplog.messages if "no worker took it" in line]
@@ -331,29 +219,6 @@ def test_a_message_that_nobody_takes_is_told_of_once_and_counted(
     assert Gauges.of(desk.app).unanswered_messages == 1
     with lock(KEY, app=desk.app, timeout=0):
         pass  # it is free for others
-
-
-@pytest.mark.parametrize("policy", [Queue(max_wait=3600), Queue(max_wait=3600, ordered="publish")])
-def test_a_message_that_nobody_takes_times_out(
-    desk: Desk, clock: ManualClock, policy: Queue
-) -> None:
-    @desk.locked("order:{order}", name="late", on_contention=policy)
-    def late(order: str) -> None:
-        raise AssertionError("it has waited for too long")
-
-    sweeper = Sweeper(SimpleNamespace(app=desk.app))
-    with lock(KEY, app=desk.app, timeout=0):
-        result = late.apply_async(("42",), queue="renamed")
-        if policy.ordered == "arrival":
-            desk.deliver("renamed")
-    for _ in range(2 * WAKES_RESERVED):
-        clock.advance(runtime(desk.app).backend.sweep().next_in or 0)
-        sweeper.run_once()
-
-    desk.deliver("renamed")  # any of its copies
-
-    with pytest.raises(LockTimeout):
-        result.get()
 
 
 @pytest.mark.server("redis")

@@ -5,16 +5,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, RecoverableConnectionError
+from celery.exceptions import SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError, OperationalError, SerializationError
 from kombu.message import Message
+from kombu.messaging import Producer
 
-from celery_dlock import LockLost, lock
+from celery_dlock import LockedTask, LockLost, lock
 from celery_dlock.core.backoff import FullJitter
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.delivery import outgoing
@@ -25,6 +27,7 @@ from tests.services.trouble import Trouble
 from tests.workers.conftest import nothing_is_left
 
 KEY = "order:42"
+
 AN_HOUR = 3600
 
 #: What the broker, or the way there, is to blame for.
@@ -36,6 +39,7 @@ BROKERS = [
     RuntimeError("Acquire on closed pool"),
     AccessRefused("to this process"),
 ]
+
 #: What the message, or where it goes, is to blame for.
 MESSAGES = [
     ValueError("a number"),
@@ -49,16 +53,16 @@ MESSAGES = [
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "ROUND", 0.0)
-    monkeypatch.setattr(outgoing, "_STAYING", FullJitter(base=0.001, cap=0.001))
+def no_pauses(desk: Desk) -> None:
+    desk.patch.setattr(outgoing, "ROUND", 0.0)
+    desk.patch.setattr(outgoing, "_STAYING", FullJitter(base=0.001, cap=0.001))
     desk.app.conf.task_publish_retry_policy = {"max_retries": 2, "interval_max": 0.0}
 
 
 @pytest.fixture
-def trouble(desk: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Trouble:
-    trouble = Trouble(monkeypatch)
-    trouble.beset(runtime(desk.app).backend)
+def trouble(desk: Desk, clock: ManualClock) -> Trouble:
+    trouble = Trouble(desk.patch)
+    trouble.beset(desk.store)
     return trouble
 
 
@@ -117,43 +121,36 @@ WAYS = [
 ]
 
 
-def name(error: Exception) -> str:
-    return type(error).__name__
+def each(*errors: Exception) -> Any:
+    """Rows of each way with the first of *errors*, and of the first way with each of them."""
+    rows = [(way, errors[0]) for way in WAYS] + [(WAYS[0], error) for error in errors[1:]]
+    ids = [f"{way}-{type(error).__name__}" for way, error in rows]
+    return pytest.mark.parametrize(("way", "error"), rows, ids=ids)
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def goes_on(desk: Desk, clock: ManualClock, trouble: Trouble) -> Callable[[Case], None]:
+def goes_on(case: Case, trouble: Trouble) -> None:
     """All is well again: the task is done, without a failure on its way, and nothing is left."""
-
-    def check(case: Case) -> None:
-        assert case.result.state != "FAILURE"
-        trouble.over()
-        clock.advance(AN_HOUR)
-        runtime(desk.app).wake(runtime(desk.app).backend.sweep().wakes)
-        desk.deliver_all()
-        assert case.result.get() == "done"
-        twice = case.way not in ("reschedule", "come_back", "store_away")
-        assert len(case.ran) == 1 + twice
-        assert nothing_is_left(desk)
-        assert runtime(desk.app).backend.dead() == []
-
-    return check
+    desk = case.desk
+    assert case.result.state != "FAILURE"
+    trouble.over()
+    desk.passes(AN_HOUR)
+    desk.deliver_all()
+    assert case.result.get() == "done"
+    twice = case.way not in ("reschedule", "come_back", "store_away")
+    assert len(case.ran) == 1 + twice
+    assert nothing_is_left(desk)
+    assert desk.store.dead() == []
 
 
 def in_store(desk: Desk) -> list[str]:
-    state = runtime(desk.app).backend.peek(KEY)
+    state = desk.store.peek(KEY)
     waiting = [entry.task for entry in state.waiting if entry.parked]
     return [*waiting, *(turn.task for turn in state.grants if turn.parked)]
 
 
-@pytest.mark.parametrize("error", [*BROKERS, *MESSAGES], ids=name)
+@each(*BROKERS, *MESSAGES)
 def test_what_was_acknowledged_is_kept_in_the_store(
-    desk: Desk, trouble: Trouble, way: str, error: Exception, goes_on: Callable[[Case], None]
+    desk: Desk, trouble: Trouble, way: str, error: Exception
 ) -> None:
     case = Case(desk, way, late=False)
     trouble.error = error
@@ -164,29 +161,23 @@ def test_what_was_acknowledged_is_kept_in_the_store(
     retries = int("retry" in way)
     assert in_store(desk) == [f"{case.result.id}:{retries}:0"]
     assert trouble.failed < 12
-    goes_on(case)
+    goes_on(case, trouble)
 
 
 @pytest.mark.stores
-def test_each_kind_of_store_keeps_it(
-    desk: Desk, trouble: Trouble, way: str, goes_on: Callable[[Case], None]
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_each_kind_of_store_keeps_it(desk: Desk, trouble: Trouble, way: str) -> None:
     case = Case(desk, way, late=False)
     trouble.error = OperationalError("away")
     case.deliver(trouble)
     assert len(in_store(desk)) == 1
-    goes_on(case)
+    goes_on(case, trouble)
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["store", "no store"])
-@pytest.mark.parametrize("error", BROKERS, ids=name)
+@each(*BROKERS)
 def test_what_the_broker_has_still_goes_back_to_it(
-    desk: Desk,
-    trouble: Trouble,
-    way: str,
-    error: Exception,
-    keeps: bool,
-    goes_on: Callable[[Case], None],
+    desk: Desk, trouble: Trouble, way: str, error: Exception, keeps: bool
 ) -> None:
     case = Case(desk, way, late=True)
     trouble.error, trouble.keeps = error, keeps
@@ -196,12 +187,12 @@ def test_what_the_broker_has_still_goes_back_to_it(
     assert desk.size() == 1
     assert in_store(desk) == []
     assert trouble.failed < 6
-    goes_on(case)
+    goes_on(case, trouble)
 
 
-@pytest.mark.parametrize("error", MESSAGES, ids=name)
+@each(*MESSAGES)
 def test_what_is_at_fault_itself_does_not_go_round(
-    desk: Desk, trouble: Trouble, way: str, error: Exception, goes_on: Callable[[Case], None]
+    desk: Desk, trouble: Trouble, way: str, error: Exception
 ) -> None:
     case = Case(desk, way, late=True)
     trouble.error = error
@@ -210,12 +201,12 @@ def test_what_is_at_fault_itself_does_not_go_round(
     assert message._state == "ACK"
     assert desk.size() == 0
     assert len(in_store(desk)) == 1
-    goes_on(case)
+    goes_on(case, trouble)
 
 
-@pytest.mark.parametrize("error", MESSAGES[:1] + MESSAGES[-1:], ids=name)
+@each(MESSAGES[0], MESSAGES[-1])
 def test_without_a_store_it_goes_back_all_the_same(
-    desk: Desk, trouble: Trouble, way: str, error: Exception, goes_on: Callable[[Case], None]
+    desk: Desk, trouble: Trouble, way: str, error: Exception
 ) -> None:
     case = Case(desk, way, late=True)
     trouble.error, trouble.keeps = error, False
@@ -223,19 +214,13 @@ def test_without_a_store_it_goes_back_all_the_same(
 
     assert message._state == "REJECTED"
     assert desk.size() == 1
-    goes_on(case)
+    goes_on(case, trouble)
 
 
-@pytest.mark.parametrize("error", [*BROKERS[:1], *MESSAGES[-1:]], ids=name)
+@each(BROKERS[0], MESSAGES[-1])
 @pytest.mark.parametrize("first", ["broker", "store"])
 def test_what_nobody_else_has_stays_until_somebody_takes_it(
-    desk: Desk,
-    trouble: Trouble,
-    way: str,
-    error: Exception,
-    first: str,
-    monkeypatch: pytest.MonkeyPatch,
-    goes_on: Callable[[Case], None],
+    desk: Desk, trouble: Trouble, way: str, error: Exception, first: str
 ) -> None:
     case = Case(desk, way, late=False)
     trouble.error, trouble.keeps = error, False
@@ -249,9 +234,203 @@ def test_what_nobody_else_has_stays_until_somebody_takes_it(
             trouble.keeps = len(pauses) > 20
             sleep(seconds)
 
-        monkeypatch.setattr(time, "sleep", pause)
+        desk.patch.setattr(time, "sleep", pause)
     message = case.deliver(trouble)
 
     assert message.acknowledged
     assert (desk.size(), len(in_store(desk))) == ((1, 0) if first == "broker" else (0, 1))
-    goes_on(case)
+    goes_on(case, trouble)
+
+
+# A ``retry()`` that cannot be published: when it comes back, and with what.
+
+
+def make(desk: Desk, trouble: Trouble, **how: Any) -> LockedTask:
+    """A task whose first attempt calls ``retry(**how)`` while the broker takes nothing."""
+
+    @desk.locked("order:{order}", name="charge", bind=True)
+    def charge(self: Any, order: str, what: Any = None) -> str:
+        desk.ran.append((order, what, self.request.retries))
+        if not self.request.retries:
+            trouble.error = OperationalError("away")
+            raise self.retry(**{"countdown": 0, **how})
+        return "done"
+
+    return charge
+
+
+def over(desk: Desk, trouble: Trouble) -> None:
+    """All is well again, and a worker sweeps."""
+    trouble.over()
+    desk.passes(10)
+
+
+@pytest.mark.parametrize("eta", [False, True], ids=["countdown", "eta"])
+def test_what_was_parked_runs_when_it_is_due_and_holds_up_nobody_until_then(
+    desk: Desk, trouble: Trouble, eta: bool
+) -> None:
+    # Given a retry for later that the store has to keep
+    due = datetime.now(UTC) + timedelta(seconds=600)
+    charge = make(desk, trouble, **({"eta": due} if eta else {"countdown": 600}))
+    result = charge.delay("42")
+    desk.deliver()
+    assert result.state == "RETRY"
+    assert desk.size() == 0
+    # When the broker is back and the retry is woken
+    over(desk, trouble)
+    desk.deliver()
+    again = desk.receive()
+    assert abs(datetime.fromisoformat(again.headers["eta"]) - due) < timedelta(seconds=60)
+    assert nothing_is_left(desk)
+    assert len(desk.ran) == 1
+    # And when that has come, it runs
+    now = time.time()
+    desk.patch.setattr(time, "time", lambda: now + 600)
+    desk.run(again)
+    assert result.get() == "done"
+    assert desk.ran == [("42", None, 0), ("42", None, 1)]
+    assert nothing_is_left(desk)
+
+
+def test_what_is_woken_too_early_while_the_broker_is_unavailable_stays_parked(
+    desk: Desk, trouble: Trouble
+) -> None:
+    result = make(desk, trouble, countdown=600).delay("42")
+    desk.deliver()
+    over(desk, trouble)
+    trouble.error = OperationalError("away")
+    desk.deliver()
+    assert desk.size() == 0
+
+    desk.clock.advance(3600)
+    over(desk, trouble)
+    desk.deliver()
+
+    again = desk.receive()
+    assert again.headers["id"] == result.id
+    assert again.headers["eta"] is not None
+    assert nothing_is_left(desk)
+
+
+def test_it_comes_back_with_other_arguments(desk: Desk, trouble: Trouble) -> None:
+    charge = make(desk, trouble, args=("43",), kwargs={"what": "other"})
+    result = charge.delay("42", what="this")
+    desk.deliver()
+    over(desk, trouble)
+    desk.deliver_all()
+
+    assert result.get() == "done"
+    assert desk.ran == [("42", "this", 0), ("43", "other", 1)]
+    assert nothing_is_left(desk)
+    assert nothing_is_left(desk, "order:43")
+
+
+def test_arguments_that_nobody_can_write_fail_where_people_see_it(
+    desk: Desk, trouble: Trouble
+) -> None:
+    result = make(desk, trouble, kwargs={"what": object()}).delay("42")
+    trouble.tries = 0
+    desk.deliver()
+
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, EncodeError | TypeError)
+    assert desk.size() == 0
+    assert nothing_is_left(desk)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_one_that_is_at_fault_too_fails_where_people_see_it(
+    desk: Desk, trouble: Trouble, late: bool
+) -> None:
+    desk.patch.setattr(type(desk.store), "largest_message", 10)
+
+    @desk.locked("order:{order}", name="charge", bind=True, acks_late=late)
+    def charge(self: Any, order: str) -> None:
+        trouble.error = ValueError("a property is invalid")
+        raise self.retry(countdown=0)
+
+    result = charge.delay("42")
+    assert desk.deliver().acknowledged
+
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, ValueError)
+    assert desk.size() == 0
+    assert nothing_is_left(desk)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_soft_time_limit_in_the_publish_reaches_the_body(desk: Desk, late: bool) -> None:
+    def struck(*_: Any, **__: Any) -> None:
+        raise SoftTimeLimitExceeded
+
+    @desk.locked("order:{order}", name="charge", bind=True, acks_late=late)
+    def charge(self: Any, order: str) -> str:
+        try:
+            with desk.patch.context() as patch:
+                patch.setattr(Producer, "publish", struck)
+                raise self.retry(countdown=0)
+        except SoftTimeLimitExceeded:
+            return "cleaned up"
+
+    result = charge.delay("42")
+    assert desk.deliver().acknowledged
+
+    assert result.get() == "cleaned up"
+    assert desk.size() == 0
+    assert nothing_is_left(desk)
+
+
+def test_a_soft_time_limit_after_the_publish_ends_nothing(desk: Desk) -> None:
+    strikes = [SoftTimeLimitExceeded()]
+    publish = Producer.publish
+
+    def struck(*args: Any, **options: Any) -> None:
+        publish(*args, **options)
+        if len(published) == 1 and strikes:  # Celery's event about it
+            raise strikes.pop()
+        published.append(options)
+
+    published: list[Any] = []
+    desk.app.conf.task_send_sent_event = True
+
+    @desk.locked("order:{order}", name="charge", bind=True)
+    def charge(self: Any, order: str) -> str:
+        if self.request.retries:
+            return "done"
+        desk.patch.setattr(Producer, "publish", struck)
+        raise self.retry(countdown=0)
+
+    result = charge.delay("42")
+    desk.deliver()
+    assert not strikes
+    assert result.state == "RETRY"
+    desk.deliver_all()
+    assert result.get() == "done"
+
+
+def test_who_publishes_after_it_finds_a_pool_that_is_whole(desk: Desk) -> None:
+    desk.app.conf.broker_pool_limit = 1
+    closed: list[Any] = []
+
+    @desk.locked("order:{order}", name="charge", bind=True)
+    def charge(self: Any, order: str) -> str:
+        if not self.request.retries:
+            # Given a connection of the pool whose channel is closed, as after a broker's restart
+            with desk.app.producer_or_acquire() as producer:
+                channel = producer.channel
+            desk.patch.setattr(channel, "basic_publish", broken)
+            raise self.retry(countdown=0)
+        return "done"
+
+    def broken(*_: Any, **__: Any) -> None:
+        closed.append(1)
+        raise AttributeError("'NoneType' object has no attribute 'client'")
+
+    result = charge.delay("42")
+    desk.deliver()
+    assert closed == [1]
+    for _ in range(3):
+        charge.delay("43")
+    assert closed == [1]
+    desk.deliver_all()
+    assert result.get() == "done"

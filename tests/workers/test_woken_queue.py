@@ -55,7 +55,6 @@ def test_it_does_not_wait_behind_what_was_published_meanwhile(lab: Lab) -> None:
     lab.go("hot")
     done(sent)
 
-    # Then each of the three goes before most of the others
     began = [e["order"] for e in lab.journal.read("start") if e["order"] != "slot"]
     last = len(began) - 1 - began[::-1].index("hot")
     assert last < 20, began
@@ -118,7 +117,6 @@ def test_who_does_not_look_at_it_is_sent_the_message_once_more(
         # When the publisher takes a place where nobody is before
         result = lab.app.tasks["apply"].delay("first", 1)
 
-        # Then its message comes by its own queue, a little later
         assert result.get(timeout=60) == 1
         freed(lab, "first")  # else the worker is killed before the store knows, and it runs again
     home, _ = queues_of(lab.app)
@@ -158,7 +156,6 @@ def test_redis_gives_woken_messages_by_turns_in_whatever_order_queues_are_asked(
         parent.task_consumer.consume()
         until("all came", lambda: connection.drain_events(timeout=5) or len(fetched) == 10)
 
-    # Then they come by turns
     assert fetched == [beside, home] * 5
     close(app)
 
@@ -198,16 +195,10 @@ def test_it_is_looked_at_as_long_as_its_queue_is(redis_server: RedisServer, tmp_
 
 
 @pytest.mark.server("redis")
-@pytest.mark.parametrize(
-    ("conf", "said"),
-    [
-        ({"task_create_missing_queues": False}, "task_create_missing_queues is off"),
-        ({"dlock_woken_queue": False}, None),
-    ],
-)
-def test_without_one_all_goes_by_the_queue_itself(
-    redis_server: RedisServer, tmp_path: Path, conf: dict[str, Any], said: str | None
+def test_where_none_may_be_made_all_goes_by_the_queue_itself(
+    redis_server: RedisServer, tmp_path: Path
 ) -> None:
+    conf = {"task_create_missing_queues": False}
     celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path), **conf}
     lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
     with lab.worker("prefork", concurrency=2) as worker:
@@ -217,6 +208,6 @@ def test_without_one_all_goes_by_the_queue_itself(
         lab.go("hot")
         assert done(sent) == [1, 2]
         log = worker.log_path.read_text()
-    assert log.count("go to its end, behind all") == (said is not None)
-    assert (said or "") in log
+    assert log.count("go to its end, behind all") == 1
+    assert "task_create_missing_queues is off" in log
     close(lab.app)
