@@ -80,9 +80,9 @@ class FanOut:
         while pending and not enough(replies, pending.values()):
             readable = _readable(pending, until - time.monotonic())
             for descriptor in readable:
-                number = pending.pop(descriptor, None)
-                if number is None:  # eventlet may wake a select by one that has ended
+                if descriptor not in pending:  # eventlet may wake a select by one that has ended
                     continue
+                number = pending.pop(descriptor)
                 found = self._receive(number, requests[number])
                 if found is not None:
                     replies[number] = found
