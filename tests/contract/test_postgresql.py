@@ -15,7 +15,6 @@ from celery_dlock.core.state import Busy, Left, Outcome
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql import connection
-from celery_dlock.stores.postgresql.schema import GRANTS, SCHEMA
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import claim, park, running, woken
 from tests.contract.suites import Notes, SharedStorage
@@ -114,7 +113,7 @@ def test_a_role_that_may_make_no_tables_uses_those_that_another_has_made(
     with pytest.raises(ConfigurationError, match="may not make them"):
         opened(url).enter(claim("a"))
 
-    for statement in (*SCHEMA, *(grant.format(role="worker") for grant in GRANTS)):
+    for statement in PostgresqlBackend.tables(role="worker"):
         own_postgresql_server.query(statement)
     store = opened(url)
     running(store.enter(claim("a")))

@@ -35,7 +35,7 @@ def test_an_unknown_scheme_is_answered_with_the_nearest() -> None:
 
 
 def test_a_scheme_like_no_other_is_answered_with_the_list() -> None:
-    with pytest.raises(ConfigurationError, match=r"known: etcd, .*memory, redis, .*sqlite"):
+    with pytest.raises(ConfigurationError, match=r"known: etcd, .*memory, .*redis, .*sqlite"):
         backend_class("quantum://localhost")
 
 

@@ -9,8 +9,8 @@ a session: prepared statements, ``SET``, options at the start, locks of the sess
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -37,6 +37,9 @@ ANSWER_TIMEOUT = 5.0
 
 #: Seconds until a connection that nobody uses is closed.
 IDLE = 60.0
+
+#: Seconds for which a thread waits for the connection of another, which costs less than a new one.
+PATIENCE = 0.05
 
 #: What is sent and received is in the binary form, but for numbers that are sent.
 _TEXT, _BINARY = 0, 1
@@ -126,7 +129,7 @@ class Connection:
 
 
 class Connections:
-    """Those of one process; of the ones that are not in use one is kept, for a minute.
+    """Those of one process: threads share one, and of those that are not in use one is kept.
 
     *prepare* is called once, with what sends a flight, before the first flight.
     """
@@ -136,7 +139,8 @@ class Connections:
         self._where = where
         self._prepare = prepare
         self._prepared = False
-        self._mutex = threading.Lock()
+        self._mutex = threading.Condition()
+        self._flying = 0
         self._idle: Connection | None = None
         self._used = 0.0
         self._closing: threading.Event | None = None
@@ -163,16 +167,30 @@ class Connections:
             raise
 
     def _fly(self, statements: Sequence[Statement]) -> list[Rows]:
-        connection = self._take() or self._connected()
-        try:
-            answers = connection.fly(statements)
-        except BaseException as exc:  # also a time limit that struck: the answer is still to come
-            connection.close()
-            if isinstance(exc, psycopg.Error):
+        with self._taken() as connection:
+            try:
+                return connection.fly(statements)
+            except psycopg.Error as exc:
                 raise self._translated(exc) from exc
+
+    @contextmanager
+    def _taken(self) -> Iterator[Connection]:
+        """A connection for one flight. An error closes it, a time limit that strikes as well."""
+        with self._mutex:
+            if self._flying:
+                self._mutex.wait_for(lambda: self._idle is not None, PATIENCE)
+            connection, self._idle = self._idle, None
+            self._flying += 1
+        try:
+            connection = connection or self._connected()
+            yield connection
+        except BaseException:
+            with self._mutex:
+                self._flying -= 1
+            if connection is not None:
+                connection.close()
             raise
         self._give_back(connection)
-        return answers
 
     def _connected(self) -> Connection:
         try:
@@ -190,15 +208,12 @@ class Connections:
     def _text(self, error: psycopg.Error) -> str:
         return f"PostgreSQL at {self._where}: {str(error).strip()}"
 
-    def _take(self) -> Connection | None:
-        with self._mutex:
-            idle, self._idle = self._idle, None
-        return idle
-
     def _give_back(self, connection: Connection) -> None:
         with self._mutex:
             surplus, self._idle = self._idle, connection
+            self._flying -= 1
             self._used = monotonic()
+            self._mutex.notify()
             if self._closing is None:
                 self._closing = threading.Event()
                 target, args = self._close_idle, (self._closing,)
@@ -225,9 +240,9 @@ class Connections:
         """Close the idle connection; the next flight makes another."""
         with self._mutex:
             closing, self._closing = self._closing, None
+            idle, self._idle = self._idle, None
         if closing is not None:
             closing.set()
-        idle = self._take()
         if idle is not None:
             idle.close()
 
@@ -264,6 +279,10 @@ def _sent(value: object) -> bytes | None:
             return value
         case str():
             return stored_text(value).encode()
+        case int() if (
+            abs(value) >= 2**63
+        ):  # computed from an instant that somebody else has written
+            raise OverflowError(f"{value} is too large to be stored")
         case _:
             return str(value).encode()
 

@@ -1,7 +1,7 @@
 """The tables of the store, in a schema of their own, and who makes them.
 
 Each process looks once whether they are there, and makes them if its role may. Where it may not,
-somebody else executes ``SCHEMA`` once, and grants the role what ``GRANTS`` says.
+somebody else executes ``SCHEMA`` once, and what :func:`grants` says.
 """
 
 from __future__ import annotations
@@ -71,13 +71,6 @@ SCHEMA = (
     "CREATE INDEX swap_until ON dlock.swap (until)",
 )
 
-#: What a role needs that does not own the tables.
-GRANTS = (
-    "GRANT USAGE ON SCHEMA dlock TO {role}",
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock TO {role}",
-    "GRANT USAGE ON SEQUENCE dlock.number TO {role}",
-)
-
 _NOT_ALLOWED = "42501"
 
 #: It was made meanwhile.
@@ -85,6 +78,16 @@ _IS_THERE = frozenset({"42P06", "42P07", "42710", "23505"})
 
 _LOOK = Statement(b"SELECT to_regnamespace('dlock')::text")
 _VERSION = Statement(b"SELECT number FROM dlock.version")
+
+
+def grants(role: str) -> tuple[str, ...]:
+    """What *role* needs if it does not own the tables."""
+    name = '"' + role.replace('"', '""') + '"'
+    return (
+        f"GRANT USAGE ON SCHEMA dlock TO {name}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock TO {name}",
+        f"GRANT USAGE ON SEQUENCE dlock.number TO {name}",
+    )
 
 
 def prepare(fly: Fly) -> None:
@@ -124,7 +127,8 @@ def _make(fly: Fly) -> None:
         if exc.state == _NOT_ALLOWED:
             raise ConfigurationError(
                 "the tables of the lock store are not there, and its role may not make them: "
-                f"have them made by a role that may create a schema ({exc})"
+                "let a role that may create a schema execute what `celery -A … dlock init --sql` "
+                f"prints ({exc})"
             ) from exc
         if exc.state not in _IS_THERE:
             raise

@@ -42,7 +42,7 @@ from celery_dlock.stores.postgresql.rows import (
     release_alone,
     take_free,
 )
-from celery_dlock.stores.postgresql.schema import prepare
+from celery_dlock.stores.postgresql.schema import SCHEMA, grants, prepare
 from celery_dlock.stores.sql.rows import Database, SqlDialect, put_notes, raise_bar
 from celery_dlock.stores.sql.store import SqlBackend
 from celery_dlock.stores.unreadable import UnreadableKey, naming
@@ -114,6 +114,10 @@ class PostgresqlBackend(SqlBackend):
         address, where = address_of(url, options.driver)
         return cls(lambda: Connections(address, where, prepare), options)
 
+    @classmethod
+    def tables(cls, role: str | None = None) -> Sequence[str]:
+        return SCHEMA if role is None else (*SCHEMA, *grants(role))
+
     @contextmanager
     def reading(self) -> Iterator[Database]:
         yield Flight(self._connections())
@@ -132,7 +136,8 @@ class PostgresqlBackend(SqlBackend):
     def _attempt(self, operation: Operation[Any]) -> Reply[Any] | None:
         """``None`` if somebody else was faster."""
         try:
-            return self._at_free_key(operation) or self._at_key(operation)
+            with naming(operation.claim.key):
+                return self._at_free_key(operation) or self._at_key(operation)
         except Overtaken:
             return None
 
@@ -155,8 +160,7 @@ class PostgresqlBackend(SqlBackend):
     def _at_key(self, operation: Operation[V]) -> Reply[V] | None:
         claim = operation.claim
         rows = self._rows(Flight(self._connections()), claim.key)
-        with naming(claim.key):
-            before = rows.load(operation)
+        before = rows.load(operation)
         step = operation.apply(before, rows.now, UNNUMBERED)
         flight = self._writing(claim.key)
         guard = rows.write_to(flight, claim.task)
