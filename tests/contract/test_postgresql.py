@@ -16,8 +16,10 @@ from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql import connection
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
 from celery_dlock.testing.contract.words import claim, park, running, woken
-from tests.contract.suites import Notes, SharedStorage
+from tests.contract.suites import Notes, OneOfEach, SharedStorage
+from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
 from tests.services.until import until
 
@@ -32,6 +34,15 @@ class TestPostgresql(SharedStorage, Notes):
     @pytest.fixture
     def url(self, postgresql_server: PostgresqlServer) -> str:
         return postgresql_server.url
+
+
+@pytest.mark.server("pgbouncer")
+class TestThroughPgBouncer(OneOfEach, SharedStoreContract, NoteStoreContract):
+    backend_class = PostgresqlBackend
+
+    @pytest.fixture
+    def url(self, pgbouncer: PgBouncer) -> str:
+        return pgbouncer.url
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, park, running, woken
 from tests.contract.postgresql_store import counted
+from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
 from tests.services.proxy import Proxy, proxy_to
 
@@ -25,15 +26,24 @@ pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
 MOST = 3
 
 
+@pytest.fixture(
+    params=["postgresql_server", pytest.param("pgbouncer", marks=pytest.mark.server("pgbouncer"))]
+)
+def server(request: pytest.FixtureRequest) -> PostgresqlServer | PgBouncer:
+    """What a client speaks to: the server, or a pooler before it."""
+    found: PostgresqlServer | PgBouncer = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def proxy(postgresql_server: PostgresqlServer) -> Iterator[Proxy]:
-    with proxy_to(postgresql_server.port) as proxy:
+def proxy(server: PostgresqlServer | PgBouncer) -> Iterator[Proxy]:
+    with proxy_to(server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def backend(postgresql_server: PostgresqlServer, proxy: Proxy) -> Iterator[PostgresqlBackend]:
-    url = postgresql_server.url.replace(str(postgresql_server.port), str(proxy.port))
+def backend(server: PostgresqlServer | PgBouncer, proxy: Proxy) -> Iterator[PostgresqlBackend]:
+    url = server.url.replace(str(server.port), str(proxy.port))
     options = BackendOptions(prefix=f"cost-{uuid.uuid4().hex}")
     with closing(PostgresqlBackend.from_url(url, options)) as backend:
         backend.now()

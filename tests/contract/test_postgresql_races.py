@@ -16,6 +16,7 @@ from celery_dlock.core.state import (
     EnterVerdict,
     Left,
     Outcome,
+    Park,
     Reason,
     Renewed,
 )
@@ -26,6 +27,7 @@ from celery_dlock.stores.postgresql.flight import WritingFlight
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.contract.postgresql_store import counted, stopped, stopping, until_stopped
+from tests.services.pgbouncer import POOL, PgBouncer
 from tests.services.postgresql import PostgresqlServer
 from tests.services.proxy import Proxy, proxy_to
 from tests.services.until import until
@@ -175,6 +177,32 @@ def test_whoever_asks_for_a_hot_key_waits_outside_the_server(
     running(slow.result())
     for other in others:
         assert isinstance(other.exception(), BackendUnavailable)
+
+
+@pytest.mark.server("pgbouncer")
+def test_behind_a_pool_of_four_a_hot_key_holds_up_no_other_one(
+    server: PostgresqlServer,
+    pgbouncer: PgBouncer,
+    opened: Callable[..., PostgresqlBackend],
+    pool: ThreadPoolExecutor,
+) -> None:
+    one, other, *askers = (opened(pgbouncer.url) for _ in range(POOL + 4))
+    for store in (one, other, *askers):
+        store.now()
+
+    with stopping(server, "holder", "slow") as go_on:
+        slow = pool.submit(entered, one, "slow")
+        until_stopped(server)
+        with counted() as flights:
+            waiting = [pool.submit(entered, asker, f"{n}") for n, asker in enumerate(askers)]
+            until("all have asked again", lambda: len(flights) > 4 * len(askers))
+        running(other.enter(claim("a", key="another")))
+        assert isinstance(other.leave(claim("a", key="another"), Outcome.DONE).verdict, Left)
+        assert not any(future.done() for future in waiting)
+        go_on()
+
+    running(slow.result())
+    assert all(isinstance(future.result().verdict, Park) for future in waiting)
 
 
 @pytest.fixture
