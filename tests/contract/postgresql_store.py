@@ -23,6 +23,18 @@ CREATE TRIGGER stop BEFORE INSERT ON dlock.{{table}} FOR EACH ROW
     WHEN (NEW.task = '{{task}}') EXECUTE FUNCTION stop()"""
 
 
+_REFUSAL = """
+CREATE SEQUENCE public.refusals;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('public.refusals') <= {times} THEN
+        RAISE EXCEPTION 'refused' USING ERRCODE = '{state}';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON dlock.holder FOR EACH ROW
+    WHEN (NEW.task = 'refused') EXECUTE FUNCTION refuse()"""
+
+
 @dataclass
 class Flights:
     """Those of this process, and the statements in each."""
@@ -67,6 +79,16 @@ def stopping(server: PostgresqlServer, table: str, task: str) -> Iterator[Callab
         finally:
             go_on()
             server.query("DROP FUNCTION stop CASCADE")
+
+
+@contextmanager
+def refusing(server: PostgresqlServer, state: str, times: int) -> Iterator[None]:
+    """The next *times* that a holder called ``refused`` is inserted are errors of this state."""
+    server.query(_REFUSAL.format(state=state, times=times))
+    try:
+        yield
+    finally:
+        server.query("DROP FUNCTION refuse CASCADE; DROP SEQUENCE public.refusals")
 
 
 def stopped(server: PostgresqlServer) -> int:
