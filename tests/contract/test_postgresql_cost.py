@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from celery_dlock.core.operations import Reap
 from celery_dlock.core.state import Cause, Outcome, Renewed
 from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.postgresql.connection import Connection, Rows, Statement
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, park, running, woken
 from tests.contract.postgresql_store import counted
@@ -146,3 +149,74 @@ def test_everything_else_takes_at_most_three_flights(
 
     assert max(costs.values()) <= MOST, costs
     assert costs["parking"] == costs["release"] == costs["turn"] == 2
+
+
+def fill(server: PostgresqlServer, prefix: str, key: str, waiting: int) -> None:
+    """Put tasks into the queue, as many as are done, past the store's own slower way."""
+    of_each = f"'{prefix}', '{key}', 'task ' || n"
+    numbers = f"FROM generate_series(0, {waiting - 1}) AS n"
+    server.query(
+        f"""INSERT INTO dlock.waiting (prefix, key, task, mode, "limit", rank, arrived, ordered)
+        SELECT {of_each}, 'exclusive', 1, n, 0, false {numbers};
+        INSERT INTO dlock.message SELECT {of_each}, 'message' {numbers};
+        INSERT INTO dlock.past SELECT {of_each}, 1, 0, {2**62} {numbers};
+        INSERT INTO dlock.state (prefix, key, grants, cooling, parked, paused)
+        VALUES ('{prefix}', '{key}', '[]', '[]', {waiting}, 0)"""
+    )
+
+
+def blocks_of(plan: dict[str, Any]) -> int:
+    """How many blocks of tables and indices a plan has looked at."""
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+@contextmanager
+def explained() -> Iterator[list[int]]:
+    """The blocks that each statement of the flights meanwhile looks at, if it only reads."""
+    blocks, fly = list[int](), Connection.fly
+
+    def explaining(self: Connection, statements: Sequence[Statement]) -> list[Rows]:
+        reads = [s for s in statements if s.text.lstrip(b"(").startswith(b"SELECT")]
+        if b"READ ONLY" in statements[0].text:
+            texts = [b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + s.text for s in reads[1:]]
+            plans = [Statement(text, s.values) for text, s in zip(texts, reads[1:], strict=True)]
+            answers = fly(self, [*statements[:2], *plans, statements[-1]])[2:-1]
+            blocks.extend(blocks_of(json.loads(rows[0][0])[0]["Plan"]) for rows, _ in answers)
+        return fly(self, statements)
+
+    with mock.patch.object(Connection, "fly", explaining):
+        yield blocks
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["before its statistics", "with them"])
+def test_what_is_read_is_the_same_with_ten_waiting_and_with_a_hundred_thousand(
+    analyzed: bool, postgresql_server: PostgresqlServer
+) -> None:
+    options = BackendOptions(prefix=f"cost-{uuid.uuid4().hex}")
+    with closing(PostgresqlBackend.from_url(postgresql_server.url, options)) as backend:
+        costs = {}
+        for waiting in (10, 100_000):
+            key = f"key {waiting}"
+            running(backend.enter(claim("holder", key=key)))
+            fill(postgresql_server, options.prefix, key, waiting)
+            if analyzed:
+                postgresql_server.query("ANALYZE dlock.waiting, dlock.state, dlock.past")
+            operations: list[Callable[[], object]] = [
+                partial(backend.enter, claim("other", key=key)),
+                partial(backend.enter, claim("new", key=key, wait=QUEUE), b"new"),
+                partial(backend.peek, key, 10),
+                partial(backend.position, key, f"task {waiting - 1}"),
+                partial(backend.parked, [f"task {waiting - 1}"]),
+                partial(backend.look, [key]),
+                partial(backend.keys, waiting=True),
+                partial(backend.leave, claim("holder", key=key), Outcome.DONE),
+            ]
+            costs[waiting] = []
+            for operation in operations:
+                with explained() as blocks:
+                    operation()
+                costs[waiting].append(sum(blocks))
+
+    assert max(costs[100_000]) < 150, costs
+    few, many = (sum(costs[waiting]) for waiting in costs)
+    assert many < 3 * few, costs

@@ -29,15 +29,21 @@ GO = "current_setting('dlock.go') = 'true'"
 #: lock: else it would miss what was written by whoever had the lock before.
 LOCKED = "string_to_array(current_setting('dlock.locked'), ',')::int[]"
 
-_PATH = "set_config('search_path', 'dlock, pg_temp', true)"
+# There is an index for each statement that reads rows in their order, of which a few are taken. A
+# planner whose statistics are of a time when few waited reads all that wait, and sorts them.
+_SETTINGS = {
+    "search_path": "dlock, pg_temp",
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort"), "off"),
+}
+_SET = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items())
 
 # Whatever is the default of the role, or of the database.
 _READ = (
     Statement(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
-    Statement(f"SELECT {_PATH}".encode()),
+    Statement(f"SELECT {_SET}".encode()),
 )
 _WRITE = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-_LOCK = f"""SELECT {_PATH}, set_config('synchronous_commit',
+_LOCK = f"""SELECT {_SET}, set_config('synchronous_commit',
     replace(current_setting('synchronous_commit'), 'off', 'on'), true),
 set_config('dlock.locked', coalesce((SELECT string_agg(lock, ',')
     FROM unnest(string_to_array($1, ',')) AS lock

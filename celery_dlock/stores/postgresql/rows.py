@@ -65,11 +65,14 @@ FROM (SELECT) AS one LEFT JOIN state ON {_KEY}"""
 
 _QUEUE = f"""(SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE}
     ORDER BY rank LIMIT {WINDOW})
-UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task IN (?, ?)
+UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task=?
+UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task=?
 ORDER BY rank""".format(columns=", ".join(columns(Waiting)))
 
-_PAST = f"""SELECT task, done, lost FROM past WHERE {_KEY} AND until > {NOW}
-    AND (task=? OR task IN (SELECT task FROM holder WHERE {_KEY}))"""
+# Each task is looked for by itself, for what is remembered of all others of the key may be much.
+_PAST = f"""SELECT found.* FROM (SELECT task FROM holder WHERE {_KEY} UNION SELECT ?) AS asked,
+    LATERAL (SELECT task, done, lost FROM past WHERE {_KEY} AND task = asked.task AND until > {NOW}
+        OFFSET 0) AS found"""
 
 _HELD = [field.name for field in fields(Holder) if field.name != "token"]
 
@@ -123,8 +126,8 @@ class PostgresqlKeyRows(KeyRows):
         stamp = clock, *self._stamp_values(task)
         first = self._db.execute(_LOAD, (*stamp, *at, clock, *at, clock, *at))
         holders = self._run(_HOLDERS)
-        queue = self._run(_QUEUE, clock, *at, clock, task, successor)
-        past = self._run(_PAST, clock, task, *at)
+        queue = self._run(_QUEUE, clock, *at, clock, task, *at, clock, successor)
+        past = self._run(_PAST, task, *at, clock)
         dead = self.ask_dead(task) if isinstance(operation, OnDeadLetter) else None
         self.now, self._stamp, last, self._has_expired, self._has_state, *state = first.fetchone()
         self._last = last or 0
