@@ -194,7 +194,7 @@ def test_what_is_read_is_the_same_with_ten_waiting_and_with_a_hundred_thousand(
 ) -> None:
     options = BackendOptions(prefix=f"cost-{uuid.uuid4().hex}")
     with closing(PostgresqlBackend.from_url(postgresql_server.url, options)) as backend:
-        costs = {}
+        costs: dict[int, list[int]] = {}
         for waiting in (10, 100_000):
             key = f"key {waiting}"
             running(backend.enter(claim("holder", key=key)))
