@@ -33,7 +33,8 @@ LOCKED = "string_to_array(current_setting('dlock.locked'), ',')::int[]"
 # planner whose statistics are of a time when few waited reads all that wait, and sorts them.
 _SETTINGS = {
     "search_path": "dlock, pg_temp",
-    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort"), "off"),
+    # What cannot be done but by a sort counts as so dear that it would be compiled each time.
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off"),
 }
 _SET = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items())
 
