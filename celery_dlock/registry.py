@@ -75,6 +75,11 @@ BACKENDS: Mapping[str, Provided] = {
     ),
     "etcd": _ETCD,
     "etcd+https": _ETCD,
+    "postgresql": Provided(
+        "celery_dlock.stores.postgresql.store:PostgresqlBackend",
+        "postgresql",
+        f"{_DOCTOR}.postgresql:examine_postgresql",
+    ),
 }
 
 #: The exporters that ``dlock_sinks`` knows by name.

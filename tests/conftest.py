@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.services.etcd import etcd_server, own_etcd_server
 from tests.services.etcd_cluster import own_etcd_cluster
 from tests.services.mariadb import mariadb_server, own_mariadb_server
+from tests.services.pgbouncer import pgbouncer
 from tests.services.postgresql import own_postgresql_server, postgresql_server
 from tests.services.rabbitmq import own_rabbitmq_server, rabbitmq_server
 from tests.services.redis import own_redis_server, redis_server
@@ -35,6 +36,7 @@ __all__ = [
     "own_redis_server",
     "own_zookeeper_ensemble",
     "own_zookeeper_server",
+    "pgbouncer",
     "postgresql_server",
     "rabbitmq_server",
     "redis_cluster",

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "discard": "celery_dlock.cli.actions",
     "doctor": "celery_dlock.cli.doctor",
     "hold": "celery_dlock.cli.hold",
+    "init": "celery_dlock.cli.init",
     "ls": "celery_dlock.cli.show",
     "metrics": "celery_dlock.cli.serve",
     "release": "celery_dlock.cli.actions",

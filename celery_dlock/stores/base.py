@@ -253,6 +253,14 @@ class LockBackend(ABC):
         """
         return ""
 
+    @classmethod
+    def tables(cls, role: str | None = None) -> Sequence[str]:
+        """The statements with which somebody can make its tables, and grant them to *role*.
+
+        None where that is not needed.
+        """
+        return ()
+
     @abstractmethod
     def now(self) -> int:
         """The clock its instants go by: the store's, or this host's if that tells nobody."""

@@ -29,10 +29,12 @@ from scripts.benchmarks.cycles import ours, store, timed
 from scripts.benchmarks.measure import percentile, take_turns
 from scripts.benchmarks.scripts import claim_of, hand_on, park, time_of
 from tests.services.etcd import EtcdServer
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster
 from tests.services.redis_nodes import running_nodes
 from tests.services.redis_sentinel import RedisSentinel
+from tests.services.require import require
 from tests.services.zookeeper import ZooKeeperServer
 
 #: Cycles a round of one caller, and of each of so many at once; tasks that are handed a key.
@@ -57,6 +59,7 @@ def running(folder: Path) -> Iterator[Mapping[str, str]]:
             "redis+cluster": started(RedisCluster()).url,
             "redlock, five nodes": started(running_nodes(5)).url,
             "sqlite": f"sqlite:///{folder / 'compared.db'}",
+            "postgresql": started(PostgresqlServer(require("postgresql").parent, syncs=True)).url,
             "etcd": started(EtcdServer("--unsafe-no-fsync=false")).url,
             "zookeeper": started(ZooKeeperServer()).url,
         }

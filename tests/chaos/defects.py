@@ -63,7 +63,7 @@ class WakesTheLast(Copy):
             rows = self._rows(db, claim.key, now)
             before = rows.load(operation)
             step = operation.apply(replace(before, waiting=before.waiting[::-1]), now)
-            return Reply(step.verdict, rows.save(operation, before, step))
+            return rows.commit(operation, before, step)
 
 
 class WakesNobody(Copy):
@@ -177,7 +177,7 @@ class ForgetsRenewals(Copy):
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         with self.transaction([claim.key for claim in claims]) as (db, now):
-            states = [self._rows(db, claim.key, now).load_key() for claim in claims]
+            states = [self._rows(db, claim.key, now).ask_key()() for claim in claims]
             pairs = zip(claims, states, strict=True)
             return [Renew(claim).apply(state, now).verdict for claim, state in pairs]
 

@@ -24,7 +24,7 @@ from celery_dlock.stores.consensus.optimistic import OptimisticBackend
 from celery_dlock.stores.consensus.rows import Commit, Committed, Kind, Name, Row
 from celery_dlock.stores.redis.scripts import Command, Script
 from celery_dlock.stores.redis.store import RedisBackend
-from celery_dlock.stores.sql.store import SqlBackend
+from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.stores.subprocess import HelperBackend
 from tests.chaos.trace import Call, CallId, Seen, Sweep, Trace, What
 
@@ -89,7 +89,7 @@ def ledger(store: LockBackend) -> list[Entry] | None:
         case RedisBackend():
             with store._asked() as session:
                 return list(map(_of_script, session.run(("LRANGE", LEDGER, 0, -1))))
-        case SqlBackend():
+        case SqliteBackend():
             with store.transaction() as (db, _):
                 return [pickle.loads(row[0]) for row in db.execute(f"{_READ} ORDER BY place")]
         case OptimisticBackend():
@@ -103,7 +103,7 @@ def _keep(store: LockBackend, trace: Trace) -> None:
     match store:
         case RedisBackend():
             trace.in_scripts = True
-        case SqlBackend():
+        case SqliteBackend():
             _in_transactions(store, trace)
         case OptimisticBackend():
             _in_commits(store, trace)

@@ -18,6 +18,7 @@ KINDS = {
     "redis": {"redis", "redis+sentinel", "redis+cluster"},
     "redlock": {"redlock"},
     "sql": {"sqlite"},
+    "postgresql": {"postgresql"},
     "etcd": {"etcd"},
     "zookeeper": {"zookeeper"},
 }

@@ -23,7 +23,8 @@ from tests.services.stores import Store
 SCHEMES = {
     "MemoryBackend": "memory",
     "RowsBackend": "rows",
-    "SqlBackend": "sqlite",
+    "SqliteBackend": "sqlite",
+    "PostgresqlBackend": "postgresql",
     "RedisBackend": "redis",
     "RedisSentinelBackend": "redis+sentinel",
     "RedisClusterBackend": "redis+cluster",

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Protocol
 
 import grpc
+import psycopg
 import redis
 from kazoo.client import KazooClient
 
@@ -101,6 +102,57 @@ class InSqlite:
     def spoil_dead(self, key: str, task: str) -> None:
         with closing(sqlite3.connect(self._file, timeout=5)) as db, db:
             db.execute("UPDATE dead SET mode='garbage' WHERE key=? AND task=?", (key, task))
+
+
+class InPostgresql:
+    """Each column of each row, as far as its type allows."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._url = url
+        self._prefix = prefix
+
+    def places(self, key: str) -> list[Place]:
+        found: list[Place] = []
+        for table in ("holder", "lease", "state", "waiting", "message", "dead", "past", "note"):
+            rows = self._run(
+                f"SELECT ctid::text FROM dlock.{table} WHERE prefix=%s AND key=%s ORDER BY ctid",
+                (self._prefix, key),
+            )
+            columns = self._run(
+                "SELECT column_name, data_type FROM information_schema.columns "
+                "WHERE table_schema='dlock' AND table_name=%s AND column_name <> 'prefix' "
+                "ORDER BY ordinal_position",
+                (table,),
+            )
+            found += [(table, *column, row) for (row,) in rows for column in columns]
+        return found
+
+    def damage(self, place: Place, random: Random) -> None:
+        table, column, kind, row = place
+        at = f"FROM dlock.{table} WHERE prefix=%s AND ctid=%s::tid"
+        was = self._run(f'SELECT "{column}"::text {at}', (self._prefix, row))
+        made = spoilt((was[0][0] or "").encode() if was else b"", random)
+        value: Any = made if kind == "bytea" else made.decode("utf-8", "replace")
+        if kind in ("bigint", "integer", "boolean"):
+            value = random.choice([None, True, -1, 0, 2**31, 2**62, 2**63 - 1, -(2**63)])
+        with suppress(psycopg.Error):  # it cannot be there
+            update = f'UPDATE dlock.{table} SET "{column}"=%s WHERE prefix=%s AND ctid=%s::tid'
+            self._run(update, (value, self._prefix, row))
+
+    def spoil(self, key: str) -> None:
+        where = "WHERE prefix=%s AND key=%s"
+        self._run(
+            f"UPDATE dlock.holder SET mode='garbage', task='garbage' {where}", (self._prefix, key)
+        )
+
+    def spoil_dead(self, key: str, task: str) -> None:
+        where = "WHERE prefix=%s AND key=%s AND task=%s"
+        self._run(f"UPDATE dlock.dead SET mode='garbage' {where}", (self._prefix, key, task))
+
+    def _run(self, statement: Any, values: Sequence[Any]) -> list[Any]:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            cursor = connection.execute(statement, values)
+            return cursor.fetchall() if cursor.description else []
 
 
 class InRedis:
@@ -262,6 +314,8 @@ def contents_of(scheme: str, fixture: Fixture, folder: Path, prefix: str) -> Ite
     match scheme:
         case "sqlite":
             yield InSqlite(folder / "locks.db", prefix)
+        case "postgresql":
+            yield InPostgresql(fixture("postgresql_server").url, prefix)
         case "etcd":
             yield InEtcd(fixture("etcd_server").address, prefix)
         case "zookeeper":

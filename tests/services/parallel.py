@@ -29,7 +29,7 @@ BY_PARAMETER = {
 }
 
 #: Many short tests on the same two database servers.
-DATABASES = ("tests/fencing/", "tests/monitoring/test_history.py", "tests/postgresql/")
+DATABASES = ("tests/fencing/", "tests/monitoring/test_history.py", "tests/contract/test_postgresql")
 
 #: The fixture of a server, and what it is called in the names of parameters.
 SERVERS = {

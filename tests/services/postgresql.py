@@ -28,8 +28,9 @@ class PostgresqlServer(ServerProcess):
     program = "postgresql"
     runs_as = "postgres"
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, *, syncs: bool = False) -> None:
         super().__init__()
+        self._syncs = syncs
         (self.port,) = free_ports(1)
         self._programs = programs
 
@@ -42,7 +43,8 @@ class PostgresqlServer(ServerProcess):
         if not data.exists():
             self._install(data)
         # -F: what it says it has written stays through a kill, though not through a power cut
-        options = ["-F", "-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
+        unsynced = [] if self._syncs else ["-F"]
+        options = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder), *unsynced]
         self.run(self._programs / "postgres", "-D", data, *options)
 
     def answers(self) -> bool:

@@ -38,6 +38,7 @@ PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd-server"),
     # The one in PATH is a wrapper around the distribution's own clusters.
     "postgresql": Program("/usr/lib/postgresql/*/bin/postgres", "postgresql"),
+    "pgbouncer": Program("pgbouncer", "pgbouncer"),
     "mariadb": Program("mariadbd", "mariadb-server"),
     "prometheus": Program("prometheus", "prometheus"),
     "promtool": Program("promtool", "prometheus"),

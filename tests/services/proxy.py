@@ -2,7 +2,8 @@
 
 The request has then reached the server, which has done what it was asked; the client sees its
 connection end. ``nonsense`` answers in the server's place; of one that ``is_mute`` no answer comes
-back, and connections stay; ``delay`` is how many seconds an answer takes.
+back, and connections stay; ``delay`` is how many seconds an answer takes. ``turns`` counts the
+requests that came after an answer, or first on a connection: the round trips.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Proxy:
         self.nonsense: bytes | None = None
         self.is_mute = False
         self.delay = 0.0
+        self.turns = 0
         self.lost: list[bytes] = []
         self.target = port
         self._mutex = threading.Lock()
@@ -68,11 +70,15 @@ class Proxy:
                 return
             with socket.create_connection(("127.0.0.1", self.target)) as server:
                 self._open.append(server)
-                reply_is_lost = threading.Event()
-                args = (server, client, reply_is_lost)
+                reply_is_lost, answered = threading.Event(), threading.Event()
+                answered.set()
+                args = (server, client, reply_is_lost, answered)
                 threading.Thread(target=self._replies, args=args, daemon=True).start()
                 try:
                     while request := client.recv(65536):
+                        if answered.is_set():
+                            answered.clear()
+                            self.turns += 1
                         if self._is_to_be_lost(request):
                             reply_is_lost.set()
                         server.sendall(request)
@@ -82,12 +88,17 @@ class Proxy:
                         server.shutdown(socket.SHUT_RDWR)
 
     def _replies(
-        self, server: socket.socket, client: socket.socket, reply_is_lost: threading.Event
+        self,
+        server: socket.socket,
+        client: socket.socket,
+        reply_is_lost: threading.Event,
+        answered: threading.Event,
     ) -> None:
         with suppress(OSError):
             while reply := server.recv(65536):
                 if reply_is_lost.is_set():
                     break
+                answered.set()
                 time.sleep(self.delay)
                 if not self.is_mute:
                     client.sendall(reply)

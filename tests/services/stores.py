@@ -64,6 +64,7 @@ STORES = (
     Store("redis", lambda fixture, folder: fixture("redis_server").url, "redis"),
     Store("zookeeper", lambda fixture, folder: fixture("zookeeper_server").url, "zookeeper"),
     Store("etcd", lambda fixture, folder: fixture("etcd_server").url, "etcd"),
+    Store("postgresql", lambda fixture, folder: fixture("postgresql_server").url, "postgresql"),
     Store("redlock", lambda fixture, folder: fixture("redis_nodes").url, "redis"),
     Store("redis+sentinel", lambda fixture, folder: fixture("redis_sentinel").url, "redis"),
     Store("redis+cluster", lambda fixture, folder: fixture("redis_cluster").url, "redis"),

@@ -8,29 +8,26 @@ The statements are those that SQLite and PostgreSQL share; what differs is an :c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
-from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Renew
+from celery_dlock.core.operations import Operation
 from celery_dlock.core.state import (
     WINDOW,
-    Claim,
     Cooling,
     Dead,
     Grant,
     Holder,
     KeyState,
     OperatorHold,
-    RenewVerdict,
-    Run,
     Step,
     Waiting,
     task_id_of,
 )
 from celery_dlock.core.turns import due
-from celery_dlock.stores.base import DeadMessage, KeyPage, Reply, Wake, live, page
+from celery_dlock.stores.base import DeadMessage, KeyPage, Wake, live, page
 from celery_dlock.stores.change import REMEMBER_LOST, Change, difference
 from celery_dlock.stores.stored import as_json, dead_or_unreadable, restored, restored_each
 from celery_dlock.stores.unreadable import is_text, number
@@ -44,20 +41,18 @@ _LATEST = 2**63 - 1
 _SWEEP = 16
 
 
-def _columns(record: Any) -> list[str]:
+def columns(record: Any) -> list[str]:
     """The columns of its fields, by their names: quoted, for one of them is a word of SQL."""
     return [f'"{field.name}"' for field in fields(record)]
 
 
-_WAITING, _DEAD = _columns(Waiting), _columns(Dead)
+_WAITING, _DEAD = columns(Waiting), columns(Dead)
 
-_ENTRY = f"SELECT {', '.join(_WAITING)} FROM waiting WHERE prefix=? AND key=?"
+ENTRY = f"SELECT {', '.join(_WAITING)} FROM waiting WHERE prefix=? AND key=?"
 
 _LETTER = f"SELECT key, body, {', '.join(_DEAD)} FROM dead"
 
 _OF_TASK = "prefix=? AND task BETWEEN ? AND ?"
-
-_HELD = "SELECT key FROM state WHERE prefix=? AND key>=? ORDER BY key LIMIT ?"
 
 # A queue has many rows under one key: this steps from key to key, so a page costs the same
 # whatever waits, and holds up the writers of the file only for as long.
@@ -68,12 +63,8 @@ _DISTINCT = """WITH RECURSIVE found(key) AS (
     FROM found WHERE found.key IS NOT NULL)
 SELECT key FROM found WHERE key IS NOT NULL LIMIT ?"""
 
-#: Keys with messages, which are kept apart, and keys for which places are kept, too.
-_WITH_MESSAGE = _DISTINCT.format(table="message")
-_WAITED_FOR = _DISTINCT.format(table="waiting")
 
-
-def _put(table: str, names: str, *values: str) -> str:
+def put(table: str, names: str, *values: str) -> str:
     """Insert a row, or replace the *values* of the one whose primary key, *names*, is the same."""
     columns = ", ".join((names, *values))
     marks = ", ".join("?" * (columns.count(",") + 1))
@@ -83,18 +74,21 @@ def _put(table: str, names: str, *values: str) -> str:
 
 
 _TASK = "prefix, key, task"
-_PUT_STATE = _put(
+_PUT_STATE = put(
     *("state", "prefix, key", "holders", "grants", "cooling", "hold", "parked", "paused", "due")
 )
-_PUT_WAITING = _put("waiting", _TASK, *_WAITING[1:])
-_PUT_MESSAGE = _put("message", _TASK, "body")
-_PUT_DEAD = _put("dead", _TASK, *_DEAD[1:], "body")
-_PUT_PAST = _put("past", f"{_TASK}, done", "lost", "until")
+_PUT_WAITING = put("waiting", _TASK, *_WAITING[1:])
+_PUT_MESSAGE = put("message", _TASK, "body")
+# Its body is that of the operation, or that of the message that waits.
+_PUT_DEAD = put("dead", _TASK, *_DEAD[1:], "body").replace(
+    "?) ON", "COALESCE(?, (SELECT body FROM message WHERE prefix=? AND key=? AND task=?), ?)) ON"
+)
+_PUT_PAST = put("past", f"{_TASK}, done", "lost", "until")
 
 # Notes beside a key, and the largest token that has written there.
-_PUT_NOTE = _put("note", "prefix, key, name", "body")
-_PUT_SWAP = _put("swap", "prefix, name", "body", "until")
-_RAISE = _put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
+_PUT_NOTE = put("note", "prefix, key, name", "body")
+_PUT_SWAP = put("swap", "prefix, name", "body", "until")
+_RAISE = put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
 
 _of_waiting = attrgetter(*(field.name for field in fields(Waiting)))
 _of_dead = attrgetter(*(field.name for field in fields(Dead)))
@@ -123,12 +117,11 @@ class Database(Protocol):
 class SqlDialect:
     """Where one SQL is not as the other.
 
-    ``next_token`` asks for the token of a grant; ``issued``, if not empty, takes it when there was
-    one. ``skip_locked`` ends a query for rows to delete that may be those of any key.
+    ``in_use`` are the tables with rows of each key that is in use. ``skip_locked`` ends a query for
+    rows to delete that may be those of any key.
     """
 
-    next_token: str
-    issued: str = ""
+    in_use: tuple[str, ...]
     skip_locked: str = ""
 
 
@@ -169,9 +162,10 @@ def dead_messages_of(db: Database, prefix: str, task_ids: Collection[str]) -> li
 
 def _of_tasks(db: Database, query: str, prefix: str, task_ids: Collection[str]) -> Iterator[Any]:
     """The rows whose task has one of *task_ids*: is called so, or so with a colon behind."""
-    for task_id in task_ids:
-        for bounds in ((task_id, task_id), (f"{task_id}:", f"{task_id};")):
-            yield from db.execute(f"{query} WHERE {_OF_TASK}", (prefix, *bounds)).fetchall()
+    bounds = [b for t in task_ids for b in ((t, t), (f"{t}:", f"{t};"))]
+    answers = [db.execute(f"{query} WHERE {_OF_TASK}", (prefix, *each)) for each in bounds]
+    for answer in answers:
+        yield from answer.fetchall()
 
 
 def count_dead(db: Database, prefix: str) -> int:
@@ -187,37 +181,43 @@ def message_of(db: Database, prefix: str, key: str, task: str) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def list_keys(db: Database, prefix: str, first: str, limit: int, waiting: bool) -> KeyPage:
-    """Keys in use from *first* on, in the order of their names; or those with messages."""
-    begin, most = (prefix, first), limit + 1
-    with_places = [(_HELD, (*begin, most)), (_WAITED_FOR, (*begin, prefix, most))]
-    names = {
-        row[0]
-        for query, bounds in ([(_WITH_MESSAGE, (*begin, prefix, most))] if waiting else with_places)
-        for row in db.execute(query, bounds).fetchall()
-        if is_text(row[0])
-    }
+def list_keys(
+    db: Database, prefix: str, tables: Collection[str], first: str, limit: int
+) -> KeyPage:
+    """Keys with a row in any of *tables* from *first* on, in the order of their names."""
+    values = prefix, first, prefix, limit + 1
+    answers = [db.execute(_DISTINCT.format(table=table), values) for table in tables]
+    names = {key for answer in answers for (key,) in answer.fetchall() if is_text(key)}
     return page(sorted(names)[: limit + 1], limit)
 
 
-def write_notes(
-    db: Database, prefix: str, key: str, token: int, notes: Mapping[str, bytes | None]
-) -> bool:
-    """Write *notes* unless a larger token has; whether that was done."""
-    if not db.execute(_RAISE, (prefix, key, token)).rowcount:
-        return False
+def raise_bar(db: Database, prefix: str, key: str, token: int) -> Cursor:
+    """Note that *token* writes beside *key*; of one that is smaller than the last, no row."""
+    return db.execute(_RAISE, (prefix, key, token))
+
+
+def put_notes(db: Database, prefix: str, key: str, notes: Mapping[str, bytes | None]) -> None:
+    """Write *notes* beside *key*."""
     for name, text in notes.items():
         if text is None:
             db.execute("DELETE FROM note WHERE prefix=? AND key=? AND name=?", (prefix, key, name))
         else:
             db.execute(_PUT_NOTE, (prefix, key, name, text))
-    return True
 
 
 def read_notes(db: Database, prefix: str, key: str) -> dict[str, bytes]:
     """What stands beside *key*."""
     rows = db.execute("SELECT name, body FROM note WHERE prefix=? AND key=?", (prefix, key))
     return {name: _note(name, body) for name, body in rows.fetchall()}
+
+
+def listed_swaps(db: Database, prefix: str, now: int, limit: int) -> list[tuple[str, bytes]]:
+    """The first *limit* names, in their order, and what stands there."""
+    rows = db.execute(
+        "SELECT name, body FROM swap WHERE prefix=? AND until>? ORDER BY name LIMIT ?",
+        (prefix, now, limit),
+    ).fetchall()
+    return [(name, bytes(body)) for name, body in rows if is_text(name)]
 
 
 class Swaps:
@@ -242,14 +242,6 @@ class Swaps:
             self._db.execute(_PUT_SWAP, (*at, becomes, self._now + stays))
         return becomes
 
-    def listed(self, limit: int) -> list[tuple[str, bytes]]:
-        """The first *limit* names, in their order, and what stands there."""
-        rows = self._db.execute(
-            "SELECT name, body FROM swap WHERE prefix=? AND until>? ORDER BY name LIMIT ?",
-            (self._prefix, self._now, limit),
-        ).fetchall()
-        return [(name, bytes(body)) for name, body in rows if is_text(name)]
-
     def _stands(self, at: tuple[str, str]) -> bytes | None:
         rows = self._db.execute("SELECT body, until FROM swap WHERE prefix=? AND name=?", at)
         body, until = rows.fetchone() or (b"", 0)
@@ -266,69 +258,25 @@ class Swaps:
 
 
 class KeyRows:
-    """The rows of one key within one transaction that began at *now*."""
+    """The rows of one key. Statements are executed before any of their answers is fetched."""
 
     def __init__(self, db: Database, dialect: SqlDialect, prefix: str, key: str, now: int) -> None:
         self._db = db
         self._dialect = dialect
         self._at = (prefix, key)
         self._due: int | None = None
+        self._letter = b""
         self.now = now
 
-    def apply(self, operation: Operation[V]) -> Reply[V]:
-        """Commit what *operation* comes to."""
-        before = self.load(operation)
-        token = self._next_token(operation)
-        step = operation.apply(before, self.now, token)
-        issued = isinstance(step.verdict, Run) and step.verdict.token == token
-        if issued and self._dialect.issued:
-            self._db.execute(self._dialect.issued)
-        return Reply(step.verdict, self.save(operation, before, step))
-
-    def renew(self, claim: Claim) -> RenewVerdict:
-        """A longer lease. The key stays due when it was: a sweep will find it is not yet."""
-        step = Renew(claim).apply(self.load_key(), self.now)
-        holders = as_json(step.state.holders)
-        self._db.execute(
-            "UPDATE state SET holders=? WHERE prefix=? AND key=?", (holders, *self._at)
-        )
-        return step.verdict
-
-    def _next_token(self, operation: Operation[object]) -> int:
-        """What a grant made now carries; nothing else is granted one."""
-        if not isinstance(operation, Enter):
-            return 0
-        return int(self._db.execute(self._dialect.next_token).fetchone()[0])
-
-    def load(self, operation: Operation[object]) -> KeyState:
-        """What *operation* may see: the bounded part of the key's state."""
-        task, successor = operation.claim.task, operation.claim.successor
-        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND expires<=?", self.now)
-        state = self.load_key()
-        rows = self._run(f"{_ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
-        last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
-        if len(rows) == WINDOW:
-            for named in {task, successor} - {"", *(row[0] for row in rows)}:
-                rows += self._run(f"{_ENTRY} AND task=?", named).fetchall()
-        done = self._past(task, done=1)
-        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in state.holders)})
-        waiting = self._entries(rows)
-        return replace(
-            state,
-            waiting=waiting,
-            first=waiting[0].rank if waiting else 0,
-            last=last or 0,
-            done=frozenset({task} if done is not None else ()),
-            lost=tuple((t, count) for t, count in sorted(counts) if count),
-            dead=self._dead(task) if isinstance(operation, OnDeadLetter) else (),
-        )
-
-    def load_key(self) -> KeyState:
+    def ask_key(self) -> Callable[[], KeyState]:
         """Who holds the key and whose turn has come: all that a renewal needs."""
-        row = self._run(
+        answer = self._run(
             "SELECT holders, grants, cooling, hold, parked, paused, due FROM state "
             "WHERE prefix=? AND key=?"
-        ).fetchone()
+        )
+        return lambda: self._key(answer.fetchone())
+
+    def _key(self, row: tuple[Any, ...] | None) -> KeyState:
         if row is None:
             return KeyState()
         holders, grants, cooling, hold, parked, paused, self._due = row
@@ -343,29 +291,28 @@ class KeyRows:
 
     def load_first(self, limit: int | None) -> KeyState:
         """The first *limit* of the queue, too, or all; ``done`` and ``lost`` are left out."""
-        state = self.load_key()
+        key = self.ask_key()
         most = "" if limit is None else f" LIMIT {limit}"
-        waiting = self._entries(self._run(f"{_ENTRY} ORDER BY rank{most}").fetchall())
+        entries = self._run(f"{ENTRY} ORDER BY rank{most}")
+        state, waiting = key(), self._entries(entries.fetchall())
         ranks = [entry.rank for entry in waiting] or [0]
         return replace(state, waiting=waiting, first=ranks[0], last=ranks[-1])
 
     def position(self, task: str) -> tuple[Waiting, int] | None:
         """The entry of *task* in the queue, and how many may stand before it, by their ranks."""
-        row = self._run(f"{_ENTRY} AND task=?", task).fetchone()
-        if row is None:
-            return None
-        first = self._run("SELECT min(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
-        (entry,) = self._entries([row])
-        return entry, entry.rank - number(first)
+        row = self._run(f"{ENTRY} AND task=?", task)
+        first = self._run("SELECT min(rank) FROM waiting WHERE prefix=? AND key=?")
+        for entry in self._entries(row.fetchall()):
+            return entry, entry.rank - number(first.fetchone()[0])
+        return None
 
-    def load_head(self) -> KeyState:
+    def ask_head(self) -> Callable[[], KeyState]:
         """What everybody sees, the same whatever waits behind it; nothing is changed."""
-        state = self.load_key()
-        head = self._run(f"{_ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
-        return replace(state, waiting=live(self._entries(head), self.now))
+        key, head = self.ask_key(), self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}")
+        return lambda: replace(key(), waiting=live(self._entries(head.fetchall()), self.now))
 
     def _entries(self, rows: Iterable[tuple[Any, ...]]) -> tuple[Waiting, ...]:
-        return tuple(map(_entry, rows))
+        return tuple(map(entry, rows))
 
     def put_off(self, delay: int) -> None:
         """Make the key due in *delay* microseconds, whatever is in it."""
@@ -376,28 +323,49 @@ class KeyRows:
         update = f"UPDATE state SET due=? WHERE prefix=? AND {which}"
         self._db.execute(update, (self.now + delay, prefix, name))
 
-    def save(
-        self, operation: Operation[object], before: KeyState, step: Step[object]
-    ) -> tuple[Wake, ...]:
-        """Write what *step* changed; the wakes that the caller has to publish."""
-        claim, message = operation.claim, operation.message
+    def ask_messages(self, step: Step[object]) -> Cursor | None:
+        """The messages of those whom *step* wakes, before it deletes any."""
+        tasks = [turn.task for turn in step.wakes]
+        marks = ", ".join("?" * len(tasks))
+        query = f"SELECT task, body FROM message WHERE prefix=? AND key=? AND task IN ({marks})"
+        return self._run(query, *tasks) if tasks else None
+
+    def save(self, operation: Operation[object], before: KeyState, step: Step[object]) -> Change:
+        """Write what *step* changed."""
+        message = self.message_of(operation, before)
         for dead in before.dead:
-            message = self._take_dead(dead.task)
+            self._run("DELETE FROM dead WHERE prefix=? AND key=? AND task=?", dead.task)
         change = difference(before, step)
-        if change.slots or due(step.state) != self._due:  # a renewal leaves it where it was
-            self._save_slots(step.state)
+        self._save_slots(before, step.state, change)
         self._save_dead(change, message)
         self._save_queue(change, message)
-        wakes = tuple(
-            Wake(claim.key, turn.task, self._message(turn.task), turn.ending, turn.woken)
-            for turn in step.wakes
-        )
         for task in change.unparked:
             self._run("DELETE FROM message WHERE prefix=? AND key=? AND task=?", task)
-        self._save_past(change, claim.done_ttl)
-        return wakes
+        self._save_past(change, operation.claim.done_ttl)
+        return change
 
-    def _save_slots(self, state: KeyState) -> None:
+    def message_of(self, operation: Operation[object], before: KeyState) -> bytes | None:
+        """The message that *operation* brings, or the dead one that it takes off the list."""
+        return self._letter if before.dead else operation.message
+
+    def wakes(
+        self, step: Step[object], change: Change, message: bytes | None, rows: Iterable[Any]
+    ) -> tuple[Wake, ...]:
+        """What the caller has to publish; *rows* are of :meth:`ask_messages`.
+
+        A message that should be there and is not is woken all the same: so somebody notices.
+        """
+        bodies = {task: _body(body) for task, body in rows}
+        bodies |= dict.fromkeys(change.parked, message or b"")
+        _, key = self._at
+        return tuple(
+            Wake(key, turn.task, bodies.get(turn.task, b""), turn.ending, turn.woken)
+            for turn in step.wakes
+        )
+
+    def _save_slots(self, before: KeyState, state: KeyState, change: Change) -> None:
+        if not change.slots and due(state) == self._due:  # a renewal leaves it where it was
+            return
         slots = as_json(state.holders), as_json(state.grants), as_json(state.cooling)
         hold = None if state.hold is None else as_json(state.hold)
         if hold or state.parked or slots != _NO_SLOTS:
@@ -415,19 +383,16 @@ class KeyRows:
 
     def _save_dead(self, change: Change, message: bytes | None) -> None:
         for d in change.dead:
-            body = message or (self._message(d.task) if d.task in change.unparked else b"")
-            self._run(_PUT_DEAD, *_of_dead(d), body)
+            self._run(_PUT_DEAD, *_of_dead(d), message or None, *self._at, d.task, b"")
 
-    def _dead(self, task: str) -> tuple[Dead, ...]:
-        rows = self._run(f"{_LETTER} WHERE prefix=? AND key=? AND task=?", task).fetchall()
+    def ask_dead(self, task: str) -> Cursor:
+        """The dead letter of *task*, for :meth:`_dead`."""
+        return self._run(f"{_LETTER} WHERE prefix=? AND key=? AND task=?", task)
+
+    def _dead(self, rows: list[Any]) -> tuple[Dead, ...]:
+        for row in rows:
+            self._letter = _body(row[1])
         return tuple(_dead(row) for row in rows)
-
-    def _take_dead(self, task: str) -> bytes:
-        """The dead message of *task*, off the list."""
-        at = "FROM dead WHERE prefix=? AND key=? AND task=?"
-        body = _body(self._run(f"SELECT body {at}", task).fetchone()[0])
-        self._run(f"DELETE {at}", task)
-        return body
 
     def _save_past(self, change: Change, done_ttl: int) -> None:
         for task in change.undone:
@@ -449,20 +414,6 @@ class KeyRows:
         )
         self._run(_PUT_PAST, task, done, lost, until)
 
-    def _past(self, task: str, *, done: int) -> int | None:
-        row = self._run(
-            "SELECT lost FROM past WHERE prefix=? AND key=? AND task=? AND done=? AND until>?",
-            task,
-            done,
-            self.now,
-        ).fetchone()
-        return None if row is None else int(row[0])
-
-    def _message(self, task: str) -> bytes:
-        """One that should be there and is not is woken all the same: so somebody notices."""
-        row = self._run("SELECT body FROM message WHERE prefix=? AND key=? AND task=?", task)
-        return _body((row.fetchone() or [b""])[0])
-
     def _run(self, statement: str, *values: object) -> Cursor:
         return self._db.execute(statement, (*self._at, *values))
 
@@ -471,19 +422,19 @@ class KeyRows:
 _NO_SLOTS = ("[]", "[]", "[]")
 
 
-def _named(record: Any, values: Iterable[Any]) -> dict[str, Any]:
+def named(record: Any, values: Iterable[Any]) -> dict[str, Any]:
     """The *values* of its fields, in their order, by name."""
     names = (field.name for field in fields(record))
     return dict(zip(names, values, strict=True))
 
 
-def _entry(row: tuple[Any, ...]) -> Waiting:
-    named = _named(Waiting, row)
-    return restored(Waiting, {**named, "ordered": bool(number(named["ordered"]))})
+def entry(row: tuple[Any, ...]) -> Waiting:
+    values = named(Waiting, row)
+    return restored(Waiting, {**values, "ordered": bool(number(values["ordered"]))})
 
 
 def _dead(row: tuple[Any, ...]) -> Dead:
-    return restored(Dead, _named(Dead, row[2:]))
+    return restored(Dead, named(Dead, row[2:]))
 
 
 def _note(name: object, body: object) -> bytes:

@@ -7,19 +7,126 @@ eventlet the whole process waits with it.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Reap, Renew
+from celery_dlock.core.state import (
+    WINDOW,
+    Claim,
+    KeyState,
+    RenewVerdict,
+    Run,
+    Step,
+    Unknown,
+)
+from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.stores.base import BackendOptions, Guarantee, Trait, wall_clock
-from celery_dlock.stores.sql.rows import Database, SqlDialect
+from celery_dlock.stores.base import (
+    BackendOptions,
+    Guarantee,
+    Reply,
+    Swept,
+    Trait,
+    Wake,
+    wall_clock,
+)
+from celery_dlock.stores.sql.rows import (
+    ENTRY,
+    Database,
+    KeyRows,
+    SqlDialect,
+    Swaps,
+    due_keys,
+    next_due,
+    put_notes,
+    raise_bar,
+)
 from celery_dlock.stores.sql.sqlite_file import DatabaseFile
 from celery_dlock.stores.sql.store import SqlBackend
+from celery_dlock.stores.stored import as_json
+from celery_dlock.stores.unreadable import NONSENSE, is_text, naming
+
+logger = logging.getLogger("celery_dlock")
+
+V = TypeVar("V")
 
 BUSY_TIMEOUT = 5.0
+
+
+class SqliteKeyRows(KeyRows):
+    """The rows of one key within one transaction that began at *now*."""
+
+    def apply(self, operation: Operation[V]) -> Reply[V]:
+        """Commit what *operation* comes to."""
+        before = self.load(operation)
+        token = self._next_token(operation)
+        step = operation.apply(before, self.now, token)
+        if isinstance(step.verdict, Run) and step.verdict.token == token:
+            self._db.execute("UPDATE token SET next = next + 1")
+        return self.commit(operation, before, step)
+
+    def commit(self, operation: Operation[V], before: KeyState, step: Step[V]) -> Reply[V]:
+        """Write what *step* changed."""
+        messages = self.ask_messages(step)
+        rows = messages.fetchall() if messages else []
+        change = self.save(operation, before, step)
+        wakes = self.wakes(step, change, self.message_of(operation, before), rows)
+        return Reply(step.verdict, wakes)
+
+    def renew(self, claim: Claim) -> RenewVerdict:
+        """A longer lease. The key stays due when it was: a sweep will find it is not yet."""
+        step = Renew(claim).apply(self.ask_key()(), self.now)
+        holders = as_json(step.state.holders)
+        self._db.execute(
+            "UPDATE state SET holders=? WHERE prefix=? AND key=?", (holders, *self._at)
+        )
+        return step.verdict
+
+    def _next_token(self, operation: Operation[object]) -> int:
+        """What a grant made now carries; nothing else is granted one."""
+        if not isinstance(operation, Enter):
+            return 0
+        return int(self._db.execute("SELECT next FROM token").fetchone()[0])
+
+    def load(self, operation: Operation[object]) -> KeyState:
+        """What *operation* may see: the bounded part of the key's state."""
+        task, successor = operation.claim.task, operation.claim.successor
+        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND expires<=?", self.now)
+        state = self.ask_key()()
+        rows = self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
+        last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
+        if len(rows) == WINDOW:
+            for named in {task, successor} - {"", *(row[0] for row in rows)}:
+                rows += self._run(f"{ENTRY} AND task=?", named).fetchall()
+        done = self._past(task, done=1)
+        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in state.holders)})
+        waiting = self._entries(rows)
+        dead = self.ask_dead(task).fetchall() if isinstance(operation, OnDeadLetter) else []
+        return replace(
+            state,
+            waiting=waiting,
+            first=waiting[0].rank if waiting else 0,
+            last=last or 0,
+            done=frozenset({task} if done is not None else ()),
+            lost=tuple((t, count) for t, count in sorted(counts) if count),
+            dead=self._dead(dead),
+        )
+
+    def _past(self, task: str, *, done: int) -> int | None:
+        row = self._run(
+            "SELECT lost FROM past WHERE prefix=? AND key=? AND task=? AND done=? AND until>?",
+            task,
+            done,
+            self.now,
+        ).fetchone()
+        return None if row is None else int(row[0])
 
 
 class SqliteBackend(SqlBackend):
@@ -40,7 +147,7 @@ class SqliteBackend(SqlBackend):
     )
     guarantee: ClassVar[Guarantee] = Guarantee.STRICT
     largest_message: ClassVar[int] = 500_000_000  # half of what SQLite takes by default
-    dialect = SqlDialect("SELECT next FROM token", issued="UPDATE token SET next = next + 1")
+    dialect = SqlDialect(in_use=("state", "waiting"))
 
     def __init__(self, path: Path, options: BackendOptions) -> None:
         if path.is_dir():
@@ -68,12 +175,70 @@ class SqliteBackend(SqlBackend):
         return cls(Path(path).absolute(), options)
 
     @contextmanager
-    def transaction(
-        self, keys: Collection[str] = (), *, wait: bool = True
-    ) -> Iterator[tuple[Database, int]]:
-        """The file's lock, which is that of every key."""
+    def transaction(self, keys: Collection[str] = ()) -> Iterator[tuple[Database, int]]:
+        """A transaction in which *keys* are written, and what time it is.
+
+        All is committed at the end, or nothing. The file's lock is that of every key.
+        """
         with self._file.transaction() as db:
             yield db, self._now()
+
+    @contextmanager
+    def reading(self) -> Iterator[Database]:
+        with self.transaction() as (db, _):
+            yield db
+
+    def apply(self, operation: Operation[V]) -> Reply[V]:
+        key = operation.claim.key
+        with self.transaction([key]) as (db, now), naming(key):
+            return self._rows(db, key, now).apply(operation)
+
+    def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
+        keys = {operation.claim.key for operation in operations}
+        with self.transaction(keys) as (db, now):
+            return [self._rows(db, each.claim.key, now).apply(each) for each in operations]
+
+    def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
+        with self.transaction([claim.key for claim in claims]) as (db, now):
+            return [_renewed(self._rows(db, claim.key, now), claim) for claim in claims]
+
+    def sweep(self, limit: int = 100) -> Swept:
+        with self.transaction() as (db, now):
+            overdue = due_keys(db, self._prefix, now, limit)
+        wakes = [wake for key in overdue for wake in self._reap_or_put_off(key)]
+        with self.transaction() as (db, now):
+            later = next_due(db, self._prefix)
+        next_in = None if later is None else max(0, later - now) / SECOND
+        return Swept(tuple(wakes), next_in)
+
+    def _reap_or_put_off(self, key: str) -> tuple[Wake, ...]:
+        """One key that cannot be read must not keep the others waiting."""
+        with self.transaction([key]) as (db, now):
+            rows = self._rows(db, key, now)
+            db.execute("SAVEPOINT one_key")
+            try:
+                if not is_text(key):
+                    raise ValueError("a name that is no text is none of ours")
+                return rows.apply(Reap(key)).wakes
+            except NONSENSE:
+                logger.exception("nobody is woken for %r", key)
+                db.execute("ROLLBACK TO one_key")
+                rows.put_off(WAKE_AGAIN_LAST)
+                return ()
+
+    def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        with self.transaction([key]) as (db, _):
+            if not raise_bar(db, self._prefix, key, token).rowcount:
+                return False
+            put_notes(db, self._prefix, key, notes)
+            return True
+
+    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        with self.transaction([name]) as (db, now), naming(name):
+            return Swaps(db, self.dialect, self._prefix, now).swap(name, was, becomes, stays)
+
+    def _rows(self, db: Database, key: str, now: int = 0) -> SqliteKeyRows:
+        return SqliteKeyRows(db, self.dialect, self._prefix, key, now)
 
     def now(self) -> int:
         return self._now()
@@ -101,3 +266,12 @@ def _timeout(options: BackendOptions) -> float:
     if not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout < 0:
         raise ConfigurationError(f"timeout must be a number of seconds, got {timeout!r}")
     return float(timeout)
+
+
+def _renewed(rows: SqliteKeyRows, claim: Claim) -> RenewVerdict:
+    """One key that cannot be read must not cost the other leases."""
+    try:
+        return rows.renew(claim)
+    except NONSENSE:
+        logger.exception("the lease of %r cannot be renewed", claim.key)
+        return Unknown()

@@ -1,0 +1,319 @@
+"""Connections to a PostgreSQL server, each of them used for one flight at a time.
+
+A *flight* is statements that go to the server together, and their answers: one round trip. It
+begins and ends its transaction, so a client that stops between two flights holds up nobody, and a
+pooler that shares connections by transactions may be in between. That rules out whatever stays in
+a session: prepared statements, ``SET``, options at the start, locks of the session, ``LISTEN``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.waiting import Ready, Wait
+
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+
+#: How long a connection may take, in libpq's words; the URL and the driver's options override them.
+LIMITS: Mapping[str, Any] = {
+    "connect_timeout": 2,  # seconds
+    "tcp_user_timeout": 5000,  # milliseconds
+    "keepalives_idle": 5,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "application_name": "celery-dlock",
+    "client_encoding": "UTF8",
+}
+
+#: Seconds until a flight is given up.
+ANSWER_TIMEOUT = 5.0
+
+#: Seconds until a connection that nobody uses is closed.
+IDLE = 60.0
+
+#: Seconds for which a thread waits for the connection of another, which costs less than a new one.
+PATIENCE = 0.05
+
+#: What is sent and received is in the binary form, but for numbers that are sent.
+_TEXT, _BINARY = 0, 1
+_BYTEA = 17
+_BOOLEAN, _INTEGERS = 16, (20, 21, 23)
+
+#: Somebody else was at the same rows, in the server's words: nothing happened.
+_OVERTAKEN = frozenset({"40001", "40P01", "55P03"})
+
+
+#: A schema or a table that is missing.
+NOT_THERE = frozenset({"3F000", "42P01"})
+
+
+class Lost(BackendUnavailable):
+    """The answer was lost: what was asked may have happened or not."""
+
+
+class Overtaken(BackendUnavailable):
+    """Somebody else was faster, and nothing happened."""
+
+
+class Refused(BackendUnavailable):
+    """The server's answer is an error, *state* by its ``SQLSTATE``; nothing happened."""
+
+    def __init__(self, reason: str, state: str) -> None:
+        super().__init__(reason, state)
+        self.reason = reason
+        self.state = state
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Statement(NamedTuple):
+    """A statement with ``$1`` and so on for its *values*."""
+
+    text: bytes
+    values: Sequence[object] = ()
+
+
+#: The rows of an answer, and how many the statement has changed.
+Rows = tuple[list[tuple[Any, ...]], int]
+
+
+class Connection:
+    """One connection; an error closes it, and its transaction is rolled back."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = psycopg.connect(address, autocommit=True)
+        self._server = self._connection.pgconn
+        self._server.enter_pipeline_mode()
+
+    def fly(self, statements: Sequence[Statement]) -> list[Rows]:
+        """The answers to *statements*, sent in one flight. Raises :exc:`psycopg.Error`."""
+        for text, values in statements:
+            sent = [_sent(value) for value in values]
+            types = [_BYTEA if isinstance(value, bytes) else 0 for value in values]
+            formats = [_BINARY if isinstance(value, bytes) else _TEXT for value in values]
+            self._server.send_query_params(text, sent, types, formats, _BINARY)
+        self._server.pipeline_sync()
+        results = self._connection.wait(self._answers(monotonic() + ANSWER_TIMEOUT))
+        for result in results:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise psycopg.errors.error_from_result(result)
+        return [_received(result) for result in results]
+
+    def _answers(self, deadline: float) -> Generator[Wait, Ready | int, list[Any]]:
+        """The results until the server is in step again, for the driver's loop to wait for."""
+        server, results = self._server, list[Any]()
+        while True:
+            ready = yield Wait.RW if server.flush() else Wait.R
+            if monotonic() > deadline:
+                raise psycopg.OperationalError(f"no answer for {ANSWER_TIMEOUT:.0f} seconds")
+            if ready & Ready.R:
+                server.consume_input()
+            while not server.is_busy():
+                result = server.get_result()
+                if result is not None and result.status == pq.ExecStatus.PIPELINE_SYNC:
+                    return results
+                if result is not None:
+                    results.append(result)
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+
+class Connections:
+    """Those of one process: threads share one, and of those that are not in use one is kept.
+
+    *prepare* is called once, with what sends a flight, before the first flight.
+    """
+
+    def __init__(self, address: str, where: str, prepare: Callable[[Fly], None]) -> None:
+        self._address = address
+        self._where = where
+        self._prepare = prepare
+        self._prepared = False
+        self._mutex = threading.Condition()
+        self._flying = 0
+        self._idle: Connection | None = None
+        self._used = 0.0
+        self._closing: threading.Event | None = None
+
+    def fly(self, statements: Sequence[Statement], *, repeats: bool = True) -> list[Rows]:
+        """The answers to *statements*, sent in one flight.
+
+        If the answer is lost, a flight that *repeats* is sent once more. Raises
+        :exc:`~celery_dlock.errors.BackendUnavailable`, of which :exc:`Lost`, :exc:`Overtaken` and
+        :exc:`Refused` say more.
+        """
+        if not self._prepared:
+            self._prepare(self._fly)
+            self._prepared = True
+        try:
+            return self._fly(statements)
+        except Lost:
+            if not repeats:
+                raise
+            return self._fly(statements)
+        except Refused as exc:
+            if exc.state in NOT_THERE:  # somebody has dropped the tables
+                self._prepared = False
+            raise
+
+    def _fly(self, statements: Sequence[Statement]) -> list[Rows]:
+        with self._taken() as connection:
+            try:
+                return connection.fly(statements)
+            except psycopg.Error as exc:
+                raise self._translated(exc) from exc
+
+    @contextmanager
+    def _taken(self) -> Iterator[Connection]:
+        """A connection for one flight. An error closes it, a time limit that strikes as well."""
+        with self._mutex:
+            if self._flying:
+                self._mutex.wait_for(lambda: self._idle is not None, PATIENCE)
+            connection, self._idle = self._idle, None
+            self._flying += 1
+        try:
+            connection = connection or self._connected()
+            yield connection
+        except BaseException:
+            with self._mutex:
+                self._flying -= 1
+            if connection is not None:
+                connection.close()
+            raise
+        self._give_back(connection)
+
+    def _connected(self) -> Connection:
+        try:
+            return Connection(self._address)
+        except psycopg.Error as exc:
+            raise BackendUnavailable(self._text(exc)) from exc
+
+    def _translated(self, error: psycopg.Error) -> BackendUnavailable:
+        if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
+            return Lost(self._text(error))
+        if error.sqlstate in _OVERTAKEN:
+            return Overtaken(self._text(error))
+        return Refused(self._text(error), error.sqlstate)
+
+    def _text(self, error: psycopg.Error) -> str:
+        return f"PostgreSQL at {self._where}: {str(error).strip()}"
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._mutex:
+            surplus, self._idle = self._idle, connection
+            self._flying -= 1
+            self._used = monotonic()
+            self._mutex.notify()
+            if self._closing is None:
+                self._closing = threading.Event()
+                target, args = self._close_idle, (self._closing,)
+                threading.Thread(target=target, args=args, name="dlock-idle", daemon=True).start()
+        if surplus is not None:
+            surplus.close()
+
+    def _close_idle(self, closing: threading.Event) -> None:
+        """Close the connection that nobody has used for a minute, and end."""
+        left = IDLE
+        while not closing.wait(left):
+            with self._mutex:
+                left = self._used + IDLE - monotonic()
+                if left > 0:
+                    continue
+                if self._closing is closing:
+                    self._closing = None
+                idle, self._idle = self._idle, None
+            if idle is not None:
+                idle.close()
+            return
+
+    def close(self) -> None:
+        """Close the idle connection; the next flight makes another."""
+        with self._mutex:
+            closing, self._closing = self._closing, None
+            idle, self._idle = self._idle, None
+        if closing is not None:
+            closing.set()
+        if idle is not None:
+            idle.close()
+
+
+#: What sends a flight.
+Fly = Callable[[Sequence[Statement]], list[Rows]]
+
+
+def address_of(url: str, driver: Mapping[str, Any]) -> tuple[str, str]:
+    """Where libpq connects to, by *url* and its options *driver*, and the same for people.
+
+    Raises :exc:`~celery_dlock.errors.ConfigurationError`.
+    """
+    try:
+        options = conninfo_to_dict(url, **driver)
+        address = make_conninfo(**{**LIMITS, **options})
+    except psycopg.Error:  # it may quote a password
+        raise ConfigurationError(
+            "the URL of the lock store is not of the form postgresql://[user[:password]@]host[:port]"
+            "/database, or it or dlock_backend_options have an option that libpq does not know"
+        ) from None
+    host, database = options.get("host", "localhost"), options.get("dbname", "its default database")
+    return address, f"{host}:{options.get('port', 5432)}/{database}"
+
+
+def stored_text(text: str) -> str:
+    """PostgreSQL has no character 0: it and the next one become two, and the order stays."""
+    return text.replace("\1", "\1\2").replace("\0", "\1\1")
+
+
+def _sent(value: object) -> bytes | None:
+    match value:
+        case None | bytes():
+            return value
+        case str():
+            return stored_text(value).encode()
+        case int() if (
+            abs(value) >= 2**63
+        ):  # computed from an instant that somebody else has written
+            raise OverflowError(f"{value} is too large to be stored")
+        case _:
+            return str(value).encode()
+
+
+def _received(result: Any) -> Rows:
+    readers = [_reader(result.ftype(column)) for column in range(result.nfields)]
+    rows = [
+        tuple(
+            None if (value := result.get_value(row, column)) is None else read(value)
+            for column, read in enumerate(readers)
+        )
+        for row in range(result.ntuples)
+    ]
+    return rows, result.command_tuples or 0
+
+
+def _reader(kind: int) -> Callable[[bytes], Any]:
+    if kind in _INTEGERS:
+        return _integer
+    if kind == _BYTEA:
+        return bytes
+    return _boolean if kind == _BOOLEAN else _text
+
+
+def _integer(value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=True)
+
+
+def _boolean(value: bytes) -> bool:
+    return value == b"\1"
+
+
+def _text(value: bytes) -> str:
+    return value.decode().replace("\1\1", "\0").replace("\1\2", "\1")

@@ -1,0 +1,170 @@
+"""Statements that are gathered for one flight, which is one transaction.
+
+The statements of :mod:`celery_dlock.stores.sql.rows` are used as they are. Those that write have a
+further condition here: the flight has the key's lock, and what was read before still stands. A
+flight for which that is not so changes nothing, and leaves no error in the server's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from hashlib import blake2b
+from itertools import count
+from typing import Any
+
+from celery_dlock.stores.postgresql.connection import Connections, Rows, Statement
+
+#: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
+#: not use this one.
+LOCK_CLASS = 0x646C636B
+
+#: The time on the server; a value that is given replaces it, for tests.
+NOW = "coalesce(?::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+
+#: Whether the flight may write.
+GO = "current_setting('dlock.go') = 'true'"
+
+#: Which locks it has. These are two statements, for what the second sees must not be older than the
+#: lock: else it would miss what was written by whoever had the lock before.
+LOCKED = "string_to_array(current_setting('dlock.locked'), ',')::int[]"
+
+# There is an index for each statement that reads rows in their order, of which a few are taken. A
+# planner whose statistics are of a time when few waited reads all that wait, and sorts them.
+_SETTINGS = {
+    "search_path": "dlock, pg_temp",
+    # What cannot be done but by a sort counts as so dear that it would be compiled each time.
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off"),
+}
+_SET = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items())
+
+# Whatever is the default of the role, or of the database.
+_READ = (
+    Statement(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+    Statement(f"SELECT {_SET}".encode()),
+)
+_WRITE = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_LOCK = f"""SELECT {_SET}, set_config('synchronous_commit',
+    replace(current_setting('synchronous_commit'), 'off', 'on'), true),
+set_config('dlock.locked', coalesce((SELECT string_agg(lock, ',')
+    FROM unnest(string_to_array($1, ',')) AS lock
+    WHERE pg_try_advisory_xact_lock({LOCK_CLASS}, lock::int)), ''), true)""".encode()
+_COMMIT = Statement(b"COMMIT")
+
+
+class Answer:
+    """The answer to one statement; the flight is sent when somebody asks for it."""
+
+    def __init__(self, flight: Flight) -> None:
+        self._flight = flight
+        self._rows: Rows | None = None
+
+    def arrive(self, rows: Rows) -> None:
+        self._rows = rows
+
+    @property
+    def rowcount(self) -> int:
+        return self._arrived()[1]
+
+    def fetchone(self) -> Any:
+        return next(iter(self.fetchall()), None)
+
+    def fetchall(self) -> list[Any]:
+        return self._arrived()[0]
+
+    def __iter__(self) -> Any:
+        return iter(self.fetchall())
+
+    def _arrived(self) -> Rows:
+        if self._rows is None:
+            self._flight.send()
+        assert self._rows is not None
+        return self._rows
+
+
+class Flight:
+    """Gathers statements, and sends them as one transaction that only reads."""
+
+    _begin: tuple[Statement, ...] = _READ
+    _repeats = True
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._statements: list[Statement] = []
+        self._answers: list[Answer] = []
+
+    def execute(self, statement: str, values: tuple[Any, ...] = (), /) -> Answer:
+        self._statements.append(Statement(self._translated(statement), values))
+        answer = Answer(self)
+        self._answers.append(answer)
+        return answer
+
+    def send(self) -> None:
+        statements, self._statements = self._statements, []
+        answers, self._answers = self._answers, []
+        flight = [*self._begin, *statements, _COMMIT]
+        rows = self._connections.fly(flight, repeats=self._repeats)
+        for answer, own in zip(answers, rows[len(self._begin) : -1], strict=True):
+            answer.arrive(own)
+
+    def _translated(self, statement: str) -> bytes:
+        return numbered(statement)
+
+
+class WritingFlight(Flight):
+    """One that writes, if it has the *locks* when it comes to that, and the guard holds.
+
+    A flight that *repeats* may be sent again if its answer was lost.
+    """
+
+    def __init__(
+        self, connections: Connections, locks: Collection[int], *, repeats: bool = True
+    ) -> None:
+        super().__init__(connections)
+        self._begin = _WRITE, Statement(_LOCK, (",".join(map(str, sorted(locks))),))
+        self._locks = locks
+        self._repeats = repeats
+
+    def guard(self, condition: str, values: Sequence[object] = ()) -> Answer:
+        """What is executed from here on changes something only if *condition* holds, too.
+
+        Its answer is whether it has the locks, and whether it may write.
+        """
+        has_locks = f"cardinality({LOCKED}) = {len(self._locks)}"
+        return super().execute(
+            f"SELECT {has_locks}, "
+            f"set_config('dlock.go', ({has_locks} AND ({condition}))::text, true) = 'true'",
+            tuple(values),
+        )
+
+    def write(self, statement: str, values: Sequence[object]) -> Answer:
+        """Execute a statement that has a condition of its own."""
+        return super().execute(statement, tuple(values))
+
+    def execute(self, statement: str, values: tuple[Any, ...] = (), /) -> Answer:
+        return super().execute(_if_go(statement), values)
+
+
+def lock_of(*names: str) -> int:
+    """The number of the lock of *names*. What shares one meets more often, and no more."""
+    name = "".join(f"{len(part)} {part}" for part in names).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(name, digest_size=4).digest(), signed=True)
+
+
+@cache
+def numbered(statement: str) -> bytes:
+    """*statement* with ``$1`` and so on for each ``?``."""
+    numbers = count(1)
+    first, *parts = statement.split("?")
+    return "".join([first, *(f"${next(numbers)}{part}" for part in parts)]).encode()
+
+
+@cache
+def _if_go(statement: str) -> str:
+    if statement.startswith("SELECT"):
+        return statement
+    if not statement.startswith("INSERT"):
+        return f"{statement} AND {GO}"
+    into, _, rest = statement.partition(" VALUES (")
+    values, _, conflict = rest.partition(") ON CONFLICT")
+    return f"{into} SELECT {values} WHERE {GO} ON CONFLICT{conflict}"

@@ -1,0 +1,248 @@
+"""The rows of one key on PostgreSQL: read in one flight, and written in a second if they stand.
+
+What a key's *stamp* says is all that the rules go by, in short: the version of its state, its
+holders and the ends of their leases, and what is remembered of the asking task. A flight that
+writes has the key's lock, and compares the stamp with the one that was read.
+
+A free key has no row of its own. So it is taken, and released, in one flight, on the chance that
+nothing else is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from celery_dlock.core.operations import OnDeadLetter, Operation
+from celery_dlock.core.plain import is_plain
+from celery_dlock.core.state import (
+    WINDOW,
+    Claim,
+    Cooling,
+    Grant,
+    Holder,
+    KeyState,
+    Mode,
+    OperatorHold,
+    Outcome,
+    Run,
+    Waiting,
+)
+from celery_dlock.core.turns import due
+from celery_dlock.stores.change import Change
+from celery_dlock.stores.postgresql.flight import GO, LOCKED, NOW, Answer, Flight, WritingFlight
+from celery_dlock.stores.sql.rows import KeyRows, SqlDialect, columns, entry, put
+from celery_dlock.stores.stored import as_json, restored, restored_each
+
+V = TypeVar("V")
+
+#: The token of a grant until its row has one.
+UNNUMBERED = -1
+
+_KEY = "prefix=? AND key=?"
+
+_HOLDERS = f"""SELECT token, task, nonce, mode, "limit", slot, since,
+    coalesce(l.expires, h.expires), name, "where", cools, coalesce(l.replaced_by, h.replaced_by)
+FROM holder AS h LEFT JOIN lease AS l USING (prefix, key, token) WHERE {_KEY} ORDER BY token"""
+
+_STATE = "grants, cooling, hold, parked, paused, due"
+
+_STAMP = f"""concat_ws('|', coalesce((SELECT version FROM state WHERE {_KEY}), 0),
+    coalesce((SELECT string_agg(concat_ws(':', token, l.expires, l.replaced_by), ',' ORDER BY token)
+        FROM holder AS h LEFT JOIN lease AS l USING (prefix, key, token) WHERE {_KEY}), ''),
+    (SELECT string_agg(concat_ws(':', done, lost, until), ',' ORDER BY done)
+        FROM past WHERE {_KEY} AND task=?))"""
+
+_IS_LIVE = f"(expires IS NULL OR expires > {NOW})"
+
+_LOAD = f"""SELECT {NOW}, {_STAMP},
+    (SELECT rank FROM waiting WHERE {_KEY} AND {_IS_LIVE} ORDER BY rank DESC LIMIT 1),
+    EXISTS (SELECT FROM waiting WHERE {_KEY} AND expires <= {NOW}),
+    state.key IS NOT NULL, {_STATE}
+FROM (SELECT) AS one LEFT JOIN state ON {_KEY}"""
+
+_QUEUE = f"""(SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE}
+    ORDER BY rank LIMIT {WINDOW})
+UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task=?
+UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task=?
+ORDER BY rank""".format(columns=", ".join(columns(Waiting)))
+
+# Each task is looked for by itself, for what is remembered of all others of the key may be much.
+_PAST = f"""SELECT found.* FROM (SELECT task FROM holder WHERE {_KEY} UNION SELECT ?) AS asked,
+    LATERAL (SELECT task, done, lost FROM past WHERE {_KEY} AND task = asked.task AND until > {NOW}
+        OFFSET 0) AS found"""
+
+_HELD = [field.name for field in fields(Holder) if field.name != "token"]
+
+_HOLD = f"""INSERT INTO holder (prefix, key, {", ".join(f'"{name}"' for name in _HELD)})
+SELECT ?, ?, {", ".join("?" * len(_HELD))} WHERE {GO} RETURNING token"""
+
+_PUT_LEASE = put("lease", "prefix, key, token", "expires", "replaced_by")
+_PUT_STATE = put("state", "prefix, key", *_STATE.split(", ")) + ", version=excluded.version"
+
+# A free key, and what a plain claim leaves of it: see celery_dlock.core.plain.
+_TAKE = f"""INSERT INTO holder (prefix, key, task, nonce, mode, "limit", slot, since, expires, name,
+    "where", cools)
+SELECT ?, ?, ?, ?, ?, ?, 0, now, now + ?, ?, ?, 0 FROM (SELECT {NOW} AS now OFFSET 0) AS clock
+WHERE cardinality({LOCKED}) = 1 AND NOT EXISTS (SELECT FROM holder WHERE {_KEY})
+    AND NOT EXISTS (SELECT FROM state WHERE {_KEY})
+    AND NOT EXISTS (SELECT FROM past WHERE {_KEY} AND task=?)
+RETURNING token"""
+
+_RELEASE = f"""WITH released AS (
+    DELETE FROM holder WHERE {_KEY} AND task=? AND nonce=? AND cools = 0 AND replaced_by IS NULL
+    AND cardinality({LOCKED}) = 1 AND NOT EXISTS (SELECT FROM state WHERE {_KEY})
+    AND NOT EXISTS (SELECT FROM holder WHERE {_KEY} AND (task, nonce) <> (?, ?))
+    AND NOT EXISTS (SELECT FROM past WHERE {_KEY} AND task=?) RETURNING token),
+leases AS (DELETE FROM lease USING released WHERE {_KEY} AND lease.token = released.token),
+finished AS (INSERT INTO past (prefix, key, task, done, lost, until)
+    SELECT ?, ?, ?, 1, 0, {NOW} + ? FROM released WHERE ?)
+SELECT count(*) FROM released"""
+
+
+class PostgresqlKeyRows(KeyRows):
+    """The rows of one key; *clock* replaces the server's, for tests."""
+
+    def __init__(
+        self, flight: Flight, dialect: SqlDialect, prefix: str, key: str, clock: int | None
+    ) -> None:
+        super().__init__(flight, dialect, prefix, key, clock or 0)
+        self._clock = clock
+        self._tokens: dict[str, int] = {}
+        self._stamp = ""
+        self._has_state = False
+        self._has_expired = False
+        self._last = 0
+        self._granted: Answer | None = None
+        self.is_changed = False
+        self.is_used = False
+
+    def load(self, operation: Operation[object]) -> KeyState:
+        """What *operation* may see: the bounded part of the key's state."""
+        clock, at = self._clock, self._at
+        task, successor = operation.claim.task, operation.claim.successor
+        stamp = clock, *self._stamp_values(task)
+        first = self._db.execute(_LOAD, (*stamp, *at, clock, *at, clock, *at))
+        holders = self._run(_HOLDERS)
+        queue = self._run(_QUEUE, clock, *at, clock, task, *at, clock, successor)
+        past = self._run(_PAST, task, *at, clock)
+        dead = self.ask_dead(task) if isinstance(operation, OnDeadLetter) else None
+        self.now, self._stamp, last, self._has_expired, self._has_state, *state = first.fetchone()
+        self._last = last or 0
+        waiting = tuple(map(entry, queue.fetchall()))
+        remembered = past.fetchall()
+        return replace(
+            self._key_state(state if self._has_state else None, holders.fetchall()),
+            waiting=waiting,
+            first=waiting[0].rank if waiting else 0,
+            last=self._last,
+            done=frozenset(name for name, done, _ in remembered if done and name == task),
+            lost=tuple(sorted((name, lost) for name, done, lost in remembered if not done)),
+            dead=self._dead(dead.fetchall()) if dead else (),
+        )
+
+    def ask_key(self) -> Callable[[], KeyState]:
+        state, holders = self._run(f"SELECT {_STATE} FROM state WHERE {_KEY}"), self._run(_HOLDERS)
+        return lambda: self._key_state(state.fetchone(), holders.fetchall())
+
+    def _key_state(self, state: Any, holders: list[Any]) -> KeyState:
+        held = tuple(map(self._holder, holders))
+        if state is None:
+            return KeyState(held)
+        grants, cooling, hold, parked, paused, self._due = state
+        return KeyState(
+            held,
+            restored_each(Grant, json.loads(grants)),
+            parked=parked,
+            paused=paused,
+            cooling=restored_each(Cooling, json.loads(cooling)),
+            hold=None if hold is None else restored(OperatorHold, json.loads(hold)),
+        )
+
+    def _holder(self, row: tuple[Any, ...]) -> Holder:
+        token, *values = row
+        held = dict(zip(_HELD, values, strict=True))
+        carried = token if held["mode"] == Mode.EXCLUSIVE else 0  # readers carry none
+        holder = restored(Holder, {**held, "token": carried})
+        self._tokens[holder.owner] = token
+        return holder
+
+    def write_to(self, flight: WritingFlight, task: str) -> Answer:
+        """From here on write, if what was loaded for *task* still stands; the guard's answer."""
+        self._db = flight
+        return flight.guard(f"{_STAMP} = ?", (*self._stamp_values(task), self._stamp))
+
+    def _stamp_values(self, task: str) -> tuple[str, ...]:
+        return *self._at, *self._at, *self._at, task
+
+    def verdict(self, verdict: V) -> V:
+        """*verdict* with the token that its grant has got."""
+        if not isinstance(verdict, Run) or verdict.token != UNNUMBERED or self._granted is None:
+            return verdict
+        return replace(verdict, token=self._granted.fetchone()[0])
+
+    def _save_slots(self, before: KeyState, state: KeyState, change: Change) -> None:
+        is_same = before == state and not change.parked and due(state) == self._due
+        self.is_changed = self._has_expired or not is_same
+        unread = self._last > max((w.rank for w in before.waiting), default=self._last)
+        stays = state.grants or state.cooling or state.hold or state.parked or state.waiting
+        self.is_used = bool(stays or unread)
+        if not self.is_changed:
+            return
+        self._save_holders(before, state)
+        if self._has_expired:
+            self._run(f"DELETE FROM waiting WHERE {_KEY} AND expires<=?", self.now)
+        if self.is_used:
+            hold = None if state.hold is None else as_json(state.hold)
+            slots = as_json(state.grants), as_json(state.cooling), hold
+            self._run(_PUT_STATE, *slots, state.parked, state.paused, due(state))
+        elif self._has_state:
+            self._run(f"DELETE FROM state WHERE {_KEY}")
+
+    def _save_holders(self, before: KeyState, state: KeyState) -> None:
+        """Whose lease has expired is gone after any operation: whoever is there is new."""
+        held = {h.owner: h for h in before.holders if h.expires > self.now}
+        stays = {h.owner for h in state.holders} & held.keys()
+        for owner, token in self._tokens.items():
+            if owner not in stays:
+                for table in ("holder", "lease"):
+                    self._run(f"DELETE FROM {table} WHERE {_KEY} AND token=?", token)
+        for holder in state.holders:
+            if holder.owner not in stays:
+                values = (getattr(holder, name) for name in _HELD)
+                self._granted = self._write(_HOLD, *values)
+            elif holder != held[holder.owner]:
+                token = self._tokens[holder.owner]
+                self._run(_PUT_LEASE, token, holder.expires, holder.replaced_by)
+
+    def _write(self, statement: str, *values: object) -> Answer:
+        assert isinstance(self._db, WritingFlight)
+        return self._db.write(statement, (*self._at, *values))
+
+
+def take_free(flight: WritingFlight, prefix: str, claim: Claim, clock: int | None) -> Run | None:
+    """Take the key of *claim* if nothing is there of it; ``None`` if something is."""
+    at = prefix, claim.key
+    who = claim.task, claim.nonce, claim.mode, claim.limit, claim.ttl, claim.name, claim.where
+    granted = flight.write(_TAKE, (*at, *who, clock, *at, *at, *at, claim.task)).fetchone()
+    if granted is None:
+        return None
+    return Run(0, granted[0] if claim.mode is Mode.EXCLUSIVE else 0)
+
+
+def release_alone(
+    flight: WritingFlight, prefix: str, claim: Claim, outcome: Outcome, clock: int | None
+) -> bool:
+    """Release the key of *claim* if nothing else is there of it; whether that was so."""
+    at, owner = (prefix, claim.key), (claim.task, claim.nonce)
+    remembers = outcome is Outcome.DONE and claim.done_ttl > 0
+    only = *at, *owner, *at, *at, *owner, *at, claim.task
+    done = *at, claim.task, clock, claim.done_ttl, remembers
+    return bool(flight.write(_RELEASE, (*only, *at, *done)).fetchone()[0])
+
+
+def is_alone(claim: Claim, outcome: Outcome) -> bool:
+    """Whether :func:`release_alone` knows what *claim* leaves."""
+    return is_plain(claim) and outcome in (Outcome.DONE, Outcome.OVER)

@@ -1,0 +1,216 @@
+"""The store on a PostgreSQL server: the contract, who makes the tables, and what is kept open."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import psycopg
+import pytest
+
+from celery_dlock.core.state import Busy, Left, Outcome
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.postgresql import connection
+from celery_dlock.stores.postgresql.store import PostgresqlBackend
+from celery_dlock.testing import NoteStoreContract, SharedStoreContract
+from celery_dlock.testing.contract.words import claim, park, running, woken
+from tests.contract.suites import Notes, OneOfEach, SharedStorage
+from tests.services.pgbouncer import PgBouncer
+from tests.services.postgresql import PostgresqlServer
+from tests.services.until import until
+
+pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
+
+Open = Callable[..., PostgresqlBackend]
+
+
+class TestPostgresql(SharedStorage, Notes):
+    backend_class = PostgresqlBackend
+
+    @pytest.fixture
+    def url(self, postgresql_server: PostgresqlServer) -> str:
+        return postgresql_server.url
+
+
+@pytest.mark.server("pgbouncer")
+class TestThroughPgBouncer(OneOfEach, SharedStoreContract, NoteStoreContract):
+    backend_class = PostgresqlBackend
+
+    @pytest.fixture
+    def url(self, pgbouncer: PgBouncer) -> str:
+        return pgbouncer.url
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens stores that end with the test."""
+    with ExitStack() as stack:
+
+        def open_store(url: str, **options: object) -> PostgresqlBackend:
+            names = {"prefix": f"test-{uuid.uuid4().hex}", **options}
+            backend = PostgresqlBackend.from_url(url, BackendOptions(**names))  # type: ignore[arg-type]
+            return stack.enter_context(closing(backend))
+
+        yield open_store
+
+
+@pytest.fixture
+def backend(opened: Open, own_postgresql_server: PostgresqlServer) -> PostgresqlBackend:
+    return opened(own_postgresql_server.url)
+
+
+def connections(server: PostgresqlServer, where: str = "true") -> int:
+    ours = f"application_name = 'celery-dlock' AND {where}"
+    return int(server.query(f"SELECT count(*) FROM pg_stat_activity WHERE {ours}"))
+
+
+def test_a_server_that_was_killed_knows_the_holder_and_idle_connections_are_made_anew(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    token = running(backend.enter(claim("a"))).token
+    own_postgresql_server.kill()
+    with pytest.raises(BackendUnavailable, match="PostgreSQL at"):
+        backend.enter(claim("a"))
+    own_postgresql_server.restart()
+
+    assert isinstance(backend.enter(claim("b")).verdict, Busy)
+    assert running(backend.enter(claim("a"))).token == token
+    own_postgresql_server.kill()
+    own_postgresql_server.restart()
+    assert backend.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+    assert running(backend.enter(claim("b"))).token > token
+
+
+def test_by_itself_it_goes_by_the_servers_clock(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    seconds = "SELECT floor(extract(epoch FROM clock_timestamp()))"
+    before = int(own_postgresql_server.query(seconds))
+    assert before <= backend.now() / 1e6 <= int(own_postgresql_server.query(seconds)) + 1
+
+
+def test_processes_that_are_the_first_at_once_make_the_tables_once(
+    opened: Open, own_postgresql_server: PostgresqlServer
+) -> None:
+    url = f"{own_postgresql_server.url}?options=-c%20default_transaction_read_only%3Don"
+    stores = [opened(url, prefix="same") for _ in range(8)]
+    barrier, verdicts = threading.Barrier(len(stores)), list[object]()
+
+    def enter(number: int) -> None:
+        barrier.wait()
+        verdicts.append(stores[number].enter(claim(f"task {number}")).verdict)
+
+    threads = [threading.Thread(target=enter, args=(n,)) for n in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(verdicts) == len(stores)
+    assert sum(isinstance(verdict, Busy) for verdict in verdicts) == len(stores) - 1
+    assert own_postgresql_server.query("SELECT number FROM dlock.version") == "1"
+
+
+def test_a_role_that_may_make_no_tables_uses_those_that_another_has_made(
+    opened: Open, own_postgresql_server: PostgresqlServer
+) -> None:
+    url = own_postgresql_server.url.replace("dlock@", "worker@")
+    own_postgresql_server.query("CREATE ROLE worker LOGIN")
+    own_postgresql_server.query(f"REVOKE CREATE ON DATABASE {url.rpartition('/')[2]} FROM PUBLIC")
+    with pytest.raises(ConfigurationError, match="may not make them"):
+        opened(url).enter(claim("a"))
+
+    for statement in PostgresqlBackend.tables(role="worker"):
+        own_postgresql_server.query(statement)
+    store = opened(url)
+    running(store.enter(claim("a")))
+    park(store, "b")
+
+    assert woken(store.leave(claim("a"), Outcome.DONE)) == ["b"]
+    assert store.note("key", 1, {"name": b"text"})
+    assert store.swap("name", None, b"text", 1_000_000) == b"text"
+    store.sweep()
+
+
+def test_tables_of_another_version_are_refused(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer, opened: Open
+) -> None:
+    backend.now()
+    own_postgresql_server.query("UPDATE dlock.version SET number = 2")
+
+    with pytest.raises(ConfigurationError, match=r"version 2 .* reads version 1"):
+        opened(own_postgresql_server.url).now()
+
+
+def test_tables_that_were_dropped_are_made_again(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    running(backend.enter(claim("a")))
+    own_postgresql_server.query("DROP SCHEMA dlock CASCADE")
+    with pytest.raises(BackendUnavailable, match="does not exist"):
+        backend.enter(claim("a"))
+
+    running(backend.enter(claim("a")))
+
+
+def test_one_connection_is_kept_and_closed_when_nobody_has_used_it_for_a_while(
+    backend: PostgresqlBackend,
+    own_postgresql_server: PostgresqlServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    barrier = threading.Barrier(4)
+
+    def enter(number: int) -> None:
+        barrier.wait()
+        for turn in range(20):
+            backend.enter(claim(f"task {turn}", key=f"key {number}"))
+
+    threads = [threading.Thread(target=enter, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until("one is left", lambda: connections(own_postgresql_server) == 1)
+    assert not connections(own_postgresql_server, "state <> 'idle'")
+
+    backend.close()
+    until("none is left", lambda: connections(own_postgresql_server) == 0)
+    monkeypatch.setattr(connection, "IDLE", 0.2)
+    backend.now()
+    until("it is closed by itself", lambda: connections(own_postgresql_server) == 0)
+    backend.now()
+
+
+def test_a_forked_child_has_a_connection_of_its_own(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    running(backend.enter(claim("a")))
+    child = os.fork()
+    if child == 0:
+        seen = isinstance(backend.enter(claim("b")).verdict, Busy)
+        os._exit(0 if seen else 1)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert backend.leave(claim("a"), Outcome.OVER).verdict == Left(carried=False)
+
+
+def test_an_unknown_option_of_the_url_is_refused_without_a_password() -> None:
+    for url in ("postgresql://u:secret@[h/db", "postgresql://u:secret@h/db?nonsense=secret"):
+        with pytest.raises(ConfigurationError) as caught:
+            PostgresqlBackend.from_url(url, BackendOptions())
+        assert "secret" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+
+def test_a_refused_password_is_in_no_message(
+    opened: Open, own_postgresql_server: PostgresqlServer
+) -> None:
+    url = own_postgresql_server.url.replace("dlock@", "nobody:secret@")
+    with pytest.raises(BackendUnavailable) as caught:
+        opened(url).enter(claim("a"))
+    assert isinstance(caught.value.__cause__, psycopg.Error)
+    assert "secret" not in f"{caught.value} {caught.value.__cause__}"

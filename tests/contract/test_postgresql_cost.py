@@ -1,0 +1,222 @@
+"""What an operation costs on PostgreSQL: flights, as they are sent and as they cross the wire."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from celery_dlock.core.operations import Reap
+from celery_dlock.core.state import Cause, Outcome, Renewed
+from celery_dlock.stores.base import BackendOptions
+from celery_dlock.stores.postgresql.connection import Connection, Rows, Statement
+from celery_dlock.stores.postgresql.store import PostgresqlBackend
+from celery_dlock.testing.contract.words import PLACE, QUEUE, claim, park, running, woken
+from tests.contract.postgresql_store import counted
+from tests.services.pgbouncer import PgBouncer
+from tests.services.postgresql import PostgresqlServer
+from tests.services.proxy import Proxy, proxy_to
+
+pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
+
+#: What anything takes at most but a free key that is taken or released.
+MOST = 3
+
+
+@pytest.fixture(
+    params=["postgresql_server", pytest.param("pgbouncer", marks=pytest.mark.server("pgbouncer"))]
+)
+def server(request: pytest.FixtureRequest) -> PostgresqlServer | PgBouncer:
+    """What a client speaks to: the server, or a pooler before it."""
+    found: PostgresqlServer | PgBouncer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def proxy(server: PostgresqlServer | PgBouncer) -> Iterator[Proxy]:
+    with proxy_to(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def backend(server: PostgresqlServer | PgBouncer, proxy: Proxy) -> Iterator[PostgresqlBackend]:
+    url = server.url.replace(str(server.port), str(proxy.port))
+    options = BackendOptions(prefix=f"cost-{uuid.uuid4().hex}")
+    with closing(PostgresqlBackend.from_url(url, options)) as backend:
+        backend.now()
+        yield backend
+
+
+@pytest.fixture
+def cost(proxy: Proxy) -> Callable[[Callable[[], object]], int]:
+    """The flights of an operation, which are as many round trips."""
+
+    def cost(operation: Callable[[], object]) -> int:
+        turns = proxy.turns
+        with counted() as flights:
+            operation()
+        assert proxy.turns - turns == len(flights)
+        return len(flights)
+
+    return cost
+
+
+Cost = Callable[[Callable[[], object]], int]
+
+
+def test_a_free_key_is_taken_in_one_flight_and_released_in_one(
+    backend: PostgresqlBackend, cost: Cost
+) -> None:
+    for wait in (QUEUE, PLACE):
+        mine = claim(f"task {wait}", wait=wait, limit=3)
+        assert cost(partial(backend.enter, mine, b"message")) == 1
+        assert [holder.task for holder in backend.peek("key").holders] == [mine.task]
+        assert cost(partial(backend.leave, mine, Outcome.DONE)) == 1
+
+
+def test_a_key_that_was_used_is_free_again_for_one_flight(
+    backend: PostgresqlBackend, cost: Cost
+) -> None:
+    running(backend.enter(claim("a")))
+    park(backend, "b")
+    backend.leave(claim("a"), Outcome.DONE)
+    running(backend.enter(claim("b", wait=QUEUE), b"message"))
+
+    assert cost(lambda: backend.leave(claim("b", wait=QUEUE), Outcome.DONE)) == 1
+    assert cost(lambda: backend.enter(claim("c"))) == 1
+
+
+def test_all_leases_of_a_process_are_renewed_in_one_flight(
+    backend: PostgresqlBackend, cost: Cost
+) -> None:
+    claims = [claim("a", key=f"key {n}") for n in range(100)]
+    for mine in claims:
+        running(backend.enter(mine))
+    verdicts: list[Any] = []
+
+    assert cost(lambda: verdicts.extend(backend.renew(claims))) == 1
+    assert all(isinstance(verdict, Renewed) for verdict in verdicts)
+
+
+def test_everything_else_takes_at_most_three_flights(
+    backend: PostgresqlBackend, cost: Cost
+) -> None:
+    holder, first = claim("holder"), claim("task 0", wait=QUEUE)
+    running(backend.enter(holder))
+    operations: dict[str, Callable[[], object]] = {
+        "parking, by a process that takes the key for free": lambda: park(backend, "task 0"),
+        "parking": lambda: park(backend, "task 1"),
+        "refusal": lambda: backend.enter(claim("other")),
+        "place": lambda: backend.enter(claim("place", wait=PLACE)),
+        "copy": lambda: backend.enter(claim("task 1", "copy", wait=QUEUE), b"copy"),
+        "stranger": lambda: backend.leave(claim("stranger"), Outcome.OVER),
+        "release": lambda: woken(backend.leave(holder, Outcome.DONE)),
+        "turn": lambda: running(backend.enter(first, b"message")),
+        "renewal": lambda: backend.renew([first]),
+        "debounced call": lambda: backend.postpone(claim("late"), b"message", 1, 2),
+        "reaping": lambda: backend.apply(Reap("key")),
+        "revocation": lambda: backend.cancel("key", "task 1"),
+        "dead letter": lambda: backend.dead_letter("key", "task 1", Cause.UNREADABLE),
+        "replay": lambda: backend.replay("key", "task 1"),
+        "discard": lambda: backend.discard("key", "task 1", 0),
+        "hold": lambda: backend.put_on_hold("key", "", "1", "ann", "why", 1_000_000),
+        "abandoned": lambda: backend.leave(first, Outcome.ABANDONED),
+        "swap": lambda: backend.swap("name", None, b"text", 1_000_000),
+        "swapped": backend.swapped,
+        "note": lambda: backend.note("key", 1, {f"name {n}": b"text" for n in range(50)}),
+        "notes": lambda: backend.notes("key"),
+        "sweep": backend.sweep,
+        "page": backend.keys,
+        "page of keys with messages": lambda: backend.keys(waiting=True),
+        "look": lambda: backend.look([f"key {n}" for n in range(100)]),
+        "peek": lambda: backend.peek("key"),
+        "position": lambda: backend.position("key", "place"),
+        "message": lambda: backend.message("key", "task 1"),
+        "parked": lambda: backend.parked([f"task {n}" for n in range(100)]),
+        "dead of": lambda: backend.dead_of([f"task {n}" for n in range(100)]),
+        "dead": backend.dead,
+        "count": backend.count_dead,
+        "time": backend.now,
+    }
+
+    costs = {name: cost(operation) for name, operation in operations.items()}
+
+    assert max(costs.values()) <= MOST, costs
+    assert costs["parking"] == costs["release"] == costs["turn"] == 2
+
+
+def fill(server: PostgresqlServer, prefix: str, key: str, waiting: int) -> None:
+    """Put tasks into the queue, as many as are done, past the store's own slower way."""
+    of_each = f"'{prefix}', '{key}', 'task ' || n"
+    numbers = f"FROM generate_series(0, {waiting - 1}) AS n"
+    server.query(
+        f"""INSERT INTO dlock.waiting (prefix, key, task, mode, "limit", rank, arrived, ordered)
+        SELECT {of_each}, 'exclusive', 1, n, 0, false {numbers};
+        INSERT INTO dlock.message SELECT {of_each}, 'message' {numbers};
+        INSERT INTO dlock.past SELECT {of_each}, 1, 0, {2**62} {numbers};
+        INSERT INTO dlock.state (prefix, key, grants, cooling, parked, paused)
+        VALUES ('{prefix}', '{key}', '[]', '[]', {waiting}, 0)"""
+    )
+
+
+def blocks_of(plan: dict[str, Any]) -> int:
+    """How many blocks of tables and indices a plan has looked at."""
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+@contextmanager
+def explained() -> Iterator[list[int]]:
+    """The blocks that each statement of the flights meanwhile looks at, if it only reads."""
+    blocks, fly = list[int](), Connection.fly
+
+    def explaining(self: Connection, statements: Sequence[Statement]) -> list[Rows]:
+        reads = [s for s in statements if s.text.lstrip(b"(").startswith(b"SELECT")]
+        if b"READ ONLY" in statements[0].text:
+            texts = [b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + s.text for s in reads[1:]]
+            plans = [Statement(text, s.values) for text, s in zip(texts, reads[1:], strict=True)]
+            answers = fly(self, [*statements[:2], *plans, statements[-1]])[2:-1]
+            blocks.extend(blocks_of(json.loads(rows[0][0])[0]["Plan"]) for rows, _ in answers)
+        return fly(self, statements)
+
+    with mock.patch.object(Connection, "fly", explaining):
+        yield blocks
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["before its statistics", "with them"])
+def test_what_is_read_is_the_same_with_ten_waiting_and_with_a_hundred_thousand(
+    analyzed: bool, postgresql_server: PostgresqlServer
+) -> None:
+    options = BackendOptions(prefix=f"cost-{uuid.uuid4().hex}")
+    with closing(PostgresqlBackend.from_url(postgresql_server.url, options)) as backend:
+        costs: dict[int, list[int]] = {}
+        for waiting in (10, 100_000):
+            key = f"key {waiting}"
+            running(backend.enter(claim("holder", key=key)))
+            fill(postgresql_server, options.prefix, key, waiting)
+            if analyzed:
+                postgresql_server.query("ANALYZE dlock.waiting, dlock.state, dlock.past")
+            operations: list[Callable[[], object]] = [
+                partial(backend.enter, claim("other", key=key)),
+                partial(backend.enter, claim("new", key=key, wait=QUEUE), b"new"),
+                partial(backend.peek, key, 10),
+                partial(backend.position, key, f"task {waiting - 1}"),
+                partial(backend.parked, [f"task {waiting - 1}"]),
+                partial(backend.look, [key]),
+                partial(backend.keys, waiting=True),
+                partial(backend.leave, claim("holder", key=key), Outcome.DONE),
+            ]
+            costs[waiting] = []
+            for operation in operations:
+                with explained() as blocks:
+                    operation()
+                costs[waiting].append(sum(blocks))
+
+    assert max(costs[100_000]) < 150, costs
+    few, many = (sum(costs[waiting]) for waiting in costs)
+    assert many < 3 * few, costs

@@ -1,0 +1,69 @@
+"""What the doctor finds in a PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from celery_dlock import lock
+from celery_dlock.ops.doctor.examine import examine
+from celery_dlock.ops.doctor.postgresql import Server, findings_of
+from tests.inspection.patients import found, patient
+from tests.services.postgresql import PostgresqlServer
+
+pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
+
+#: The servers of the tests do not wait for the disk.
+UNSYNCED = {"postgresql-fsync": "broken"}
+
+SOUND = Server(
+    number=150000,
+    version="15.0",
+    syncs=True,
+    commits="on",
+    standby_names="",
+    is_standby=False,
+    standbys=0,
+    may_create=True,
+)
+
+
+def test_a_server_that_does_not_wait_for_the_disk_is_found_before_and_after_its_first_use(
+    own_postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    with patient(tmp_path, dlock_url=own_postgresql_server.url) as app:
+        (finding,) = examine(app)
+        assert {finding.check: finding.severity} == UNSYNCED
+        with lock("order:1", app=app):
+            assert [each.check for each in examine(app)] == ["postgresql-fsync"]
+
+
+def test_tables_that_are_missing_or_of_another_release_are_found(
+    own_postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    server = own_postgresql_server
+    server.query("CREATE ROLE worker LOGIN")
+    worker = server.url.replace("dlock@", "worker@")
+    assert found(tmp_path, dlock_url=worker) == {**UNSYNCED, "postgresql-tables": "broken"}
+
+    with patient(tmp_path, dlock_url=server.url) as app, lock("order:1", app=app):
+        pass
+    server.query("UPDATE dlock.version SET number = 2")
+    assert found(tmp_path, dlock_url=server.url) == {**UNSYNCED, "postgresql-tables": "broken"}
+
+
+@pytest.mark.parametrize(
+    ("server", "check"),
+    [
+        (SOUND, None),
+        (replace(SOUND, number=120000, version="12.22"), "postgresql-version"),
+        (replace(SOUND, is_standby=True), "postgresql-standby"),
+        (replace(SOUND, standbys=1), "postgresql-replication"),
+        (replace(SOUND, standbys=1, standby_names="*", commits="local"), "postgresql-replication"),
+        (replace(SOUND, standbys=1, standby_names="*"), None),
+    ],
+)
+def test_a_server_that_is_not_as_it_has_to_be_is_found(server: Server, check: str | None) -> None:
+    assert [finding.check for finding in findings_of(server, "store")] == ([check] if check else [])
