@@ -33,7 +33,7 @@ from celery_dlock.core.state import (
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change
 from celery_dlock.stores.postgresql.flight import GO, LOCKED, NOW, Answer, Flight, WritingFlight
-from celery_dlock.stores.sql.rows import KeyRows, SqlDialect, columns, entry, put
+from celery_dlock.stores.sql.rows import BY_TASK, KeyRows, SqlDialect, columns, entry, put
 from celery_dlock.stores.stored import as_json, restored, restored_each
 
 V = TypeVar("V")
@@ -65,8 +65,8 @@ FROM (SELECT) AS one LEFT JOIN state ON {_KEY}"""
 
 _QUEUE = f"""(SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE}
     ORDER BY rank LIMIT {WINDOW})
-UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task=?
-UNION SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND task=?
+UNION (SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND {BY_TASK})
+UNION (SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND {BY_TASK})
 ORDER BY rank""".format(columns=", ".join(columns(Waiting)))
 
 # Each task is looked for by itself, for what is remembered of all others of the key may be much.
@@ -126,7 +126,8 @@ class PostgresqlKeyRows(KeyRows):
         stamp = clock, *self._stamp_values(task)
         first = self._db.execute(_LOAD, (*stamp, *at, clock, *at, clock, *at))
         holders = self._run(_HOLDERS)
-        queue = self._run(_QUEUE, clock, *at, clock, task, *at, clock, successor)
+        named = *at, clock, task, task, *at, clock, successor, successor
+        queue = self._run(_QUEUE, clock, *named)
         past = self._run(_PAST, task, *at, clock)
         dead = self.ask_dead(task) if isinstance(operation, OnDeadLetter) else None
         self.now, self._stamp, last, self._has_expired, self._has_state, *state = first.fetchone()

@@ -48,6 +48,10 @@ def columns(record: Any) -> list[str]:
 
 _WAITING, _DEAD = columns(Waiting), columns(Dead)
 
+#: An order that only the primary key has: without statistics a planner may take another index, and
+#: look at all that wait.
+BY_TASK = "task BETWEEN ? AND ? ORDER BY task LIMIT 1"
+
 ENTRY = f"SELECT {', '.join(_WAITING)} FROM waiting WHERE prefix=? AND key=?"
 
 _LETTER = f"SELECT key, body, {', '.join(_DEAD)} FROM dead"
@@ -300,8 +304,8 @@ class KeyRows:
 
     def position(self, task: str) -> tuple[Waiting, int] | None:
         """The entry of *task* in the queue, and how many may stand before it, by their ranks."""
-        row = self._run(f"{ENTRY} AND task=?", task)
-        first = self._run("SELECT min(rank) FROM waiting WHERE prefix=? AND key=?")
+        row = self._run(f"{ENTRY} AND {BY_TASK}", task, task)
+        first = self._run("SELECT rank FROM waiting WHERE prefix=? AND key=? ORDER BY rank LIMIT 1")
         for entry in self._entries(row.fetchall()):
             return entry, entry.rank - number(first.fetchone()[0])
         return None
