@@ -13,6 +13,7 @@ import pytest
 from celery_dlock.core import turns
 from celery_dlock.core.state import (
     STRANGER_RESERVED,
+    WINDOW,
     Busy,
     Drop,
     End,
@@ -61,6 +62,18 @@ def test_who_had_started_before_its_worker_died_does_not_queue_again(key: OneKey
     assert isinstance(key.enter(queued("a", "redelivered")), Run)
 
     assert key.waiting == ["b"]
+
+
+def test_only_the_loaded_part_of_a_long_queue_is_woken_from() -> None:
+    # Given more slots than entries are loaded, all taken by tasks that die
+    many, key = 2 * WINDOW, OneKey()
+    for name in [*(f"h{n}" for n in range(many)), *(f"w{n}" for n in range(many))]:
+        key.enter(queued(name, limit=many))
+    key.passes(TTL)
+
+    for woken in (WINDOW, many - WINDOW):
+        key.reap()
+        assert len(key.wakes) == woken
 
 
 def test_a_wake_that_comes_twice_runs_once(key: OneKey) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from celery_dlock.locks.throttled_warning import (
     REPEAT_AFTER,
     ThrottledWarning,
+    _Spokesman,
+    speak_for_children,
 )
 
 
@@ -30,3 +34,17 @@ def test_it_is_said_at_once_then_rarely_and_when_it_is_over(
         "it is back, after 601 s",
         "it is away: again",
     ]
+
+
+def test_a_process_that_was_forked_leaves_it_to_the_one_that_speaks(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Spokesman, "pid", 0)
+    ThrottledWarning().warn("each for itself")
+    speak_for_children()
+    ThrottledWarning().warn("the spokesman")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    ThrottledWarning().warn("a child of it")
+
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["each for itself", "the spokesman"]
