@@ -181,7 +181,9 @@ def explained() -> Iterator[list[int]]:
             texts = [b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + s.text for s in reads[1:]]
             plans = [Statement(text, s.values) for text, s in zip(texts, reads[1:], strict=True)]
             answers = fly(self, [*statements[:2], *plans, statements[-1]])[2:-1]
-            blocks.extend(blocks_of(json.loads(rows[0][0])[0]["Plan"]) for rows, _ in answers)
+            explanations = [json.loads(rows[0][0])[0] for rows, _ in answers]
+            assert not [each for each in explanations if "JIT" in each]  # to compile is dearer
+            blocks.extend(blocks_of(each["Plan"]) for each in explanations)
         return fly(self, statements)
 
     with mock.patch.object(Connection, "fly", explaining):
