@@ -15,7 +15,7 @@ from celery_dlock.ops.overview import time_of
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.testing import ManualClock
-from tests.cli.operator import Operator
+from tests.cli.operator import Operator, operator
 from tests.services.redis import RedisServer
 
 
@@ -62,16 +62,17 @@ def test_programs_are_told_by_it_whether_a_lease_has_expired(desk: Operator) -> 
 
 
 def test_while_it_cannot_be_asked_the_time_is_that_of_this_host(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def away() -> int:
         raise BackendUnavailable("TIME is not allowed")
 
-    monkeypatch.setattr(desk.backend, "now", away)
-    before = time.time()
+    with operator(dlock_url="memory://") as desk:
+        monkeypatch.setattr(desk.backend, "now", away)
+        before = time.time()
 
-    assert before <= time_of(desk.backend).timestamp() <= time.time()
-    assert desk.run("ls").exit_code == 0
+        assert before <= time_of(desk.backend).timestamp() <= time.time()
+        assert desk.run("ls").exit_code == 0
 
 
 @pytest.mark.server("redis")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 from celery_dlock.core.state import Cause, Dead, Mode
 from celery_dlock.ops.actions import DeadLetterEntry
 from celery_dlock.stores.base import DeadMessage
-from tests.cli.operator import Operator
+from tests.cli.operator import Operator, operator
+
+
+@pytest.fixture
+def desk() -> Iterator[Operator]:
+    with operator(dlock_url="memory://") as made:
+        yield made
 
 
 def letter(message: bytes) -> DeadLetterEntry:
