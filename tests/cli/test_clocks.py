@@ -61,13 +61,14 @@ def test_programs_are_told_by_it_whether_a_lease_has_expired(desk: Operator) -> 
     assert [holder["expired"] for holder in line["holders"]] == [False]
 
 
+@pytest.mark.server("redis")
 def test_while_it_cannot_be_asked_the_time_is_that_of_this_host(
-    monkeypatch: pytest.MonkeyPatch,
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> int:
         raise BackendUnavailable("TIME is not allowed")
 
-    with operator(dlock_url="memory://") as desk:
+    with operator(dlock_url=redis_server.url, dlock_key_prefix=uuid.uuid4().hex) as desk:
         monkeypatch.setattr(desk.backend, "now", away)
         before = time.time()
 
