@@ -15,7 +15,7 @@ from celery_dlock.ops.overview import time_of
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.testing import ManualClock
-from tests.cli.operator import Operator, operator
+from tests.cli.operator import Operator
 from tests.services.redis import RedisServer
 
 
@@ -61,19 +61,16 @@ def test_programs_are_told_by_it_whether_a_lease_has_expired(desk: Operator) -> 
     assert [holder["expired"] for holder in line["holders"]] == [False]
 
 
-@pytest.mark.server("redis")
 def test_while_it_cannot_be_asked_the_time_is_that_of_this_host(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> int:
         raise BackendUnavailable("TIME is not allowed")
 
-    with operator(dlock_url=redis_server.url, dlock_key_prefix=uuid.uuid4().hex) as desk:
-        monkeypatch.setattr(desk.backend, "now", away)
-        before = time.time()
+    monkeypatch.setattr(desk.backend, "now", away)
+    before = time.time()
 
-        assert before <= time_of(desk.backend).timestamp() <= time.time()
-        assert desk.run("ls").exit_code == 0
+    assert before <= time_of(desk.backend).timestamp() <= time.time()
 
 
 @pytest.mark.server("redis")
