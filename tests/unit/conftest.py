@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 from celery._state import _on_app_finalizers
 
+from celery_dlock.runtime import forget
 from celery_dlock.testing import ManualClock, in_memory
 from tests.services.beats import Beats, beats
 from tests.services.desk import Desk, open_desk
@@ -32,6 +33,7 @@ def app(no_shared_tasks: None) -> Iterator[Celery]:
     app = Celery("unit", set_as_current=False, broker="memory://", backend="cache+memory://")
     app.conf.dlock_url = "memory://"
     yield app
+    forget(app)
     app.close()
 
 
