@@ -258,7 +258,7 @@ def address_of(url: str, driver: Mapping[str, Any]) -> tuple[str, str]:
     """
     try:
         options = conninfo_to_dict(url, **driver)
-        address = make_conninfo(**{**LIMITS, **options})
+        address = make_conninfo("", **{**LIMITS, **options})
     except psycopg.Error:  # it may quote a password
         raise ConfigurationError(
             "the URL of the lock store is not of the form postgresql://[user[:password]@]host[:port]"

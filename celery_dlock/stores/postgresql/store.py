@@ -155,6 +155,8 @@ class PostgresqlBackend(SqlBackend):
                 if release_alone(flight, self._prefix, claim, outcome, clock):
                     is_done = outcome is outcome.DONE and claim.done_ttl > 0
                     return Reply(Left(is_done))
+            case _:
+                pass
         return None
 
     def _at_key(self, operation: Operation[V]) -> Reply[V] | None:
