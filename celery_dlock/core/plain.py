@@ -14,7 +14,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, cast
 
-from celery_dlock.core.state import Claim, Grant, Holder, KeyState, Waiting, WaitMode
+from celery_dlock.core.state import Claim, Grant, Holder, KeyState, Outcome, Waiting, WaitMode
 
 #: The fields that every shortcut knows, of each value that one looks at.
 KNOWN: Mapping[type, frozenset[str]] = {
@@ -53,6 +53,16 @@ def others(value: Any) -> dict[str, Any]:
 def is_plain(claim: Claim) -> bool:
     """Whether a shortcut may serve *claim*."""
     return claim.wait in WAYS and _UNKNOWN(claim) == _DEFAULTS
+
+
+def ends_plainly(claim: Claim, outcome: Outcome) -> bool:
+    """Whether a shortcut may serve *claim* as it leaves a key at which it is alone."""
+    return is_plain(claim) and outcome in (Outcome.DONE, Outcome.OVER)
+
+
+def is_done(claim: Claim, outcome: Outcome) -> bool:
+    """Whether the store remembers that the task of such a *claim* is done."""
+    return outcome is Outcome.DONE and claim.done_ttl > 0
 
 
 @cache

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Leave, Operation, Renew
+from celery_dlock.core.plain import is_done
 from celery_dlock.core.state import (
     Claim,
     EnterVerdict,
@@ -59,7 +60,7 @@ from celery_dlock.stores.consensus.local_leases import LocalLeases
 from celery_dlock.stores.consensus.messages import items_of, letter_of
 from celery_dlock.stores.consensus.record import decode, listed_dead, number_in
 from celery_dlock.stores.consensus.rows import PARTS, Commit, Kind, Name, Row, Rows
-from celery_dlock.stores.consensus.save import is_done, left_alone, taken_free
+from celery_dlock.stores.consensus.save import left_alone, taken_free
 from celery_dlock.stores.consensus.swaps import Swaps
 from celery_dlock.stores.unreadable import UnreadableKey, is_text
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from celery_dlock.core.plain import is_plain
+from celery_dlock.core.plain import ends_plainly, is_done, is_plain
 from celery_dlock.core.state import Claim, Dead, Holder, KeyState, Mode, Outcome, Step, Waiting
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change, difference
@@ -246,20 +246,15 @@ def left_alone(
     claim: Claim, row: Name, outcome: Outcome, version_row: Row, now: int
 ) -> Commit | None:
     """What *claim*, alone on its key with *row* and *version_row*, commits if nothing stays."""
-    if not is_plain(claim) or outcome not in (Outcome.DONE, Outcome.OVER):
+    if not ends_plainly(claim, outcome):
         return None
     commit = Commit(_version_row(claim), version_row, None, delete={row})
-    if outcome is Outcome.DONE and claim.done_ttl:
+    if is_done(claim, outcome):
         until = str(now + claim.done_ttl).encode()
         commit.remember = {_done(claim): (until, claim.done_ttl)}
     else:
         commit.absent = {_done(claim)}
     return commit
-
-
-def is_done(claim: Claim, outcome: Outcome) -> bool:
-    """Whether the task is done, after :func:`left_alone`."""
-    return outcome is Outcome.DONE and claim.done_ttl > 0
 
 
 def _version_row(claim: Claim) -> Name:

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from celery_dlock.core.operations import OnDeadLetter, Operation
-from celery_dlock.core.plain import is_plain
+from celery_dlock.core.plain import is_done
 from celery_dlock.core.state import (
     WINDOW,
     Claim,
@@ -238,12 +238,6 @@ def release_alone(
 ) -> bool:
     """Release the key of *claim* if nothing else is there of it; whether that was so."""
     at, owner = (prefix, claim.key), (claim.task, claim.nonce)
-    remembers = outcome is Outcome.DONE and claim.done_ttl > 0
     only = *at, *owner, *at, *at, *owner, *at, claim.task
-    done = *at, claim.task, clock, claim.done_ttl, remembers
+    done = *at, claim.task, clock, claim.done_ttl, is_done(claim, outcome)
     return bool(flight.write(_RELEASE, (*only, *at, *done)).fetchone()[0])
-
-
-def is_alone(claim: Claim, outcome: Outcome) -> bool:
-    """Whether :func:`release_alone` knows what *claim* leaves."""
-    return is_plain(claim) and outcome in (Outcome.DONE, Outcome.OVER)

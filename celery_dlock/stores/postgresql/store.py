@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import Enter, Leave, Operation, Reap
-from celery_dlock.core.plain import is_plain
+from celery_dlock.core.plain import ends_plainly, is_done, is_plain
 from celery_dlock.core.state import Claim, Left, NotHeld, Renewed, RenewVerdict, Replaced, Unknown
 from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.forking import PerProcess
@@ -38,7 +38,6 @@ from celery_dlock.stores.postgresql.flight import LOCKED, NOW, Flight, WritingFl
 from celery_dlock.stores.postgresql.rows import (
     UNNUMBERED,
     PostgresqlKeyRows,
-    is_alone,
     release_alone,
     take_free,
 )
@@ -151,10 +150,9 @@ class PostgresqlBackend(SqlBackend):
             case Enter() if is_plain(claim):
                 run = take_free(flight, self._prefix, claim, clock)
                 return None if run is None else Reply(run)
-            case Leave(outcome=outcome) if is_alone(claim, outcome):
+            case Leave(outcome=outcome) if ends_plainly(claim, outcome):
                 if release_alone(flight, self._prefix, claim, outcome, clock):
-                    is_done = outcome is outcome.DONE and claim.done_ttl > 0
-                    return Reply(Left(is_done))
+                    return Reply(Left(is_done(claim, outcome)))
             case _:
                 pass
         return None
