@@ -10,6 +10,7 @@ import pytest
 
 from tests.services.etcd import EtcdServer
 from tests.services.redis_nodes import RedisNodes
+from tests.services.server_process import ServerProcess
 from tests.services.zookeeper import ZooKeeperServer
 
 PROGRAM = """
@@ -76,19 +77,24 @@ def program(library: str, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
+def goes_on(library: str, url: str, *servers: ServerProcess) -> None:
+    """Something else runs while one greenlet waits for *servers* that stand still."""
+    with program(library, url) as child:
+        assert child.stdout is not None
+        ready = child.stdout.readline()
+        for server in servers:
+            server.pause()
+        out, err = child.communicate("yes\n", timeout=60)
+
+    assert (ready, out) == ("paused?\n", "fine\n"), err
+
+
 @pytest.mark.server("redis")
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
 def test_greenlets_go_on_while_one_waits_for_nodes(
     own_redis_nodes: RedisNodes, library: str
 ) -> None:
-    with program(library, own_redis_nodes.url) as child:
-        assert child.stdout is not None
-        ready = child.stdout.readline()
-        for node in own_redis_nodes[1:4]:
-            node.pause()
-        out, err = child.communicate("yes\n", timeout=60)
-
-    assert (ready, out) == ("paused?\n", "fine\n"), err
+    goes_on(library, own_redis_nodes.url, *own_redis_nodes[1:4])
 
 
 @pytest.mark.server("zookeeper")
@@ -96,26 +102,12 @@ def test_greenlets_go_on_while_one_waits_for_nodes(
 def test_greenlets_go_on_while_one_waits_for_zookeeper(
     own_zookeeper_server: ZooKeeperServer, library: str
 ) -> None:
-    with program(library, own_zookeeper_server.url) as child:
-        assert child.stdout is not None
-        ready = child.stdout.readline()
-        own_zookeeper_server.pause()
-        out, err = child.communicate("yes\n", timeout=60)
-        own_zookeeper_server.resume()
-
-    assert (ready, out) == ("paused?\n", "fine\n"), err
+    goes_on(library, own_zookeeper_server.url, own_zookeeper_server)
 
 
 @pytest.mark.server("etcd")
 def test_greenlets_go_on_while_one_waits_for_etcd(own_etcd_server: EtcdServer) -> None:
-    with program("gevent", own_etcd_server.url) as child:
-        assert child.stdout is not None
-        ready = child.stdout.readline()
-        own_etcd_server.pause()
-        out, err = child.communicate("yes\n", timeout=60)
-        own_etcd_server.resume()
-
-    assert (ready, out) == ("paused?\n", "fine\n"), err
+    goes_on("gevent", own_etcd_server.url, own_etcd_server)
 
 
 def test_eventlet_is_refused_over_etcd() -> None:

@@ -15,6 +15,7 @@ from celery_dlock.testing import ManualClock, in_memory
 from tests.services.beats import Beats, beats
 from tests.services.desk import Desk, open_desk
 from tests.services.faulty import Faulty
+from tests.unit.one_key import OneKey, queued
 
 #: ``make(schedule, **config)``: three beats, none of which leads.
 Make = Callable[..., AbstractContextManager[Beats]]
@@ -42,6 +43,14 @@ def clock(app: Celery) -> Iterator[ManualClock]:
     """The clock of the store in memory that the application has for the test."""
     with in_memory(app) as clock:
         yield clock
+
+
+@pytest.fixture
+def key() -> OneKey:
+    """A key that a holds."""
+    key = OneKey()
+    key.enter(queued("a"))
+    return key
 
 
 @pytest.fixture

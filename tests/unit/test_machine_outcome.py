@@ -30,14 +30,6 @@ from tests.unit.one_key import PATIENCE, START, TTL, OneKey, claim, kept, place,
 
 
 @pytest.fixture
-def key() -> OneKey:
-    """A key that a holds."""
-    key = OneKey()
-    key.enter(queued("a"))
-    return key
-
-
-@pytest.fixture
 def running_kept() -> OneKey:
     """A key that a holds, and whose message is kept."""
     key = OneKey()

@@ -43,15 +43,6 @@ from tests.unit.one_key import (
     queued,
 )
 
-
-@pytest.fixture
-def key() -> OneKey:
-    """A key that a holds."""
-    key = OneKey()
-    key.enter(queued("a"))
-    return key
-
-
 # The queue.
 
 
