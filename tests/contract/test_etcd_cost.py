@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from celery_dlock.core.state import Outcome, Renewed
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.etcd.store import EtcdBackend
-from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
+from celery_dlock.testing.contract.words import QUEUE, claim, running
 from tests.contract.etcd_store import counted
+from tests.contract.operations import operations
 from tests.services.etcd import EtcdServer
 
 pytestmark = pytest.mark.server("etcd")
@@ -80,36 +81,14 @@ COSTS = {
 }
 
 
-def operations(backend: EtcdBackend, waiting: int) -> dict[str, Callable[[], object]]:
-    """What can be done, in this order, on a key for which so many wait."""
-    key = f"{waiting} wait"
-    holder, last = claim("holder", key=key, ttl=HOUR), f"w{waiting - 1} of {waiting}"
-    running(backend.enter(holder))
-    park(backend, *(f"w{n} of {waiting}:0:0" for n in range(waiting)), key=key, ttl=HOUR)
-    first = claim(f"w0 of {waiting}:0:0", key=key, wait=QUEUE, ttl=HOUR)
-    newcomer = claim("new", key=key, wait=QUEUE, ttl=HOUR)
-    return {
-        "look": lambda: backend.look([key]),
-        "keys": lambda: backend.keys(waiting=True),
-        "parked": lambda: backend.parked([last, "unknown"]),
-        "position": lambda: backend.position(key, f"{last}:0:0"),
-        "peek": lambda: backend.peek(key, 10),
-        "dead": lambda: backend.dead(10) + backend.dead_of(["unknown"]),
-        "sweep": backend.sweep,
-        "park": lambda: backend.enter(newcomer, b"message"),
-        "release": lambda: woken(backend.leave(holder, Outcome.DONE)),
-        "turn": lambda: running(backend.enter(first, b"message")),
-        "note": lambda: backend.note(key, 6, {"a": b"b", "b": b"b"}),
-        "notes": lambda: backend.notes(key),
-    }
-
-
 def test_what_an_operation_costs_however_many_wait(
     backend: EtcdBackend, own_etcd_server: EtcdServer
 ) -> None:
     for waiting in (40, 400):
         costs: dict[str, Counter[str]] = {}
-        for name, operation in operations(backend, waiting).items():
+        for name, operation in operations(
+            backend, waiting, holds=HOUR, ttl=HOUR, noted=f"{waiting} wait"
+        ).items():
             with counted(own_etcd_server) as costs[name]:
                 operation()
         assert costs == COSTS

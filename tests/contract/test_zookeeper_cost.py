@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,8 @@ from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.consensus.rows import ORDERED, Kind
 from celery_dlock.stores.zookeeper.client import Send
 from celery_dlock.stores.zookeeper.store import ZooKeeperBackend, ZooKeeperRows
-from celery_dlock.testing.contract.words import ENQUEUE, QUEUE, claim, park, running, woken
+from celery_dlock.testing.contract.words import ENQUEUE, QUEUE, claim, park, running
+from tests.contract.operations import operations
 from tests.contract.zookeeper_store import plain_client, session_of
 from tests.services.zookeeper import ZooKeeperServer
 
@@ -124,6 +125,7 @@ FLIGHTS = {
     "parked": 1,
     "position": 2,
     "peek": 3,
+    "dead": 2,
     "sweep": 1,
     "park": 3,
     "release": 4,
@@ -133,34 +135,11 @@ FLIGHTS = {
 }
 
 
-def operations(backend: ZooKeeperBackend, waiting: int) -> dict[str, Callable[[], object]]:
-    """What can be done, in this order, on a key for which so many wait."""
-    key = f"{waiting} wait"
-    holder, last = claim("holder", key=key, ttl=60), f"w{waiting - 1} of {waiting}"
-    running(backend.enter(holder))
-    park(backend, *(f"w{n} of {waiting}:0:0" for n in range(waiting)), key=key, ttl=5)
-    first = claim(f"w0 of {waiting}:0:0", key=key, wait=QUEUE, ttl=5)
-    newcomer = claim("new", key=key, wait=QUEUE, ttl=5)
-    return {
-        "look": lambda: backend.look([key]),
-        "keys": lambda: backend.keys(waiting=True),
-        "parked": lambda: backend.parked([last, "unknown"]),
-        "position": lambda: backend.position(key, f"{last}:0:0"),
-        "peek": lambda: backend.peek(key, 10),
-        "sweep": backend.sweep,
-        "park": lambda: backend.enter(newcomer, b"message"),
-        "release": lambda: woken(backend.leave(holder, Outcome.DONE)),
-        "turn": lambda: running(backend.enter(first, b"message")),
-        "note": lambda: backend.note("key", 6, {"a": b"b", "b": b"b"}),
-        "notes": lambda: backend.notes("key"),
-    }
-
-
 def test_what_an_operation_costs_however_many_wait(backend: ZooKeeperBackend) -> None:
     backend.note("key", 5, {"a": b"a"})
     for waiting in (40, 200):  # a page is shorter
         costs = {}
-        for name, operation in operations(backend, waiting).items():
+        for name, operation in operations(backend, waiting, holds=60, ttl=5, noted="key").items():
             with counted(backend) as cost:
                 operation()
             costs[name] = cost.flights
