@@ -116,6 +116,7 @@ class Beats:
         for beat in self.beats:
             beat.close()
         forget(self.app)
+        self.backend.close()  # also where a test has forgotten the application before
 
     def told(self, kind: type[Any]) -> list[tuple[str, Any]]:
         return [(event.subject.label, event) for event in self.events if isinstance(event, kind)]

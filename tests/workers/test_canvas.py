@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 
 from celery_dlock.core.events import Contended
@@ -24,6 +25,12 @@ ENDS = {
     "skip and continue": End.SKIPPED_GO_ON,
     "fail": End.FAILS,
 }
+
+
+#: Where a failure reaches no result further on, before Celery 5.7 (its pull request 10323).
+UNTOLD = (
+    {"chord in a chain", "chord after it", "chain of chords"} if celery.VERSION < (5, 7) else set()
+)
 
 
 def cases() -> Iterator[Any]:
@@ -56,6 +63,8 @@ def test_it_ends_as_the_table_says(
     desk.deliver_all()
 
     value, others = CANVASES[canvas].comes_to[end]
-    assert value_of(result) == value.replace("error", "LockContended")
+    untold = end is End.FAILS and canvas in UNTOLD
+    comes_to = "(PENDING)" if untold else value.replace("error", "LockContended")
+    assert value_of(result) == comes_to
     ran = [entry["label"] for entry in Journal(tmp_path / "journal").read("ran")]
     assert sorted(ran) == sorted([*others.split(), *["member"] * (end is End.RUNS)])
