@@ -32,6 +32,7 @@ from celery_dlock.stores.change import REMEMBER_LOST, Change, difference
 from celery_dlock.stores.stored import as_json, dead_or_unreadable, restored, restored_each
 from celery_dlock.stores.unreadable import is_text, number
 
+T = TypeVar("T")
 V = TypeVar("V")
 
 #: The latest instant that a column can keep.
@@ -285,11 +286,11 @@ class KeyRows:
             return KeyState()
         holders, grants, cooling, hold, parked, paused, self._due = row
         return KeyState(
-            restored_each(Holder, json.loads(holders)),
-            restored_each(Grant, json.loads(grants)),
+            _records(Holder, holders),
+            _records(Grant, grants),
             parked=number(parked),
             paused=number(paused),
-            cooling=restored_each(Cooling, json.loads(cooling)),
+            cooling=_records(Cooling, cooling),
             hold=None if hold is None else restored(OperatorHold, json.loads(hold)),
         )
 
@@ -329,10 +330,11 @@ class KeyRows:
 
     def ask_messages(self, step: Step[object]) -> Cursor | None:
         """The messages of those whom *step* wakes, before it deletes any."""
-        tasks = [turn.task for turn in step.wakes]
-        marks = ", ".join("?" * len(tasks))
+        if not step.wakes:
+            return None
+        marks = ", ".join("?" * len(step.wakes))
         query = f"SELECT task, body FROM message WHERE prefix=? AND key=? AND task IN ({marks})"
-        return self._run(query, *tasks) if tasks else None
+        return self._run(query, *(turn.task for turn in step.wakes))
 
     def save(self, operation: Operation[object], before: KeyState, step: Step[object]) -> Change:
         """Write what *step* changed."""
@@ -370,10 +372,11 @@ class KeyRows:
     def _save_slots(self, before: KeyState, state: KeyState, change: Change) -> None:
         if not change.slots and due(state) == self._due:  # a renewal leaves it where it was
             return
-        slots = as_json(state.holders), as_json(state.grants), as_json(state.cooling)
-        hold = None if state.hold is None else as_json(state.hold)
-        if hold or state.parked or slots != _NO_SLOTS:
-            self._run(_PUT_STATE, *slots, hold, state.parked, state.paused, due(state))
+        slots = (state.holders, state.grants, state.cooling)
+        if any(slots) or state.hold or state.parked:
+            texts = (as_json(records) if records else _NONE for records in slots)
+            hold = None if state.hold is None else as_json(state.hold)
+            self._run(_PUT_STATE, *texts, hold, state.parked, state.paused, due(state))
         else:
             self._run("DELETE FROM state WHERE prefix=? AND key=?")
 
@@ -422,8 +425,12 @@ class KeyRows:
         return self._db.execute(statement, (*self._at, *values))
 
 
-#: Nobody holds a key, or has a turn, and no slot cools down.
-_NO_SLOTS = ("[]", "[]", "[]")
+#: No holder, no turn or no slot that cools down: read and written without the encoder.
+_NONE = "[]"
+
+
+def _records(kind: Callable[..., T], text: str) -> tuple[T, ...]:
+    return () if text == _NONE else restored_each(kind, json.loads(text))
 
 
 def named(record: Any, values: Iterable[Any]) -> dict[str, Any]:

@@ -100,33 +100,34 @@ class SqliteKeyRows(KeyRows):
         task, successor = operation.claim.task, operation.claim.successor
         self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND expires<=?", self.now)
         state = self.ask_key()()
-        rows = self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall()
-        last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
-        if len(rows) == WINDOW:
-            for named in {task, successor} - {"", *(row[0] for row in rows)}:
-                rows += self._run(f"{ENTRY} AND task=?", named).fetchall()
-        done = self._past(task, done=1)
-        counts = ((t, self._past(t, done=0)) for t in {task, *(h.task for h in state.holders)})
-        waiting = self._entries(rows)
+        waiting = self._entries(self._run(f"{ENTRY} ORDER BY rank LIMIT {WINDOW}").fetchall())
+        first, last = (waiting[0].rank, waiting[-1].rank) if waiting else (0, 0)
+        if len(waiting) == WINDOW:  # there may be more, of whom a few matter
+            last = self._run("SELECT max(rank) FROM waiting WHERE prefix=? AND key=?").fetchone()[0]
+            for named in {task, successor} - {"", *(entry.task for entry in waiting)}:
+                waiting += self._entries(self._run(f"{ENTRY} AND task=?", named).fetchall())
+        past = self._past({task, *(holder.task for holder in state.holders)})
         dead = self.ask_dead(task).fetchall() if isinstance(operation, OnDeadLetter) else []
         return replace(
             state,
             waiting=waiting,
-            first=waiting[0].rank if waiting else 0,
-            last=last or 0,
-            done=frozenset({task} if done is not None else ()),
-            lost=tuple((t, count) for t, count in sorted(counts) if count),
+            first=first,
+            last=last,
+            done=frozenset({task} if (task, 1) in past else ()),
+            lost=tuple((t, lost) for (t, done), lost in sorted(past.items()) if lost and not done),
             dead=self._dead(dead),
         )
 
-    def _past(self, task: str, *, done: int) -> int | None:
-        row = self._run(
-            "SELECT lost FROM past WHERE prefix=? AND key=? AND task=? AND done=? AND until>?",
-            task,
-            done,
+    def _past(self, tasks: Collection[str]) -> dict[tuple[str, int], int]:
+        """What is remembered of *tasks*: lost runs, by task and by whether it is done."""
+        marks = ", ".join("?" * len(tasks))
+        rows = self._run(
+            "SELECT task, done, lost FROM past WHERE prefix=? AND key=? AND until>? "
+            f"AND task IN ({marks})",
             self.now,
-        ).fetchone()
-        return None if row is None else int(row[0])
+            *tasks,
+        )
+        return {(task, done): int(lost) for task, done, lost in rows.fetchall()}
 
 
 class SqliteBackend(SqlBackend):
