@@ -80,6 +80,11 @@ BACKENDS: Mapping[str, Provided] = {
         "postgresql",
         f"{_DOCTOR}.postgresql:examine_postgresql",
     ),
+    "django": Provided(
+        "celery_dlock.django.store:DjangoBackend",
+        "postgresql",
+        f"{_DOCTOR}.postgresql:examine_django",
+    ),
 }
 
 #: The exporters that ``dlock_sinks`` knows by name.

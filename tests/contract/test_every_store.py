@@ -26,9 +26,12 @@ HERE = Path(__file__).parent
 #: Other connections to what runs the same scripts as Redis: they pass what the package ships.
 BY_ANOTHER_CONNECTION = {"redis+sentinel", "redis+cluster"}
 
+#: The same store, which finds its server in another way; that has tests of its own.
+BY_ANOTHER_ADDRESS = {"django": "postgresql"}
+
 
 def store_of(scheme: str) -> type[LockBackend]:
-    return backend_class(f"{scheme}://")
+    return backend_class(f"{BY_ANOTHER_ADDRESS.get(scheme, scheme)}://")
 
 
 def suites() -> dict[type[LockBackend], list[type[LockBackendContract]]]:
@@ -94,6 +97,13 @@ def test_every_registered_store_is_in_the_table_of_the_other_tests(scheme: str) 
     assert store_of(scheme) in {store.backend for store in STORES}, (
         f"add a line for {scheme} to STORES in tests/services/stores.py"
     )
+
+
+@pytest.mark.parametrize(("scheme", "other"), BY_ANOTHER_ADDRESS.items())
+def test_a_store_by_another_address_has_no_operation_of_its_own(scheme: str, other: str) -> None:
+    store = backend_class(f"{scheme}://")
+    assert store.__bases__ == (store_of(other),)
+    assert {name for name in vars(store) if not name.startswith("_")} == {"from_url"}
 
 
 @pytest.mark.parametrize("store", EVERY)

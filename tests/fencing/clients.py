@@ -253,7 +253,7 @@ def configure_django() -> None:
             pymysql.install_as_MySQLdb()
         settings.configure(
             DATABASES={},
-            INSTALLED_APPS=["celery_dlock.fencing", "django_celery_beat"],
+            INSTALLED_APPS=["celery_dlock.django", "celery_dlock.fencing", "django_celery_beat"],
             USE_TZ=True,
         )
         django.setup()

@@ -46,7 +46,17 @@ class Server:
 
 def examine_postgresql(case: Case) -> Iterator[Finding]:
     """``postgresql://``."""
-    address, place = address_of(case.settings.url, case.settings.backend_options)
+    yield from _examine(case, *address_of(case.settings.url, case.settings.backend_options))
+
+
+def examine_django(case: Case) -> Iterator[Finding]:
+    """``django://``."""
+    from celery_dlock.django.store import address_of_alias  # which needs Django
+
+    yield from _examine(case, *address_of_alias(case.settings.url, case.settings.backend_options))
+
+
+def _examine(case: Case, address: str, place: str) -> Iterator[Finding]:
     where = f"store {place}"
     with closing(Connections(address, place, lambda fly: None)) as connections:
         server = Server(*connections.fly([_SETTINGS])[0][0][0])
