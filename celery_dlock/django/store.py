@@ -52,21 +52,20 @@ def address_of_alias(url: str, driver: Mapping[str, Any]) -> tuple[str, str]:
     """
     alias = url.partition("://")[2]
     try:
-        aliases = sorted(connections)
-        if alias not in aliases:
+        if alias not in connections:
             raise ConfigurationError(
-                "django:// is followed by an alias of DATABASES; there "
-                + (f"is {', '.join(aliases)}" if aliases else "is none")
+                "django:// is followed by an alias of DATABASES, of which there "
+                + (f"is {', '.join(connections)}" if list(connections) else "is none")
             )
         database = connections[alias]
+        if database.vendor != "postgresql":
+            raise ConfigurationError(
+                f"django://{alias} needs PostgreSQL, and that database is {database.vendor}: on "
+                "one machine, or for tests, name a file of its own, as sqlite:///dlock.db"
+            )
         parameters = database.get_connection_params()
     except ImproperlyConfigured as exc:
         raise ConfigurationError(f"django:// needs the settings of Django: {exc}") from exc
-    if database.vendor != "postgresql":
-        raise ConfigurationError(
-            f"django://{alias} needs PostgreSQL, and that database is {database.vendor}; on one "
-            "machine, or for tests, use a file of its own: sqlite:///dlock.db"
-        )
     names = {option.keyword.decode() for option in Conninfo.get_defaults()}
     options = {name: value for name, value in parameters.items() if name in names}
     return address_of("", {**options, **driver})

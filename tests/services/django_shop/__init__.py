@@ -1,0 +1,1 @@
+"""A Django project with one PostgreSQL, which ``SHOP`` names, and nothing else."""
