@@ -22,9 +22,11 @@ FILES = ("README.md", "CONTRIBUTING.md", "docs/**/*.rst", "docs/**/*.md")
 PAGES = sorted(str(page.relative_to(ROOT)) for files in FILES for page in ROOT.glob(files))
 
 #: Pages that start a server of the tests in a block that is not shown.
-SERVERS = dict.fromkeys(
-    ["docs/how-to/fence-redis-data.rst", "docs/how-to/from-redbeat.rst"], "redis"
-)
+SERVERS = {
+    "docs/how-to/django.rst": "postgresql",
+    "docs/how-to/fence-redis-data.rst": "redis",
+    "docs/how-to/from-redbeat.rst": "redis",
+}
 
 
 @dataclass(frozen=True)
