@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from celery_dlock import lock
 from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.postgresql import Server, findings_of
+from tests.fencing.clients import DjangoClient
 from tests.inspection.patients import found, patient
 from tests.services.postgresql import PostgresqlServer
 
@@ -52,6 +54,21 @@ def test_tables_that_are_missing_or_of_another_release_are_found(
         pass
     server.query("UPDATE dlock.version SET number = 2")
     assert found(tmp_path, dlock_url=server.url) == {**UNSYNCED, "postgresql-tables": "broken"}
+
+
+def test_the_database_of_a_django_project_is_examined_at_its_own_address(
+    own_postgresql_server: PostgresqlServer, tmp_path: Path
+) -> None:
+    with DjangoClient(make_url(own_postgresql_server.url)) as client:
+        url = f"django://{client.fenced.alias}"
+        with patient(tmp_path, dlock_url=url) as app:
+            (finding,) = examine(app)
+    assert {finding.check: finding.severity} == UNSYNCED
+    assert finding.where == f"store 127.0.0.1:{own_postgresql_server.port}/postgres"
+    with patient(tmp_path, dlock_url=url) as app:
+        (finding,) = examine(app)
+    assert finding.check == "settings"
+    assert "an alias of DATABASES" in finding.found
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def holders() -> int:
         return int(cursor.fetchone()[0])
 
 
-class Committed(TransactionTestCase):
+class Committed(TransactionTestCase):  # type: ignore[misc]
     """Without a transaction around each test."""
 
     def test_a_lock_is_taken_in_the_tests_database_and_outlives_a_rollback(self) -> None:
@@ -36,5 +36,5 @@ class Committed(TransactionTestCase):
         assert holders() == 0
 
 
-class InATransaction(Committed, TestCase):
+class InATransaction(Committed, TestCase):  # type: ignore[misc]
     """With one."""
