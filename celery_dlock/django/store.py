@@ -4,6 +4,8 @@ Its connections are its own, and never Django's. Inside a transaction of the pro
 would see a lock until the commit, and a rollback would undo it.
 """
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
