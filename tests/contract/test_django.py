@@ -24,7 +24,7 @@ from sqlalchemy import make_url
 
 from celery_dlock.core.state import Busy, Left, Outcome
 from celery_dlock.django.store import DjangoBackend, address_of_alias
-from celery_dlock.errors import ConfigurationError
+from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import claim, running
@@ -228,6 +228,18 @@ class TestWhatTheProjectDoes:
         running(backend.enter(claim("a")))
         with own_database(postgresql_server.url) as other, DjangoClient(make_url(other)) as client:
             running(opened(f"django://{client.fenced.alias}").enter(claim("b")))
+
+    def test_an_alias_of_a_read_replica_takes_no_lock(
+        self, opened: Open, own_postgresql_server: PostgresqlServer
+    ) -> None:
+        own_postgresql_server.kill()
+        (own_postgresql_server.folder / "data/standby.signal").touch()
+        own_postgresql_server.restart()
+
+        with DjangoClient(make_url(own_postgresql_server.url)) as client:
+            backend = opened(f"django://{client.fenced.alias}")
+            with pytest.raises(BackendUnavailable, match="read-write mode during recovery"):
+                backend.enter(claim("a"))
 
 
 class TestATestDatabase:
