@@ -72,7 +72,7 @@ def test_a_task_is_published_once_more_for_each_further_key_at_most(gather: Gath
     assert max(crowd.wakes.values()) <= 3
 
 
-def test_nobody_waits_for_himself_in_whatever_order_keys_are_written(gather: Gather) -> None:
+def test_the_written_order_says_nothing(gather: Gather) -> None:
     wanted = {"a": 2, "b": 2, "c": 1, "d": 1}
     one, other = keys(wanted), keys(dict(reversed(wanted.items())))
     crowd = gather({f"t{n}:0:0": (one, other)[n % 2] for n in range(60)})
