@@ -26,7 +26,6 @@ from tests.contract.storage import crowd as stored_crowd
 from tests.contract.storage import dead_letters as stored_dead_letters
 from tests.contract.storage import ending as stored_ending
 from tests.contract.storage import holding as stored_holding
-from tests.contract.storage import keeping as stored_keeping
 from tests.contract.storage import listing, noting, one_of_each, processes, swapping
 from tests.contract.storage import queueing as stored_queueing
 from tests.contract.storage import waking as stored_waking
@@ -76,7 +75,6 @@ class Storage(
     stored_queueing.QueueingTests,
     stored_waking.SweepingTests,
     stored_ending.Finding,
-    stored_keeping.KeepingTests,
     stored_dead_letters.DeadLetters,
     listing.KeysTests,
     listing.Listing,

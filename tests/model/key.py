@@ -1,301 +1,246 @@
-"""The shipped rules, on a key whose instants are only "past" or "ahead".
+"""The shipped rules on a key whose instants have passed (0) or lie ahead (1).
 
-Real instants would make the space of states infinite. Here it is always the same moment, and
-what is to come either lies ahead or has passed; the surroundings may let any single instant pass
-at any time. That allows every order of events that real clocks allow, and more. Ranks, counters
-and times of arrival are brought to a normal form, equal states are one number, and each operation
-on each state is computed (and checked) once.
+Real instants would make the space of states infinite. Here it is always the same moment, and any
+instant may pass at any time: that allows every order of events that real clocks allow. Equal
+states are one number, and each operation on each state is computed, and checked, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from celery_dlock.core import machine
-from celery_dlock.core.operations import (
-    Cancel,
-    DeadLetter,
-    HandBack,
-    Operation,
-    PutOnHold,
-    Reap,
-    Replay,
-)
+from celery_dlock.core.operations import Enter, Leave, Operation, Renew
 from celery_dlock.core.state import (
-    STRANGER_RESERVED,
-    WAKES_RESERVED,
-    Cause,
+    Busy,
     Claim,
-    Dead,
+    Cooling,
+    End,
     Grant,
     Holder,
     KeyState,
-    LeaveVerdict,
     Mode,
     Outcome,
+    Run,
+    Same,
     Step,
     Waiting,
-)
-from tests.model import checks
-from tests.model.checks_of_keeping import (
-    check_dead_lettered,
-    check_left_again,
-    check_unheard,
-    check_unused,
-    check_upkeep,
+    WaitMode,
 )
 
-NOW = 0
-AHEAD = 1
+NOW, AHEAD = 0, 1
 
-#: So many calls reserve nothing any more; one more is as many.
-IN_VAIN = WAKES_RESERVED + 1
 
-#: What was handed back so long ago, too.
-LONG_AGO = -10 * STRANGER_RESERVED
+class Violation(Exception):
+    """A rule is broken; ``trace`` is the shortest way there."""
 
-Alter = Callable[[KeyState], KeyState]
+    def __init__(self, rule: str, detail: object = "") -> None:
+        super().__init__(rule, detail)
+        self.rule, self.detail, self.trace = rule, detail, list[str]()
+
+    def __str__(self) -> str:
+        return "\n  ".join((f"{self.rule}: {self.detail}", *self.trace))
+
+
+def require(holds: bool, rule: str, detail: object = "") -> None:
+    if not holds:
+        raise Violation(rule, detail)
 
 
 class Op(NamedTuple):
-    """What an operation came to. ``turns``: whose turn it was, in order (a hold or a grant);
-
-    ``ended``: who was called to end instead.
-    """
+    """What an operation came to: the key after it, its verdict, and the tasks that were woken."""
 
     key: int
     verdict: Any
-    wakes: tuple[str, ...]
-    turns: tuple[str, ...]
-    ended: tuple[str, ...]
-    dead: tuple[int, ...]
+    wakes: tuple[int, ...]
 
 
-def normal(state: KeyState, most_lost: int = 1, most_calls: int = 1) -> KeyState:
-    """The normal form of *state*, with counts up to the given ones."""
-    holders = map(_holder, state.holders)
-    waiting = tuple(_waiting(w, n) for n, w in enumerate(state.waiting, 1))
-    grants = (_grant(g, most_calls) for g in state.grants)
+class Keys:
+    """Every state of the key that was met, by number."""
+
+    def __init__(self) -> None:
+        self.states: list[KeyState] = []
+        self._numbers: dict[KeyState, int] = {}
+        self._applied: dict[tuple[int, Operation[Any]], Op] = {}
+
+    def number(self, state: KeyState) -> int:
+        state = normal(state)
+        found = self._numbers.get(state)
+        if found is None:
+            check_state(state)
+            found = self._numbers[state] = len(self.states)
+            self.states.append(state)
+        return found
+
+    def apply(self, key: int, operation: Operation[Any]) -> Op:
+        found = self._applied.get((key, operation))
+        if found is None:
+            before = self.states[key]
+            token = max((h.token for h in before.holders), default=0) + 1
+            step = operation.apply(before, NOW, token)
+            match operation:
+                case Enter():
+                    check_enter(before, operation.claim, step)
+                case Leave():
+                    check_leave(before, operation, step)
+            if not isinstance(operation, Renew):
+                check_after(step.state)
+            wakes = tuple(sorted(int(turn.task[1:]) for turn in step.wakes))
+            found = Op(self.number(step.state), step.verdict, wakes)
+            self._applied[key, operation] = found
+        return found
+
+
+def normal(state: KeyState) -> KeyState:
+    """*state* without what makes no difference: ranks, counts, dates, and how large a token is."""
+    tokens = {t: n for n, t in enumerate(sorted({0, *(h.token for h in state.holders)}))}
+    holders = [
+        replace(h, token=tokens[h.token], since=NOW, expires=_when(h.expires), cools=_when(h.cools))
+        for h in state.holders
+    ]
+    grants = [
+        replace(g, woken=1, due=_when(g.due), gives_up=_end(g.gives_up), arrived=NOW)
+        for g in state.grants
+    ]
+    waiting = [
+        replace(w, rank=n, arrived=NOW, expires=_end(w.expires), gives_up=_end(w.gives_up))
+        for n, w in enumerate(state.waiting, 1)
+    ]
     slots = sorted(state.cooling, key=lambda slot: slot.until)
-    hold = state.hold
     return replace(
         state,
         holders=tuple(sorted(holders, key=lambda h: (h.slot, h.task, h.nonce))),
         grants=tuple(sorted(grants, key=lambda g: g.task)),
-        waiting=waiting,
+        waiting=tuple(waiting),
         first=min(1, len(waiting)),
         last=len(waiting),
-        lost=tuple(sorted((task, min(count, most_lost)) for task, count in state.lost)),
-        dead=(),
+        lost=tuple(sorted((task, 1) for task, _ in state.lost)),
         paused=0,
-        cooling=tuple(replace(s, name=str(n), until=when(s.until)) for n, s in enumerate(slots)),
-        hold=hold and replace(hold, since=NOW, until=when(hold.until)),
+        cooling=tuple(replace(s, name=str(n), until=_when(s.until)) for n, s in enumerate(slots)),
+        hold=state.hold and replace(state.hold, since=NOW, until=_when(state.hold.until)),
     )
 
 
-def _holder(h: Holder) -> Holder:
-    expires, cools = when(h.expires), when(h.cools)
-    if (h.since, h.expires, h.cools) == (NOW, expires, cools):
-        return h
-    return replace(h, since=NOW, expires=expires, cools=cools)
-
-
-def _waiting(w: Waiting, rank: int) -> Waiting:
-    expires, gives_up = _when(w.expires), _when(w.gives_up)
-    if (w.rank, w.arrived, w.expires, w.gives_up) == (rank, NOW, expires, gives_up):
-        return w
-    return replace(w, rank=rank, arrived=NOW, expires=expires, gives_up=gives_up)
-
-
-def _grant(g: Grant, most_calls: int) -> Grant:
-    woken = IN_VAIN if g.woken >= IN_VAIN else max(1, min(g.woken, most_calls))
-    due, gives_up = when(g.due), _when(g.gives_up)
-    if (g.woken, g.due, g.gives_up, g.arrived) == (woken, due, gives_up, NOW):
-        return g
-    return replace(g, woken=woken, due=due, gives_up=gives_up, arrived=NOW)
-
-
-def when(instant: int) -> int:
+def _when(instant: int) -> int:
     return AHEAD if instant > NOW else NOW
 
 
-def _when(instant: int | None) -> int | None:
-    return None if instant is None else when(instant)
+def _end(instant: int | None) -> int | None:
+    return None if instant is None else _when(instant)
 
 
-def _renumbered(state: KeyState) -> KeyState:
-    """*state* with its tokens numbered 1, 2, 3, in their order."""
-    tokens = {0, *(h.token for h in state.holders)}
-    if max(tokens) < len(tokens):
-        return state
-    new = {old: n for n, old in enumerate(sorted(tokens))}
-    return replace(state, holders=tuple(replace(h, token=new[h.token]) for h in state.holders))
+# What must hold.
 
 
-class Keys:
-    """Every state of the key that was met, by number, and every operation on each of them.
+def check_state(state: KeyState) -> None:
+    """Check what holds in every state, also between operations."""
+    live = [h for h in state.holders if h.expires > NOW]
+    tasks, turns = [h.task for h in live], [g.task for g in state.grants]
+    entries = [w.task for w in state.waiting]
+    readers = [h for h in live if h.mode is Mode.SHARED]
+    require(len(readers) in (0, len(live)), "S1 never a reader together with a writer", state)
+    if not readers:
+        most = max((h.limit for h in live), default=0)
+        require(len(live) <= most, "S1 never more holders than the limit", state)
+        require(len({h.slot for h in live}) == len(live), "S1 one holder a slot", state)
+        require(len({h.token for h in live}) == len(live), "S1 one token a holder", state)
+    for names in (tasks, turns, entries, [*turns, *entries], [*turns, *tasks]):
+        require(len(set(names)) == len(names), "Q a task is there once", state)
+    parked = sum(w.parked for w in state.waiting)
+    require(state.parked == parked, "Q parked counts the parked entries", state)
+    closed = bool(live or turns or state.cooling or state.hold) or is_due(state)
+    require(not parked or closed, "S4 somebody will wake it", state)
 
-    Lost runs are counted up to *most_lost* and calls up to *most_calls*.
+
+def is_due(state: KeyState) -> bool:
+    """Whether a sweeper has something to do."""
+    instants = [h.expires for h in state.holders] + [g.due for g in state.grants]
+    instants += [w.expires for w in state.waiting if w.expires is not None]
+    instants += [closed.until for closed in (*state.cooling, state.hold) if closed is not None]
+    return NOW in instants or any(w.gives_up == NOW for w in _others(state))
+
+
+def _others(state: KeyState) -> list[Waiting]:
+    """Those who wait and do not run."""
+    running = {h.task for h in state.holders}
+    return [w for w in state.waiting if w.task not in running]
+
+
+def check_after(state: KeyState) -> None:
+    """Check what every operation must have left behind."""
+    others = _others(state)
+    idle = any(w.parked for w in others) and fits(state, others[0])
+    require(not idle, "S4 no slot stays free while a message waits that fits", state)
+    late = [w for w in others if w.gives_up is not None and w.gives_up <= NOW]
+    require(not late, "S4 nobody waits who has waited for too long", state)
+
+
+def fits(state: KeyState, asking: Waiting | Claim) -> bool:
+    """Whether *asking* could hold the key beside all that is taken."""
+    if state.hold is not None:
+        return False
+    taken: list[Holder | Grant | Cooling] = [*state.holders, *state.cooling]
+    taken += [g for g in state.grants if g.reserves and g.task != asking.task]
+    if any(t.mode is not asking.mode for t in taken):
+        return False
+    limit = min([asking.limit, *(t.limit for t in taken)])
+    return asking.mode is Mode.SHARED or len(taken) < limit
+
+
+def check_enter(before: KeyState, claim: Claim, step: Step[Any]) -> None:
+    live = [h for h in before.holders if h.expires > NOW]
+    own = [h for h in step.state.holders if h.owner == claim.owner]
+    runs = isinstance(step.verdict, Run)
+    require(not runs or len(own) == 1, "R who is told to run holds the key", step)
+    queues = claim.wait in (WaitMode.QUEUE, WaitMode.ENQUEUE)
+    refused = isinstance(step.verdict, Same) or (
+        isinstance(step.verdict, Busy) and not step.verdict.full
+    )
+    require(not (queues and refused), "Q who queues is parked", step)
+    if isinstance(step.verdict, Busy):
+        require(claim.task not in {h.task for h in live}, "S7 a copy of what runs is told so", step)
+    if isinstance(step.verdict, End):
+        takers = {g.taker for g in before.grants if g.task == claim.task and g.due > NOW}
+        require(takers <= {"", claim.nonce}, "S7 one delivery brings an ending about", step)
+    if runs and claim.owner not in {h.owner for h in live}:
+        _check_begins(before, claim, step)
+
+
+def _check_begins(before: KeyState, claim: Claim, step: Step[Any]) -> None:
+    """Check that a body may begin: nobody runs beside it who must not, and nobody came before."""
+    live = [h for h in before.holders if h.expires > NOW]
+    require(claim.wait is not WaitMode.ENQUEUE, "Q who publishes does not run", step)
+    require(claim.task not in before.done, "S3 no body starts after done", step)
+    free = replace(
+        before,
+        holders=tuple(live),
+        cooling=tuple(s for s in before.cooling if s.until > NOW),
+        grants=tuple(g for g in before.grants if g.parked or g.due > NOW),
+        hold=before.hold if before.hold and before.hold.until > NOW else None,
+    )
+    require(fits(free, claim), "S1 nobody starts where there is no room", (before, step))
+    first = {task for task, _ in before.lost} | {h.task for h in before.holders}
+    first |= {g.task for g in before.grants}
+    waits = [w for w in before.waiting if w.parked and w.task not in {h.task for h in live}]
+    require(claim.task in first or not waits, "S6 a newcomer waits while others wait", before)
+
+
+def check_leave(before: KeyState, leave: Leave, step: Step[Any]) -> None:
+    """Check that a final outcome is remembered, and that leaving twice changes nothing.
+
+    And that a turn of which nobody heard is kept.
     """
-
-    def __init__(self, most_lost: int, most_calls: int) -> None:
-        self._most = (most_lost, most_calls)
-        self.states: list[KeyState] = []
-        self.facts: list[checks.Facts] = []
-        self._numbers: dict[KeyState, int] = {}
-        self._ops: dict[tuple[object, ...], Op] = {}
-        self._altered: dict[tuple[object, ...], int] = {}
-
-    @property
-    def operations(self) -> int:
-        """How many operations were applied, each to each of the states it met."""
-        return len(self._ops)
-
-    def number(self, state: KeyState) -> int:
-        state = _renumbered(self._normal(state))
-        found = self._numbers.get(state)
-        if found is None:
-            facts = checks.check_state(state)
-            found = self._numbers[state] = len(self.states)
-            self.states.append(state)
-            self.facts.append(facts)
-        return found
-
-    def _normal(self, state: KeyState) -> KeyState:
-        return normal(state, *self._most)
-
-    def enter(self, key: int, claim: Claim, token: int) -> Op:
-        name = ("enter", key, id(claim), token)  # of one model, which keeps each claim once
-        found = self._ops.get(name)
-        if found is None:
-            before = _loaded(self.states[key], claim.task)
-            step = machine.enter(before, claim, NOW, token)
-            after = self._normal(step.state)
-            again = machine.enter(after, claim, NOW, token + 1)
-            same = self._normal(again.state) == after
-            checks.check_enter(before, claim, step, again, same=same)
-            checks.check_newest(before, claim, step)
-            check_dead_lettered(before, claim, step)
-            found = self._ops[name] = self._op(key, before, step)
-        return found
-
-    def leave(self, key: int, claim: Claim, outcome: Outcome) -> Op:
-        name = ("leave", key, id(claim), outcome.value)
-        found = self._ops.get(name)
-        if found is None:
-            before = _loaded(self.states[key], claim.task)
-            step = machine.leave(before, claim, outcome, NOW)
-            if not claim.again:  # which is one of the two that are compared here
-                self._check_leave(before, claim, outcome, step)
-            unused = "" if claim.begun else claim.owner
-            found = self._ops[name] = self._op(key, before, step, unused=unused)
-        return found
-
-    def _check_leave(
-        self, before: KeyState, claim: Claim, outcome: Outcome, step: Step[LeaveVerdict]
-    ) -> None:
-        after = self._normal(step.state)
-        again = machine.leave(after, claim, outcome, NOW)
-        same = self._normal(again.state) == after
-        checks.check_leave(before, claim, outcome, step, again, same=same)
-        says_so = machine.leave(after, replace(claim, again=True), outcome, NOW)
-        same = self._normal(says_so.state) == after
-        check_left_again(step, says_so, same=same)
-        check_unused(before, claim, outcome, step)
-        check_unheard(before, claim, outcome, step)
-
-    def renew(self, key: int, claim: Claim) -> Op:
-        name = ("renew", key, id(claim))
-        found = self._ops.get(name)
-        if found is None:
-            before = _loaded(self.states[key], claim.task)
-            step = machine.renew(before, claim, NOW)
-            found = self._ops[name] = self._op(key, before, step, settles=False)
-        return found
-
-    def reap(self, key: int) -> Op:
-        return self._upkeep(key, Reap("key"))
-
-    def cancel(self, key: int, task: str) -> Op:
-        return self._upkeep(key, Cancel("key", task))
-
-    def dead_letter(self, key: int, task: str) -> Op:
-        return self._upkeep(key, DeadLetter("key", task, Cause.UNKNOWN_TASK))
-
-    def put_on_hold(self, key: int) -> Op:
-        return self._upkeep(key, PutOnHold("key", "", "a hold", "ann", "why", AHEAD))
-
-    def hand_back(self, key: int, task: str) -> Op:
-        return self._upkeep(key, HandBack("key", task))
-
-    def replay(self, key: int, task: str, mode: Mode, limit: int) -> Op:
-        return self._upkeep(
-            key, Replay("key", task), (Dead(task, mode, limit, Cause.RUNS_LOST, NOW),)
-        )
-
-    def _upkeep(self, key: int, operation: Operation[Any], dead: tuple[Dead, ...] = ()) -> Op:
-        found = self._ops.get((key, operation))
-        if found is None:
-            task = operation.claim.task
-            before = replace(_loaded(self.states[key], task), dead=dead)
-            step = operation.apply(before, NOW)
-            if not isinstance(operation, Reap):
-                check_upkeep(operation, before, step)
-            found = self._ops[key, operation] = self._op(key, before, step)
-        return found
-
-    def altered(self, key: int, name: tuple[object, ...], alter: Alter) -> int:
-        """The number of *key* after *alter*, a change of its surroundings that *name* names."""
-        found = self._altered.get((key, name))
-        if found is None:
-            found = self._altered[key, name] = self.number(alter(self.states[key]))
-        return found
-
-    def _op(
-        self,
-        key: int,
-        before: KeyState,
-        step: Step[Any],
-        *,
-        settles: bool = True,
-        unused: str = "",
-    ) -> Op:
-        whole = self.states[key]
-        known = {entry[0] for entry in before.lost}
-        after = replace(
-            step.state,
-            done=step.state.done | (whole.done - before.done),
-            lost=step.state.lost + tuple(e for e in whole.lost if e[0] not in known),
-        )
-        if settles:
-            checks.check_after(after)
-            checks.check_patience(before, after)
-            checks.check_cooling(before, after, unused)
-            checks.check_hold(before, after)
-            checks.check_gave_way(before, after)
-        wakes = tuple(sorted(turn.task for turn in step.wakes))
-        turns, ended = _turns(before, step.state)
-        dead = tuple(int(d.task[1:]) for d in step.state.dead)
-        return Op(self.number(after), step.verdict, wakes, turns, ended, dead)
-
-
-def _loaded(state: KeyState, task: str) -> KeyState:
-    """What a store hands to an operation: of ``done`` and ``lost`` only what it may ask for."""
-    asked = {task, *(h.task for h in state.holders)}
-    return replace(
-        state,
-        done=state.done & {task},
-        lost=tuple(entry for entry in state.lost if entry[0] in asked),
-    )
-
-
-def _turns(before: KeyState, after: KeyState) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    had = {h.task for h in before.holders} | {g.task for g in before.grants}
-    called = [g for g in after.grants if g.task not in had]
-    holders = [h.task for h in after.holders if h.task not in had]
-    return (
-        (*holders, *(g.task for g in called if g.ending is None)),
-        tuple(g.task for g in called if g.ending is not None),
-    )
+    claim = leave.claim
+    had = any(h.owner == claim.owner and not h.replaced_by for h in before.holders)
+    if had and leave.outcome is Outcome.REPEAT and claim.has_message and not claim.begun:
+        kept = any(g.task == claim.task and g.parked for g in step.state.grants)
+        if step.state.hold is not None:  # on which nobody has a turn
+            kept = [w.task for w in step.state.waiting[:1] if w.parked] == [claim.task]
+        require(kept or claim.task in step.state.done, "Q a turn is kept", (before, step))
+    waits = {w.task for w in step.state.waiting} | {g.task for g in step.state.grants}
+    if leave.outcome is Outcome.DONE:
+        require(claim.task in step.state.done, "S3 what is done is remembered", step)
+        require(claim.task not in waits, "S5 what is done is not woken again", step)
+    again = replace(leave, claim=replace(claim, again=False)).apply(step.state, NOW)
+    same = normal(again.state) == normal(step.state) and not again.wakes
+    require(same, "R leaving twice changes nothing", (step, again))

@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar, cast
 from unittest import mock
 
+from celery_dlock.core.operations import Enter, Leave, Reap
 from celery_dlock.core.state import Busy, Claim, KeyState, Mode, Outcome, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.manager import Keeping, LockManager
 from celery_dlock.locks.several import Refused
 from celery_dlock.stores.base import LockBackend, Reply
-from tests.model.checks import Violation, require
-from tests.model.config import CRASH, REPLY
-from tests.model.key import AHEAD, NOW, Keys
+from tests.model.key import AHEAD, NOW, Keys, Violation, is_due, require
 
 T = TypeVar("T")
 
+#: What may go wrong once: a worker dies, or the store's answer is lost.
+CRASH, REPLY = "crash", "reply"
 #: What a delivery does without the store: it runs its body, or ends.
 BODY, DONE, GONE, AGAIN = "body", "done", "gone", "again"
 #: What it hears where the store's answer is lost.
@@ -125,10 +126,9 @@ class Model:
     """A crowd, and what has been worked out about it."""
 
     crowd: Crowd
-    keys: Keys = field(default_factory=lambda: Keys(1, 1))
+    keys: Keys = field(default_factory=Keys)
     names: list[str] = field(init=False)
     _said: dict[object, int] = field(default_factory=dict)
-    _claims: dict[Claim, Claim] = field(default_factory=dict)
     _next: dict[Worker, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -184,8 +184,9 @@ class Model:
     def _take_message(self, world: World, at: int) -> Iterator[Next]:
         for task, woken in sorted(set(world.broker)):
             used = {w.nonce for w in world.workers if w.task == task}
-            facts = [self.keys.facts[key] for key in world.keys]
-            used |= {int(n) for f in facts for t, n in f.nonces if t == f"t{task}"}
+            for state in map(self.keys.states.__getitem__, world.keys):
+                used |= {int(h.nonce) for h in state.holders if h.task == f"t{task}"}
+                used |= {int(g.taker) for g in state.grants if g.taker and g.task == f"t{task}"}
             nonce = next(n for n in range(1, len(used) + 2) if n not in used)
             broker = list(world.broker)
             broker.remove((task, woken))
@@ -203,17 +204,18 @@ class Model:
         key = world.keys[self.names.index(name)]
         label = f"t{me.task} at {name}: {what}"
         if what in ("look", "message"):
-            kept = f"t{me.task}" in self.keys.facts[key].carried
-            answer: object = self.keys.states[key] if what == "look" else b"" if kept else None
+            state = self.keys.states[key]
+            parked = {entry.task for entry in state.waiting if entry.parked}
+            kept = f"t{me.task}" in parked | {turn.task for turn in state.grants if turn.parked}
+            answer: object = state if what == "look" else b"" if kept else None
             yield label, True, _seat(world, at, self._hears(me, answer))
             return
-        claim = self._claims.setdefault(of[0], of[0])
+        claim = of[0]
         if what == "enter":
-            token = max(self.keys.facts[key].tokens, default=0) + 1
-            op = self.keys.enter(key, claim, token)
+            op = self.keys.apply(key, Enter(claim))
         else:
-            op = self.keys.leave(key, claim, of[1])
-        after = _published(self._put(world, name, op.key), *((int(t[1:]), name) for t in op.wakes))
+            op = self.keys.apply(key, Leave(claim, of[1]))
+        after = _published(self._put(world, name, op.key), *((task, name) for task in op.wakes))
         label = f"{label}, {type(op.verdict).__name__}"
         yield label, True, _seat(after, at, self._hears(me, op.verdict))
         if what == "enter" and world.left and REPLY in self.crowd.kinds:
@@ -222,10 +224,15 @@ class Model:
                 yield told, False, _seat(then._replace(left=world.left - 1), at, lost)
 
     def _without_the_store(self, world: World, at: int, me: Worker, what: str) -> Iterator[Next]:
-        held = [(f"t{me.task}", str(me.nonce)) in self.keys.facts[k].held for k in world.keys]
+        states = map(self.keys.states.__getitem__, world.keys)
+        mine = (f"t{me.task}", str(me.nonce))
+        held = [
+            any(h.expires > NOW and (h.task, h.nonce) == mine for h in state.holders)
+            for state in states
+        ]
         if what == BODY:
-            mine = {wants.key for wants in self.crowd.tasks[me.task]}
-            require(held == [n in mine for n in self.names], "S1 who runs has all its keys", world)
+            keys = {wants.key for wants in self.crowd.tasks[me.task]}
+            require(held == [n in keys for n in self.names], "S1 who runs has all its keys", world)
             told = world._replace(told=world.told | {me.task})
             yield f"body of t{me.task}", True, _seat(told, at, self._hears(me, None))
             return
@@ -257,9 +264,9 @@ class Model:
                 left = _instead(state.waiting, place, replace(place, expires=NOW))
                 after = replace(state, waiting=left)
                 yield f"place of {place.task} at {name} expires", True, self._is(world, name, after)
-        if self.keys.facts[world.keys[at]].due:
-            op = self.keys.reap(world.keys[at])
-            calls = ((int(task[1:]), name) for task in op.wakes)
+        if is_due(state):
+            op = self.keys.apply(world.keys[at], Reap(name))
+            calls = ((task, name) for task in op.wakes)
             yield f"reap {name}", True, _published(self._put(world, name, op.key), *calls)
 
     def _is(self, world: World, name: str, state: KeyState) -> World:
@@ -272,8 +279,9 @@ class Model:
     def over(self, world: World) -> bool:
         """Whether all is done, and nothing is left anywhere."""
         left = world.broker or any(w.task >= 0 for w in world.workers)
-        empty = all(self.keys.facts[key].empty for key in world.keys)
-        return not left and empty and len(world.told) == len(self.crowd.tasks)
+        states = [self.keys.states[key] for key in world.keys]
+        free = not any(state.holders or state.grants or state.waiting for state in states)
+        return not left and free and len(world.told) == len(self.crowd.tasks)
 
 
 def _instead(things: tuple[T, ...], old: T, new: T) -> tuple[T, ...]:
@@ -293,7 +301,7 @@ def _seat(world: World, at: int, worker: Worker) -> World:
 def explore_several(crowd: Crowd) -> int:
     """Meet every world of *crowd*, and say how many there are.
 
-    Raises :exc:`~tests.model.checks.Violation` with the shortest way to the first broken rule.
+    Raises :exc:`~tests.model.key.Violation` with the shortest way to the first broken rule.
     """
     model = Model(crowd)
     start = model.start()

@@ -12,9 +12,8 @@ from celery_dlock.core import state
 from celery_dlock.core.state import Mode, WaitMode
 from celery_dlock.locks import manager
 from celery_dlock.locks.manager import LockManager
-from tests.model.checks import Violation
-from tests.model.config import CRASH
-from tests.model.several import Crowd, Wants, explore_several
+from tests.model.key import Violation
+from tests.model.several import CRASH, Crowd, Wants, explore_several
 
 A, B = Wants("a"), Wants("b")
 A_2, B_2 = Wants("a", limit=2), Wants("b", limit=2)

@@ -51,23 +51,6 @@ class TestAdmit:
         db.row_factory = None
         assert fence(db) == {ORDER: (7, "a")}
 
-    def test_a_paused_holder_is_refused_when_it_wakes_up(self, connect: Connect) -> None:
-        clock = Clock()
-        paused = lease(term(token=33, nonce="paused", clock=clock))
-        clock.now += 3600
-        assert paused.lost
-        with connect() as db:
-            fencing.admit(db, lease(term(token=34, nonce="successor")))
-            db.execute("UPDATE orders SET paid = 100")
-
-        late = connect()
-        late.execute("UPDATE orders SET paid = 0")
-        with pytest.raises(StaleFencingToken) as caught, late:
-            fencing.admit(late, paused)
-
-        assert (caught.value.mine, caught.value.seen) == (33, 34)
-        assert paid(late) == 100
-
     def test_a_lost_lease_passes_while_nobody_newer_has_written(self, connect: Connect) -> None:
         clock = Clock()
         paused = lease(term(token=33, clock=clock))
@@ -81,23 +64,6 @@ class TestAdmit:
         with holding(lease(term(token=5))), db:
             fencing.admit(db)
         assert fence(db) == {ORDER: (5, "t:0:0|n1")}
-
-    def test_shows_every_key_and_passes_with_all_or_none(self, db: sqlite3.Connection) -> None:
-        with db:
-            admit(db, 9, "b", resource="stock:2")
-        with pytest.raises(StaleFencingToken) as caught, db:
-            fencing.admit(db, lease(term("order:1", 5), term("stock:2", 6)))
-        assert caught.value.resource == "stock:2"
-        assert fence(db) == {"stock:2": (9, "b")}
-
-    def test_fences_each_slot_for_itself(self, db: sqlite3.Connection) -> None:
-        with db:
-            fencing.admit(db, lease(term(token=9, slot=0)))
-            fencing.admit(db, lease(term(token=8, slot=1)))
-        assert {name: token for name, (token, _) in fence(db).items()} == {
-            ORDER: 9,
-            f"{ORDER}#1": 8,
-        }
 
     def test_leaves_read_locks_out_and_refuses_where_there_is_no_other(
         self, db: sqlite3.Connection

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from scripts.measure.layers import changed, layer_of
 from scripts.measure.recorder import Recorder
 from scripts.measure.size import Size, sizes
 
@@ -91,71 +89,6 @@ def test_a_call_counts_once_and_neither_its_comprehensions_nor_what_is_there_for
     assert walk.calls == (*[first] * 2, *[second] * 4, first, second, first)
     assert walk.files == {first, second}
     assert walk.changes == 4
-
-
-def test_nothing_is_recorded_after_the_walk(toy: ModuleType, tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "toy")
-    with recorder.walk("empty"):
-        pass
-    toy.entry()
-    assert recorder.walks[0].calls == ()
-
-
-@pytest.mark.parametrize(
-    ("path", "layer"),
-    [
-        ("celery_dlock/core/machine.py", "core"),
-        ("celery_dlock/stores/redis/lua/key.lua", "Lua"),
-        ("celery_dlock/stores/redis/store.py", "stores"),
-        ("celery_dlock/operate.py", "ops, cli, web, operate"),
-        ("celery_dlock/settings.py", "monitoring, settings, errors"),
-        ("celery_dlock/testing/contract/queue.py", "contract"),
-        ("tests/contract/rules/holding.py", "contract"),
-        ("tests/contract/test_redis.py", "tests"),
-        ("celery_dlock/testing/inline.py", "the rest of the package"),
-        ("celery_dlock/beat/leader.py", "the rest of the package"),
-        ("tests/README.md", "tests"),
-        ("CHANGELOG.md", "docs"),
-        ("docs/conf.py", "docs"),
-        ("celery_dlock_pytest.py", "scripts and others"),
-    ],
-)
-def test_each_file_has_one_layer(path: str, layer: str) -> None:
-    assert layer_of(path) == layer
-
-
-def test_lines_of_commits_are_added_up_by_file(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        command = ["git", "-C", str(tmp_path), *names, *arguments]
-        subprocess.run(command, check=True, capture_output=True)
-
-    def commit(files: dict[str, bytes]) -> None:
-        for name, data in files.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_bytes(data)
-        git("add", "--all")
-        git("commit", "-m", "change")
-
-    rule = "celery_dlock/core/rule.py"
-    git("init")
-    commit({"README.md": b"1\n"})
-    commit({rule: b"1\n2\n3\n4\n", "docs/a.png": b"\0\1"})
-    git("mv", rule, "celery_dlock/core/renamed rule.py")
-    commit({"tests/test_rule.py": b"1\n"})
-    commit({"README.md": b"2\n"})
-
-    def lines(*revisions: str) -> dict[str, int]:
-        total = Counter[str]()
-        for file in changed(tmp_path, revisions):
-            total[file.path] += file.lines
-        return dict(total)
-
-    renamed = "celery_dlock/core/renamed rule.py"
-    assert lines("HEAD~1") == {renamed: 0, "tests/test_rule.py": 1}
-    assert lines("HEAD~2", "HEAD") == {rule: 4, "docs/a.png": 0, "README.md": 2}
-    everything = {renamed: 4, "docs/a.png": 0, "README.md": 2, "tests/test_rule.py": 1}
-    assert lines("HEAD~3..HEAD") == everything
 
 
 def test_the_contract_is_counted_with_the_tests(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from celery_dlock.core.state import Ending
 from celery_dlock.stores.base import LockBackend, Swept, Wake
 from celery_dlock.testing.contract import queueing as shipped
 from celery_dlock.testing.contract.queueing import wait_for
-from celery_dlock.testing.contract.words import PLACE, QUEUE, at_once
+from celery_dlock.testing.contract.words import ANY_BYTES, PLACE, QUEUE, at_once
 from tests.contract.key import DONE, OVER, Key, KeyTests, message_of
 
 SWEEPERS = 4
@@ -90,10 +90,19 @@ class SweepingTests(KeyTests, shipped.SweepingTests):
         wakes = {Wake(name, "b", message_of("b")) for name in ODD}
         assert set(key.sweep().wakes) == wakes
 
+    def test_the_kept_message_of_a_lost_run_is_returned_byte_by_byte(self, key: Key) -> None:
+        key.runs("a", message=ANY_BYTES, wait=QUEUE, keep=True)
+        key.passes(10)
+
+        unchanged = key.reap() == (Wake("key", "a", ANY_BYTES),)
+        assert unchanged
+
     def test_several_that_sweep_at_once_wake_each_task_once(self, key: Key) -> None:
         names = [f"key {number}" for number in range(KEYS)]
-        for name in names:
+        for name in names[::2]:
             wait_for(key.backend, name)
+        for name in names[1::2]:
+            Key(key.backend, key.clock, name).runs("a", wait=QUEUE, keep=True)
         key.passes(10)
 
         swept = at_once(SWEEPERS, lambda _: [key.backend.sweep(limit=20) for _ in range(3)])
