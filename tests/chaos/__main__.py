@@ -1,7 +1,7 @@
 """``make chaos``: rounds of random faults on real servers and workers, until time is up.
 
 Each round has a seed of its own, from which come its features, its servers and its schedule; it
-prints them, and the command that plays it again. A round that broke a promise is made shorter.
+prints them, and the command that plays it again: with fewer ``--features`` or ``--faults`` a part.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.brokers import BROKERS
-from tests.chaos.plan import Kind, Schedule, draw, keys_of, mixture
+from tests.chaos.plan import Kind, draw, keys_of, mixture
 from tests.chaos.round import Figures, play
-from tests.chaos.shrink import Part, shrunk
 from tests.chaos.stage import STORES, Setting, kinds_of
 from tests.chaos.ways import FEATURES
 from tests.services.campaign import campaign, in_a_folder, spell_out
@@ -44,69 +42,39 @@ def main() -> int:
             ends = time.monotonic() + options.seconds + LONGEST
             if number == options.rounds or (number and ends > deadline):
                 break
-            setting = _setting(seed, options)
-            kinds = tuple(kind for kind in kinds_of(setting) if kind in options.kinds)
-            match = Match(console, seed, setting, options.seconds, kinds)
-            whole = match.whole(options.features or mixture(seed))
-            part = replace(whole, faults=tuple(options.faults or whole.faults))
-            figures = match.play(part)
-            yield figures
-            if figures.violations and options.shrink:
-                match.shrink(part, figures, options.shrink)
+            yield _round(console, seed, options)
 
     return campaign(rounds, _summary)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The round of a seed, of which parts can be played."""
-
-    console: Console
-    seed: int
-    setting: Setting
-    seconds: float
-    kinds: tuple[Kind, ...]
-
-    def whole(self, features: Sequence[str]) -> Part:
-        return Part(tuple(features), tuple(range(len(self._schedule(features).strikes))))
-
-    def play(self, part: Part) -> Figures:
-        whole, schedule = self.whole(part.features), self._schedule(part.features)
-        schedule = replace(schedule, strikes=tuple(schedule.strikes[n] for n in part.faults))
-        on = f"--broker {self.setting.broker} --store {self.setting.store}"
-        on += f" --ack {self.setting.ack} --pool {self.setting.pool}"
-        self.console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults")
-        self.console.print(
-            f"  again: python -m tests.chaos --rounds 1 --seed {self.seed} {on}"
-            f" --seconds {self.seconds:g}"
-            f" --features {' '.join(map(repr, part.features))}"
-            f" --kinds {' '.join(repr(str(kind)) for kind in self.kinds)}"
-            + (f" --faults {' '.join(map(str, part.faults))}" if part != whole else "")
-        )
-        for strike in schedule.strikes:
-            self.console.print(f"  {strike}")
-        (figures,) = in_a_folder(
-            self.console,
-            "dlock-chaos-",
-            "the workers' logs and the database",
-            lambda folder: [play(schedule, self.setting, folder, PATIENCE)],
-        )
-        spell_out(self.console, figures)
-        self.console.print(f"  {figures}")
-        return figures
-
-    def shrink(self, part: Part, figures: Figures, tries: int) -> None:
-        """Play parts of it, for as long as they break one of the promises that it broke."""
-        broken = {violation.check for violation in figures.violations}
-        left = shrunk(part, lambda less: bool(broken & self._broken(less)), tries)
-        self.console.print(f"[bold]what is left of it: {left}")
-
-    def _broken(self, part: Part) -> set[StrEnum]:
-        return {violation.check for violation in self.play(part).violations}
-
-    def _schedule(self, features: Sequence[str]) -> Schedule:
-        keys = keys_of(features)
-        return draw(self.seed, self.seconds, self.kinds, self.setting.ttl, keys=keys)
+def _round(console: Console, seed: int, options: argparse.Namespace) -> Figures:
+    setting = _setting(seed, options)
+    kinds = tuple(kind for kind in kinds_of(setting) if kind in options.kinds)
+    features = options.features or mixture(seed)
+    schedule = draw(seed, options.seconds, kinds, setting.ttl, keys=keys_of(features))
+    faults = options.faults or range(len(schedule.strikes))
+    schedule = replace(schedule, strikes=tuple(schedule.strikes[number] for number in faults))
+    on = f"--broker {setting.broker} --store {setting.store}"
+    on += f" --ack {setting.ack} --pool {setting.pool}"
+    console.print(f"[bold]{len(schedule.sendings)} tasks, {len(schedule.strikes)} faults")
+    console.print(
+        f"  again: python -m tests.chaos --rounds 1 --seed {seed} {on}"
+        f" --seconds {options.seconds:g}"
+        f" --features {' '.join(map(repr, features))}"
+        f" --kinds {' '.join(repr(str(kind)) for kind in kinds)}"
+        + (f" --faults {' '.join(map(str, options.faults))}" if options.faults else "")
+    )
+    for strike in schedule.strikes:
+        console.print(f"  {strike}")
+    (figures,) = in_a_folder(
+        console,
+        "dlock-chaos-",
+        "the workers' logs and the database",
+        lambda folder: [play(schedule, setting, folder, PATIENCE)],
+    )
+    spell_out(console, figures)
+    console.print(f"  {figures}")
+    return figures
 
 
 def _setting(seed: int, options: argparse.Namespace) -> Setting:
@@ -134,7 +102,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--features", nargs="+", choices=FEATURES, help="instead of those drawn")
     parser.add_argument("--kinds", nargs="+", type=Kind, default=list(Kind), help="of faults")
     parser.add_argument("--faults", nargs="+", type=int, help="of those that are drawn only these")
-    parser.add_argument("--shrink", type=int, default=0, help="play so many parts of what fails")
     return parser.parse_args()
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, ClassVar, Protocol
 
 from tests.chaos.plan import Kind
-from tests.chaos.stores import DURABLE, NeverAway
+from tests.chaos.stores import DURABLE, Store
 from tests.services.etcd import EtcdServer
 from tests.services.etcd_cluster import EtcdCluster
 from tests.services.redis import RedisServer
@@ -26,7 +26,7 @@ class Member(Protocol):
     def resume(self) -> None: ...
 
 
-class MemberStore(NeverAway):
+class MemberStore(Store):
     """*members* may fail; with so many of them paused as *most* says, the store is.
 
     *again* starts one that was killed, and does not wait for it.
@@ -46,12 +46,6 @@ class MemberStore(NeverAway):
     @property
     def settings(self) -> Mapping[str, Any]:
         return {"dlock_url": self._url}
-
-    def cut(self) -> None:
-        raise NotImplementedError("members are killed and paused")
-
-    def lose_replies(self, count: int) -> None:
-        raise NotImplementedError("members are killed and paused")
 
     def member_killed(self, target: int) -> AbstractContextManager[None]:
         return self._once(target, lambda member: member.kill(), self._again)

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from tests.chaos.plan import Kind
 from tests.services.proxy import proxy_to
@@ -16,52 +16,42 @@ from tests.services.redis import RedisServer
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-class Store(Protocol):
-    """A store that can fail in the ways that *kinds* names."""
+class Store:
+    """A store that can fail in the ways that *kinds* names, and in no other."""
 
     kinds: ClassVar[tuple[Kind, ...]]
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """Celery's settings for it."""
+        raise NotImplementedError
 
     def cut(self) -> None:
         """End all connections."""
+        raise NotImplementedError
 
     def lose_replies(self, count: int) -> None:
         """Do what the next *count* requests ask for, and answer none of them."""
+        raise NotImplementedError
 
     def away(self) -> AbstractContextManager[None]:
         """Gone for the time of the block; it forgets nothing."""
+        raise NotImplementedError
 
     def paused(self) -> AbstractContextManager[None]:
         """It does not answer for the time of the block, and may do afterwards what it was asked."""
+        raise NotImplementedError
 
     def member_killed(self, target: int) -> AbstractContextManager[None]:
         """One of its members is dead for the time of the block."""
+        raise NotImplementedError
 
     def member_paused(self, target: int) -> AbstractContextManager[None]:
         """One of its members does not answer for the time of the block."""
+        raise NotImplementedError
 
 
-class NoMembers:
-    """A store of one piece."""
-
-    def member_killed(self, target: int) -> AbstractContextManager[None]:
-        raise NotImplementedError("it has no members")
-
-    def member_paused(self, target: int) -> AbstractContextManager[None]:
-        raise NotImplementedError("it has no members")
-
-
-class NeverAway:
-    """A store that is only paused: all of it is never gone."""
-
-    def away(self) -> AbstractContextManager[None]:
-        raise NotImplementedError("it is paused")
-
-
-class RedisStore(NoMembers):
+class RedisStore(Store):
     """A server of its own, behind a proxy. *scheme* may be another's."""
 
     kinds: ClassVar[tuple[Kind, ...]] = (
@@ -103,7 +93,7 @@ class RedisStore(NoMembers):
             self._server.resume()
 
 
-class SqliteStore(NoMembers, NeverAway):
+class SqliteStore(Store):
     """A file; it is paused while another program has its write lock. *scheme* may be another's."""
 
     kinds: ClassVar[tuple[Kind, ...]] = (Kind.PAUSE_STORE,)
@@ -116,12 +106,6 @@ class SqliteStore(NoMembers, NeverAway):
     def settings(self) -> Mapping[str, Any]:
         url = f"{self._scheme}:///{self._path}"
         return {"dlock_url": url, "dlock_backend_options": {"timeout": 1.0}}
-
-    def cut(self) -> None:
-        raise NotImplementedError("a file has no connections")
-
-    def lose_replies(self, count: int) -> None:
-        raise NotImplementedError("a file has no replies")
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
@@ -31,10 +32,9 @@ HIDDEN = {"imports": ["tests.services.no_pidfd"]}
 LATE = "tests.services.slow_to_give_back"
 
 
-@pytest.fixture(params=["told by the kernel", "asked"])
-def lab(make_lab: MakeLab, request: pytest.FixtureRequest) -> Lab:
-    celery = {} if request.param == "told by the kernel" else HIDDEN
-    return make_lab(celery=celery, lock={**LONG, "policy": "queue"})
+@pytest.fixture
+def lab(make_lab: MakeLab) -> Lab:
+    return make_lab(lock={**LONG, "policy": "queue"})
 
 
 def child(lab: Lab) -> int:
@@ -63,7 +63,11 @@ def parked(lab: Lab, count: int) -> None:
     until(f"{count} are parked", lambda: state(lab).parked == count)
 
 
-def test_a_child_that_is_killed_frees_its_key_for_the_next_in_the_queue(lab: Lab) -> None:
+@pytest.mark.parametrize("celery", [{}, HIDDEN], ids=["told by the kernel", "asked"])
+def test_a_child_that_is_killed_frees_its_key_for_the_next_in_the_queue(
+    make_lab: MakeLab, celery: dict[str, Any]
+) -> None:
+    lab = make_lab(celery=celery, lock={**LONG, "policy": "queue"})
     with lab.worker(concurrency=2):
         # Given a body at work, and a message that waits for it
         first = lab.app.tasks["apply"].delay("42", 1, hold="for ever")
@@ -149,18 +153,6 @@ def test_a_shutdown_that_kills_its_children_leaves_no_key_behind(
         lab.journal.wait_for("start", count=2)
 
 
-def test_a_child_that_is_killed_in_a_warm_shutdown_frees_its_key(lab: Lab) -> None:
-    with lab.worker(concurrency=1) as worker:
-        lab.app.tasks["apply"].delay("42", 1, hold="for ever")
-        pid = child(lab)
-        worker.send(signal.SIGTERM)
-        until("it shuts down", lambda: "Warm shutdown" in worker.log)
-        kill(pid)
-        freed(lab)
-        assert worker.process is not None
-        worker.process.wait(30)
-
-
 def test_a_child_that_is_stopped_keeps_its_key(lab: Lab) -> None:
     with lab.worker(concurrency=2):
         first = lab.app.tasks["apply"].delay("42", 1, hold="body")
@@ -180,17 +172,6 @@ def test_a_child_that_is_stopped_keeps_its_key(lab: Lab) -> None:
     (start,) = lab.journal.read("start", order="42")
     (end,) = lab.journal.read("end", order="42")
     assert start["token"] == end["token"]
-
-
-def test_children_that_end_by_themselves_take_nothing_from_the_next(make_lab: MakeLab) -> None:
-    lab = make_lab({"worker_max_tasks_per_child": 1}, lock={**LONG, "policy": "queue"})
-    with lab.worker(concurrency=2):
-        sent = [lab.app.tasks["apply"].delay("42", number) for number in range(12)]
-        assert sorted(result.get(timeout=60) for result in sent) == list(range(12))
-        freed(lab)
-    spans = zip(lab.journal.read("start"), lab.journal.read("end"), strict=True)
-    assert all(start["id"] == end["id"] for start, end in spans)  # one after the other
-    assert len({start["pid"] for start in lab.journal.read("start")}) == 12
 
 
 def test_a_result_on_its_way_from_a_child_that_died_stands(make_lab: MakeLab) -> None:
@@ -217,12 +198,8 @@ def test_a_result_on_its_way_from_a_child_that_died_stands(make_lab: MakeLab) ->
         assert first.state == "SUCCESS"
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
-def test_nothing_watches_where_bodies_have_no_process_of_their_own(
-    make_lab: MakeLab, pool: str
-) -> None:
-    lab = make_lab(lock=LONG)
-    with lab.worker(pool):
+def test_nothing_watches_where_bodies_have_no_process_of_their_own(lab: Lab) -> None:
+    with lab.worker("threads"):
         names = lab.app.tasks["threads"].delay("42").get(timeout=30)
     assert not any("children" in name for name in names)
 

@@ -6,13 +6,10 @@ import time
 
 import pytest
 
-from celery_dlock.locks.keeper import NOT_THERE
-from tests.faults.conftest import MakeLab, all_have_left
-from tests.services.effects import Effects
+from tests.faults.conftest import MakeLab
 from tests.services.lab import Lab
 from tests.services.load import all_have_ended
 from tests.services.redis import RedisServer
-from tests.services.require import require
 from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
@@ -59,27 +56,6 @@ def test_a_body_learns_in_time_that_its_lease_can_no_longer_be_trusted(
     assert len(lab.journal.read("lost")) == 1
 
 
-def test_a_body_that_ends_while_the_store_is_away_keeps_its_result(
-    make_lab: MakeLab, effects: Effects, own_redis_server: RedisServer
-) -> None:
-    lab = lab_with_store(make_lab, own_redis_server)
-    pay = lab.app.tasks["pay"]
-    with lab.worker(concurrency=1):
-        # Given a store that dies with all it knows while the body runs
-        result = pay.delay("42", 1, hold="first")
-        lab.journal.wait_for("start")
-        own_redis_server.kill()
-        # When the body ends
-        lab.go("first")
-        assert result.get(timeout=30) == 1
-        # Then a task that comes meanwhile waits for the store, and runs when it is back
-        later = pay.delay("42", 2)
-        lab.journal.wait_for("end", count=1)
-        own_redis_server.start()
-        assert later.get(timeout=60) == 2
-    assert [payment[0] for payment in effects.payments()] == [result.id, later.id]
-
-
 def test_an_outage_is_said_once_by_a_worker_however_many_children_it_has(
     make_lab: MakeLab, own_redis_server: RedisServer
 ) -> None:
@@ -104,45 +80,3 @@ def test_an_outage_is_said_once_by_a_worker_however_many_children_it_has(
     assert ["unavailable" in line for line in said] == [True, False], said
     assert len(said) == len(warnings) - 1
     assert all("WARNING/MainProcess" in line for line in said)
-
-
-def test_a_lease_survives_an_outage_that_is_shorter_than_itself(make_lab: MakeLab) -> None:
-    require("redis")
-    with RedisServer("--appendonly", "yes", "--appendfsync", "always") as store:
-        lab = lab_with_store(make_lab, store)
-        with lab.worker(concurrency=1):
-            result = lab.app.tasks["pay"].delay("42", 1, hold="body")
-            (start,) = lab.journal.wait_for("start")
-            # When the store is killed, comes back with what it had, and is paused for a moment
-            store.restart()
-            store.pause()
-            store.resume()
-            # And the body goes on for longer than its lease would have lasted
-            wait_until(start["at"] + 2 * TTL)
-            lab.go("body")
-            assert result.get(timeout=30) == 1
-            all_have_left(lab, "42")
-        # Then nothing was lost
-        assert lab.journal.read("lost") == []
-        assert lab.journal.read("end")[0]["lost"] is False
-
-
-def test_a_store_that_forgot_the_lease_says_so_at_the_next_renewal(
-    make_lab: MakeLab, own_redis_server: RedisServer
-) -> None:
-    lab = lab_with_store(make_lab, own_redis_server)
-    with lab.worker(concurrency=1):
-        result = lab.app.tasks["outlive"].delay("42")
-        lab.journal.wait_for("start")
-        # When the store comes back at once, and empty
-        own_redis_server.restart()
-        back = time.time()
-        (lost,) = lab.journal.wait_for("lost")
-        assert lost["at"] < back + TTL / 3 + 1.0
-        assert lost["reasons"] == [NOT_THERE]
-        assert result.get(timeout=30) is True
-
-
-def wait_until(instant: float) -> None:
-    """Time itself has to pass here: a lease must have been renewed to be older than its ttl."""
-    time.sleep(max(0.0, instant - time.time()))

@@ -54,44 +54,6 @@ def test_the_late_write_of_a_copy_that_was_overtaken_is_refused(
     assert result.get() == 7
 
 
-def test_the_late_leave_does_not_free_the_key_of_another_task(
-    make_lab: MakeLab, effects: Effects
-) -> None:
-    lab = make_lab()
-    pay = lab.app.tasks["pay"]
-    with lab.worker(concurrency=1) as paused, lab.worker(concurrency=1) as other:
-        # Given a worker stopped before its write, while the other one is not there
-        other.kill()
-        late = pay.delay("42", 1, hold="write")
-        lab.journal.wait_for("start")
-        paused.pause()
-        # And another task that has taken the key over, has written, and goes on
-        other.start()
-        successor = pay.delay("42", 2, after="end")
-        lab.journal.wait_for("paid", id=successor.id)
-        # When the first goes on, is refused, and leaves
-        lab.go("write")
-        paused.resume()
-        lab.journal.wait_for("lost", id=late.id)
-        paused.stop()
-        # Then the successor still holds the key, and nobody wrote in between
-        holders = runtime(lab.app).backend.peek("order:42").holders
-        assert [holder.task for holder in holders] == [f"{successor.id}:0:0"]
-        assert [payment[0] for payment in effects.payments()] == [successor.id]
-        assert late.state == "RETRY"
-        # And when that is done, the first runs again, with a newer token
-        lab.go("end")
-        lab.journal.wait_for("end", id=late.id)
-        other.stop()
-        work_off(lab, other)
-
-    assert [payment[0] for payment in effects.payments()] == [successor.id, late.id]
-    tokens = [start["token"] for start in lab.journal.read("start")]
-    assert tokens == sorted(set(tokens))
-    assert (late.get(), successor.get()) == (1, 2)
-    assert nothing_is_held(lab, "42")
-
-
 def test_a_run_that_lost_its_lock_takes_no_message_away_from_the_one_that_carries_on(
     make_lab: MakeLab, effects: Effects
 ) -> None:

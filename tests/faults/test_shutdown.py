@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services.effects import Effects
-from tests.services.redelivery import deliver_again, not_finished, work_off
+from tests.services.redelivery import work_off
 from tests.services.redis import RedisServer
 from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
-
-
-def test_a_warm_shutdown_finishes_the_body_and_frees_the_key(
-    make_lab: MakeLab, effects: Effects
-) -> None:
-    lab = make_lab(lock={"ttl": 60.0})
-    with lab.worker(concurrency=1) as worker:
-        result = lab.app.tasks["pay"].delay("42", 1, hold="body")
-        lab.journal.wait_for("start")
-        worker.send(signal.SIGTERM)
-        until("it shuts down", lambda: "Warm shutdown" in worker.log)
-        lab.go("body")
-        assert worker.process is not None
-        worker.process.wait(30)
-    assert result.get(timeout=10) == 1
-    assert len(effects.payments()) == 1
-    assert nothing_is_held(lab, "42")
-    assert not_finished(lab.app) == (0, 0)
-
-
-def test_after_a_cold_shutdown_the_message_comes_back_and_runs(
-    make_lab: MakeLab, effects: Effects
-) -> None:
-    lab = make_lab()
-    with lab.worker(concurrency=1) as worker:
-        # Given a worker that is shut down cold while the body runs
-        result = lab.app.tasks["pay"].delay("42", 1, hold="body")
-        lab.journal.wait_for("start")
-        worker.stop(signal.SIGQUIT)
-        assert lab.journal.read("end") == []
-        # When another one starts
-        deliver_again(lab.app)
-        lab.go("body")
-        work_off(lab, worker)
-    # Then the task was not taken for done
-    assert len(lab.journal.read("start")) == 2
-    assert len(effects.payments()) == 1
-    assert result.get(timeout=10) == 1
-    assert nothing_is_held(lab, "42")
 
 
 def test_a_worker_that_loses_its_broker_in_mid_body_starts_no_second_body(

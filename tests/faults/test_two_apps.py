@@ -54,17 +54,3 @@ def test_a_message_of_the_other_app_is_left_to_that_app(
         assert f"[{theirs.id}] received" not in first.log
         assert f"[{theirs.id}] received" in second.log
     assert paid_once(effects, [mine, theirs])
-
-
-def test_it_does_not_wait_for_longer_than_a_sweep(labs: tuple[Lab, Lab], effects: Effects) -> None:
-    one, other = labs
-    orders = [str(number) for number in range(20)]
-    with worker_of(one, "one"), worker_of(other, "other"):
-        for order in orders:
-            one.app.tasks["pay"].delay(order, hold="first")
-        one.journal.wait_for("start", len(orders))
-        for order in orders:
-            other.app.tasks["pay"].delay(order)
-        until("all wait", lambda: all(state(one, order).parked for order in orders))
-        one.go("first")
-        one.journal.wait_for("end", 2 * len(orders), timeout=10)

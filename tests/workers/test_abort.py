@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from celery_dlock.runtime import runtime
 from tests.services.lab import Lab
 from tests.services.until import until
 from tests.workers.conftest import MakeLab
-from tests.workers.test_start import refused
 
 KEY = "order:42"
 
@@ -67,30 +64,6 @@ def test_a_body_that_is_paused_past_its_lease_is_aborted_and_runs_again(
     assert set(told) <= set(tokens(lab, "aborted"))
 
 
-def test_a_body_whose_store_is_away_for_longer_than_its_lease_is_aborted(make_lab: MakeLab) -> None:
-    options = {"dlock_backend_options": {"timeout": 0.1}}
-    lab = make_lab(celery=options, lock={"on_lost": "abort", "ttl": 2.0})
-
-    with lab.worker("prefork", concurrency=1):
-        result = lab.app.tasks["outrun"].delay("42", "sleeps")
-        lab.journal.wait_for("start")
-        with closing(sqlite3.connect(lab.folder / "locks.db", isolation_level=None)) as store:
-            until("nobody else can write", lambda: begin(store))
-            lab.journal.wait_for("aborted")
-        until("it is done", result.ready)
-
-    assert result.get() == "ran"
-    check_that_only_the_last_run_ended(lab)
-
-
-def begin(store: sqlite3.Connection) -> bool:
-    try:
-        store.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_leases_that_are_lost_around_the_end_of_the_body_strike_nothing_else(
     make_lab: MakeLab, pool: str
@@ -112,10 +85,3 @@ def test_leases_that_are_lost_around_the_end_of_the_body_strike_nothing_else(
     assert {result.get() for result in sent} == {0, 1}
     assert "Traceback" not in worker.log
     assert "exited" not in worker.log
-
-
-def test_it_is_refused_where_greenlets_stand_in_for_threads(make_lab: MakeLab) -> None:
-    log = refused(make_lab(lock={"on_lost": "abort"}), pool="gevent")
-
-    assert "Error: task" in log
-    assert 'on_lost="abort" is not possible under gevent' in log

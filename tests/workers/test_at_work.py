@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
+from celery.exceptions import TaskRevokedError
 
 from celery_dlock import LockContended, lock
 from celery_dlock.core.state import KeyState
@@ -137,19 +137,6 @@ def test_a_burst_runs_once_with_the_newest_arguments(make_lab: MakeLab) -> None:
     assert ran == [("a", 19), ("b", 19)]
 
 
-def test_whoever_revokes_it_before_it_is_due_ends_it(make_lab: MakeLab) -> None:
-    lab = make_lab(celery={"worker_enable_remote_control": True})
-    with lab.worker("threads", concurrency=1):
-        result = lab.app.tasks["index"].delay("a", 1)
-        result.revoke()
-
-        with pytest.raises(TaskRevokedError):
-            result.get(timeout=30)
-
-        until("nothing is left", lambda: store_is_empty(lab))
-    assert lab.journal.read("indexed") == []
-
-
 @pytest.mark.parametrize(
     ("where", "acks_late"),
     [
@@ -180,35 +167,10 @@ def test_a_worker_that_is_killed_before_it_has_the_lock_loses_nothing(
 
 KEY = "order:42"
 
-#: In a thread nothing ends a system call; elsewhere the signal does.
-HOW = {"prefork": "sleeps", "threads": "polls"}
-
 
 def replaced_by(lab: Lab) -> list[str | None]:
     """By whom those who hold the key are asked to give way."""
     return [holder.replaced_by for holder in runtime(lab.app).backend.peek(KEY).holders]
-
-
-@pytest.mark.parametrize("pool", HOW)
-def test_a_body_is_aborted_and_the_newest_runs_at_once(make_lab: MakeLab, pool: str) -> None:
-    lab = make_lab(lock={"policy": "newest", "on_lost": "abort", "ttl": 6.0})
-    outrun = lab.app.tasks["outrun"]
-    with lab.worker(pool, concurrency=2):
-        first = outrun.delay("42", HOW[pool])
-        lab.journal.wait_for("start")
-        newest = outrun.delay("42", "polls")
-
-        (aborted,) = lab.journal.wait_for("aborted")
-        _, second = lab.journal.wait_for("start", count=2)
-        lab.go("on")
-        until("both have ended", lambda: first.ready() and newest.ready())
-        nothing_is_left(lab, "42")
-
-    assert first.get()["reason"] == f"replaced by {newest.id}"
-    assert newest.get() == "ran"
-    assert f"replaced by {newest.id}" in aborted["error"]
-    assert second["at"] - aborted["at"] < 6.0  # it did not wait for the end of the lease
-    assert [entry["token"] for entry in lab.journal.read("end")] == [second["token"]]
 
 
 def test_one_that_takes_no_slot_of_a_worker_asks_as_well(make_lab: MakeLab) -> None:
@@ -251,39 +213,3 @@ def test_one_whose_child_is_killed_while_it_is_asked_does_not_run_again(make_lab
 
 
 # A limit, and a time limit.
-
-
-def test_with_a_limit_of_two_two_run_and_the_third_waits(make_lab: MakeLab) -> None:
-    lab = make_lab(lock={"limit": 2})
-    apply = lab.app.tasks["apply"]
-
-    with lab.worker("prefork", concurrency=4):
-        # Given two that run, each in a process and a slot of its own
-        for number in (1, 2):
-            apply.delay("42", number, hold="two")
-        lab.journal.wait_for("start", count=2)
-        holders = runtime(lab.app).backend.peek("order:42").holders
-        assert {holder.slot for holder in holders} == {0, 1}
-
-        # When a third comes, it is refused until one of them is through
-        third = apply.delay("42", 3)
-        until("the third is refused", lambda: third.state == "RETRY")
-        assert lab.journal.read("start", number=3) == []
-        lab.go("two")
-        assert third.get(timeout=30) == 3
-
-    tokens = [entry["token"] for entry in lab.journal.read("start")]
-    assert len(set(tokens)) == 3
-
-
-def test_a_soft_time_limit_in_the_body_frees_the_key(make_lab: MakeLab) -> None:
-    lab = make_lab(lock={"ttl": 600.0})  # only a leave can free the key
-    apply = lab.app.tasks["apply"]
-
-    with lab.worker("prefork", concurrency=1):
-        result = apply.apply_async(("42", 1), {"hold": "never"}, soft_time_limit=1)
-        until("the limit struck", result.ready)
-        assert isinstance(result.result, SoftTimeLimitExceeded)
-        assert apply.delay("42", 2).get(timeout=30) == 2
-
-    assert lab.journal.read("end", number=1) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_dlock import Lease, LockLost, StaleFencingToken, fencing, lock
+from celery_dlock import Lease, StaleFencingToken, fencing, lock
 from celery_dlock.locks.manager import EPOCH_SHIFT
 from celery_dlock.runtime import Runtime, forget, runtime
 from tests.services.brokers import close, kept_in_sqlite, over_folder
@@ -24,9 +24,6 @@ from tests.services.until import until
 pytestmark = pytest.mark.once
 
 NAMED = {store.scheme: store for store in STORES}
-
-#: From a store to another, done with workers: to larger tokens, and to smaller ones.
-MOVES = [("sqlite", "redis"), ("redis", "sqlite")]
 
 
 def pair(old: Store, new: Store) -> Any:
@@ -121,7 +118,7 @@ class Move:
 
 @pytest.fixture
 def move(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Move]:
-    old, new = (NAMED[name].settings(request, tmp_path) for name in request.param)
+    old, new = (NAMED[name].settings(request, tmp_path) for name in ("redis", "sqlite"))
     settings = {**over_folder(tmp_path), **kept_in_sqlite(tmp_path), **old}
     task = {"acks_late": True}
     lock = {"policy": "queue", "ttl": None}
@@ -130,14 +127,8 @@ def move(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Move]:
     close(lab.app)
 
 
-MOVED = [
-    pytest.param(names, marks=pair(*(NAMED[name] for name in names)).marks, id=" to ".join(names))
-    for names in MOVES
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("move", MOVED, indirect=True)
+@pytest.mark.server("redis")
 def test_workers_drained_on_one_store_go_on_with_another(move: Move) -> None:
     # Given some that wait in the old store
     with move.worker(move.old) as worker:
@@ -164,38 +155,7 @@ def test_workers_drained_on_one_store_go_on_with_another(move: Move) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("move", MOVED, indirect=True)
-def test_an_epoch_that_was_not_lifted_shows_where_tokens_become_smaller(move: Move) -> None:
-    with move.worker(move.old) as worker:
-        first = move.pay(0)
-        first.get(timeout=60)
-        worker.stop()
-    (seen,) = move.tokens()
-
-    with move.worker(move.new) as worker:
-        second = move.pay(1)
-        mine = move.lab.journal.wait_for("start", 2)[1]  # a stale one soon starts again
-        if mine["token"] > seen:
-            assert second.get(timeout=60) == 1
-            assert len(move.lab.journal.read("start")) == 2
-            return
-        with pytest.raises(LockLost):
-            second.get(timeout=60)
-        assert "was refused a late write" in worker.log
-        assert move.paid() == [first.id]
-        worker.stop()
-
-    # Lifted now, nothing is lost: its message was dead-lettered
-    with move.worker(move.new, epoch=1) as worker:
-        here = move.use(move.new)
-        (letter,) = here.backend.dead()
-        here.wake(here.backend.replay(letter.key, letter.dead.task).wakes)
-        until("it is paid", lambda: move.paid() == [first.id, second.id])
-        worker.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("move", MOVED, indirect=True)
+@pytest.mark.server("redis")
 def test_a_late_writer_of_the_old_store_is_refused_and_its_task_runs_again(move: Move) -> None:
     # Given a body that has not come to its write when the stores are changed
     with move.worker(move.old) as old:

@@ -9,7 +9,7 @@ import pytest
 from celery import chain
 from celery.exceptions import Ignore
 
-from celery_dlock import Fail, LockedTask, LockLost, Policy, Queue, Reschedule, Skip, Wait
+from celery_dlock import Fail, LockedTask, Policy, Queue, Reschedule, Skip, Wait
 from celery_dlock.core.events import Acquired, Dropped
 from celery_dlock.testing import held_by_another
 from tests.services.desk import Desk
@@ -209,23 +209,3 @@ def test_a_copy_of_what_was_replaced_is_dropped(desk: Desk) -> None:
     desk.deliver_all()
 
     assert desk.ran == ["forwards", "42"]
-
-
-def test_a_run_that_lost_its_lock_leaves_its_message_to_the_queue_alone(desk: Desk) -> None:
-    # Given a body that finds its lock gone, once
-    lost: list[str] = []
-
-    @desk.locked("order:{order}", name="charge", on_contention="queue")
-    def charge(order: str) -> str:
-        if not lost:
-            lost.append(order)
-            raise LockLost("order:42")
-        return "charged"
-
-    result = charge.delay("42")
-    desk.deliver()
-
-    assert desk.size() == 1
-    desk.deliver()
-    assert result.get() == "charged"
-    assert desk.size() == 0

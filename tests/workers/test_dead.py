@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, RecoverableConnectionError
 from celery import states
+from celery.exceptions import TaskRevokedError
+from celery.worker import state as worker_state
 from kombu.exceptions import OperationalError
 from kombu.message import Message
 
@@ -19,8 +21,6 @@ from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import dead_letter_rejected, dead_letter_unknown
 from tests.services.desk import Desk
-from tests.services.until import until
-from tests.workers.conftest import MakeLab
 
 pytestmark = pytest.mark.stores
 
@@ -216,26 +216,25 @@ def test_a_message_that_never_waited_is_none_of_ours(desk: Desk, charge: LockedT
     assert desk.store.dead() == []
 
 
-@pytest.mark.slow
-def test_what_was_revoked_ends_as_revoked_when_it_is_replayed(make_lab: MakeLab) -> None:
-    # Given a task that has killed its worker ten times, and whose message is dead
-    lab = make_lab(lock={"policy": "queue"}, task={"acks_late": True})
-    backend = runtime(lab.app).backend
-    for run in range(MAX_LOST_RUNS):
-        deadly = Claim(KEY, "one:0:0", f"run {run}", ttl=10**9)
-        backend.enter(deadly)
-        backend.leave(deadly, Outcome.ABANDONED)
-    apply = lab.app.tasks["apply"]
-    with lab.worker("threads", concurrency=1) as worker:
-        apply.apply_async(("42", 1), task_id="one")
-        until("it is dead", backend.dead)
+def test_what_was_revoked_ends_as_revoked_when_it_is_replayed(
+    desk: Desk, charge: LockedTask, clock: ManualClock
+) -> None:
+    result = charge.delay("42", 1)
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+    here = runtime(desk.app)
+    while not desk.store.dead():
+        here.wake.dead_letter(KEY, f"{result.id}:0:0", "charge", Cause.UNKNOWN_TASK)
+        called_again(desk, clock)
+    while desk.take():
+        """They came before it was dead."""
 
-        # When it is revoked, And replayed
-        lab.app.control.revoke("one")
-        until("it is told", lambda: "Tasks flagged as revoked" in worker.log)
-        runtime(lab.app).wake(backend.replay(KEY, "one:0:0").wakes)
+    worker_state.revoked.add(result.id)
+    here.wake(desk.store.replay(KEY, f"{result.id}:0:0").wakes)
+    with pytest.raises(TaskRevokedError):
+        desk.deliver()
+    worker_state.revoked.discard(result.id)
 
-        until("it ends", lambda: lab.app.AsyncResult("one").state == states.REVOKED)
-        assert apply.delay("42", 2).get(timeout=60) == 2
-    assert lab.journal.read("start", number=1) == []
-    assert backend.dead() == []
+    assert result.state == states.REVOKED
+    assert desk.store.dead() == []
+    assert charge("42", 2) == 2

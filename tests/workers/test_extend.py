@@ -24,7 +24,6 @@ from tests.services.desk import Desk
 from tests.services.starving import starve
 from tests.services.stores import Store, at_the_desk
 from tests.services.until import until
-from tests.workers.conftest import MakeLab
 
 #: The leases of one of each can differ, and one has to have a majority of nodes extend it.
 EACH = [
@@ -32,25 +31,6 @@ EACH = [
 ]
 
 TTL = 2.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("extends", [None, 8.0], ids=["left alone", "extended"])
-def test_who_starves_its_renewals_keeps_its_lock_for_as_long_as_it_said(
-    make_lab: MakeLab, extends: float | None
-) -> None:
-    lab = make_lab(lock={"policy": "queue", "ttl": TTL})
-    with lab.worker("prefork", concurrency=2):
-        starving = lab.app.tasks["starving"].delay("42", 5, extends)
-        (first,) = lab.journal.wait_for("start")
-        other = lab.app.tasks["apply"].delay("42", 1)
-
-        assert starving.get(timeout=60) is (extends is not None)
-        assert other.get(timeout=60) == 1
-
-    order = [(entry["what"], entry["token"] == first["token"]) for entry in lab.journal.read()]
-    apart = [("start", True), ("end", True), ("start", False), ("end", False)]
-    assert (order == apart) is (extends is not None)
 
 
 @pytest.mark.parametrize("store", EACH)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from celery_dlock import (
     LockContended,
     LockLost,
     LockTimeout,
+    Queue,
     current_lease,
     lock,
 )
@@ -324,20 +322,6 @@ def test_a_lock_of_which_only_the_lease_is_kept_is_not_released_by_chance(desk: 
     assert desk.holders("order:42")
 
 
-def test_what_is_not_released_at_exit_expires(tmp_path: Path) -> None:
-    """Nothing is released as the process ends; nobody renews it any more."""
-    code = (
-        "from celery import Celery\nfrom celery_dlock import lock\n"
-        f"app = Celery('shop'); app.conf.dlock_url = 'sqlite:///{tmp_path}/locks.db'\n"
-        "lock('order:42', app=app, ttl=1).acquire()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with open_desk(dlock_url=f"sqlite:///{tmp_path}/locks.db") as desk:
-        assert desk.holders("order:42")
-        with lock("order:42", app=desk.app, timeout=30) as lease:
-            lease.check()
-
-
 # What it asks of its store.
 
 
@@ -365,6 +349,34 @@ def test_it_is_taken_once_and_given_back_once(desk: Desk, asked: list[str]) -> N
     with lock("k", app=desk.app):
         pass
     assert asked == ["enter k", "leave k"]
+
+
+def test_a_task_asks_twice_and_once_more_for_its_wait_or_its_place(
+    desk: Desk, asked: list[str]
+) -> None:
+    charge = charging(desk, "k", on_contention="queue")
+    charge.delay()
+    desk.deliver()
+    assert asked == ["enter k", "leave k"]
+
+    block = lock("k", app=desk.app, timeout=0)
+    with block:
+        asked.clear()
+        charge.delay()
+        desk.deliver()
+        assert asked == ["enter k"]
+    asked.clear()
+    desk.deliver()
+    assert asked == ["enter k", "leave k"]
+
+    @desk.locked("k", name="published", on_contention=Queue(ordered="publish"))
+    def published() -> None: ...
+
+    asked.clear()
+    published.delay()
+    assert (asked, desk.size()) == (["enter k"], 1)
+    desk.deliver()
+    assert asked == ["enter k", "enter k", "leave k"]
 
 
 def test_one_that_is_refused_gives_nothing_back(desk: Desk, asked: list[str]) -> None:
@@ -399,10 +411,3 @@ def test_below_a_lock_that_is_lost_no_other_key_is_asked_for(desk: Desk, asked: 
         with pytest.raises(LockLost), lock(["a", "k"], app=desk.app):
             pytest.fail("somebody else may have it")
         assert asked == []
-
-
-def test_after_the_block_its_lease_is_not_trusted(desk: Desk) -> None:
-    with lock("k", app=desk.app) as lease:
-        lease.check()
-    with pytest.raises(LockLost, match="released"):
-        lease.check()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,23 +83,6 @@ def parent_and_children(lab: Lab, parent: str) -> None:
         assert entries[-4:] == ["audit starts", "audit ends", "start", "end"]
         assert min(entry["token"] for entry in lab.journal.read("start")) > 0
         worker.stop()
-
-
-def test_who_is_killed_below_a_parent_gives_both_keys_back(make: Make) -> None:
-    parent = "orders"  # which sorts behind the key of an order
-    lab = make(SQLITE, parent)
-    with lab.worker("prefork", concurrency=2):
-        lab.app.tasks["apply"].delay("42", 1, hold="for ever")
-        (child,) = lab.journal.wait_for("start")
-        audits = lab.app.tasks["audit"].delay(parent)
-        wait(lab, audits)
-
-        os.kill(child["pid"], signal.SIGKILL)
-
-        audits.get(timeout=60)
-        backend = runtime(lab.app).backend
-        for key in (parent, "order:42"):
-            until(f"{key} is free", lambda: backend.peek(key).holders == ())  # noqa: B023
 
 
 @pytest.mark.parametrize("parent", PARENTS)

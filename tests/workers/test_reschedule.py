@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -101,45 +100,7 @@ def test_it_comes_back_the_way_it_came_and_so_does_its_retry(
     assert desk.size("celery") == desk.size(queue) == 0
 
 
-def test_its_arguments_arrive_unchanged(desk: Desk) -> None:
-    seen = []
-
-    @desk.locked("order:42", name="seen")
-    def see(order: Any, *, when: Any, fencing_token: int) -> None:
-        seen.append((order, when))
-
-    order, when = {"id": 1, "lines": [1, 2]}, datetime(2026, 11, 20, 12, tzinfo=UTC)
-    see.apply_async((order,), {"when": when})
-
-    _, again = refused(desk)
-    desk.run(again)
-
-    assert seen == [(order, when)]
-
-
 # What hangs on it.
-
-
-def test_links_and_errbacks_are_called_once(desk: Desk) -> None:
-    called = []
-
-    @desk.app.task(name="called")
-    def call(*args: Any) -> None:
-        called.append(args)
-
-    @desk.locked("order:{order}", name="maybe")
-    def maybe(order: str, fails: bool) -> str:
-        if fails:
-            raise ValueError(order)
-        return order
-
-    for fails in (False, True):
-        maybe.apply_async(("42", fails), link=call.si("good"), link_error=call.si("bad"))
-        _, again = refused(desk)
-        desk.run(again)
-        desk.deliver_all()
-
-    assert called == [("good",), ("bad",)]
 
 
 # What it knows of its past, and what people see of it meanwhile.
@@ -210,16 +171,6 @@ def test_each_delivery_is_one_of_its_own_whatever_a_header_says(desk: Desk) -> N
 
     assert len(set(owners)) == 2
     assert not any("of another" in name for name in owners)
-
-
-def test_while_it_waits_its_state_is_retry_and_says_why(desk: Desk, charge: LockedTask) -> None:
-    result = charge.apply_async(("42",))
-
-    refused(desk)
-
-    assert result.state == "RETRY"
-    assert type(result.result).__name__ == "LockContended"
-    assert "order:42" in str(result.result)
 
 
 def test_the_hook_and_the_event_of_a_retry_are_fired(desk: Desk) -> None:

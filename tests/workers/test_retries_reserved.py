@@ -17,8 +17,7 @@ from celery_dlock.runtime import runtime
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
-from tests.services.until import until
-from tests.workers.conftest import MakeLab, revoke
+from tests.workers.conftest import revoke
 
 pytestmark = pytest.mark.stores
 
@@ -179,24 +178,3 @@ def test_a_task_that_is_revoked_while_it_runs_reserves_nothing_for_its_retry(
 
     desk.deliver()
     assert desk.ran == [(1, 0), (2, 0)]
-
-
-@pytest.mark.slow
-def test_a_worker_gives_the_key_of_a_revoked_retry_to_the_next(make_lab: MakeLab) -> None:
-    lab = make_lab(lock={"policy": "queue and reserve"}, task={"acks_late": True})
-    apply = lab.app.tasks["apply"]
-    with lab.worker("prefork", concurrency=2) as worker:
-        # Given a task that retries in an hour, and another one that waits for its key
-        first = apply.delay("42", 1, hold="on", again=3600)
-        lab.journal.wait_for("start", number=1)
-        second = apply.delay("42", 2)
-        store = runtime(lab.app).backend
-        until("the second waits", lambda: store.peek(KEY).parked == 1)
-        lab.go("on")
-        until("the key is reserved", lambda: store.peek(KEY).grants)
-
-        lab.app.control.revoke(first.id)
-
-        assert second.get(timeout=60) == 2
-        worker.stop()
-    assert len(lab.journal.read("start", number=1)) == 1

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from celery import Celery, _state
 from celery._state import _on_app_finalizers, _set_current_app, get_current_app
+from celery.concurrency.gevent import TaskPool as GreenPool
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.contrib.testing.worker import start_worker
@@ -26,7 +27,6 @@ from celery_dlock.tasks.task import prepare_worker
 from celery_dlock.testing import held_by_another
 from celery_dlock.worker.startup import CheckAtStart
 from tests.services.desk import open_desk
-from tests.services.lab import Lab
 from tests.services.redis import RedisServer
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -35,20 +35,6 @@ from tests.workers.conftest import MakeLab, charging
 SECRET = "tiger-1234"
 
 NOWHERE = "redis://127.0.0.1:1/0"
-
-
-def refused(lab: Lab, pool: str = "prefork") -> str:
-    """Start a worker that must not come up; what it says before it exits."""
-    worker = Worker(lab.folder, lab.config, "refused", pool, 1)
-    worker.start(ready=False)
-    assert worker.process is not None
-    try:
-        code = worker.process.wait(60)
-    finally:
-        worker.kill()
-    assert code != 0, worker.log
-    assert " ready." not in worker.log
-    return worker.log
 
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -69,17 +55,20 @@ def test_it_does_not_start_with(tmp_path: Path, what: str) -> None:
         forget(desk.app)
 
 
-def test_its_last_line_says_why(make_lab: MakeLab) -> None:
-    log = refused(make_lab(celery={"dlock_url": None}))
-
-    (line,) = [line for line in log.splitlines() if "dlock_url is not set" in line]
-    assert line.startswith("Error: ")
-    assert "Traceback" not in log
-
-
 def test_a_store_of_one_process_is_good_enough_for_threads() -> None:
     with open_desk(dlock_url="memory://") as desk:
         CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=ThreadPool))
+        forget(desk.app)
+
+
+def test_it_does_not_abort_bodies_where_greenlets_stand_in_for_threads() -> None:
+    with open_desk() as desk:
+
+        @desk.locked("k", name="charge", on_lost="abort")
+        def charge() -> None: ...
+
+        with pytest.raises(ConfigurationError, match=r'charge: on_lost="abort" is not possible'):
+            CheckAtStart(SimpleNamespace(app=desk.app, pool_cls=GreenPool))
         forget(desk.app)
 
 
@@ -112,11 +101,22 @@ def test_a_password_is_never_printed(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_nor_in_the_log_of_a_worker_that_does_not_start(make_lab: MakeLab) -> None:
-    log = refused(make_lab(celery={"dlock_url": f"redis://user:{SECRET}@localhost:port/0"}))
+def test_nor_in_the_log_of_a_worker_that_does_not_start_whose_last_line_says_why(
+    make_lab: MakeLab,
+) -> None:
+    lab = make_lab(celery={"dlock_url": f"redis://user:{SECRET}@localhost:port/0"})
+    worker = Worker(lab.folder, lab.config, "refused", "prefork", 1)
+    worker.start(ready=False)
+    assert worker.process is not None
+    try:
+        assert worker.process.wait(60) != 0, worker.log
+    finally:
+        worker.kill()
 
-    assert "\nError: redis-py cannot use the URL of the lock store" in log
-    assert SECRET not in log
+    assert " ready." not in worker.log
+    assert "\nError: redis-py cannot use the URL of the lock store" in worker.log
+    assert "Traceback" not in worker.log
+    assert SECRET not in worker.log
 
 
 @pytest.mark.server("redis")

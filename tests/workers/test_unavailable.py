@@ -176,46 +176,12 @@ def test_what_has_failed_so_does_not_run_later_though_its_message_came_to_wait()
         assert desk.ran == []
 
 
-@pytest.fixture
-def mute_desk(nowhere: str) -> Iterator[Desk]:
-    """One that receives messages and cannot publish any."""
-    with open_desk(broker_write_url=nowhere) as desk:
-        yield desk
-
-
 def charge_on(desk: Desk, *, acks_late: bool, serializer: str | None = None) -> str:
     """Define a task, and send it one message; the message's task id."""
 
     charge = charging(desk, acks_late=acks_late)
     result = charge.apply_async(("42",), connection=desk.connection, serializer=serializer)
     return str(result.id)
-
-
-def test_a_message_that_cannot_be_published_again_is_not_lost(mute_desk: Desk) -> None:
-    # Given a task with late acknowledgement whose key is held
-    task_id = charge_on(mute_desk, acks_late=True)
-
-    # When it should be rescheduled while the broker takes nothing
-    with lock("order:42", app=mute_desk.app, timeout=0):
-        message = mute_desk.deliver()
-
-    assert message._state == "REJECTED"
-    assert mute_desk.size() == 1
-    assert mute_desk.result(task_id).state == "RETRY"
-    mute_desk.deliver()
-    assert mute_desk.result(task_id).get() == "42"
-
-
-def test_with_early_acknowledgement_the_store_keeps_it(mute_desk: Desk) -> None:
-    task_id = charge_on(mute_desk, acks_late=False)
-
-    with lock("order:42", app=mute_desk.app, timeout=0):
-        mute_desk.deliver()
-
-    assert mute_desk.size() == 0
-    assert mute_desk.result(task_id).state == "RETRY"
-    (turn,) = runtime(mute_desk.app).backend.peek("order:42").grants
-    assert turn.task == f"{task_id}:0:0"
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from celery_dlock import fencing
 from example_project.events import orders
 
 EVENTS = [(1, "created", 0), (2, "paid", 500), (3, "refunded", -200)]
@@ -41,20 +40,3 @@ def test_making_it_again_keeps_what_is_there(database: Path) -> None:
         orders.apply(db, 1001, 1, "created", 0)
     orders.create(database)
     assert len(found(database)) == 1
-
-
-def write_and_fail(database: Path) -> None:
-    with orders.transaction(database) as db:
-        fencing.admit(db, resource="order:1001", fencing_token=7, owner="a")
-        assert fencing.once(db, "1001-001", resource="shop")
-        orders.apply(db, 1001, 1, "created", 0)
-        raise ZeroDivisionError
-
-
-def test_an_exception_takes_back_the_whole_transaction(database: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        write_and_fail(database)
-    assert found(database) == []
-    with orders.transaction(database) as db:
-        fencing.admit(db, resource="order:1001", fencing_token=1, owner="b")
-        assert fencing.once(db, "1001-001", resource="shop")
