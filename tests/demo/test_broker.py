@@ -15,7 +15,6 @@ import pytest
 from kombu.connection import Connection
 
 from example_project.broker import Channel, Transport, transport_options
-from tests.services.lab import Lab
 
 MESSAGES = 600
 
@@ -115,25 +114,3 @@ def test_a_worker_is_never_kept_from_acknowledging_for_long(channel: Channel) ->
     with pytest.raises(TimeoutError):
         channel.connection.drain_events(channel.connection, timeout=5)
     assert time.monotonic() - began < 2
-
-
-@pytest.mark.slow
-def test_two_workers_lose_nothing_and_take_nothing_twice(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    config = {
-        "broker_url": "filesystem://localhost",
-        "broker_transport": "example_project.broker:Transport",
-        "broker_transport_options": options,
-        "task_ignore_result": True,
-        "dlock_url": f"sqlite:///{tmp_path / 'locks.db'}",
-    }
-    lab = Lab(tmp_path, {"celery": config})
-    with lab.worker("prefork"), lab.worker("prefork"):
-        for number in range(MESSAGES):
-            lab.app.tasks["plain"].delay("42", number)
-        lab.journal.wait_for("ran", count=MESSAGES, timeout=120)
-    ran = [entry["number"] for entry in lab.journal.read("ran")]
-    assert sorted(ran) == list(range(MESSAGES))
-    assert len({entry["pid"] for entry in lab.journal.read("ran")}) == 4
-    assert left(options) == []

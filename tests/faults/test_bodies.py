@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from celery.exceptions import TimeLimitExceeded
 
 from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab, all_have_left
@@ -55,20 +54,3 @@ def test_a_body_that_hangs_gives_its_key_up_after_max_hold(
         lab.go("for ever")
         assert hanging.get(timeout=60) == 1
     assert [payment[0] for payment in effects.payments()] == [waiting.id, hanging.id]
-
-
-def test_a_body_that_was_killed_by_its_hard_limit_makes_way_for_the_next(
-    make_lab: MakeLab, effects: Effects
-) -> None:
-    lab = make_lab(lock={"ttl": 60.0}, task={"time_limit": 2})
-    pay = lab.app.tasks["pay"]
-    with lab.worker(concurrency=2):
-        killed = pay.delay("42", 1, hold="for ever")
-        lab.journal.wait_for("start")
-        waiting = pay.delay("42", 2)
-        with pytest.raises(TimeLimitExceeded):
-            killed.get(timeout=30)
-        assert waiting.get(timeout=30) == 2
-        all_have_left(lab, "42")
-    assert killed.state == "FAILURE"
-    assert [payment[0] for payment in effects.payments()] == [waiting.id]

@@ -21,7 +21,6 @@ from tests.services.brokers import (
     over_quorum_queues,
     over_rabbitmq,
     over_redis,
-    purge,
 )
 from tests.services.durable import (
     Server,
@@ -134,16 +133,6 @@ def test_a_broker_that_is_killed_with_a_woken_message_in_it(
         kill(own_broker, lab)
         own_broker.start()
         until("the woken message is there again", lambda: left(lab.app) == 1)
-        # Then all run in their turn
-        all_run(lab, worker, sent)
-
-
-def test_a_woken_message_that_the_broker_has_lost(lab: Lab) -> None:
-    with lab.worker("prefork", concurrency=1) as worker:
-        # Given messages that wait, and one of them woken while no worker is there
-        sent = one_is_woken(lab, worker)
-        # When the woken message is lost
-        assert purge(lab.app) == 1
         # Then all run in their turn
         all_run(lab, worker, sent)
 

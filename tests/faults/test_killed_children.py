@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from tests.services.redelivery import not_finished
 from tests.services.redis import RedisServer
 from tests.services.stubborn import is_alive
 from tests.services.until import until
-from tests.workers.conftest import embedded
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
@@ -202,29 +200,6 @@ def test_nothing_watches_where_bodies_have_no_process_of_their_own(lab: Lab) -> 
     with lab.worker("threads"):
         names = lab.app.tasks["threads"].delay("42").get(timeout=30)
     assert not any("children" in name for name in names)
-
-
-def test_where_celery_notices_late_the_key_is_free_at_once_all_the_same(
-    make_lab: MakeLab, tmp_path: Path
-) -> None:
-    # Given a broker without an event loop, where Celery waits ten seconds for a result
-    broker = {k: v for k, v in embedded(tmp_path).items() if k.startswith("broker")}
-    lab = make_lab(broker, lock={**LONG, "policy": "queue"})
-    with lab.worker(concurrency=2) as worker:
-        first = lab.app.tasks["apply"].delay("42", 1, hold="for ever")
-        pid = child(lab)
-        second = lab.app.tasks["apply"].delay("42", 2)
-        parked(lab, 1)
-        kill(pid)
-        assert second.get(timeout=SOON) == 2
-        assert first.state == "PENDING"
-        # When it has recorded the failure
-        with pytest.raises(WorkerLostError):
-            first.get(timeout=30)
-        # Then that is final
-        lab.app.tasks["apply"].apply_async(("42", 3), task_id=first.id)
-        until("it was dropped", lambda: f"[{first.id}] dropped" in worker.log)
-    assert lab.journal.read("start", number=3) == []
 
 
 def test_a_store_that_is_away_when_a_child_is_killed_holds_up_nothing(

@@ -19,7 +19,6 @@ from tests.services.failovers import DRIVER, Failover, cluster, out_of_touch, se
 from tests.services.process import Process, first_lease
 from tests.services.proxy import Proxy, proxy_to
 from tests.services.redis import RedisServer
-from tests.services.redis_cluster import RedisCluster
 from tests.services.redis_sentinel import RedisSentinel
 from tests.services.until import until
 
@@ -200,36 +199,6 @@ def test_a_master_that_is_cut_off_serves_nobody_and_knows_better_when_it_is_back
         until("the first is told", lambda: "order" in holder.told)
         assert [held.token for held in other.store.peek("order").holders] == [second.fencing_token]
         assert not second.lost
-
-
-def test_a_holder_that_is_cut_off_from_its_master_is_told_and_the_next_one_goes_on(
-    effects: Effects,
-) -> None:
-    with ExitStack() as running:
-        servers = running.enter_context(RedisCluster())
-        plant = Failover("redis+cluster", servers)
-        proxy = running.enter_context(proxy_to(plant.master("order").port))
-
-        def through_the_proxy(address: tuple[str, int]) -> tuple[str, int]:
-            return address[0], proxy.port if address[1] == proxy.target else address[1]
-
-        remapped = {**DRIVER, "address_remap": through_the_proxy}
-        holder = running.enter_context(closing(Process(plant.open(driver=remapped))))
-        other = running.enter_context(closing(Process(plant.open())))
-        first = holder.take("first", "order", SHORT)
-
-        proxy.nonsense = b""
-        proxy.cut()
-        cut_at = time.monotonic()
-        second = first_lease(other, "second", "order", LONG)
-
-        assert first.lost
-        until("the first is told", lambda: "order" in holder.told)
-        assert holder.told["order"] <= cut_at + SHORT + 2 * DRIVER["socket_timeout"]
-        assert second.fencing_token > first.fencing_token
-        assert effects.pay(second, "the payment")
-        with pytest.raises(StaleFencingToken):
-            effects.pay(first, "the payment")
 
 
 def follows(server: RedisServer) -> bool:

@@ -34,21 +34,6 @@ def never_too_many(lab: Lab) -> None:
             assert sum(running.values()) <= ALL
 
 
-def test_over_redis_a_crowd_of_one_tenant_leaves_the_rest_to_another(make_lab: MakeLab) -> None:
-    lab = make_lab(lock={"policy": "queue"})
-    load: Any = lab.app.tasks["load"]
-    with lab.worker("prefork", concurrency=4):
-        # Given many of one tenant, of which as many run as may
-        crowd = [load.delay("a", number, hold="a") for number in range(12)]
-        lab.journal.wait_for("start", EACH, tenant="a")
-        # When some of another come, they run meanwhile
-        assert [load.delay("b", n).get(timeout=60) for n in range(4)] == list(range(4))
-        lab.go("a")
-        assert [each.get(timeout=60) for each in crowd] == list(range(12))
-    never_too_many(lab)
-    assert len(lab.journal.read("start")) == 16
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_worker_that_parks_at_a_limit_is_killed_around_leaving_the_narrower_one(
     make_lab: MakeLab, when: str

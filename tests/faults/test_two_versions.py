@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from celery_dlock import lock
 from tests.faults.conftest import MakeLab
 from tests.services.effects import Effects
 from tests.services.lab import Lab
@@ -18,10 +17,8 @@ from tests.services.load import (
     most_at_once,
     nothing_is_left,
     paid_once,
-    state,
 )
 from tests.services.next_version import next_version
-from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
@@ -47,27 +44,3 @@ def test_the_newer_one_runs_what_the_older_one_has_parked(lab: Lab, effects: Eff
 
     assert paid_once(effects, [*before, *during])
     assert most_at_once(bodies(lab)) == 1
-
-
-def test_the_older_one_leaves_to_the_newer_one_what_that_has_parked(
-    lab: Lab, effects: Effects
-) -> None:
-    with ExitStack() as workers:
-        # Given a message that the newer one has parked before it was taken back
-        coming = workers.enter_context(next_version(lab))
-        with lock("order:42", app=lab.app, timeout=0):
-            sent = lab.app.tasks["pay"].delay("42")
-            until("it waits", lambda: state(lab, "42").parked == 1)
-            coming.stop()
-            older = workers.enter_context(lab.worker("threads", 4))
-        # When the older one calls it again
-        until("it is woken", lambda: "schema 2" in older.log)
-        # Then it is left where it is, and what works on other keys goes on
-        elsewhere = lab.app.tasks["pay"].delay("41")
-        all_have_ended([elsewhere])
-        assert state(lab, "42").grants
-        older.stop()
-        coming.start()
-        all_have_ended([sent])
-        nothing_is_left(lab, ["42"])
-    assert paid_once(effects, [sent, elsewhere])

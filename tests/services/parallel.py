@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 #: The module's fixture is another one for each parameter: this much of its name.
 BY_PARAMETER = {
+    "tests/faults/test_members.py": r"etcd|zookeeper",
     "tests/workers/test_brokers.py": r".+",
     "tests/workers/test_canvas_matrix.py": r"[^-]+",
     "tests/workers/test_every_store.py": r".+",
@@ -44,7 +45,10 @@ SERVERS = {
 }
 
 #: What is called like these there has a server of its own.
-OWN = ("tests/beat/test_failover.py", "tests/beat/test_handover.py", "tests/chaos/", "tests/model/")
+OWN = (
+    *("tests/beat/test_failover.py", "tests/beat/test_handover.py"),
+    *("tests/chaos/", "tests/faults/test_members.py", "tests/model/"),
+)
 
 # On a machine with other things to do an example takes as long as it takes.
 settings.register_profile(

@@ -80,10 +80,6 @@ class Work:
         goal = len(self.grants) + count
         until("work goes on", lambda: len(self.grants) >= goal or self.unexpected, timeout=60)
 
-    def longest_gap(self) -> float:
-        times = sorted(at for at, _, _ in self.grants)
-        return max(later - earlier for earlier, later in itertools.pairwise(times))
-
     def never_went_back(self) -> bool:
         by_key: dict[str, list[int]] = {}
         for _, key, token in list(self.grants):

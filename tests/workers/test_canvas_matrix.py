@@ -1,9 +1,8 @@
 """Every canvas × every policy × everything that can become of a member, on real workers.
 
 All of them are played at the same time. Each has to end as the table of
-:mod:`tests.services.canvases` says, with every task of it run as often as it should be. On Redis
-they are played all; elsewhere what a body does comes in turn, so that it meets each policy and each
-canvas, if not each of both.
+:mod:`tests.services.canvases` says, with every task of it run as often as it should be. What a body
+does comes in turn, so that it meets each policy and each canvas, if not each of both.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def seen(
     config |= {"worker_prefetch_multiplier": 1, "result_chord_retry_interval": 0.2}
     lab = Lab(folder, {"celery": config})
     with lab.worker("prefork", 2) as processes, lab.worker("threads", 16) as threads:
-        played = play(lab, list(CASES) if request.param == "redis" else in_turn(), 60, at_once=60)
+        played = play(lab, in_turn(), 60, at_once=60)
         for worker in (processes, threads):  # whatever runs twice has done so when they are gone
             worker.stop()
     found = seen_of(lab, played)

@@ -114,17 +114,6 @@ def test_who_takes_its_place_as_it_is_published_was_not_refused(desk: Desk) -> N
     assert acquired.subject.carried == {"hops": "."}
 
 
-def test_no_label_is_ever_a_key(desk: Desk) -> None:
-    charge = charging(desk, on_contention="queue")
-    with lock("order:1", app=desk.app):
-        charge.delay(1)
-        desk.deliver()
-    desk.deliver()
-
-    ((_, sink),) = Trace.made
-    assert {event.subject.label for event in sink.events} == {"order:{order}", "lock()"}
-
-
 def test_a_task_that_is_unknown_here_has_no_label(desk: Desk) -> None:
     charge = charging(desk, on_contention="queue")
     with lock("order:1", app=desk.app):

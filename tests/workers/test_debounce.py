@@ -304,15 +304,6 @@ def test_an_operator_ends_it_before_it_is_due_and_when_it_was_woken(
     assert keys(desk) == ()
 
 
-def test_what_was_sent_by_its_name_alone_is_not_debounced(desk: Desk, make: Make) -> None:
-    make()
-    desk.app.send_task("save", ("a",))
-
-    desk.deliver_all()
-
-    assert [text for text, _ in desk.ran] == ["a"]
-
-
 def test_one_operation_a_call_and_one_message_for_all(desk: Desk, make: Make) -> None:
     save, backend, asked = make(), desk.store, []
     apply = backend.apply

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from celery.exceptions import TaskRevokedError
 from celery_dlock.core.state import KeyState
 from celery_dlock.runtime import runtime
 from tests.cli.terminal import dlock
-from tests.services import faults
 from tests.services.brokers import close, kept_in_sqlite, over_folder
 from tests.services.lab import Lab
 from tests.services.stores import SHARED, Store
@@ -156,35 +154,8 @@ def test_a_task_whose_worker_is_killed_runs_again_before_who_waits(make: Make) -
         until("nothing is left", lambda: _state(lab, "42") == KeyState())
 
 
-@pytest.mark.slow
-def test_who_is_next_is_woken_although_the_one_that_should_have_is_killed(make: Make) -> None:
-    lab = make("queue", faults=[faults.kill("before", WAKE)], call_again=1_000_000)
-    with lab.worker("prefork", concurrency=2, sweeps=False) as worker:
-        held(lab, "42")
-        behind = lab.app.tasks["apply"].delay("42", 1)
-        parked(lab, "42", 1)
-        lab.go("42")
-        until("it has died", lambda: faults.struck(lab.folder))
-        worker.kill()
-    with lab.worker("prefork", concurrency=2):
-        assert done([behind]) == [1]
-
-
 def _state(lab: Lab, order: str) -> KeyState:
     return runtime(lab.app).backend.peek(f"order:{order}")
-
-
-def test_a_key_that_cools_down_starts_one_task_in_that_time(make: Make) -> None:
-    seconds = 3.0
-    lab = make("queue", lock={"policy": "queue", "ttl": None, "cooldown": seconds})
-    with lab.worker("prefork", concurrency=2):
-        sent = [lab.app.tasks["apply"].delay("42", number) for number in range(3)]
-
-        assert done(sent) == [0, 1, 2]
-
-    began = [entry["at"] for entry in lab.journal.read("start", order="42")]
-    # Far more than two hand-overs take, and a little less than what lies between two grants.
-    assert all(later - earlier > seconds - 1 for earlier, later in pairwise(began))
 
 
 @pytest.mark.slow

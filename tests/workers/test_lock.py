@@ -22,7 +22,7 @@ from celery_dlock import (
     current_lease,
     lock,
 )
-from celery_dlock.core.events import Contended, Lost
+from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Claim, Outcome
 from celery_dlock.stores.memory import MemoryBackend
@@ -220,14 +220,6 @@ def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
         pass  # who is alone is one of three, too
 
 
-def test_a_loss_that_shows_only_at_the_end_of_the_block_is_told_once(desk: Desk) -> None:
-    with lock("k", app=desk.app) as lease:
-        (term,) = lease.terms
-        desk.store.leave(term.claim, Outcome.OVER)  # as a store that forgot it
-
-    assert [event.key for event in desk.happened(Lost)] == ["k"]
-
-
 def test_a_store_that_does_not_answer_is_waited_for_once_to_take_and_once_to_take_back(
     desk: Desk,
 ) -> None:
@@ -343,12 +335,6 @@ def asked(desk: Desk) -> list[str]:
     desk.patch.setattr(backend, "enter", entering)
     desk.patch.setattr(backend, "leave", leaving)
     return questions
-
-
-def test_it_is_taken_once_and_given_back_once(desk: Desk, asked: list[str]) -> None:
-    with lock("k", app=desk.app):
-        pass
-    assert asked == ["enter k", "leave k"]
 
 
 def test_a_task_asks_twice_and_once_more_for_its_wait_or_its_place(

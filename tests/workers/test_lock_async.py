@@ -10,12 +10,7 @@ from contextlib import ExitStack
 from contextvars import Context
 from typing import Any
 
-import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 from celery_dlock import (
     BackendUnavailable,
@@ -68,48 +63,6 @@ async def waits(desk: Desk, how_many: int = 1, who: asyncio.Future[Any] | None =
 async def takes(desk: Desk, timeout: float = 60) -> int:
     async with lock(KEY, app=desk.app, timeout=timeout) as lease:
         return lease.fencing_token
-
-
-def test_requests_are_answered_while_others_hold_the_lock_or_wait_for_it(desk: Desk) -> None:
-    told: list[str] = []
-    go: asyncio.Event
-
-    async def hold(request: Request) -> PlainTextResponse:
-        async with lock(KEY, app=desk.app):
-            told.append("held")
-            await go.wait()
-            told.append("leaves")
-        return PlainTextResponse("")
-
-    async def wait(request: Request) -> PlainTextResponse:
-        await takes(desk)
-        told.append("had its turn")
-        return PlainTextResponse("")
-
-    async def ping(request: Request) -> PlainTextResponse:
-        told.append("ping")
-        return PlainTextResponse("pong")
-
-    routes = [Route("/hold", hold), Route("/wait", wait), Route("/ping", ping)]
-    transport = httpx.ASGITransport(app=Starlette(routes=routes))
-
-    async def visitors() -> None:
-        nonlocal go
-        go = asyncio.Event()
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            first = asyncio.create_task(client.get("/hold"))
-            while not told:
-                await asyncio.sleep(0.01)
-            second = asyncio.create_task(client.get("/wait"))
-            await waits(desk)
-            assert (await client.get("/ping")).text == "pong"
-            go.set()
-            await asyncio.gather(first, second)
-
-    asyncio.run(visitors())
-
-    assert told == ["held", "ping", "leaves", "had its turn"]
-    assert nothing_is_left(desk)
 
 
 @pytest.mark.every_store

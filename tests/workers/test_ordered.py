@@ -15,7 +15,7 @@ from celery.beat import Scheduler
 from kombu.message import Message
 
 from celery_dlock import BackendUnavailable, LockContended, LockedTask, Queue, current_lease, lock
-from celery_dlock.core.events import Dropped, Parked, Rescheduled, Woken
+from celery_dlock.core.events import Dropped, Rescheduled
 from celery_dlock.delivery import taking
 from tests.services.desk import Desk
 from tests.services.unique import without_answer
@@ -32,16 +32,6 @@ MakeOrdered = Callable[..., LockedTask]
 @pytest.fixture
 def charge(make_ordered: MakeOrdered) -> LockedTask:
     return make_ordered()
-
-
-def test_who_finds_the_key_free_is_woken_at_once(desk: Desk, charge: LockedTask) -> None:
-    result = charge.delay("42", 7)
-
-    assert [type(e) for e in desk.events] == [Parked, Woken]
-    assert desk.size() == 1
-    desk.deliver()
-    assert result.get() == 7
-    assert nothing_is_left(desk)
 
 
 def test_only_the_head_is_at_the_broker(desk: Desk, charge: LockedTask) -> None:

@@ -20,8 +20,6 @@ from celery_dlock import (
     WaitHere,
     lock,
 )
-from celery_dlock.core.state import Claim, LeaveVerdict, Outcome
-from celery_dlock.stores.base import Reply
 from tests.services.desk import Desk
 from tests.services.holder import held_until_refused
 from tests.workers.conftest import charging
@@ -161,24 +159,6 @@ def test_a_result_backend_that_is_away_does_not_keep_the_copy(desk: Desk) -> Non
     desk.deliver()
 
     assert result.state == "SUCCESS"
-
-
-def test_what_fails_is_said_to_be_done_at_its_first_key_only(desk: Desk) -> None:
-    charge = charging(desk, ["a", "b", "c"], on_contention="fail")
-    store = desk.store
-    leave, done = store.leave, []
-
-    def left(claim: Claim, outcome: Outcome, message: bytes | None = None) -> Reply[LeaveVerdict]:
-        if outcome is Outcome.DONE:
-            done.append(claim.key)
-        return leave(claim, outcome, message)
-
-    with lock("b", app=desk.app, timeout=0):
-        charge.delay()
-        desk.patch.setattr(store, "leave", left)
-        desk.deliver()
-
-    assert done == ["a"]
 
 
 def test_after_waiting_here_the_policy_is_asked_again(desk: Desk) -> None:

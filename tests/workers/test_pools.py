@@ -117,24 +117,6 @@ def test_renewal_keeps_a_body_safe_that_takes_longer_than_its_ttl(
     check_no_overlap(lab, "42", 2)
 
 
-def test_forty_threads_at_once_run_one_after_the_other(make_lab: MakeLab) -> None:
-    lab = make_lab(lock={"policy": "wait"})
-    apply = lab.app.tasks["apply"]
-
-    with lab.worker("threads", concurrency=40):
-        # Given a held key, and a thread for each of the others that waits for it in its slot
-        apply.delay("42", 0, hold="first")
-        lab.journal.wait_for("start", number=0)
-        sent = [apply.delay("42", number) for number in range(1, 40)]
-        until("all wait", lambda: len(runtime(lab.app).backend.peek("order:42").waiting) == 39)
-
-        # When the key is freed
-        lab.go("first")
-        assert [result.get(timeout=60) for result in sent] == list(range(1, 40))
-
-    check_no_overlap(lab, "42", 40)
-
-
 def open_files(pid: int) -> set[str]:
     found = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():

@@ -18,7 +18,6 @@ from kombu.entity import Exchange, Queue
 from tests.services.brokers import close, kept_in_sqlite, left, over_quorum_queues
 from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
-from tests.services.redis import RedisServer
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -86,27 +85,6 @@ def test_who_is_refused_for_the_first_time_comes_back(
         nothing_is_left(lab, "42")
         worker.stop()
     assert left(lab.app) == 0
-    close(lab.app)
-
-
-@pytest.mark.slow
-@pytest.mark.server("redis")
-def test_who_finds_no_store_comes_back(
-    rabbitmq_server: RabbitMQServer, own_redis_server: RedisServer, tmp_path: Path
-) -> None:
-    locks: dict[str, Any] = {"dlock_url": own_redis_server.url}
-    locks |= {"dlock_backend_options": {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}}
-    lab = make(tmp_path, rabbitmq_server, "queue", **locks)
-    with lab.worker("threads", concurrency=3) as worker:
-        done([lab.app.tasks["apply"].delay("41", 0)])
-        own_redis_server.kill()
-        sent = [lab.app.tasks["apply"].delay("42", number) for number in range(1, 4)]
-        for result in sent:
-            refused(result, worker)
-        own_redis_server.start()
-
-        assert sorted(done(sent)) == [1, 2, 3]
-        assert sorted(numbers(lab, "42")) == [1, 2, 3]
     close(lab.app)
 
 

@@ -11,7 +11,6 @@ from celery import group
 
 from celery_dlock import ConfigurationError, Debounce, DuplicateTask, Queue, Unique, lock
 from celery_dlock.core.events import Deduplicated
-from celery_dlock.messages.unique import UNIQUE
 from tests.services.desk import Desk, open_desk
 from tests.services.unique import UNTIL, Make, claims, maker
 
@@ -331,12 +330,3 @@ def test_what_a_unique_task_costs(desk: Desk, make: Make) -> None:
             asked.clear()
 
     assert counts == [0, 0, 1, 2, 1, 1]
-
-
-def test_its_message_says_where_the_claim_stands(desk: Desk, make: Make) -> None:
-    make(Unique(ttl=600)).delay(1)
-
-    message = desk.receive()
-
-    header = message.headers[UNIQUE]
-    assert (header["until"], header["ttl"]) == ("done", 600)

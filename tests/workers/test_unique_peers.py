@@ -112,16 +112,3 @@ def test_each_respects_what_the_other_has_published(desk: Desk, peer: str, first
     assert not new.delay(1).is_duplicate
     assert desk.deliver_all() == 1
     assert desk.ran == [1, 1]
-
-
-@EVERY
-def test_without_the_other_base_the_claim_of_before_is_not_ended(desk: Desk, peer: str) -> None:
-    """The trap: until its time is over nobody of before can publish."""
-    new, old = report_on(desk.app, LockedTask, desk.ran, lock_unique="done"), before(desk, peer)
-    old.delay(1)
-    desk.deliver_all()
-
-    old.delay(1)
-
-    assert desk.size() == 0
-    assert not new.delay(1).is_duplicate

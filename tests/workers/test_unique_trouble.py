@@ -265,22 +265,6 @@ def test_headers_that_a_body_passes_on_say_nothing_of_what_it_publishes(
     assert claims(desk, other, "other") is None
 
 
-@UNTIL
-def test_what_was_delivered_before_and_never_ran_ends_its_claim(
-    desk: Desk, make: Make, until: str
-) -> None:
-    """A worker had prefetched it, and died: RabbitMQ says that it comes again."""
-    report = make(until)
-    report.delay(1)
-    message = desk.receive()
-    message.delivery_info["redelivered"] = True
-
-    desk.run(message)
-
-    assert desk.ran == [1]
-    assert claims(desk, report) is None
-
-
 def test_a_worker_that_knows_it_as_a_plain_task_ends_its_claim_too(desk: Desk, make: Make) -> None:
     """Of the version before, or after."""
     report = make()

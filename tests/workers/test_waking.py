@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,7 +15,6 @@ from celery_dlock.core.events import Woken
 from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage
 from celery_dlock.messages.waking import Waker
 from celery_dlock.ops.gauges import Gauges
 from celery_dlock.runtime import runtime
@@ -66,28 +64,6 @@ def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) 
     _, again = refused(desk)
 
     assert again.headers["eta"] is None
-
-
-def stored(desk: Desk, headers: dict[str, Any]) -> bytes:
-    """A message with these *headers*, as it waits in the store."""
-    return ParkedMessage(
-        broker=runtime(desk.app).wake.broker,
-        key="",
-        task="id:0:0",
-        exchange="",
-        routing_key="celery",
-        content_type="application/json",
-        content_encoding="utf-8",
-        headers=headers,
-        properties={},
-        body=b"[]",
-    ).encode({})
-
-
-def test_a_message_of_protocol_1_does_not_name_its_task(desk: Desk) -> None:
-    runtime(desk.app).wake([Wake(KEY, "id:0:0", stored(desk, {"id": "id"}))])
-
-    assert [event.subject.task_name for event in desk.happened(Woken)] == [""]
 
 
 def test_one_message_that_cannot_be_read_does_not_stop_the_others(
@@ -193,11 +169,6 @@ def test_a_soft_time_limit_that_strikes_here_passes_through(desk: Desk, charge: 
     with pytest.raises(SoftTimeLimitExceeded), lock(KEY, app=desk.app, timeout=0):
         desk.deliver()
     assert here.backend.peek(KEY).holders == (), "the call is repeated by a sweep"
-
-
-def test_what_another_version_has_parked_is_not_guessed_at() -> None:
-    with pytest.raises(OfAnotherVersion, match="schema 99"):
-        ParkedMessage.decode(KEY, "a:0:0", b'{"schema": 99}\n[]')
 
 
 def test_a_message_that_nobody_takes_is_told_of_once_and_counted(

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu.entity import Queue
 
 from celery_dlock import lock
 from celery_dlock.core import turns
 from celery_dlock.worker.woken import ConsumeWoken
-from tests.services.brokers import close, kept_in_sqlite, over_rabbitmq, over_redis, queues_of
+from tests.services.brokers import close, kept_in_sqlite, over_redis, queues_of
 from tests.services.lab import Lab
-from tests.services.rabbitmq import RabbitMQServer
 from tests.services.redis import RedisServer
 from tests.services.sites import Site
 from tests.services.turns import done, freed, held, nothing_is_left, numbers, parked
@@ -76,31 +74,6 @@ def test_it_says_that_it_came_by_its_own_queue_and_its_retry_goes_there(lab: Lab
     assert not [e for e in entries if e["way"] == beside]
     assert {e["way"] for e in entries if not e["retries"]} == {home}
     nothing_is_left(lab, "again")
-
-
-@pytest.mark.server("rabbitmq")
-def test_where_it_cannot_be_declared_that_is_said_once_and_all_goes_as_before(
-    rabbitmq_server: RabbitMQServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    celery = {**over_rabbitmq(rabbitmq_server.url), **kept_in_sqlite(tmp_path)}
-    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
-    _, beside = queues_of(lab.app)
-    with lab.app.connection_for_write() as connection:
-        Queue(beside, max_priority=3)(connection).declare()  # the other has ten
-
-    with lab.worker("prefork", concurrency=2) as worker:
-        held(lab, "hot")
-        sent = [lab.app.tasks["apply"].delay("hot", number) for number in (1, 2, 3)]
-        parked(lab, "hot", 3)
-        lab.go("hot")
-        assert done(sent) == [1, 2, 3]
-        nothing_is_left(lab, "hot")
-        log = worker.log_path.read_text()
-
-    said = log.count(f"cannot declare the queue {beside} for woken messages")
-    assert 2 <= said <= 3, "the worker says it, and each of its children that has woken a task"
-    assert "PRECONDITION_FAILED" in log
-    close(lab.app)
 
 
 @pytest.mark.server("redis")
@@ -191,23 +164,4 @@ def test_it_is_looked_at_as_long_as_its_queue_is(redis_server: RedisServer, tmp_
 
         lab.app.control.cancel_consumer("tenant", reply=True)
         until("it is cancelled", lambda: looked_at() == {home, beside})
-    close(lab.app)
-
-
-@pytest.mark.server("redis")
-def test_where_none_may_be_made_all_goes_by_the_queue_itself(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    conf = {"task_create_missing_queues": False}
-    celery = {**over_redis(redis_server.port), **kept_in_sqlite(tmp_path), **conf}
-    lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
-    with lab.worker("prefork", concurrency=2) as worker:
-        held(lab, "hot")
-        sent = [lab.app.tasks["apply"].delay("hot", number) for number in (1, 2)]
-        parked(lab, "hot", 2)
-        lab.go("hot")
-        assert done(sent) == [1, 2]
-        log = worker.log_path.read_text()
-    assert log.count("go to its end, behind all") == 1
-    assert "task_create_missing_queues is off" in log
     close(lab.app)

@@ -8,7 +8,6 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.demo.shop.conftest import Shop
-from tests.services.until import until
 
 
 @pytest.fixture
@@ -44,31 +43,3 @@ def test_the_page_shows_all_and_trusts_nothing(client: FlaskClient) -> None:
     page = client.get("/").text
     assert "<td>1<td>&lt;b&gt;<td>new" in page
     assert "<b>" not in page
-
-
-@pytest.mark.slow
-def test_a_worker_reserves_charges_and_calls_off(sqlite_shop: Shop, client: FlaskClient) -> None:
-    shop = sqlite_shop
-
-    def becomes(order_id: int, state: str) -> None:
-        def reached() -> bool:
-            answer: Any = client.get(f"/orders/{order_id}").json
-            return bool(answer["state"] == state)
-
-        until(f"order {order_id} is {state}", reached, timeout=120)
-
-    with shop.crew(1):
-        client.post("/orders", json={"sku": "lamp"})
-        becomes(1, "paid")
-        assert shop.provider.charges() == [(1, 4900)]
-        client.post("/orders", json={"sku": "lamp"})
-        becomes(2, "sold out")
-        # Called off, the money goes back, and then the item
-        assert client.delete("/orders/1").status_code == 202
-        until("the item is back", lambda: shop.left("lamp") == 1, timeout=60)
-        becomes(1, "called off")
-        assert shop.provider.charges() == []
-        # An order whose message was never published is not forgotten
-        shop.orders.place("lamp")
-        shop.tasks.remind.delay()
-        becomes(3, "paid")
