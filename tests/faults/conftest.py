@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
-from kombu import pools
 
-from celery_dlock.runtime import forget, runtime
+from celery_dlock.runtime import runtime
+from tests.services.brokers import close
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
@@ -64,17 +63,6 @@ def make_lab(tmp_path: Path, redis_server: RedisServer, effects: Effects) -> Ite
     yield make
     for lab in labs:
         close(lab.app)
-
-
-def close(app: Celery) -> None:
-    """Give back every connection of this process's *app*, before its servers are gone."""
-    app.backend.result_consumer.stop()
-    # A result that is collected later would ask its server, which is gone by then.
-    app.backend.remove_pending_result = lambda result: result
-    app.backend.client.connection_pool.disconnect()
-    app.close()
-    pools.reset()  # kombu keeps one a URL, for all apps
-    forget(app)
 
 
 def all_have_left(lab: Lab, *orders: str) -> None:

@@ -10,11 +10,12 @@ import pytest
 from celery import Signature, chain, chord
 from celery.result import AsyncResult
 
+from celery_dlock import lock
 from tests.faults.conftest import MakeLab, nothing_is_held
 from tests.services import faults
 from tests.services.effects import Effects
 from tests.services.lab import Lab
-from tests.services.redelivery import deliver_again, work_off
+from tests.services.redelivery import deliver_again, not_finished, work_off
 from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
@@ -25,6 +26,7 @@ ENTER = "celery_dlock.stores.redis.store:RedisBackend.enter"
 LEAVE = "celery_dlock.stores.redis.store:RedisBackend.leave"
 RESULT = "celery.backends.base:Backend.mark_as_done"
 COUNTED = "celery.backends.redis:RedisBackend.on_chord_part_return"
+PUBLISH = "celery_dlock.delivery.carry_out:publish_again"
 ACKNOWLEDGE = "celery.worker.request:Request.acknowledge"
 
 # Where it is killed; how often the body runs to its end, and the callback, all told.
@@ -45,8 +47,7 @@ def kill_and_deliver_again(lab: Lab, work: Signature) -> AsyncResult:
     with lab.worker("prefork", concurrency=1) as worker:
         result = work.apply_async()
         until("the fault strikes", lambda: faults.struck(lab.folder))
-        assert worker.process is not None
-        worker.process.wait(30)
+        worker.ended()
         deliver_again(lab.app)
         work_off(lab, worker)
     return result
@@ -98,3 +99,28 @@ def test_a_chord_whose_first_task_is_killed(
     assert len(lab.journal.read("callback")) == 1
     assert body.get() == [7, 8]
     assert nothing_is_held(lab, "42", "43")
+
+
+@pytest.mark.parametrize(("when", "messages"), [("before", 1), ("after", 2)])
+def test_a_kill_around_the_publish_leaves_messages_that_run_once(
+    make_lab: MakeLab, effects: Effects, when: str, messages: int
+) -> None:
+    lab = make_lab(faults=[faults.kill(when, PUBLISH)], celery={"broker_pool_limit": None})
+    with lab.worker("prefork", concurrency=1) as worker:
+        # Given a key that is held, so that the task is to be published again
+        with lock("order:42", app=lab.app, ttl=30):
+            result = lab.app.tasks["pay"].delay("42", 7)
+            # When its worker is killed before or after that, and before it acknowledges
+            until("the fault strikes", lambda: faults.struck(lab.folder))
+            worker.ended()
+        deliver_again(lab.app)
+        assert not_finished(lab.app) == (messages, 0)
+        # And the key is free
+        work_off(lab, worker)
+        log = worker.log
+    # Then the body ran once, whoever came first, and the other was dropped
+    assert len(lab.journal.read("start")) == 1
+    assert len(effects.payments()) == 1
+    assert log.count(f"Task pay[{result.id}] dropped at ") == messages - 1
+    assert result.get() == 7
+    assert nothing_is_held(lab, "42")

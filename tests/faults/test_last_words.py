@@ -81,8 +81,7 @@ def test_a_task_that_ends_in_a_warm_shutdown_runs_once(
         ends_while_the_store_is_away(lab, store, worker)
         store.start()
 
-        assert worker.process is not None
-        worker.process.wait(60)
+        worker.ended()
         assert result.get(timeout=30) == 1
         the_store_has_heard(lab)
     with lab.worker(pool, concurrency=1):
@@ -102,6 +101,5 @@ def test_a_worker_whose_store_stays_away_ends_all_the_same_and_says_what_was_not
 
         ends_while_the_store_is_away(lab, store, worker)
 
-        assert worker.process is not None
-        worker.process.wait(60)
+        worker.ended()
         assert f"gave up telling the lock store that {result.id}:0:0 is done" in worker.log

@@ -8,10 +8,11 @@ import pytest
 
 from celery_dlock import lock
 from celery_dlock.runtime import runtime
-from tests.faults.conftest import MakeLab
+from tests.faults.conftest import MakeLab, database
 from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.load import all_have_ended, nothing_is_left, paid_once, state
+from tests.services.redelivery import not_finished
 from tests.services.redis import RedisServer
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -19,6 +20,7 @@ from tests.services.worker import Worker
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
 KEY = "order:42"
+OTHER_BROKER = 14
 QUEUE = {"policy": "queue", "ttl": 5.0}
 
 
@@ -90,3 +92,31 @@ def test_with_the_old_name_what_waits_is_published_at_the_new_address(
         all_have_ended(waiting)
         nothing_is_left(after, ["42"])
     assert paid_once(effects, waiting)
+
+
+def test_a_message_of_the_other_app_is_left_to_that_app(
+    make_lab: MakeLab, redis_server: RedisServer, effects: Effects
+) -> None:
+    # Given two applications on one store, with a broker each
+    with redis_server.client() as client:
+        client.select(OTHER_BROKER)
+        client.flushdb()
+    one = make_lab(lock=QUEUE)
+    other = make_lab(lock=QUEUE, celery={"broker_url": database(redis_server, OTHER_BROKER)})
+    with worker_of(one, "one") as first, worker_of(other, "other") as second:
+        # And a key that one of them holds, and a message of the other that waits for it
+        mine = one.app.tasks["pay"].delay("42", hold="first")
+        one.journal.wait_for("start", 1)
+        theirs = other.app.tasks["pay"].delay("42")
+        until("it waits", lambda: state(one, "42").parked == 1)
+        # When the first is through, and calls it
+        one.go("first")
+        until("it is woken", lambda: state(one, "42").grants)
+        assert first.stop() == 0
+        # Then it comes through its own broker, and to its own worker
+        all_have_ended([mine, theirs])
+        nothing_is_left(one, ["42"])
+        assert not_finished(one.app) == (0, 0)
+        assert f"[{theirs.id}] received" not in first.log
+        assert f"[{theirs.id}] received" in second.log
+    assert paid_once(effects, [mine, theirs])

@@ -1,4 +1,4 @@
-"""The store goes down, or stops answering, while a body runs: the broker and the results do not."""
+"""The store goes down, stops answering, or has no memory left: broker and results do not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import time
 
 import pytest
 
-from tests.faults.conftest import MakeLab
+from celery_dlock.runtime import runtime
+from tests.faults.conftest import MakeLab, all_have_left
+from tests.services.effects import Effects
 from tests.services.lab import Lab
 from tests.services.load import all_have_ended
+from tests.services.proxy import proxy_to
 from tests.services.redis import RedisServer
 from tests.services.until import until
 
@@ -80,3 +83,65 @@ def test_an_outage_is_said_once_by_a_worker_however_many_children_it_has(
     assert ["unavailable" in line for line in said] == [True, False], said
     assert len(said) == len(warnings) - 1
     assert all("WARNING/MainProcess" in line for line in said)
+
+
+def test_a_body_keeps_its_lock_on_a_server_without_memory_and_the_next_ones_run_after_it(
+    make_lab: MakeLab, effects: Effects, own_redis_server: RedisServer
+) -> None:
+    lab = make_lab(celery={"dlock_url": own_redis_server.url}, lock={"ttl": TTL, "policy": "queue"})
+    pay = lab.app.tasks["pay"]
+    store = runtime(lab.app).backend
+
+    def ends() -> list[int]:
+        holders = store.peek("order:42").holders
+        assert holders, "the body has lost its key"
+        return [holder.expires for holder in holders]
+
+    with lab.worker(concurrency=2), own_redis_server.client() as client:
+        # Given a body that runs, a task that waits behind it, and one that comes too late to wait
+        first = pay.delay("42", 1, hold="body")
+        lab.journal.wait_for("start")
+        second = pay.delay("42", 2)
+        until("it waits", lambda: store.peek("order:42").parked == 1)
+        (began,) = ends()
+        client.config_set("maxmemory", 1)
+        third = pay.delay("42", 3)
+        # When the lease has been renewed three times over
+        until("it is renewed", lambda: ends()[0] > began + 3 * TTL * 1_000_000)
+        # Then nobody else has run, and the next one runs after it, memory or not
+        assert len(lab.journal.read("start")) == 1
+        lab.go("body")
+        assert [first.get(timeout=30), second.get(timeout=30)] == [1, 2]
+        # And what took room comes again until there is some
+        client.config_set("maxmemory", 0)
+        assert third.get(timeout=60) == 3
+        all_have_left(lab, "42")
+    assert lab.journal.read("lost") == []
+    assert len(effects.payments()) == 3
+
+
+@pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_tasks_wait_for_the_store_and_run_once(
+    make_lab: MakeLab, effects: Effects, own_redis_server: RedisServer, answer: bytes | None
+) -> None:
+    with proxy_to(own_redis_server.port) as proxy:
+        # Given a store that is down, or an address where something else answers
+        proxy.nonsense = answer
+        if answer is None:
+            own_redis_server.kill()
+        lab = make_lab(celery={"dlock_url": f"redis://127.0.0.1:{proxy.port}/0"})
+        with lab.worker(concurrency=2):
+            # When two tasks come, they are rescheduled, and again
+            results = [lab.app.tasks["pay"].delay("42", number) for number in (1, 2)]
+            for result in results:
+                until("it is rescheduled", lambda r=result: r.state == "RETRY")  # type: ignore[misc]
+            assert lab.journal.read("start") == []
+            # And the store is there
+            if answer is None:
+                own_redis_server.start()
+            proxy.nonsense = None
+            # Then each runs once
+            assert [result.get(timeout=60) for result in results] == [1, 2]
+            all_have_left(lab, "42")
+        assert len(lab.journal.read("start")) == 2
+        assert len(effects.payments()) == 2

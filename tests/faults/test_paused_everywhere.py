@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from example_project.workers import can_be_written
-from tests.services.brokers import close, kept_in_sqlite, over_folder
+from tests.services.brokers import close
 from tests.services.databases import own_database
 from tests.services.effects import Effects
 from tests.services.effects_on_server import EffectsOnServer
@@ -22,6 +22,7 @@ from tests.services.lab import Lab
 from tests.services.stores import SHARED, STORES, Store
 from tests.services.until import until
 from tests.services.worker import Worker
+from tests.workers.conftest import on_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
@@ -52,20 +53,13 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     databases = ExitStack()
 
     def make(database: str, store: Store) -> tuple[Lab, Effects | EffectsOnServer]:
-        settings = {
-            **over_folder(tmp_path),
-            **kept_in_sqlite(tmp_path),
-            **store.settings(request, tmp_path),
-            "dlock_ttl": 2.0,
-        }
         url = None
         if database in SERVERS:
             server = request.getfixturevalue(SERVERS[database])
             url = databases.enter_context(own_database(server.url))
         effects = EffectsOnServer(url) if url else Effects(tmp_path)
         effects.create()
-        config = {"celery": settings, "lock": {"ttl": None}, "task": {"acks_late": True}}
-        labs.append(Lab(tmp_path, {**config, "database": url}))
+        labs.append(on_store(request, tmp_path, store, database=url))
         return labs[-1], effects
 
     yield make

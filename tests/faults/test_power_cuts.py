@@ -136,21 +136,6 @@ def test_a_redis_that_does_not_sync_may_have_nothing_and_its_tokens_grow_all_the
         assert running(backend.enter(claim("second"))).token > token
 
 
-@pytest.mark.server("redis")
-def test_a_snapshot_of_redis_has_what_there_was_when_it_was_made() -> None:
-    with redis_with("--save", "3600 1000") as (server, backend), server.client() as client:
-        tasks = parked(backend)
-        client.save()
-        parked(backend, MANY)
-        token = next_token(backend)
-
-        server.cut_power()
-        server.start()
-
-        assert left(backend) == tasks
-        assert running(backend.enter(claim("after", key="a third"))).token > token
-
-
 @pytest.mark.parametrize(("synchronous", "loses"), [("", False), ("NORMAL", True)])
 def test_sqlite_has_all_that_it_has_acknowledged_for_it_waits_for_the_disk(
     tmp_path: Path, synchronous: str, loses: bool, record_property: Record

@@ -19,7 +19,6 @@ from tests.services.lab import Lab
 from tests.services.redelivery import deliver_again
 from tests.services.turns import freed
 from tests.services.until import until
-from tests.services.worker import Worker
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]
 
@@ -55,11 +54,6 @@ def all_went_well(lab: Lab, effects: Effects, sent: Two) -> None:
     freed(lab, "42")
 
 
-def died(worker: Worker) -> None:
-    assert worker.process is not None
-    worker.process.wait(60)
-
-
 @pytest.mark.parametrize(
     ("when", "where"),
     [
@@ -76,7 +70,7 @@ def test_the_one_that_leaves_is_killed(
     with lab.worker("prefork", concurrency=2) as worker:
         sent = one_runs_and_one_waits(lab)
         lab.go("first")
-        died(worker)
+        worker.ended()
         assert faults.struck(lab.folder)
     deliver_again(lab.app)
     with lab.worker("prefork", concurrency=2, sweeps=True):
@@ -103,7 +97,7 @@ def test_the_worker_that_parks_is_killed(
         # When another one dies with the message that has to wait
         with lab.worker("prefork", concurrency=1, faults=[faults.kill(when, where)]) as parker:
             second = pay.delay("42", 2)
-            died(parker)
+            parker.ended()
         assert queue_of(lab).parked == waits
         # Then it is delivered again, as is the one that runs, And each stands in the queue once
         deliver_again(lab.app)
@@ -141,7 +135,7 @@ def test_the_worker_that_parks_without_a_slot_is_killed(
             sent.append(pay.delay("42", 2))
             until("one waits", lambda: queue_of(lab).parked == 1)
             sent += [pay.delay("42", number) for number in range(3, 7)]
-            died(parker)
+            parker.ended()
         assert waits - 3 <= queue_of(lab).parked <= waits
         # Then they are delivered again, as is the one that runs, And each stands in the queue once
         deliver_again(lab.app)
@@ -162,7 +156,7 @@ def test_the_woken_message_is_lost_in_the_broker(make_lab: MakeLab, effects: Eff
     with lab.worker("prefork", concurrency=2) as worker:
         sent = one_runs_and_one_waits(lab)
         lab.go("first")
-        died(worker)
+        worker.ended()
     # When the broker loses it, with all it has
     deliver_again(lab.app)
     lab.app.control.purge()
@@ -181,7 +175,7 @@ def test_the_sweeper_is_killed_before_it_publishes(make_lab: MakeLab, effects: E
     swept = faults.kill("after", SWEEP)
     until("the lease has ended", _lapsed(lab))
     with lab.worker("prefork", concurrency=2, faults=[swept], ready=False) as worker:
-        died(worker)
+        worker.ended()
     # Then a third one calls again
     lab.go("first")
     with lab.worker("prefork", concurrency=2) as worker:

@@ -45,8 +45,7 @@ def test_the_worker_that_parks_at_a_limit_is_killed_around_leaving_the_narrower_
         lab.journal.wait_for("start", ALL)
         with lab.worker("prefork", 1, faults=[faults.kill(when, LEAVE_OTHERS)]) as parker:
             last = load.delay("a", 1)
-            assert parker.process is not None
-            parker.process.wait(60)
+            parker.ended()
         assert at(lab, "all").parked == 1
         deliver_again(lab.app)
         lab.go("first")

@@ -65,8 +65,7 @@ def test_killed_and_delivered_again_it_runs_and_the_next_call_is_a_new_one(
     with lab.worker("prefork", concurrency=1) as worker:
         first = pay.delay("42", 7)
         until("the fault strikes", lambda: faults.struck(lab.folder))
-        assert worker.process is not None
-        worker.process.wait(30)
+        worker.ended()
         deliver_again(lab.app)
         work_off(lab, worker)
     # Then it has paid once, and nothing of it is left
@@ -89,8 +88,7 @@ def test_acknowledged_before_and_killed_it_blocks_no_call_for_longer_than_its_le
     with lab.worker("prefork", concurrency=1) as worker:
         pay.delay("42", 7)
         until("the fault strikes", lambda: faults.struck(lab.folder))
-        assert worker.process is not None
-        worker.process.wait(30)
+        worker.ended()
     # Given that a minute has passed for what no worker has claimed
     if where == MEET:
         monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)

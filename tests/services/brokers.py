@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +135,6 @@ def _size(connection: Connection, queue: str) -> int:
             return int(channel.queue_declare(queue, passive=True).message_count)
     except NotFound:
         return 0
-
-
-def purge(app: Celery) -> int:
-    """Lose what lies in the queues; how many messages there were."""
-    with app.connection_for_write() as connection:
-        found = sum(_size(connection, queue) for queue in queues_of(app))
-        for queue in queues_of(app):
-            with suppress(NotFound), connection.channel() as channel:
-                channel.queue_purge(queue)
-        return found
 
 
 def _common() -> dict[str, Any]:

@@ -22,15 +22,6 @@ def kill(when: str, where: str) -> dict[str, Any]:
     return {"when": when, "where": where, "signal": int(signal.SIGKILL)}
 
 
-def stop(when: str, where: str) -> dict[str, Any]:
-    """SIGSTOP to the worker's whole group; the test sends SIGCONT.
-
-    It waits for ``worker.has_stopped``: a SIGCONT that is sent as soon as the fault has
-    :func:`struck` may overtake the signal.
-    """
-    return {"when": when, "where": where, "signal": int(signal.SIGSTOP)}
-
-
 def limit(when: str, where: str) -> dict[str, Any]:
     """The signal of a soft time limit, to the process that makes the call."""
     return {"when": when, "where": where, "signal": int(signal.SIGUSR1)}

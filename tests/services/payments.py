@@ -12,7 +12,6 @@ from celery import Celery, signals
 from celery_dlock import LockedTask, lock
 from tests.services.effects import Effects
 from tests.services.lab import Journal, hold_at
-from tests.services.starving import register_starving
 from tests.services.stubborn import register_stubborn
 from tests.services.until import until
 
@@ -83,7 +82,6 @@ def register_payments(
 
     _register_forking(app, folder, options)
     register_stubborn(app, folder, options)
-    register_starving(app, folder, options)
 
 
 def effects_in(database: str) -> EffectsOnServer:

@@ -21,7 +21,6 @@ from celery_dlock import (
     Reschedule,
     RunLater,
     Skip,
-    Wait,
 )
 from tests.services.audits import register_audit
 from tests.services.debounced import register_debounced
@@ -52,21 +51,17 @@ POLICIES: dict[str, Policy] = {
     "reschedule": SOON,
     "reschedule by up to a minute": Reschedule(),
     "reschedule never": Reschedule(max_attempts=0),
-    "in two seconds": After(2.0),
     "in three seconds": After(3.0),
     "queue": Queue(),
     "queue and keep": Queue(keep=True),
-    "queue and reserve": Queue(reserve_retries=True),
     "queue as published": Queue(ordered="publish"),
     "queue for a second": Queue(max_wait=1.0),
     "queue for a while": Queue(max_wait=15.0),
     "reschedule for a while": replace(SOON, max_wait=15.0),
-    "queue of two": Queue(max_waiting=2),
     "replace": Replace(),
     "newest": Replace(running=True),
     "skip": Skip(),
     "fail": Fail(),
-    "wait": Wait(timeout=30),
 }
 
 

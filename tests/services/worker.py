@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-import psutil
-
 from tests.services import fork_server
 from tests.services.until import until
 
@@ -95,11 +93,10 @@ class Worker:
     def resume(self) -> None:
         self.send(signal.SIGCONT, whole_group=True)
 
-    def has_stopped(self) -> bool:
-        """Whether it and each of its children stand still."""
-        main = psutil.Process(self.pid)
-        every = [main, *main.children(recursive=True)]
-        return all(process.status() == psutil.STATUS_STOPPED for process in every)
+    def ended(self, timeout: float = 60.0) -> int:
+        """Wait until it has exited by itself; the exit code."""
+        assert self.process is not None
+        return self.process.wait(timeout)
 
     def kill(self) -> None:
         """SIGKILL to all of it; nothing is left afterwards."""
@@ -118,6 +115,5 @@ class Worker:
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 60.0) -> int:
         """Ask it to shut down (SIGTERM warm, SIGQUIT cold) and wait until it has; the exit code."""
-        assert self.process is not None
         self.send(number)
-        return self.process.wait(timeout)
+        return self.ended(timeout)

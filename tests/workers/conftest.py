@@ -20,6 +20,7 @@ from celery_dlock.settings import Settings
 from celery_dlock.testing import ManualClock
 from celery_dlock.worker.periodic import EndRevoked
 from example_project.broker import transport_options
+from tests.services.brokers import kept_in_sqlite, over_folder
 from tests.services.desk import Desk, open_desk
 from tests.services.lab import Lab
 from tests.services.stores import EVERY, Store, at_the_desk
@@ -68,6 +69,28 @@ def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
     yield make
     for lab in labs:
         forget(lab.app)  # from Python 3.13 on an SQLite connection that is left open is a warning
+
+
+def on_store(
+    request: pytest.FixtureRequest, folder: Path, store: Store, policy: str = "", **config: Any
+) -> Lab:
+    """A lab with its locks in *store*, all of one lease, and all else in *folder*.
+
+    *config* is on top of its own: ``celery={...}``, ``lock={...}``, ``task={...}``.
+    """
+    own: dict[str, dict[str, Any]] = {
+        "celery": {
+            **over_folder(folder),
+            **kept_in_sqlite(folder),
+            **store.settings(request, folder),
+            "dlock_ttl": 2.0,
+        },
+        "lock": {"ttl": None, **({"policy": policy} if policy else {})},
+        "task": {"acks_late": True},
+    }
+    for part in own:
+        own[part] |= config.pop(part, {})
+    return Lab(folder, {**own, **config})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -153,8 +153,7 @@ def test_a_worker_that_is_killed_before_it_has_the_lock_loses_nothing(
     with lab.worker("solo", concurrency=1) as worker:
         result = lab.app.tasks["index"].delay("a", 1)
         until("the fault strikes", lambda: faults.struck(lab.folder))
-        assert worker.process is not None
-        worker.process.wait(30)
+        worker.ended()
 
     with lab.worker("solo", concurrency=1):
         assert result.get(timeout=60) == 1

@@ -13,13 +13,12 @@ import pytest
 
 from celery_dlock import Lease, StaleFencingToken, fencing, lock
 from celery_dlock.locks.manager import EPOCH_SHIFT
-from celery_dlock.runtime import Runtime, forget, runtime
-from tests.services.brokers import close, kept_in_sqlite, over_folder
+from celery_dlock.runtime import forget
+from tests.services.brokers import close
 from tests.services.desk import Desk
 from tests.services.effects import Effects
-from tests.services.lab import Lab
 from tests.services.stores import STORES, Store
-from tests.services.until import until
+from tests.workers.conftest import on_store
 
 pytestmark = pytest.mark.once
 
@@ -80,100 +79,35 @@ def test_with_the_epoch_lifted_tokens_of_any_store_pass_after_those_of_any_other
     forget(desk.app)
 
 
-class Move:
-    """A lab whose workers are told which store to use, in front of one resource."""
-
-    def __init__(self, lab: Lab, stores: tuple[dict[str, Any], dict[str, Any]]) -> None:
-        self.lab = lab
-        self.effects = Effects(lab.folder)
-        self.effects.create()
-        self.old, self.new = stores
-
-    def worker(self, store: dict[str, Any], epoch: int = 0) -> Any:
-        settings = {**self.lab.config["celery"], **store, "dlock_fencing_epoch": epoch}
-        return self.lab.worker("threads", concurrency=2, celery=settings)
-
-    def use(self, store: dict[str, Any]) -> Runtime:
-        """What this process has of *store*."""
-        forget(self.lab.app)
-        self.lab.app.conf.update(store)
-        return runtime(self.lab.app)
-
-    def pay(self, number: int, **options: Any) -> Any:
-        return self.lab.app.tasks["pay"].delay("42", number, **options)
-
-    def paid(self) -> list[str]:
-        return [effect for effect, _, _ in self.effects.payments()]
-
-    def tokens(self) -> list[int]:
-        return [token for _, _, token in self.effects.payments()]
-
-    def nothing_waits(self) -> bool:
-        """As the page says it is found out."""
-        here = runtime(self.lab.app)
-        swept = here.backend.sweep()
-        here.wake(swept.wakes)
-        return swept.next_in is None
-
-
-@pytest.fixture
-def move(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Move]:
-    old, new = (NAMED[name].settings(request, tmp_path) for name in ("redis", "sqlite"))
-    settings = {**over_folder(tmp_path), **kept_in_sqlite(tmp_path), **old}
-    task = {"acks_late": True}
-    lock = {"policy": "queue", "ttl": None}
-    lab = Lab(tmp_path, {"celery": settings, "task": task, "lock": lock})
-    yield Move(lab, (old, new))
-    close(lab.app)
-
-
 @pytest.mark.slow
 @pytest.mark.server("redis")
-def test_workers_drained_on_one_store_go_on_with_another(move: Move) -> None:
-    # Given some that wait in the old store
-    with move.worker(move.old) as worker:
-        sent = [move.pay(0, hold="first")]
-        move.lab.journal.wait_for("start")
-        sent += [move.pay(number) for number in (1, 2, 3)]
-        until("they wait", lambda: runtime(move.lab.app).backend.peek("order:42").parked == 3)
-        # When nobody publishes any more, and it is waited until nothing waits
-        assert not move.nothing_waits()
-        move.lab.go("first")
-        until("nothing waits", move.nothing_waits)
-        worker.stop()
-    drained = len(move.paid())
-    sent += [move.pay(number) for number in (4, 5)]
-
-    # Then the workers of the new store do all that is left, once, with larger tokens
-    with move.worker(move.new, epoch=1) as worker:
-        assert [result.get(timeout=60) for result in sent] == list(range(6))
-        worker.stop()
-    assert drained == 4
-    assert move.paid()[:4] == [result.id for result in sent[:4]]
-    assert sorted(move.paid()[4:]) == sorted(result.id for result in sent[4:])  # two threads
-    assert move.tokens() == sorted(set(move.tokens()))
-
-
-@pytest.mark.slow
-@pytest.mark.server("redis")
-def test_a_late_writer_of_the_old_store_is_refused_and_its_task_runs_again(move: Move) -> None:
+def test_a_late_writer_of_the_old_store_is_refused_and_its_task_runs_again(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    lab = on_store(request, tmp_path, NAMED["redis"], "queue")
+    pay, effects = lab.app.tasks["pay"], Effects(tmp_path)
+    effects.create()
+    to = NAMED["sqlite"].settings(request, tmp_path)
+    moved = {**lab.config["celery"], **to, "dlock_fencing_epoch": 1}
     # Given a body that has not come to its write when the stores are changed
-    with move.worker(move.old) as old:
-        late = move.pay(0, hold="late")
-        (held,) = move.lab.journal.wait_for("start")
+    with lab.worker("threads") as old:
+        late = pay.delay("42", 0, hold="late")
+        (held,) = lab.journal.wait_for("start")
         old.send(signal.SIGTERM)  # it takes no more, and ends when its body has
         # And one of the same key that the new store knows nothing of
-        with move.worker(move.new, epoch=1) as new:
-            other = move.pay(1)
+        with lab.worker("threads", celery=moved) as new:
+            other = pay.delay("42", 1)
             assert other.get(timeout=60) == 1
-            assert move.paid() == [other.id]
+            assert [effect for effect, _, _ in effects.payments()] == [other.id]
 
             # When it goes on, Then its write is refused, and its message comes to the new store
-            move.lab.go("late")
+            lab.go("late")
             assert late.get(timeout=60) == 0
             new.stop()
-        old.process.wait(60)
+        old.ended()
         assert "was refused a late write" in old.log
-    again = move.lab.journal.read("start", id=late.id)
-    assert [entry["token"] for entry in again] == [held["token"], max(move.tokens())]
-    assert move.paid() == [other.id, late.id]
+    payments = effects.payments()
+    again = lab.journal.read("start", id=late.id)
+    assert [entry["token"] for entry in again] == [held["token"], payments[-1][2]]
+    assert [effect for effect, _, _ in payments] == [other.id, late.id]
+    close(lab.app)

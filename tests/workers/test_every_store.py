@@ -18,32 +18,18 @@ from celery.exceptions import TaskRevokedError
 from celery_dlock.core.state import KeyState
 from celery_dlock.runtime import runtime
 from tests.cli.terminal import dlock
-from tests.services.brokers import close, kept_in_sqlite, over_folder
+from tests.services.brokers import close
 from tests.services.lab import Lab
-from tests.services.stores import SHARED, Store
+from tests.services.stores import SHARED
 from tests.services.turns import done, held, nothing_is_left, numbers, parked
 from tests.services.until import until
+from tests.workers.conftest import on_store
 
-WAKE = "celery_dlock.messages.waking:Waker.__call__"
+#: Its workers hear of a revocation.
+REVOKES = {"worker_enable_remote_control": True}
 
 #: ``make(policy, **config)``: a lab over the store of the test.
 Make = Callable[..., Lab]
-
-
-def lab_over(
-    store: Store, request: pytest.FixtureRequest, folder: Path, policy: str, **config: Any
-) -> Lab:
-    settings = {
-        **over_folder(folder),
-        **kept_in_sqlite(folder),
-        **store.settings(request, folder),
-        "worker_enable_remote_control": True,
-        "dlock_ttl": 2.0,
-        **config.pop("celery", {}),
-    }
-    lock = {"policy": policy, "ttl": None}
-    task = {"acks_late": True, "max_retries": 3}
-    return Lab(folder, {"celery": settings, "lock": lock, "task": task, **config})
 
 
 @pytest.fixture(params=SHARED)
@@ -51,7 +37,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     labs: list[Lab] = []
 
     def make(policy: str, **config: Any) -> Lab:
-        labs.append(lab_over(request.param, request, tmp_path, policy, **config))
+        labs.append(on_store(request, tmp_path, request.param, policy, **config))
         return labs[-1]
 
     yield make
@@ -64,7 +50,9 @@ def queue(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
     """One worker for all scenes of its queue, with three slots."""
-    lab = lab_over(request.param, request, tmp_path_factory.mktemp("queue"), "queue")
+    lab = on_store(
+        request, tmp_path_factory.mktemp("queue"), request.param, "queue", celery=REVOKES
+    )
     with lab.worker("threads", concurrency=3):
         yield lab
     close(lab.app)
@@ -117,7 +105,7 @@ def test_one_that_is_revoked_ends_at_once_and_the_next_keeps_its_turn(queue: Lab
 
 def test_nobody_overtakes_who_was_published_before(make: Make) -> None:
     queues = {"task_queues": {"fast": {}, "slow": {}}, "task_default_queue": "fast"}
-    lab = make("queue as published", celery=queues)
+    lab = make("queue as published", celery={**REVOKES, **queues})
     apply = lab.app.tasks["apply"]
     # Given a head in a queue that no worker takes from
     sent = [apply.apply_async(("42", 0), queue="slow")]
@@ -160,7 +148,7 @@ def _state(lab: Lab, order: str) -> KeyState:
 
 @pytest.mark.slow
 def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
-    lab = make("queue", lock={"policy": "queue", "ttl": None, "cooldown": 3600})
+    lab = make("queue", lock={"cooldown": 3600})
     with lab.worker("prefork", concurrency=2) as worker:
         lab.app.tasks["apply"].delay("42", 0, hold="for ever")
         lab.journal.wait_for("start", number=0)
@@ -205,7 +193,7 @@ def test_what_a_command_has_put_on_hold_stays_closed_after_it_until_another_one_
 
 
 def test_who_runs_is_aborted_for_the_newest(make: Make) -> None:
-    lab = make("newest", lock={"policy": "newest", "ttl": None, "on_lost": "abort"})
+    lab = make("newest", lock={"on_lost": "abort"})
     outrun = lab.app.tasks["outrun"]
     with lab.worker("prefork", concurrency=2):
         first = outrun.delay("42", "sleeps")

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kombu.exceptions import EncodeError
@@ -17,6 +18,7 @@ from kombu.serialization import register, unregister
 
 from celery_dlock import BackendUnavailable, lock
 from celery_dlock.core.state import Claim, EnterVerdict, Park
+from celery_dlock.delivery.publish import publish_again
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import Reply
 from tests.services.desk import Desk, open_desk
@@ -142,6 +144,34 @@ def test_what_was_sent_away_is_no_duplicate_though_the_store_is_back_as_it_leave
 
     desk.deliver()
     assert result.state == "SUCCESS"
+
+
+def test_nothing_is_taken_back_after_the_message_was_published_again(desk: Desk) -> None:
+    charge, store, happened = charging(desk), desk.store, list[str]()
+    enter, leave, send = store.enter, store.leave, publish_again
+
+    def entered(claim: Claim, message: bytes | None = None) -> None:
+        enter(claim, message)
+        happened.append("enter")
+        raise BackendUnavailable("the answer was lost")
+
+    def left(*given: Any) -> Any:
+        happened.append("leave")
+        return leave(*given)
+
+    def published(*given: Any) -> None:
+        happened.append("publish")
+        send(*given)
+
+    desk.patch.setattr(store, "enter", entered)
+    desk.patch.setattr(store, "leave", left)
+    desk.patch.setattr("celery_dlock.delivery.carry_out.publish_again", published)
+    charge.delay("42")
+    desk.deliver()
+
+    # The copy, which may run elsewhere at once, meets nothing of this attempt any more
+    assert happened == ["enter", "leave", "publish"]
+    assert desk.holders("order:42") == []
 
 
 def test_with_on_unavailable_fail_the_task_fails(nowhere: str) -> None:
