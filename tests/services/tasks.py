@@ -50,7 +50,6 @@ class After:
 POLICIES: dict[str, Policy] = {
     "reschedule": SOON,
     "reschedule by up to a minute": Reschedule(),
-    "reschedule never": Reschedule(max_attempts=0),
     "in three seconds": After(3.0),
     "queue": Queue(),
     "queue and keep": Queue(keep=True),

@@ -101,6 +101,8 @@ def test_a_parked_message_carries_it_through_the_store(desk: Desk) -> None:
     acquired = told(Acquired)[-1]
     assert acquired.subject.carried == {"hops": "."}
     assert acquired.waited >= acquired.since_woken >= 0
+    ((_, sink),) = Trace.made  # and never a key
+    assert {event.subject.label for event in sink.events} == {"order:{order}", "lock()"}
 
 
 def test_who_takes_its_place_as_it_is_published_was_not_refused(desk: Desk) -> None:

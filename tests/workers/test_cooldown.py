@@ -76,17 +76,6 @@ def test_one_that_is_skipped_says_why(desk: Desk, make: Make) -> None:
     assert [event.reason for event in desk.happened(Skipped)] == [why]
 
 
-def test_one_that_fails_says_how_long_it_takes(desk: Desk, make: Make) -> None:
-    sync = make("fail")
-    sync(0)
-    desk.clock.advance(15)
-
-    with pytest.raises(LockContended, match=r"is cooling down for another 45\.0 s") as refused:
-        sync(1)
-
-    assert (refused.value.holder, refused.value.seconds_left) == (None, 45.0)
-
-
 @pytest.mark.parametrize(("cooldown", "least"), [(60, 45.0), (86_400, 300.0)])
 def test_one_that_comes_back_does_so_when_it_is_over_or_after_five_minutes_to_look(
     desk: Desk, make: Make, cooldown: float, least: float
@@ -139,16 +128,20 @@ def test_a_start_is_a_start_whatever_becomes_of_it(
     assert len(desk.ran) == 2
 
 
-def test_it_closes_the_key_for_all_who_ask_for_it(desk: Desk, make: Make) -> None:
+def test_it_closes_the_key_for_all_who_ask_for_it_and_says_for_how_long(
+    desk: Desk, make: Make
+) -> None:
     sync, other = make("fail"), make("fail", name="other", cooldown=None)
     sync(0)
+    desk.clock.advance(15)
 
-    with pytest.raises(LockContended):
+    with pytest.raises(LockContended, match=r"is cooling down for another 45\.0 s") as refused:
         other(1)
+    assert (refused.value.holder, refused.value.seconds_left) == (None, 45.0)
     with pytest.raises(LockTimeout, match="is cooling down"), lock(KEY, app=desk.app, timeout=0.01):
         pass
 
-    desk.clock.advance(60)
+    desk.clock.advance(45)
     other(2)
     other(3)
     assert desk.ran == [0, 2, 3]

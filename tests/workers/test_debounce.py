@@ -87,22 +87,13 @@ def test_the_message_of_the_newest_call_goes_out_under_the_id_of_the_first(
     assert (headers["of"], properties["priority"]) == ("the newest", 3)
 
 
-def test_what_differs_by_its_key_is_another_call(desk: Desk, make: Make) -> None:
-    save = make()
+def test_what_differs_by_its_key_or_by_what_by_says_is_another_call(desk: Desk, make: Make) -> None:
+    by_key, by_text = make(), make(name="by text", unique=Debounce(10, 25, by="{text}"))
 
-    assert not save.delay("a", 1).is_duplicate
-    assert not save.delay("a", 2).is_duplicate
-    assert save.delay("b", doc=1).is_duplicate
-
-
-def test_or_by_what_by_says_and_never_by_what_another_task_does(desk: Desk, make: Make) -> None:
-    save = make(unique=Debounce(10, 25, by="{text}"))
-    index = make(name="index")
-
-    assert not save.delay("a").is_duplicate
-    assert not save.delay("b").is_duplicate
-    assert save.delay("a", 8).is_duplicate
-    assert not index.delay("a").is_duplicate
+    calls = [by_key.delay("a", 1), by_key.delay("a", 2), by_key.delay("b", doc=1)]
+    assert [call.is_duplicate for call in calls] == [False, False, True]
+    calls = [by_text.delay("a"), by_text.delay("b"), by_text.delay("a", 8)]
+    assert [call.is_duplicate for call in calls] == [False, False, True]
 
 
 @pytest.mark.parametrize("policy", ["skip", "fail", "reschedule", Queue(keep=True)], ids=repr)
@@ -169,15 +160,17 @@ def test_a_retry_is_not_debounced(desk: Desk, make: Make) -> None:
     assert keys(desk) == ()
 
 
-def test_a_plain_call_and_an_eager_one_run_at_once(desk: Desk, make: Make) -> None:
+def test_a_plain_call_an_eager_one_and_one_by_its_name_run_at_once(desk: Desk, make: Make) -> None:
     save = make()
 
     save("a")
     save.apply(("b",))
+    desk.app.send_task("save", ("by its name",))
+    desk.deliver_all()
     desk.app.conf.task_always_eager = True
     save.delay("c")
 
-    assert [text for text, _ in desk.ran] == ["a", "b", "c"]
+    assert [text for text, _ in desk.ran] == ["a", "b", "by its name", "c"]
     assert keys(desk) == ()
 
 

@@ -25,32 +25,31 @@ def charge(desk: Desk) -> LockedTask:
     return charge
 
 
-@pytest.mark.parametrize("how", ["call", "apply", "always_eager"])
+#: Each way to call a task without a message.
+CALLS: dict[str, Callable[[LockedTask], Any]] = {
+    "call": lambda charge: charge("42"),
+    "apply": lambda charge: charge.apply(("42",), throw=True).get(),
+    "always_eager": lambda charge: charge.delay("42").get(),
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
 def test_it_locks_and_frees(desk: Desk, charge: LockedTask, how: str) -> None:
     desk.app.conf.task_always_eager = how == "always_eager"
 
-    found = {
-        "call": lambda: charge("42"),
-        "apply": lambda: charge.apply(("42",)).get(),
-        "always_eager": lambda: charge.delay("42").get(),
-    }[how]()
+    found = CALLS[how](charge)
 
     assert found[0] == "order:42"
     assert found[1] > 0
     assert desk.holders("order:42") == []
 
 
-@pytest.mark.parametrize("how", ["call", "apply", "always_eager"])
+@pytest.mark.parametrize("how", CALLS)
 def test_it_fails_at_once_when_the_key_is_taken(desk: Desk, charge: LockedTask, how: str) -> None:
     desk.app.conf.task_always_eager = how == "always_eager"
-    calls = {
-        "call": lambda: charge("42"),
-        "apply": lambda: charge.apply(("42",), throw=True),
-        "always_eager": lambda: charge.delay("42").get(),
-    }
 
     with held(desk, "order:42") as lease, pytest.raises(LockContended) as caught:
-        calls[how]()
+        CALLS[how](charge)
 
     assert caught.value.key == "order:42"
     assert lease.owner.startswith(str(caught.value.holder))

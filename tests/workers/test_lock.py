@@ -173,22 +173,6 @@ def test_it_is_nested_key_by_key(desk: Desk) -> None:
     assert desk.holders("a") == []
 
 
-def test_below_a_lock_that_is_lost_its_key_is_not_held(desk: Desk) -> None:
-    @desk.locked("k", name="below")
-    def below() -> str:
-        return "ran"
-
-    with lock("k", app=desk.app) as lease:
-        assert below() == "ran"
-        lease.terms[0].lose("the process was stopped")
-        with pytest.raises(LockLost, match="was stopped"), lock("k", app=desk.app):
-            pytest.fail("somebody else may have it")
-        with pytest.raises(LockLost, match="was stopped"):
-            below()
-        with lock("other", app=desk.app):
-            pass
-
-
 def test_a_host_that_slept_for_longer_than_the_lease_knows_that_it_is_lost(desk: Desk) -> None:
     awake = time.clock_gettime
 
@@ -390,10 +374,21 @@ def test_that_it_waits_is_told_once(desk: Desk) -> None:
         assert len(desk.happened(Contended)) == 1
 
 
-def test_below_a_lock_that_is_lost_no_other_key_is_asked_for(desk: Desk, asked: list[str]) -> None:
+def test_below_a_lock_that_is_lost_its_key_is_not_held_and_none_is_asked_for(
+    desk: Desk, asked: list[str]
+) -> None:
+    @desk.locked("k", name="below")
+    def below() -> str:
+        return "ran"
+
     with lock("k", app=desk.app) as lease:
+        assert below() == "ran"
         lease.terms[0].lose("the process was stopped")
         asked.clear()
-        with pytest.raises(LockLost), lock(["a", "k"], app=desk.app):
+        with pytest.raises(LockLost, match="was stopped"), lock(["a", "k"], app=desk.app):
             pytest.fail("somebody else may have it")
+        with pytest.raises(LockLost, match="was stopped"):
+            below()
         assert asked == []
+        with lock("other", app=desk.app):
+            pass

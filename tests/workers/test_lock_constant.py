@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from celery_dlock import ConfigurationError, Lease, LockContended, LockLost, current_lease, lock
+from celery_dlock.core.events import Lost
 from celery_dlock.core.state import Outcome
 from tests.services.desk import Desk
 
@@ -250,6 +251,7 @@ def test_a_lost_lock_is_an_error_at_the_end_of_a_block_that_asks_for_it(
 
     assert run() is raised
     assert readers(desk) == 0
+    assert [event.key for event in desk.happened(Lost)] == [KEY]
 
 
 @pytest.mark.parametrize("on_lost", ["flag", "raise"])

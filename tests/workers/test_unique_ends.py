@@ -95,24 +95,14 @@ def test_it_ends_when_the_task_has_waited_for_too_long(
     assert claims(desk, report) is None
 
 
+@pytest.mark.parametrize(("until", "attempt"), [("done", 0), ("start", 0), ("done", 1)])
 @pytest.mark.parametrize("policy", ["fail", "queue", Queue(ordered="publish")], ids=repr)
-@UNTIL
 def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
-    desk: Desk, make: Make, until: str, policy: Any
+    desk: Desk, make: Make, until: str, policy: Any, attempt: int
 ) -> None:
     report = make(until, key="day:{day}", on_contention=policy)
     for _ in range(2):
-        report.apply_async((1,), task_id="one")
-        desk.deliver_all()
-
-    assert [event.reason for event in desk.happened(Dropped)] == ["done"]
-    assert (desk.ran, claims(desk, report)) == ([1], None)
-
-
-def test_it_ends_when_a_later_attempt_of_a_finished_task_is_dropped(desk: Desk, make: Make) -> None:
-    report = make("done")
-    for _ in range(2):
-        report.apply_async((1,), task_id="one", retries=1)
+        report.apply_async((1,), task_id="one", retries=attempt)
         desk.deliver_all()
 
     assert [event.reason for event in desk.happened(Dropped)] == ["done"]
