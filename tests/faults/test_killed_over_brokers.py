@@ -34,11 +34,8 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, site: Site) -> Iterator[
     ("site", "starts"),
     [
         Site("rabbitmq", "prefork", late=True, kept="sqlite").param(AGAIN),
-        Site("rabbitmq", "threads", late=True, kept="redis").param(AGAIN),
         Site("rabbitmq", "gevent", late=False, kept="redis").param(LOST),
-        Site("quorum", "prefork", late=True, kept="redis").param(AGAIN),
-        Site("quorum", "threads", late=False, kept="sqlite").param(LOST),
-        Site("redis", "prefork", late=True, kept="redis").param(AGAIN),
+        Site("quorum", "threads", late=True, kept="redis").param(AGAIN),
         Site("redis", "gevent", late=True, kept="sqlite").param(AGAIN),
         Site("redis", "threads", late=False, kept="sqlite").param(LOST),
         # It removes a message as it hands it out, whatever is acknowledged later

@@ -14,7 +14,7 @@ from tests.workers.conftest import MakeLab
 KEY = "order:42"
 
 #: In a thread nothing ends a system call; everywhere else the signal does.
-HOW = {"prefork": "sleeps", "solo": "sleeps", "threads": "polls"}
+HOW = {"prefork": "sleeps", "threads": "polls"}
 
 
 def run_past_its_lease(lab: Lab, pool: str, how: str) -> Any:

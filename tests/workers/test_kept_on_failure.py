@@ -21,7 +21,7 @@ from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.rabbitmq import RabbitMQServer
 from tests.services.until import until
-from tests.workers.conftest import charging, nothing_is_left
+from tests.workers.conftest import nothing_is_left
 
 #: Each way to tell Celery not to acknowledge a message whose task has failed.
 BY_TASK = [{"acks_on_failure_or_timeout": False}]
@@ -136,29 +136,6 @@ def test_nor_is_it_the_end_where_the_task_failed_for_its_key(desk: Desk, policy:
     desk.deliver()
 
     assert desk.result("second").state == "SUCCESS"
-
-
-def test_a_turn_is_given_back_by_what_fails_before_its_body(desk: Desk) -> None:
-    # Given a task that is woken from its queue, And fails in before_start
-    class Failing(LockedTask):
-        abstract = True
-
-        def before_start(self, *_: Any) -> None:
-            if called:
-                raise ValueError
-
-    called: list[bool] = []
-
-    charge = charging(
-        desk, base=Failing, on_contention="queue", acks_late=True, acks_on_failure_or_timeout=False
-    )
-    charge.delay("42")
-    with lock("order:42", app=desk.app, timeout=0):
-        desk.deliver()
-    called.append(True)
-    desk.deliver()
-
-    assert desk.store.peek("order:42").grants == ()
 
 
 @pytest.fixture

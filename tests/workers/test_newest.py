@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,31 +14,18 @@ from celery_dlock.ops.overview import lines_in_use
 from celery_dlock.publishing.newest import NewestCall
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
-from tests.services.unique import without_answer
+from tests.services.unique import Make, saver, without_answer
 
 pytestmark = pytest.mark.stores
 
 KEY = "doc:7"
 NEWEST = Unique(on_duplicate="newest")
 Runs = list[Any]
-Make = Callable[..., LockedTask]
 
 
 @pytest.fixture
 def make(desk: Desk) -> Make:
-    """``make(…)``: a unique task of which the newest call wins; *does* is called in its body."""
-
-    def make(does: Callable[[Any], Any] | None = None, **options: Any) -> LockedTask:
-        given = {"name": "save", "key": "doc:{doc}", "unique": NEWEST, **options}
-
-        @desk.locked(bind=True, **given)
-        def save(self: Any, text: str, doc: int = 7) -> str:
-            desk.ran.append((text, self.request.id))
-            return str(does(self) if does else text)
-
-        return save
-
-    return make
+    return saver(desk, NEWEST)
 
 
 def claim(desk: Desk, save: LockedTask) -> UniqueClaim | None:

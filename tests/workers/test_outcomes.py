@@ -219,18 +219,6 @@ def test_what_the_body_rejects_comes_back_and_runs(desk: Desk) -> None:
     assert desk.ran[0] < desk.ran[1]
 
 
-def test_what_the_body_rejects_for_good_frees_its_lock(desk: Desk) -> None:
-    @desk.locked("order:{order}", name="charge", acks_late=True)
-    def charge(order: str) -> None:
-        raise Reject("never", requeue=False)
-
-    charge.apply_async(("42",))
-    desk.deliver()
-
-    assert desk.holders("order:42") == []
-    assert desk.size() == 0
-
-
 @pytest.mark.parametrize("acks_late", [True, False])
 def test_a_replacement_runs_under_the_same_id_and_takes_the_same_key(
     desk: Desk, acks_late: bool

@@ -26,7 +26,7 @@ from celery_dlock.worker.parking import (
     followed,
 )
 from celery_dlock.worker.request import LockedRequest
-from tests.services.brokers import close, kept_in_redis, kept_in_sqlite, over_redis
+from tests.services.brokers import close, kept_in_redis, over_redis
 from tests.services.desk import Desk
 from tests.services.lab import Lab
 from tests.services.redis import RedisServer
@@ -300,12 +300,10 @@ def test_whose_messages_are(desk: Desk, key: Any, options: dict[str, Any], may: 
 
 
 @pytest.mark.server("redis")
-@pytest.mark.parametrize("kept", ["sqlite", "redis"])
 def test_a_burst_behind_a_key_takes_no_slots_and_keeps_its_order(
-    redis_server: RedisServer, tmp_path: Path, kept: str
+    redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    stores = kept_in_sqlite(tmp_path) if kept == "sqlite" else kept_in_redis(redis_server.port)
-    celery = {**over_redis(redis_server.port), **stores}
+    celery = {**over_redis(redis_server.port), **kept_in_redis(redis_server.port)}
     lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
     with lab.worker("prefork", concurrency=2) as worker:
         # Given a key that is held, and one message that waits for it

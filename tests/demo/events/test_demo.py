@@ -21,7 +21,6 @@ def demo(tmp_path: Path) -> Command:
 
 INTERRUPTED = {
     "are starting": signal.SIGINT,
-    "0 of 500": signal.SIGINT,
     "killed worker": signal.SIGHUP,
     "stopped worker": signal.SIGTERM,
     "closing": signal.SIGINT,
