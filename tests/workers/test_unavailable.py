@@ -214,6 +214,21 @@ def charge_on(desk: Desk, *, acks_late: bool, serializer: str | None = None) -> 
     return str(result.id)
 
 
+@pytest.mark.parametrize(
+    ("acks_late", "state", "messages"), [(True, "REJECTED", (1, 0)), (False, "ACK", (0, 1))]
+)
+def test_what_cannot_be_published_again_where_no_broker_takes_it_is_not_lost(
+    nowhere: str, acks_late: bool, state: str, messages: tuple[int, int]
+) -> None:
+    with open_desk(broker_write_url=nowhere) as desk:
+        task_id = charge_on(desk, acks_late=acks_late)
+        with lock("order:42", app=desk.app, timeout=0):
+            message = desk.deliver()
+
+        assert (message._state, desk.result(task_id).state) == (state, "RETRY")
+        assert (desk.size(), len(desk.store.peek("order:42").grants)) == messages
+
+
 @pytest.fixture
 def read_only() -> Iterator[Callable[[], None]]:
     """A serializer that stops writing when it is told to, and goes on reading."""
