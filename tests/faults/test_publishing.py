@@ -1,4 +1,4 @@
-"""Publishing in order while something is away: the store, its reply, the broker, the publisher."""
+"""Publishing in order while something is away: the store, the broker, the publisher."""
 
 from __future__ import annotations
 
