@@ -10,7 +10,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -36,6 +36,8 @@ from tests.services.worker import Worker
 TTL = 1.5
 #: Seconds that a worker with nothing to do may take to shut down.
 PATIENCE = 20.0
+#: And so long for the log of one that did not.
+LAST_WORDS = 2.0
 
 STORES: Mapping[str, Any] = {"redis": RedisStore, "sqlite": SqliteStore, **MEMBERS}
 
@@ -205,6 +207,9 @@ def _ends(worker: Worker) -> bool:
     try:
         worker.process.wait(PATIENCE)
     except TimeoutExpired:
+        worker.send(signal.SIGUSR1)  # Celery logs what each of its threads does
+        with suppress(TimeoutExpired):
+            worker.process.wait(LAST_WORDS)
         return False
     finally:
         worker.kill()
