@@ -108,6 +108,8 @@ class SqliteKeyRows(KeyRows):
                 waiting += self._entries(self._run(f"{ENTRY} AND task=?", named).fetchall())
         past = self._past({task, *(holder.task for holder in state.holders)})
         dead = self.ask_dead(task).fetchall() if isinstance(operation, OnDeadLetter) else []
+        if not (waiting or past or dead):
+            return state
         return replace(
             state,
             waiting=waiting,
