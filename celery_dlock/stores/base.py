@@ -248,8 +248,7 @@ class LockBackend(ABC):
     def missing(self) -> str:
         """Why there is no store to look at, if the next operation would make one; else empty.
 
-        A caller that only looks asks this first. No server is asked: one that is not there is not
-        made by asking.
+        A caller that only looks asks this first.
         """
         return ""
 

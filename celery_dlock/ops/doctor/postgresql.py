@@ -116,7 +116,17 @@ def _replication(server: Server, where: str) -> Iterator[Finding]:
 
 def _tables(connections: Connections, server: Server, where: str) -> Iterator[Finding]:
     version = table_version(connections.fly)
-    if version is None and not server.may_create:
+    if version is None and server.may_create:
+        yield Finding(
+            "postgresql-tables",
+            "weak",
+            where,
+            promise="No lock has been taken yet. The first worker makes the tables, if its role "
+            "may; if not, no lock is ever taken.",
+            found="no table dlock.version",
+            fix="celery -A shop dlock init",
+        )
+    elif version is None:
         yield Finding(
             "postgresql-tables",
             "broken",
@@ -126,7 +136,7 @@ def _tables(connections: Connections, server: Server, where: str) -> Iterator[Fi
             found="no table dlock.version, and no right to CREATE in the database",
             fix="celery -A shop dlock init --sql, executed by a role that may create a schema",
         )
-    elif version not in (None, SCHEMA_VERSION):
+    elif version != SCHEMA_VERSION:
         yield Finding(
             "postgresql-tables",
             "broken",

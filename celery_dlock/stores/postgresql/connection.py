@@ -138,7 +138,7 @@ class Connections:
         self._address = address
         self._where = where
         self._prepare = prepare
-        self._prepared = False
+        self.is_prepared = False
         self._mutex = threading.Condition()
         self._flying = 0
         self._idle: Connection | None = None
@@ -152,21 +152,22 @@ class Connections:
         :exc:`~celery_dlock.errors.BackendUnavailable`, of which :exc:`Lost`, :exc:`Overtaken` and
         :exc:`Refused` say more.
         """
-        if not self._prepared:
-            self._prepare(self._fly)
-            self._prepared = True
+        if not self.is_prepared:
+            self._prepare(self.fly_unprepared)
+            self.is_prepared = True
         try:
-            return self._fly(statements)
+            return self.fly_unprepared(statements)
         except Lost:
             if not repeats:
                 raise
-            return self._fly(statements)
+            return self.fly_unprepared(statements)
         except Refused as exc:
             if exc.state in NOT_THERE:  # somebody has dropped the tables
-                self._prepared = False
+                self.is_prepared = False
             raise
 
-    def _fly(self, statements: Sequence[Statement]) -> list[Rows]:
+    def fly_unprepared(self, statements: Sequence[Statement]) -> list[Rows]:
+        """One attempt of :meth:`fly`, for whoever looks at a database and makes nothing in it."""
         with self._taken() as connection:
             try:
                 return connection.fly(statements)

@@ -41,7 +41,7 @@ from celery_dlock.stores.postgresql.rows import (
     release_alone,
     take_free,
 )
-from celery_dlock.stores.postgresql.schema import SCHEMA, grants, prepare
+from celery_dlock.stores.postgresql.schema import SCHEMA, grants, prepare, table_version
 from celery_dlock.stores.sql.rows import Database, SqlDialect, put_notes, raise_bar
 from celery_dlock.stores.sql.store import SqlBackend
 from celery_dlock.stores.unreadable import UnreadableKey, naming
@@ -116,6 +116,15 @@ class PostgresqlBackend(SqlBackend):
     @classmethod
     def tables(cls, role: str | None = None) -> Sequence[str]:
         return SCHEMA if role is None else (*SCHEMA, *grants(role))
+
+    def missing(self) -> str:
+        connections = self._connections()
+        if connections.is_prepared or table_version(connections.fly_unprepared) is not None:
+            return ""
+        return (
+            "the database of the lock store has no schema dlock: the first worker makes it, or "
+            "`celery -A … dlock init`"
+        )
 
     @contextmanager
     def reading(self) -> Iterator[Database]:
