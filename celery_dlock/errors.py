@@ -119,7 +119,10 @@ class LockLost(DLockError):
 
 
 class StaleFencingToken(DLockError):
-    """*resource* has seen a newer token than *mine*, or *mine* from another owner: *seen*."""
+    """*resource* has seen a newer token than *mine*, or *mine* from another owner: *seen*.
+
+    *seen* is 0 where the database has the locks, too, and no longer that one.
+    """
 
     def __init__(self, resource: str, mine: int, seen: int | None = None) -> None:
         super().__init__(resource, mine, seen)
@@ -128,5 +131,10 @@ class StaleFencingToken(DLockError):
         self.seen = seen
 
     def __str__(self) -> str:
+        if self.seen == 0:
+            return (
+                f"{self.resource!r} refused fencing token {self.mine}: the lock is over, or the "
+                "transaction has a snapshot that is older than the lock"
+            )
         seen = "a newer one" if self.seen is None else self.seen
         return f"{self.resource!r} refused fencing token {self.mine}: it has seen {seen}"

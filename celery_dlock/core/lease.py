@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from celery_dlock.core.checks import duration
 from celery_dlock.core.state import Claim, Mode
@@ -27,6 +28,20 @@ Certain = Callable[[float], bool]
 Extend = Callable[[Sequence["Term"], float], None]
 
 
+class HolderRow(NamedTuple):
+    """The row of one holder in the database of a *store*, with the texts as they are there."""
+
+    store: str
+    prefix: str
+    key: str
+    task: str
+    nonce: str
+
+
+#: The row of a claim that holds its key, for a fence; ``None`` if its store has none.
+RowOf = Callable[[Claim], HolderRow | None]
+
+
 #: Goes on while the host is suspended, where there is such a clock, and never steps.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -38,6 +53,10 @@ def unsleeping() -> float:
 
 def _cannot(terms: Sequence[Term], seconds: float) -> None:
     raise ConfigurationError("a lease that no store has granted cannot be extended")
+
+
+def _no_row(claim: Claim) -> None:
+    return None
 
 
 def margin(ttl: float) -> float:
@@ -157,7 +176,7 @@ class Lease:
     A lease that was lost stays lost. Reading it costs no round trip.
     """
 
-    __slots__ = ("_certain", "_extend", "_parents", "_terms", "guarantee")
+    __slots__ = ("_certain", "_extend", "_parents", "_terms", "guarantee", "row_of")
 
     def __init__(
         self,
@@ -166,12 +185,14 @@ class Lease:
         certain: Certain = lambda _: True,
         extend: Extend = _cannot,
         parents: Collection[str] = (),
+        row_of: RowOf = _no_row,
     ) -> None:
         self._terms = terms
         self._certain = certain
         self._extend = extend
         self._parents = parents
         self.guarantee = guarantee
+        self.row_of = row_of
 
     @property
     def terms(self) -> tuple[Term, ...]:

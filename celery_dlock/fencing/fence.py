@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, overload
 
-from celery_dlock.core.lease import Lease
+from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Mode
 from celery_dlock.errors import ConfigurationError, StaleFencingToken
 from celery_dlock.fencing.guard import guard_for
+from celery_dlock.fencing.holder_rows import keep_rows
 from celery_dlock.fencing.statements import LONGEST_NAME
 from celery_dlock.locks.current import current_lease
 
@@ -43,15 +44,22 @@ def admit(
     a lease, give *resource*, *fencing_token* and *owner*. A lease that is known to be lost may
     still ask: the database decides, not the clock.
 
+    If the lock store is in this very PostgreSQL database, it needs no table: it refuses a lock that
+    is over, and one that is not stays held until the transaction ends.
+
     Raises :exc:`~celery_dlock.StaleFencingToken` for an older token. Raises
     :exc:`~celery_dlock.ConfigurationError` in autocommit mode, for a read lock, for a missing
     table, and for a connection of an unknown kind.
 
     Martin Kleppmann, "How to do distributed locking", 2016.
     """
+    if (resource, fencing_token, owner) == (None, None, None):
+        lease = current_lease() if lease is None else lease
     passes = shown(lease, resource, fencing_token, owner)
     guard = guard_for(connection)
     guard.require_transaction()
+    if lease is not None and keep_rows(guard, exclusive(lease), lease.row_of):
+        return
     for mine in passes:
         seen = guard.raise_to(mine.resource, mine.token, mine.owner)
         if seen is not None:
@@ -74,7 +82,7 @@ def once(
     require_text("effect_id", effect_id)
     if resource is None:
         lease = current_lease() if lease is None else lease
-        written = [term.key for term in lease.own if term.claim.mode is Mode.EXCLUSIVE]
+        written = [term.key for term in exclusive(lease)]
         resource = only_key(written or lease.keys)
     require_text("resource", resource)
     guard = guard_for(connection)
@@ -149,12 +157,17 @@ def shown(
 
 def _passes_of(lease: Lease) -> tuple[Pass, ...]:
     """One for every key that *lease* holds exclusively."""
-    held = [term for term in lease.own if term.claim.mode is Mode.EXCLUSIVE]
+    held = exclusive(lease)
     if not held:
         raise ConfigurationError(
             f"a read lock has no fencing token: {', '.join(lease.keys)} cannot be fenced"
         )
     return tuple(Pass(term.resource, term.token, term.claim.owner) for term in held)
+
+
+def exclusive(lease: Lease) -> list[Term]:
+    """Those of *lease*'s own keys that it may write."""
+    return [term for term in lease.own if term.claim.mode is Mode.EXCLUSIVE]
 
 
 def only_key(keys: Iterable[str]) -> str:

@@ -232,7 +232,8 @@ class LockManager:
     def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
         """What the holder of *terms* is given; *parents* are the keys that are not its own."""
         guarantee, certain = str(self._backend.guarantee), self._backend.certain
-        return Lease(tuple(terms), guarantee, certain, self._extend, parents)
+        extend, row_of = self._extend, self._backend.row_of
+        return Lease(tuple(terms), guarantee, certain, extend, parents, row_of)
 
     def release(
         self,

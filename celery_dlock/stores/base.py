@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from celery_dlock.core.lease import HolderRow
 from celery_dlock.core.operations import (
     Cancel,
     DeadLetter,
@@ -215,6 +216,13 @@ class LockBackend(ABC):
         If it raises, some may have been committed.
         """
         return [self.apply(operation) for operation in operations]
+
+    def row_of(self, claim: Claim) -> HolderRow | None:
+        """Where a fence in the same database finds the row of *claim*, which holds its key.
+
+        ``None`` if the store has no rows that a transaction of the application could keep.
+        """
+        return None
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:

@@ -139,7 +139,7 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
         timeout=0,
     )
     with locked_block(begin) as held:
-        lease = _believed(held.terms, held.guarantee, keys.parents)
+        lease = _believed(held, keys.parents)
         return StaleHolder(task, args, kwargs, lease, runtime(task.app).backend)
 
 
@@ -161,7 +161,13 @@ def _delivered(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> I
         running.pop()
 
 
-def _believed(terms: Sequence[Term], guarantee: str, parents: Sequence[str]) -> Lease:
+def _believed(held: Lease, parents: Sequence[str]) -> Lease:
     """The lease of one whose clock stood still while it was paused: it can always be trusted."""
-    paused = tuple(Term(t.claim, t.slot, t.token, 0.0, monotonic=lambda: 0.0) for t in terms)
-    return Lease(paused, guarantee, extend=lambda terms, seconds: None, parents=parents)
+    paused = tuple(Term(t.claim, t.slot, t.token, 0.0, monotonic=lambda: 0.0) for t in held.terms)
+    return Lease(
+        paused,
+        held.guarantee,
+        extend=lambda terms, seconds: None,
+        parents=parents,
+        row_of=held.row_of,
+    )

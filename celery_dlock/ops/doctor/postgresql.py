@@ -7,9 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops.doctor.finding import Case, Finding, measured, on_time
 from celery_dlock.stores.postgresql.connection import Connections, Statement, address_of
-from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, table_version
+from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, prepare, table_version
 
 #: The oldest version that is tried.
 OLDEST = 130000
@@ -24,8 +25,12 @@ _SETTINGS = Statement(
     current_setting('fsync') = 'on', current_setting('synchronous_commit'),
     current_setting('synchronous_standby_names'), pg_is_in_recovery(),
     (SELECT count(*) FROM pg_stat_replication),
-    has_database_privilege(current_database(), 'CREATE')"""
+    has_database_privilege(current_database(), 'CREATE'),
+    current_setting('default_transaction_isolation'),
+    current_setting('idle_in_transaction_session_timeout')"""
 )
+
+_TRANSACTION = Statement(b"BEGIN READ ONLY"), Statement(b"COMMIT")
 
 _TIME = Statement(b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 
@@ -42,6 +47,8 @@ class Server:
     is_standby: bool
     standbys: int
     may_create: bool
+    isolation: str
+    idle_timeout: str
 
 
 def examine_postgresql(case: Case) -> Iterator[Finding]:
@@ -58,11 +65,14 @@ def examine_django(case: Case) -> Iterator[Finding]:
 
 def _examine(case: Case, address: str, place: str) -> Iterator[Finding]:
     where = f"store {place}"
-    with closing(Connections(address, place, lambda fly: None)) as connections:
-        server = Server(*connections.fly([_SETTINGS])[0][0][0])
+    with closing(Connections(address, place, prepare)) as connections:
+        server = Server(*connections.fly_unprepared([_SETTINGS])[0][0][0])
         yield from findings_of(server, where)
+        yield from _pooler(connections, where)
         yield from _tables(connections, server, where)
-        offset = measured(case.clock, lambda: _seconds(connections.fly([_TIME])[0][0][0]))
+        offset = measured(
+            case.clock, lambda: _seconds(connections.fly_unprepared([_TIME])[0][0][0])
+        )
         yield from on_time(offset, where, CLOCK)
 
 
@@ -96,6 +106,7 @@ def findings_of(server: Server, where: str) -> Iterator[Finding]:
             fix="fsync = on in postgresql.conf",
         )
     yield from _replication(server, where)
+    yield from _fence(server, where)
 
 
 def _replication(server: Server, where: str) -> Iterator[Finding]:
@@ -114,8 +125,50 @@ def _replication(server: Server, where: str) -> Iterator[Finding]:
         )
 
 
+def _fence(server: Server, where: str) -> Iterator[Finding]:
+    """What the defaults of the role mean for a fence in the same database."""
+    if server.isolation != "read committed":
+        yield Finding(
+            "postgresql-isolation",
+            "weak",
+            where,
+            promise="The store sets its own. But a transaction of yours that reads before it takes "
+            "a lock is refused by the fence, and some fail that the database cannot serialize.",
+            found=f"default_transaction_isolation = {server.isolation}",
+            fix="take the lock first, or ALTER ROLE … SET default_transaction_isolation = 'read "
+            "committed'",
+        )
+    if server.idle_timeout == "0":
+        yield Finding(
+            "postgresql-idle-in-transaction",
+            "weak",
+            where,
+            promise="A process that is stopped in a fenced transaction of this database keeps its "
+            "lock, after the lease has expired as well, for as long as its connection lives.",
+            found="idle_in_transaction_session_timeout = 0",
+            fix="ALTER ROLE … SET idle_in_transaction_session_timeout = '1min'",
+        )
+
+
+def _pooler(connections: Connections, where: str) -> Iterator[Finding]:
+    """Whether a transaction of several statements is let through."""
+    try:
+        connections.fly_unprepared(_TRANSACTION)
+    except BackendUnavailable as exc:
+        if "statement pooling" not in str(exc):
+            raise
+        yield Finding(
+            "postgresql-pooler",
+            "broken",
+            where,
+            promise="No lock is ever taken: the pooler refuses transactions.",
+            found="PgBouncer with pool_mode = statement",
+            fix="pool_mode = transaction for this database",
+        )
+
+
 def _tables(connections: Connections, server: Server, where: str) -> Iterator[Finding]:
-    version = table_version(connections.fly)
+    version = table_version(connections.fly_unprepared)
     if version is None and server.may_create:
         yield Finding(
             "postgresql-tables",

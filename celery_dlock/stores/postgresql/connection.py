@@ -131,14 +131,15 @@ class Connection:
 class Connections:
     """Those of one process: threads share one, and of those that are not in use one is kept.
 
-    *prepare* is called once, with what sends a flight, before the first flight.
+    *prepare* is called once, with what sends a flight, before the first flight; it returns the name
+    of the store.
     """
 
-    def __init__(self, address: str, where: str, prepare: Callable[[Fly], None]) -> None:
+    def __init__(self, address: str, where: str, prepare: Callable[[Fly], str]) -> None:
         self._address = address
         self._where = where
         self._prepare = prepare
-        self.is_prepared = False
+        self._store = ""
         self._mutex = threading.Condition()
         self._flying = 0
         self._idle: Connection | None = None
@@ -152,9 +153,7 @@ class Connections:
         :exc:`~celery_dlock.errors.BackendUnavailable`, of which :exc:`Lost`, :exc:`Overtaken` and
         :exc:`Refused` say more.
         """
-        if not self.is_prepared:
-            self._prepare(self.fly_unprepared)
-            self.is_prepared = True
+        self.store()
         try:
             return self.fly_unprepared(statements)
         except Lost:
@@ -163,8 +162,18 @@ class Connections:
             return self.fly_unprepared(statements)
         except Refused as exc:
             if exc.state in NOT_THERE:  # somebody has dropped the tables
-                self.is_prepared = False
+                self._store = ""
             raise
+
+    @property
+    def is_prepared(self) -> bool:
+        return self._store != ""
+
+    def store(self) -> str:
+        """The name of the store, whose tables are there then."""
+        if not self._store:
+            self._store = self._prepare(self.fly_unprepared)
+        return self._store
 
     def fly_unprepared(self, statements: Sequence[Statement]) -> list[Rows]:
         """One attempt of :meth:`fly`, for whoever looks at a database and makes nothing in it."""

@@ -51,6 +51,11 @@ set_config('dlock.locked', coalesce((SELECT string_agg(lock, ',')
     WHERE pg_try_advisory_xact_lock({LOCK_CLASS}, lock::int)), ''), true)""".encode()
 _COMMIT = Statement(b"COMMIT")
 
+_GUARD_HOLDERS = f"""WITH free AS MATERIALIZED (SELECT token FROM holder WHERE prefix=? AND key=?
+    AND token = ANY(string_to_array(?, ',')::bigint[]) FOR UPDATE SKIP LOCKED)
+SELECT CASE WHEN {GO} THEN (SELECT string_agg(token::text, ',') FROM free) END,
+    CASE WHEN {GO} THEN set_config('dlock.go', ((SELECT count(*) FROM free) = ?)::text, true) END"""
+
 
 class Answer:
     """The answer to one statement; the flight is sent when somebody asks for it."""
@@ -136,6 +141,15 @@ class WritingFlight(Flight):
             f"set_config('dlock.go', ({has_locks} AND ({condition}))::text, true) = 'true'",
             tuple(values),
         )
+
+    def guard_holders(self, prefix: str, key: str, tokens: Collection[int]) -> Answer:
+        """As well, only if no transaction of the application has locked one of these holders' rows.
+
+        That is not waited for. The answer is the tokens of the other rows, in one text, if the
+        guard held.
+        """
+        listed = ",".join(map(str, tokens))
+        return super().execute(_GUARD_HOLDERS, (prefix, key, listed, len(tokens)))
 
     def write(self, statement: str, values: Sequence[object]) -> Answer:
         """Execute a statement that has a condition of its own."""

@@ -4,6 +4,9 @@ What a key's *stamp* says is all that the rules go by, in short: the version of 
 holders and the ends of their leases, and what is remembered of the asking task. A flight that
 writes has the key's lock, and compares the stamp with the one that was read.
 
+A holder's row that a transaction of the application has locked, as the fence does, is not deleted,
+and not waited for: its holder counts as one that still has the key, and is looked at again soon.
+
 A free key has no row of its own. So it is taken, and released, in one flight, on the chance that
 nothing else is there.
 """
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import OnDeadLetter, Operation
 from celery_dlock.core.plain import is_done
 from celery_dlock.core.state import (
@@ -37,6 +41,10 @@ from celery_dlock.stores.sql.rows import BY_TASK, KeyRows, SqlDialect, columns, 
 from celery_dlock.stores.stored import as_json, restored, restored_each
 
 V = TypeVar("V")
+
+#: After so many microseconds it is asked again whether a holder's row is in use whose lease has
+#: expired.
+IN_USE = SECOND
 
 #: The token of a grant until its row has one.
 UNNUMBERED = -1
@@ -92,10 +100,12 @@ WHERE cardinality({LOCKED}) = 1 AND NOT EXISTS (SELECT FROM holder WHERE {_KEY})
 RETURNING token"""
 
 _RELEASE = f"""WITH released AS (
-    DELETE FROM holder WHERE {_KEY} AND task=? AND nonce=? AND cools = 0 AND replaced_by IS NULL
+    DELETE FROM holder WHERE ctid = (SELECT ctid FROM holder
+    WHERE {_KEY} AND task=? AND nonce=? AND cools = 0 AND replaced_by IS NULL
     AND cardinality({LOCKED}) = 1 AND NOT EXISTS (SELECT FROM state WHERE {_KEY})
     AND NOT EXISTS (SELECT FROM holder WHERE {_KEY} AND (task, nonce) <> (?, ?))
-    AND NOT EXISTS (SELECT FROM past WHERE {_KEY} AND task=?) RETURNING token),
+    AND NOT EXISTS (SELECT FROM past WHERE {_KEY} AND task=?) FOR UPDATE SKIP LOCKED)
+    RETURNING token),
 leases AS (DELETE FROM lease USING released WHERE {_KEY} AND lease.token = released.token),
 finished AS (INSERT INTO past (prefix, key, task, done, lost, until)
     SELECT ?, ?, ?, 1, 0, {NOW} + ? FROM released WHERE ?)
@@ -115,6 +125,9 @@ class PostgresqlKeyRows(KeyRows):
         self._has_state = False
         self._has_expired = False
         self._last = 0
+        self._free: Answer | None = None
+        self._gone: list[int] = []
+        self.in_use: frozenset[int] = frozenset()
         self._granted: Answer | None = None
         self.is_changed = False
         self.is_used = False
@@ -165,15 +178,38 @@ class PostgresqlKeyRows(KeyRows):
     def _holder(self, row: tuple[Any, ...]) -> Holder:
         token, *values = row
         held = dict(zip(_HELD, values, strict=True))
+        if token in self.in_use:
+            held["expires"] = max(held["expires"], self.now + IN_USE)
         carried = token if held["mode"] == Mode.EXCLUSIVE else 0  # readers carry none
         holder = restored(Holder, {**held, "token": carried})
         self._tokens[holder.owner] = token
         return holder
 
-    def write_to(self, flight: WritingFlight, task: str) -> Answer:
-        """From here on write, if what was loaded for *task* still stands; the guard's answer."""
+    def write_to(
+        self, flight: WritingFlight, task: str, before: KeyState, state: KeyState
+    ) -> Answer:
+        """From here on write, if what was loaded for *task* still stands; the guard's answer.
+
+        Nor if one of the holders is in use that *state* does not have any more.
+        """
         self._db = flight
-        return flight.guard(f"{_STAMP} = ?", (*self._stamp_values(task), self._stamp))
+        stays = {h.owner for h in state.holders} & self._held(before).keys()
+        self._gone = [token for owner, token in self._tokens.items() if owner not in stays]
+        guard = flight.guard(f"{_STAMP} = ?", (*self._stamp_values(task), self._stamp))
+        if self._gone:
+            self._free = flight.guard_holders(*self._at, self._gone)
+        return guard
+
+    def found_in_use(self) -> frozenset[int]:
+        """The tokens of those, if the guard held; nothing was written if there are any."""
+        if self._free is None:
+            return frozenset()
+        free, _ = self._free.fetchone()
+        return frozenset(self._gone) - {int(token) for token in (free or "").split(",") if token}
+
+    def _held(self, before: KeyState) -> dict[str, Holder]:
+        """Whose lease has expired is gone after any operation: whoever is there is new."""
+        return {h.owner: h for h in before.holders if h.expires > self.now}
 
     def _stamp_values(self, task: str) -> tuple[str, ...]:
         return *self._at, *self._at, *self._at, task
@@ -203,15 +239,12 @@ class PostgresqlKeyRows(KeyRows):
             self._run(f"DELETE FROM state WHERE {_KEY}")
 
     def _save_holders(self, before: KeyState, state: KeyState) -> None:
-        """Whose lease has expired is gone after any operation: whoever is there is new."""
-        held = {h.owner: h for h in before.holders if h.expires > self.now}
-        stays = {h.owner for h in state.holders} & held.keys()
-        for owner, token in self._tokens.items():
-            if owner not in stays:
-                for table in ("holder", "lease"):
-                    self._run(f"DELETE FROM {table} WHERE {_KEY} AND token=?", token)
+        held = self._held(before)
+        for token in self._gone:
+            for table in ("holder", "lease"):
+                self._run(f"DELETE FROM {table} WHERE {_KEY} AND token=?", token)
         for holder in state.holders:
-            if holder.owner not in stays:
+            if holder.owner not in held:
                 values = (getattr(holder, name) for name in _HELD)
                 self._granted = self._write(_HOLD, *values)
             elif holder != held[holder.owner]:

@@ -16,8 +16,10 @@ SCHEMA_VERSION = 1
 SCHEMA = (
     "CREATE SCHEMA dlock",
     'CREATE DOMAIN dlock.exact AS TEXT COLLATE "C" NOT NULL',
-    "CREATE TABLE dlock.version (number INTEGER NOT NULL)",
-    f"INSERT INTO dlock.version VALUES ({SCHEMA_VERSION})",
+    # By the store's name a fence sees that locks and data are in one database.
+    """CREATE TABLE dlock.version (
+    number INTEGER NOT NULL, store TEXT NOT NULL DEFAULT gen_random_uuid())""",
+    f"INSERT INTO dlock.version (number) VALUES ({SCHEMA_VERSION})",
     # Of tokens and of versions. Whoever asks has the lock of the key: so of each key the later
     # grant has the larger token.
     "CREATE SEQUENCE dlock.number",
@@ -78,6 +80,7 @@ _IS_THERE = frozenset({"42P06", "42P07", "42710", "23505"})
 
 _LOOK = Statement(b"SELECT to_regnamespace('dlock')::text")
 _VERSION = Statement(b"SELECT number FROM dlock.version")
+_STORE = Statement(b"SELECT store FROM dlock.version")
 
 
 def grants(role: str) -> tuple[str, ...]:
@@ -90,8 +93,8 @@ def grants(role: str) -> tuple[str, ...]:
     )
 
 
-def prepare(fly: Fly) -> None:
-    """See to it that the tables are there, and of this version.
+def prepare(fly: Fly) -> str:
+    """See to it that the tables are there, and of this version: the store's name.
 
     Raises :exc:`~celery_dlock.errors.ConfigurationError` where they are not, and cannot be made.
     """
@@ -104,6 +107,7 @@ def prepare(fly: Fly) -> None:
             f"the schema dlock has version {version} and this release of celery-dlock reads "
             f"version {SCHEMA_VERSION}; run one release on all workers"
         )
+    return str(fly([_STORE])[0][0][0][0])
 
 
 def table_version(fly: Fly) -> int | None:

@@ -19,11 +19,12 @@ from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from celery_dlock.core.backoff import CHANCE
-from celery_dlock.core.lease import SECOND
+from celery_dlock.core.lease import SECOND, HolderRow
 from celery_dlock.core.operations import Enter, Leave, Operation, Reap
 from celery_dlock.core.plain import ends_plainly, is_done, is_plain
 from celery_dlock.core.state import Claim, Left, NotHeld, Renewed, RenewVerdict, Replaced, Unknown
 from celery_dlock.core.turns import WAKE_AGAIN_LAST
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
 from celery_dlock.stores.base import BackendOptions, Guarantee, Reply, Swept, Trait, Wake
 from celery_dlock.stores.consensus.commit import KeyMutexes
@@ -60,6 +61,11 @@ PAUSE = 0.02
 
 #: So many rows whose time is over a sweep deletes of a table.
 TIDY = 1_000
+
+_IN_USE = (
+    "{key!r} is not released: a transaction that has passed the fence for it is still open. End it "
+    "before the task or the block ends"
+)
 
 _OVER = """DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}
     WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))"""
@@ -166,13 +172,16 @@ class PostgresqlBackend(SqlBackend):
                 pass
         return None
 
-    def _at_key(self, operation: Operation[V]) -> Reply[V] | None:
+    def _at_key(
+        self, operation: Operation[V], in_use: frozenset[int] = frozenset()
+    ) -> Reply[V] | None:
         claim = operation.claim
         rows = self._rows(Flight(self._connections()), claim.key)
+        rows.in_use = in_use
         before = rows.load(operation)
         step = operation.apply(before, rows.now, UNNUMBERED)
         flight = self._writing(claim.key)
-        guard = rows.write_to(flight, claim.task)
+        guard = rows.write_to(flight, claim.task, before, step.state)
         messages = rows.ask_messages(step)
         change = rows.save(operation, before, step)
         others = any(holder.owner != claim.owner for holder in step.state.holders)
@@ -182,6 +191,10 @@ class PostgresqlBackend(SqlBackend):
         _, stood = guard.fetchone()
         if not stood:
             return None
+        if found := rows.found_in_use():
+            if found <= in_use:
+                raise BackendUnavailable(_IN_USE.format(key=claim.key))
+            return self._at_key(operation, in_use | found)
         bodies = messages.fetchall() if messages else []
         wakes = rows.wakes(step, change, rows.message_of(operation, before), bodies)
         return Reply(rows.verdict(step.verdict), wakes)
@@ -194,6 +207,10 @@ class PostgresqlBackend(SqlBackend):
         if len(self._used) >= REMEMBERED:
             self._used.clear()
         self._used.add(claim.key)
+
+    def row_of(self, claim: Claim) -> HolderRow:
+        texts = self._prefix, claim.key, claim.task, claim.nonce
+        return HolderRow(self._connections().store(), *map(stored_text, texts))
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         """Those whose key somebody else is writing to just then are asked for again."""
