@@ -6,7 +6,7 @@ from tests.services.etcd import etcd_server, own_etcd_server
 from tests.services.etcd_cluster import own_etcd_cluster
 from tests.services.mariadb import mariadb_server, own_mariadb_server
 from tests.services.pgbouncer import pgbouncer
-from tests.services.postgresql import own_postgresql_server, postgresql_server
+from tests.services.postgresql import own_postgresql_server, postgresql_server, postgresql_standby
 from tests.services.rabbitmq import own_rabbitmq_server, rabbitmq_server
 from tests.services.redis import own_redis_server, redis_server
 from tests.services.redis_cluster import own_redis_cluster, redis_cluster
@@ -38,6 +38,7 @@ __all__ = [
     "own_zookeeper_server",
     "pgbouncer",
     "postgresql_server",
+    "postgresql_standby",
     "rabbitmq_server",
     "redis_cluster",
     "redis_nodes",

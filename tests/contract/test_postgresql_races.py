@@ -40,6 +40,7 @@ DEFAULTS = {
     "serializable": "-c default_transaction_isolation=serializable",
     "read only": "-c default_transaction_read_only=on",
     "asynchronous": "-c synchronous_commit=off",
+    "in a hurry": "-c idle_in_transaction_session_timeout=1",
 }
 
 

@@ -1,4 +1,4 @@
-"""A PgBouncer of our own before a PostgreSQL: it shares connections by transactions."""
+"""A PgBouncer of our own before a PostgreSQL: by default it shares connections by transactions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ class PgBouncer(ServerProcess):
     program = "pgbouncer"
     runs_as = "postgres"
 
-    def __init__(self, program: Path, server: PostgresqlServer) -> None:
+    def __init__(
+        self, program: Path, server: PostgresqlServer, pool_mode: str = "transaction"
+    ) -> None:
         super().__init__()
+        self._pool_mode = pool_mode
         (self.port,) = free_ports(1)
         self._program = program
         self._server = server
@@ -38,7 +41,7 @@ class PgBouncer(ServerProcess):
         settings.write_text(
             f"[databases]\n{DATABASE} = host=127.0.0.1 port={self._server.port} user={USER}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\n"
-            f"unix_socket_dir =\nauth_type = any\npool_mode = transaction\n"
+            f"unix_socket_dir =\nauth_type = any\npool_mode = {self._pool_mode}\n"
             f"default_pool_size = {POOL}\nmax_client_conn = 200\n",
             encoding="utf-8",
         )

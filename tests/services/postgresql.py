@@ -18,6 +18,7 @@ import pytest
 from tests.services.ports import free_ports
 from tests.services.require import require
 from tests.services.server_process import ServerProcess
+from tests.services.until import until
 
 USER, DATABASE = "dlock", "postgres"
 
@@ -66,10 +67,33 @@ class PostgresqlServer(ServerProcess):
         done = subprocess.run([*psql, "-c", statement], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    def configure(self, **settings: str) -> None:
+        """Change *settings* of the server, for those that need no restart."""
+        for name, value in settings.items():
+            self.query(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.query("SELECT pg_reload_conf()")
+
     def _install(self, data: Path) -> None:
         options = ["--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]
         initdb = [str(self._programs / "initdb"), "--no-sync", *options, "-D", str(data)]
         subprocess.run(initdb, check=True, capture_output=True, **self.surroundings())
+
+
+class PostgresqlStandby(PostgresqlServer):
+    """A hot standby of *primary*, which it follows until it is promoted."""
+
+    def __init__(self, programs: Path, primary: PostgresqlServer) -> None:
+        super().__init__(programs)
+        self._primary = primary
+
+    def promote(self) -> None:
+        """Return when it takes writes."""
+        assert self.query("SELECT pg_promote()") == "t"
+
+    def _install(self, data: Path) -> None:
+        backup = [str(self._programs / "pg_basebackup"), "--no-sync", "--checkpoint=fast"]
+        origin = ["--write-recovery-conf", "-d", self._primary.url, "-D", str(data)]
+        subprocess.run([*backup, *origin], check=True, capture_output=True, **self.surroundings())
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +106,12 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
 def own_postgresql_server() -> Iterator[PostgresqlServer]:
     with PostgresqlServer(require("postgresql").parent) as server:
         yield server
+
+
+@pytest.fixture
+def postgresql_standby(own_postgresql_server: PostgresqlServer) -> Iterator[PostgresqlStandby]:
+    """One that follows ``own_postgresql_server``."""
+    with PostgresqlStandby(require("postgresql").parent, own_postgresql_server) as standby:
+        streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+        until("it follows", lambda: own_postgresql_server.query(streams) == "1")
+        yield standby
