@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -152,42 +153,62 @@ def test_everything_else_takes_at_most_three_flights(
 
 
 def fill(server: PostgresqlServer, prefix: str, key: str, waiting: int) -> None:
-    """Put tasks into the queue, as many as are done, past the store's own slower way."""
+    """Put tasks into the queue, past the store's own slower way.
+
+    Every other one is a place. As many are done, and as many keys are due much later.
+    """
     of_each = f"'{prefix}', '{key}', 'task ' || n"
     numbers = f"FROM generate_series(0, {waiting - 1}) AS n"
     server.query(
-        f"""INSERT INTO dlock.waiting (prefix, key, task, mode, "limit", rank, arrived, ordered)
-        SELECT {of_each}, 'exclusive', 1, n, 0, false {numbers};
+        f"""INSERT INTO dlock.waiting
+            (prefix, key, task, mode, "limit", rank, arrived, ordered, expires)
+        SELECT {of_each}, 'exclusive', 1, n, 0, false, CASE n % 2 WHEN 1 THEN {2**62} END {numbers};
         INSERT INTO dlock.message SELECT {of_each}, 'message' {numbers};
         INSERT INTO dlock.past SELECT {of_each}, 1, 0, {2**62} {numbers};
         INSERT INTO dlock.state (prefix, key, grants, cooling, parked, paused)
-        VALUES ('{prefix}', '{key}', '[]', '[]', {waiting}, 0)"""
+        VALUES ('{prefix}', '{key}', '[]', '[]', {waiting}, 0);
+        INSERT INTO dlock.state (prefix, key, grants, cooling, parked, paused, due)
+        SELECT '{prefix}', 'other ' || n || ' {key}', '[]', '[]', 0, 0, {2**62} {numbers}"""
     )
 
 
-def blocks_of(plan: dict[str, Any]) -> int:
-    """How many blocks of tables and indices a plan has looked at."""
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+@dataclass
+class Explained:
+    """How many blocks of tables and indices statements look at, and what is read as a whole."""
+
+    blocks: int = 0
+    scanned: set[str] = field(default_factory=set[str])
+
+    def add(self, plan: dict[str, Any]) -> None:
+        self.blocks += int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+        nodes = [plan]
+        for node in nodes:
+            nodes += node.get("Plans", ())
+            if node["Node Type"] == "Seq Scan":
+                self.scanned.add(node["Relation Name"])
 
 
 @contextmanager
-def explained() -> Iterator[list[int]]:
-    """The blocks that each statement of the flights meanwhile looks at, if it only reads."""
-    blocks, fly = list[int](), Connection.fly
+def explained() -> Iterator[Explained]:
+    """What ``EXPLAIN (ANALYZE, BUFFERS)`` says of the statements of the flights meanwhile.
+
+    Each flight is made once for that, and rolled back.
+    """
+    seen, fly = Explained(), Connection.fly
 
     def explaining(self: Connection, statements: Sequence[Statement]) -> list[Rows]:
-        reads = [s for s in statements if s.text.lstrip(b"(").startswith(b"SELECT")]
-        if b"READ ONLY" in statements[0].text:
-            texts = [b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + s.text for s in reads[1:]]
-            plans = [Statement(text, s.values) for text, s in zip(texts, reads[1:], strict=True)]
-            answers = fly(self, [*statements[:2], *plans, statements[-1]])[2:-1]
-            explanations = [json.loads(rows[0][0])[0] for rows, _ in answers]
-            assert not [each for each in explanations if "JIT" in each]  # to compile is dearer
-            blocks.extend(blocks_of(each["Plan"]) for each in explanations)
+        begin, settings, *others, _ = statements
+        explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+        plans = [Statement(explain + each.text, each.values) for each in others]
+        answers = fly(self, [begin, settings, *plans, Statement(b"ROLLBACK")])[2:-1]
+        for ((text,),), _ in answers:
+            (explanation,) = json.loads(text)
+            assert "JIT" not in explanation  # to compile is dearer
+            seen.add(explanation["Plan"])
         return fly(self, statements)
 
     with mock.patch.object(Connection, "fly", explaining):
-        yield blocks
+        yield seen
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["before its statistics", "with them"])
@@ -200,29 +221,45 @@ def test_what_is_read_is_the_same_with_ten_waiting_and_with_a_hundred_thousand(
     for statement in ("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
         server.query(statement)
     with closing(PostgresqlBackend.from_url(server.url, options)) as backend:
-        costs: dict[int, list[int]] = {}
+        costs: dict[int, dict[str, int]] = {}
         for waiting in (10, 100_000):
             key = f"key {waiting}"
             running(backend.enter(claim("holder", key=key)))
             fill(server, options.prefix, key, waiting)
             if analyzed:
                 server.query("ANALYZE dlock.waiting, dlock.state, dlock.past")
-            operations: list[Callable[[], object]] = [
-                partial(backend.enter, claim("other", key=key)),
-                partial(backend.enter, claim("new", key=key, wait=QUEUE), b"new"),
-                partial(backend.peek, key, 10),
-                partial(backend.position, key, f"task {waiting - 1}"),
-                partial(backend.parked, [f"task {waiting - 1}"]),
-                partial(backend.look, [key]),
-                partial(backend.keys, waiting=True),
-                partial(backend.leave, claim("holder", key=key), Outcome.DONE),
-            ]
-            costs[waiting] = []
-            for operation in operations:
-                with explained() as blocks:
+            costs[waiting] = {}
+            for name, operation in operations(backend, key, waiting).items():
+                with explained() as seen:
                     operation()
-                costs[waiting].append(sum(blocks))
+                costs[waiting][name] = seen.blocks
+                assert not seen.scanned & FILLED, name
 
-    assert max(costs[100_000]) < 150, costs
-    few, many = (sum(costs[waiting]) for waiting in costs)
+    assert max(costs[100_000].values()) < 150, costs
+    few, many = (sum(costs[waiting].values()) for waiting in costs)
     assert many < 3 * few, costs
+
+
+#: The tables with as many rows.
+FILLED = {"waiting", "message", "past", "state"}
+
+
+def operations(
+    backend: PostgresqlBackend, key: str, waiting: int
+) -> dict[str, Callable[[], object]]:
+    """What is asked of a key with a holder, in this order."""
+    last = f"task {waiting - 1}"
+    return {
+        "refusal": partial(backend.enter, claim("other", key=key)),
+        "parking": partial(backend.enter, claim("new", key=key, wait=QUEUE), b"new"),
+        "renewal": partial(backend.renew, [claim("holder", key=key)]),
+        "first of the queue": partial(backend.peek, key, 10),
+        "position": partial(backend.position, key, last),
+        "parked": partial(backend.parked, [last]),
+        "look": partial(backend.look, [key]),
+        "keys": partial(backend.keys, waiting=True),
+        "revocation": partial(backend.cancel, key, last),
+        "release": partial(backend.leave, claim("holder", key=key), Outcome.DONE),
+        "turn": partial(backend.enter, claim("task 0", key=key, wait=QUEUE), b"message"),
+        "sweep": backend.sweep,
+    }

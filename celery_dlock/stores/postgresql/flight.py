@@ -22,6 +22,9 @@ LOCK_CLASS = 0x646C636B
 #: The time on the server; a value that is given replaces it, for tests.
 NOW = "coalesce(?::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 
+#: The same for a comparison with rows: asked once, so that an index leads to them.
+INSTANT = f"(SELECT {NOW})"
+
 #: Whether the flight may write.
 GO = "current_setting('dlock.go') = 'true'"
 

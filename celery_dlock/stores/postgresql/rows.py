@@ -36,7 +36,15 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change
-from celery_dlock.stores.postgresql.flight import GO, LOCKED, NOW, Answer, Flight, WritingFlight
+from celery_dlock.stores.postgresql.flight import (
+    GO,
+    INSTANT,
+    LOCKED,
+    NOW,
+    Answer,
+    Flight,
+    WritingFlight,
+)
 from celery_dlock.stores.sql.rows import BY_TASK, KeyRows, SqlDialect, columns, entry, put
 from celery_dlock.stores.stored import as_json, restored, restored_each
 
@@ -67,7 +75,7 @@ _IS_LIVE = f"(expires IS NULL OR expires > {NOW})"
 
 _LOAD = f"""SELECT {NOW}, {_STAMP},
     (SELECT rank FROM waiting WHERE {_KEY} AND {_IS_LIVE} ORDER BY rank DESC LIMIT 1),
-    EXISTS (SELECT FROM waiting WHERE {_KEY} AND expires <= {NOW}),
+    EXISTS (SELECT FROM waiting WHERE {_KEY} AND expires <= {INSTANT}),
     state.key IS NOT NULL, {_STATE}
 FROM (SELECT) AS one LEFT JOIN state ON {_KEY}"""
 
@@ -86,6 +94,9 @@ _HELD = [field.name for field in fields(Holder) if field.name != "token"]
 
 _HOLD = f"""INSERT INTO holder (prefix, key, {", ".join(f'"{name}"' for name in _HELD)})
 SELECT ?, ?, {", ".join("?" * len(_HELD))} WHERE {GO} RETURNING token"""
+
+_DROP_ENTRY = f"""DELETE FROM waiting
+    WHERE ctid = (SELECT ctid FROM waiting WHERE {_KEY} AND {BY_TASK})"""
 
 _PUT_LEASE = put("lease", "prefix, key, token", "expires", "replaced_by")
 _PUT_STATE = put("state", "prefix, key", *_STATE.split(", ")) + ", version=excluded.version"
@@ -250,6 +261,9 @@ class PostgresqlKeyRows(KeyRows):
             elif holder != held[holder.owner]:
                 token = self._tokens[holder.owner]
                 self._run(_PUT_LEASE, token, holder.expires, holder.replaced_by)
+
+    def _drop_entry(self, task: str) -> None:
+        self._run(_DROP_ENTRY, task, task)
 
     def _write(self, statement: str, *values: object) -> Answer:
         assert isinstance(self._db, WritingFlight)

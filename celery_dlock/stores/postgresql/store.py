@@ -35,7 +35,14 @@ from celery_dlock.stores.postgresql.connection import (
     address_of,
     stored_text,
 )
-from celery_dlock.stores.postgresql.flight import LOCKED, NOW, Flight, WritingFlight, lock_of
+from celery_dlock.stores.postgresql.flight import (
+    INSTANT,
+    LOCKED,
+    NOW,
+    Flight,
+    WritingFlight,
+    lock_of,
+)
 from celery_dlock.stores.postgresql.rows import (
     UNNUMBERED,
     PostgresqlKeyRows,
@@ -43,7 +50,7 @@ from celery_dlock.stores.postgresql.rows import (
     take_free,
 )
 from celery_dlock.stores.postgresql.schema import SCHEMA, grants, prepare, table_version
-from celery_dlock.stores.sql.rows import Database, SqlDialect, put_notes, raise_bar
+from celery_dlock.stores.sql.rows import SWEEP, Database, SqlDialect, put_notes, raise_bar
 from celery_dlock.stores.sql.store import SqlBackend
 from celery_dlock.stores.unreadable import UnreadableKey, naming
 
@@ -70,7 +77,7 @@ _IN_USE = (
 _OVER = """DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}
     WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))"""
 
-_DUE = f"SELECT key FROM state WHERE prefix=? AND due <= {NOW} ORDER BY due LIMIT ?"
+_DUE = f"SELECT key FROM state WHERE prefix=? AND due <= {INSTANT} ORDER BY due LIMIT ?"
 _NEXT = f"SELECT min(due) - {NOW} FROM state WHERE prefix=?"
 
 _STANDS = f"SELECT body FROM swap WHERE prefix=? AND name=? AND until > {NOW}"
@@ -105,7 +112,9 @@ class PostgresqlBackend(SqlBackend):
     traits: ClassVar[frozenset[Trait]] = frozenset(Trait)
     guarantee: ClassVar[Guarantee] = Guarantee.STRICT
     largest_message: ClassVar[int] = 250_000_000  # twice that goes over the line, of 1 GB at most
-    dialect = SqlDialect(in_use=("state", "holder"), skip_locked="FOR UPDATE SKIP LOCKED")
+    dialect = SqlDialect(
+        in_use=("state", "holder"), forget=_OVER.format(table="past", now="?", limit=SWEEP)
+    )
 
     def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
         super().__init__(options)
@@ -248,7 +257,7 @@ class PostgresqlBackend(SqlBackend):
         flight, clock = WritingFlight(self._connections(), ()), self._clock()
         flight.guard("true")
         for table in ("past", "swap"):
-            over = _OVER.format(table=table, now=NOW, limit=TIDY)
+            over = _OVER.format(table=table, now=INSTANT, limit=TIDY)
             flight.execute(over, (clock,))
         due = flight.write(_DUE, (self._prefix, clock, limit))
         later = flight.write(_NEXT, (clock, self._prefix))

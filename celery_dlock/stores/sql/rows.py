@@ -39,7 +39,7 @@ V = TypeVar("V")
 _LATEST = 2**63 - 1
 
 #: How many expired memories of tasks are deleted whenever one is added, and expired swaps.
-_SWEEP = 16
+SWEEP = 16
 
 
 def columns(record: Any) -> list[str]:
@@ -122,12 +122,13 @@ class Database(Protocol):
 class SqlDialect:
     """Where one SQL is not as the other.
 
-    ``in_use`` are the tables with rows of each key that is in use. ``skip_locked`` ends a query for
-    rows to delete that may be those of any key.
+    ``in_use`` are the tables with rows of each key that is in use. ``forget`` deletes some of what
+    is remembered of tasks, and was so until an instant.
     """
 
     in_use: tuple[str, ...]
-    skip_locked: str = ""
+    forget: str = f"""DELETE FROM past WHERE (prefix, key, task, done) IN
+    (SELECT prefix, key, task, done FROM past WHERE until<=? ORDER BY until LIMIT {SWEEP})"""
 
 
 def due_keys(db: Database, prefix: str, now: int, limit: int) -> list[str]:
@@ -256,9 +257,8 @@ class Swaps:
         """Delete some of those whose time is over, whoever put them there."""
         self._db.execute(
             "DELETE FROM swap WHERE (prefix, name) IN "
-            "(SELECT prefix, name FROM swap WHERE until<=? ORDER BY until LIMIT ? "
-            f"{self._dialect.skip_locked})",
-            (self._now, _SWEEP),
+            "(SELECT prefix, name FROM swap WHERE until<=? ORDER BY until LIMIT ?)",
+            (self._now, SWEEP),
         )
 
 
@@ -382,11 +382,14 @@ class KeyRows:
 
     def _save_queue(self, change: Change, message: bytes | None) -> None:
         for task in change.gone:
-            self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
+            self._drop_entry(task)
         for entry in change.came:
             self._run(_PUT_WAITING, *_of_waiting(entry))
         for task in change.parked:
             self._run(_PUT_MESSAGE, task, message or b"")
+
+    def _drop_entry(self, task: str) -> None:
+        self._run("DELETE FROM waiting WHERE prefix=? AND key=? AND task=?", task)
 
     def _save_dead(self, change: Change, message: bytes | None) -> None:
         for d in change.dead:
@@ -413,12 +416,7 @@ class KeyRows:
                 self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=0", task)
 
     def _remember(self, task: str, *, done: int, lost: int, until: int) -> None:
-        self._db.execute(
-            "DELETE FROM past WHERE (prefix, key, task, done) IN "
-            "(SELECT prefix, key, task, done FROM past WHERE until<=? ORDER BY until LIMIT ? "
-            f"{self._dialect.skip_locked})",
-            (self.now, _SWEEP),
-        )
+        self._db.execute(self._dialect.forget, (self.now,))
         self._run(_PUT_PAST, task, done, lost, until)
 
     def _run(self, statement: str, *values: object) -> Cursor:
