@@ -1,32 +1,38 @@
 """What a store was asked for, kept by the store itself: in the order and with the instant of each.
 
-An operation and its entry are one step: a script of Redis, a transaction of SQLite, a commit of
-etcd or ZooKeeper. So it is known of every call whether it was done, whoever heard the answer, and
-by which instant; and of two which one came first. An entry says what was *asked for*.
+An operation and its entry are one step: a script of Redis, a transaction of SQLite or PostgreSQL, a
+commit of etcd or ZooKeeper. So it is known of every call whether it was done, whoever heard the
+answer, and by which instant; and of two which one came first. An entry says what was *asked for*.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from celery_dlock import registry, runtime
-from celery_dlock.core.operations import Leave, Reap
+from celery_dlock.core.operations import Leave, Operation, Reap
 from celery_dlock.stores.base import BackendOptions, LockBackend
 from celery_dlock.stores.consensus.optimistic import OptimisticBackend
 from celery_dlock.stores.consensus.rows import Commit, Committed, Kind, Name, Row
+from celery_dlock.stores.postgresql import rows
+from celery_dlock.stores.postgresql import store as store_rules
+from celery_dlock.stores.postgresql.connection import Connections, Fly, Refused, Statement
+from celery_dlock.stores.postgresql.flight import GO, numbered
+from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.stores.redis.scripts import Command, Script
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from celery_dlock.stores.subprocess import HelperBackend
-from tests.chaos.trace import Call, CallId, Seen, Sweep, Trace, What
+from tests.chaos.trace import Call, CallId, Seen, Swap, Sweep, Trace, What
 
 LEDGER = "ledger"
 
@@ -92,6 +98,8 @@ def ledger(store: LockBackend) -> list[Entry] | None:
         case SqliteBackend():
             with store.transaction() as (db, _):
                 return [pickle.loads(row[0]) for row in db.execute(f"{_READ} ORDER BY place")]
+        case PostgresqlBackend():
+            return list(_of_flights(store))
         case OptimisticBackend():
             return sorted(_of_rows(store), key=lambda entry: entry.number)
         case _:
@@ -105,6 +113,8 @@ def _keep(store: LockBackend, trace: Trace) -> None:
             trace.in_scripts = True
         case SqliteBackend():
             _in_transactions(store, trace)
+        case PostgresqlBackend():
+            _in_flights(store, trace)
         case OptimisticBackend():
             _in_commits(store, trace)
 
@@ -228,3 +238,105 @@ def _of_rows(store: OptimisticBackend) -> Iterator[Entry]:
             assert row is not None
             entry: Entry = pickle.loads(row.value)
             yield Entry(entry.call, entry.what, entry.now, entry.gone, row.born)
+
+
+# PostgreSQL: a row that is written in the same flight, if that does what was asked for.
+
+_TABLE = b"""CREATE TABLE IF NOT EXISTS dlock.ledger
+    (place BIGSERIAL PRIMARY KEY, entry BYTEA NOT NULL, now BIGINT NOT NULL)"""
+_TAKE, _RELEASE, _RENEW, _LOAD = (
+    numbered(text) for text in (rows._TAKE, rows._RELEASE, store_rules._RENEW, rows._LOAD)
+)
+_TAKEN = b"""INSERT INTO dlock.ledger (entry, now) SELECT $1, since FROM holder WHERE prefix=$2
+    AND key=$3 AND task=$4 AND nonce=$5 AND xmin = pg_current_xact_id()::xid"""
+_RELEASED = _RELEASE.replace(
+    b"SELECT count(*)",
+    b", noted AS (INSERT INTO dlock.ledger (entry, now) SELECT $%d, "
+    b"(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM released) SELECT count(*)"
+    % (_RELEASE.count(b"$") + 1),
+)
+_RENEWED = _RENEW.replace(b"lock INT)", b"lock INT, entry TEXT)").replace(
+    b"\nSELECT asked.number",
+    b", noted AS (INSERT INTO dlock.ledger (entry, now) SELECT decode(entry, 'hex'), now "
+    b"FROM asked, clock WHERE locked)\nSELECT asked.number",
+)
+_DONE = f"INSERT INTO dlock.ledger (entry, now) SELECT $1, $2::bigint WHERE {GO}".encode()
+_SWAPPED = f"""INSERT INTO dlock.ledger (entry, now)
+    SELECT $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE {GO}""".encode()
+
+
+def _in_flights(store: PostgresqlBackend, trace: Trace) -> None:
+    attempts, makes = store._attempt, store._connections._make
+
+    def attempt(operation: Operation[Any]) -> Any:
+        if trace.under_way is not None:
+            trace.under_way.doing = [operation]
+        return attempts(operation)
+
+    def make() -> Connections:
+        connections: Any = makes()
+        prepares, flies = connections._prepare, connections.fly
+
+        def prepare(fly: Fly) -> str:
+            name: str = prepares(fly)
+            with suppress(Refused):  # another process makes it
+                fly([Statement(_TABLE)])
+            return name
+
+        def noting(statements: Sequence[Statement], *, repeats: bool = True) -> list[Any]:
+            call = trace.under_way
+            noted = statements if call is None else _with_entry(call, statements, store._prefix)
+            answers: list[Any] = flies(noted, repeats=repeats)
+            if len(noted) > len(statements):
+                del answers[-2]
+            if call is not None and statements[2].text == _LOAD:
+                call.attempt = Seen(answers[2][0][0][0])
+                call.seen |= dict.fromkeys((*call.asked, *call.doing), call.attempt)
+            return answers
+
+        connections._prepare, connections.fly = prepare, noting
+        return connections  # type: ignore[no-any-return]
+
+    store.__dict__.update(_attempt=attempt)
+    store._connections._make = make
+
+
+def _with_entry(call: Call, statements: Sequence[Statement], prefix: str) -> Sequence[Statement]:
+    """*statements* with one more before the commit, or with one that writes the entry, too."""
+    what = call.doing[0]
+    entry = pickle.dumps((call.id, (what,)))
+    texts = [statement.text for statement in statements]
+    if _TAKE in texts:
+        claim = cast("Operation[Any]", what).claim
+        values = entry, prefix, claim.key, claim.task, claim.nonce
+        return [*statements[:-1], Statement(_TAKEN, values), statements[-1]]
+    if _RELEASE in texts:
+        return [_replaced(each, _RELEASE, _RELEASED, entry) for each in statements]
+    if _RENEW in texts:
+        return [_renewing(call, each) if each.text == _RENEW else each for each in statements]
+    if isinstance(what, Swap):
+        call.seen[what] = Seen(0)
+        return [*statements[:-1], Statement(_SWAPPED, (entry,)), statements[-1]]
+    if call.attempt is not None and any(b"'dlock.go'" in text for text in texts):
+        return [*statements[:-1], Statement(_DONE, (entry, call.attempt.now)), statements[-1]]
+    return statements
+
+
+def _replaced(statement: Statement, text: bytes, by: bytes, value: object) -> Statement:
+    return Statement(by, (*statement.values, value)) if statement.text == text else statement
+
+
+def _renewing(call: Call, statement: Statement) -> Statement:
+    clock, asked, *prefixes = statement.values
+    claims = [
+        {**row, "entry": pickle.dumps((call.id, (call.asked[row["number"]],))).hex()}
+        for row in json.loads(str(asked))
+    ]
+    return Statement(_RENEWED, (clock, json.dumps(claims), *prefixes))
+
+
+def _of_flights(store: PostgresqlBackend) -> Iterator[Entry]:
+    read = Statement(b"SELECT entry, now FROM dlock.ledger ORDER BY place")
+    for entry, now in store._connections().fly([read])[0][0]:
+        call, what = pickle.loads(entry)
+        yield Entry(call, what, now)

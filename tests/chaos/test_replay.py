@@ -119,6 +119,7 @@ def found(play: Play, plans: int = PLANS) -> bool:
     [
         "sqlite",
         pytest.param("redis", marks=pytest.mark.server("redis")),
+        pytest.param("postgresql", marks=pytest.mark.server("postgresql")),
         pytest.param("etcd", marks=pytest.mark.server("etcd")),
         pytest.param("zookeeper", marks=pytest.mark.server("zookeeper")),
     ],

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from tests.chaos.members import EtcdStore, MemberStore, ZooKeeperStore
 from tests.chaos.stores import DURABLE
 from tests.services.etcd import EtcdServer
+from tests.services.postgresql import PostgresqlServer
 from tests.services.proxy import Proxy, proxy_to
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster, tell
 from tests.services.redis_nodes import running_nodes
 from tests.services.redis_sentinel import RedisSentinel
+from tests.services.require import require
+from tests.services.server_process import ServerProcess
 from tests.services.until import until
 from tests.services.zookeeper import ZooKeeperServer
 
@@ -88,7 +91,7 @@ def lost_replies(proxy: Proxy, least: int) -> Trouble:
     return trouble
 
 
-def killed(server: RedisServer) -> Trouble:
+def killed(server: ServerProcess) -> Trouble:
     """It comes back with all that it has answered."""
 
     def trouble(chance: random.Random) -> Struck:
@@ -198,6 +201,14 @@ def _cluster(stack: ExitStack) -> Ground:
     return Ground(servers.url, ways, repeats=True)
 
 
+def _postgresql(stack: ExitStack) -> Ground:
+    server = stack.enter_context(PostgresqlServer(require("postgresql").parent))
+    proxy = stack.enter_context(proxy_to(server.port))
+    lost = lost_replies(proxy, REQUEST)
+    url = server.url.replace(str(server.port), str(proxy.port))
+    return Ground(url, (cuts(proxy), lost, lost, killed(server)), repeats=True)
+
+
 def _etcd(stack: ExitStack) -> Ground:
     server = stack.enter_context(EtcdServer())
     proxy = stack.enter_context(proxy_to(server.port))
@@ -222,6 +233,7 @@ GROUNDS: dict[str, Callable[[ExitStack], Ground]] = {
     "redis+sentinel": _sentinel,
     "redis+cluster": _cluster,
     "redlock": lambda stack: Ground(stack.enter_context(running_nodes(5)).url, strangers=False),
+    "postgresql": _postgresql,
     "etcd": _etcd,
     "zookeeper": _zookeeper,
     "etcd-members": lambda stack: _members(EtcdStore(stack)),
