@@ -21,6 +21,7 @@ from celery_dlock.testing.contract.words import claim, park, running, woken
 from tests.contract.suites import Notes, OneOfEach, SharedStorage
 from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
+from tests.services.require import require
 from tests.services.until import until
 
 pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
@@ -43,6 +44,18 @@ class TestThroughPgBouncer(OneOfEach, SharedStoreContract, NoteStoreContract):
     @pytest.fixture
     def url(self, pgbouncer: PgBouncer) -> str:
         return pgbouncer.url
+
+
+@pytest.mark.server("pgbouncer")
+@pytest.mark.parametrize("mode", ["session", "statement"])
+def test_a_pooler_of_another_mode_does(
+    mode: str, opened: Open, own_postgresql_server: PostgresqlServer
+) -> None:
+    with PgBouncer(require("pgbouncer"), own_postgresql_server, mode) as pooler:
+        store = opened(pooler.url)  # it makes the tables, too
+        running(store.enter(claim("a")))
+        park(store, "b")
+        assert woken(store.leave(claim("a"), Outcome.DONE)) == ["b"]
 
 
 @pytest.fixture

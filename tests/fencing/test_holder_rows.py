@@ -131,13 +131,13 @@ def test_a_key_without_a_queue_is_taken_over_when_the_transaction_has_ended(shop
 
 def test_the_server_ends_the_transaction_of_a_process_that_has_stopped(shop: Shop) -> None:
     writes = shop.writes()
-    writes.execute("SET idle_in_transaction_session_timeout = 100")
     fencing.admit(writes, shop.hold())
+    writes.execute("SET idle_in_transaction_session_timeout = 100")
     shop.now += LONG
 
     until("it is taken over", lambda: isinstance(shop.store.enter(claim("b")).verdict, Run))
 
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
         writes.execute("SELECT 1")
 
 

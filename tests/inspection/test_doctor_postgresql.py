@@ -13,9 +13,7 @@ from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.postgresql import Server, findings_of
 from tests.fencing.clients import DjangoClient
 from tests.inspection.patients import bad, found, patient
-from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgresqlServer
-from tests.services.require import require
 
 pytestmark = [pytest.mark.server("postgresql"), pytest.mark.once]
 
@@ -91,13 +89,3 @@ def test_the_database_of_a_django_project_is_examined_at_its_own_address(
 )
 def test_a_server_that_is_not_as_it_has_to_be_is_found(server: Server, check: str | None) -> None:
     assert [finding.check for finding in findings_of(server, "store")] == ([check] if check else [])
-
-
-@pytest.mark.server("pgbouncer")
-def test_a_pooler_that_lets_no_transaction_through_is_found(
-    postgresql_server: PostgresqlServer, tmp_path: Path
-) -> None:
-    with PgBouncer(require("pgbouncer"), postgresql_server, "statement") as pooler:
-        checks = found(tmp_path, dlock_url=pooler.url)
-
-    assert checks["postgresql-pooler"] == "broken"

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops.doctor.finding import Case, Finding, measured, on_time
 from celery_dlock.stores.postgresql.connection import Connections, Statement, address_of
 from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, prepare, table_version
@@ -29,8 +28,6 @@ _SETTINGS = Statement(
     current_setting('default_transaction_isolation'),
     current_setting('idle_in_transaction_session_timeout')"""
 )
-
-_TRANSACTION = Statement(b"BEGIN READ ONLY"), Statement(b"COMMIT")
 
 _TIME = Statement(b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 
@@ -68,7 +65,6 @@ def _examine(case: Case, address: str, place: str) -> Iterator[Finding]:
     with closing(Connections(address, place, prepare)) as connections:
         server = Server(*connections.fly_unprepared([_SETTINGS])[0][0][0])
         yield from findings_of(server, where)
-        yield from _pooler(connections, where)
         yield from _tables(connections, server, where)
         offset = measured(
             case.clock, lambda: _seconds(connections.fly_unprepared([_TIME])[0][0][0])
@@ -147,23 +143,6 @@ def _fence(server: Server, where: str) -> Iterator[Finding]:
             "lock, after the lease has expired as well, for as long as its connection lives.",
             found="idle_in_transaction_session_timeout = 0",
             fix="ALTER ROLE … SET idle_in_transaction_session_timeout = '1min'",
-        )
-
-
-def _pooler(connections: Connections, where: str) -> Iterator[Finding]:
-    """Whether a transaction of several statements is let through."""
-    try:
-        connections.fly_unprepared(_TRANSACTION)
-    except BackendUnavailable as exc:
-        if "statement pooling" not in str(exc):
-            raise
-        yield Finding(
-            "postgresql-pooler",
-            "broken",
-            where,
-            promise="No lock is ever taken: the pooler refuses transactions.",
-            found="PgBouncer with pool_mode = statement",
-            fix="pool_mode = transaction for this database",
         )
 
 
