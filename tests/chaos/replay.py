@@ -86,16 +86,23 @@ class _Replay:
                 self._operations += 1
                 self._do(number, entry, what)
         for said, spoken in self._spoken.items():
-            if spoken.answered is not None and said not in self._last:
+            last = self._last.get(said)
+            if spoken.answered is not None and (last is None or self._is_before(last, spoken)):
                 self._wrong += self._without_entry(spoken)
         return Replayed(self._operations, len(self._keys), self._aside, tuple(self._wrong))
+
+    def _is_before(self, number: int, spoken: Spoken) -> bool:
+        """Whether an entry was not heard of: *spoken* was asked again, and that changed nothing."""
+        return spoken.seen is not None and spoken.seen.now > self._entries[number].now
 
     def _do(self, number: int, entry: Entry, what: What) -> None:
         said = entry.call, _plain(what)
         # What a sweep did to one key was answered with all that it did
         spoken = self._spoken.get(said, self._calls.get(entry.call))
         answered = spoken and spoken.answered is not None and what not in spoken.lost
-        heard = spoken if answered and self._last[said] == number else None
+        is_last = self._last[said] == number
+        answered = answered and is_last and not (spoken and self._is_before(number, spoken))
+        heard = spoken if answered else None
         match what:
             case Swap():
                 self._swap(what, entry.now, heard)

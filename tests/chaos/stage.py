@@ -28,7 +28,7 @@ from tests.chaos.ledger import tracing
 from tests.chaos.members import MEMBERS
 from tests.chaos.plan import Kind
 from tests.chaos.resource import Resource
-from tests.chaos.stores import RedisStore, SqliteStore, Store
+from tests.chaos.stores import PostgresqlStore, RedisStore, SqliteStore, Store
 from tests.services.brokers import close, left
 from tests.services.until import until
 from tests.services.worker import Worker
@@ -39,7 +39,12 @@ PATIENCE = 20.0
 #: And so long for the log of one that did not.
 LAST_WORDS = 2.0
 
-STORES: Mapping[str, Any] = {"redis": RedisStore, "sqlite": SqliteStore, **MEMBERS}
+STORES: Mapping[str, Any] = {
+    "redis": RedisStore,
+    "sqlite": SqliteStore,
+    "postgresql": PostgresqlStore,
+    **MEMBERS,
+}
 
 WORKERS = 3
 PROCESSES = 2

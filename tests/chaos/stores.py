@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.chaos.plan import Kind
+from tests.services.postgresql import PostgresqlServer
 from tests.services.proxy import proxy_to
 from tests.services.redis import RedisServer
+from tests.services.require import require
 
 #: Every write is on disk before it is answered, so a restart forgets nothing.
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -91,6 +93,36 @@ class RedisStore(Store):
             yield
         finally:
             self._server.resume()
+
+
+class PostgresqlStore(Store):
+    """A server of its own, behind a proxy."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = (Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY)
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._server = stack.enter_context(PostgresqlServer(require("postgresql").parent))
+        self._proxy = stack.enter_context(proxy_to(self._server.port))
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "dlock_url": self._server.url.replace(str(self._server.port), str(self._proxy.port))
+        }
+
+    def cut(self) -> None:
+        self._proxy.cut()
+
+    def lose_replies(self, count: int) -> None:
+        self._proxy.lose_replies(count, lambda request: b"READ WRITE" in request)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self._server.kill()
+        try:
+            yield
+        finally:
+            self._server.start()
 
 
 class SqliteStore(Store):
