@@ -165,7 +165,8 @@ class _Replay:
         else:
             self._operations += 1
             key = self._keys[what.claim.key]
-            if not key.wrong and not self._was_right(key, what, spoken.seen, spoken):
+            asked = what.again() if (spoken.call, _plain(what)) in self._last else what
+            if not key.wrong and not self._was_right(key, asked, spoken.seen, spoken):
                 yield f"{what.claim.key}: {brief(what)} was answered {brief(answer)}, never so"
 
     def _was_right(self, key: _Key, operation: Operation[Any], seen: Seen, spoken: Spoken) -> bool:
