@@ -65,9 +65,10 @@ def test_the_database_of_a_django_project_is_examined_at_its_own_address(
     with DjangoClient(make_url(own_postgresql_server.url)) as client:
         url = f"django://{client.fenced.alias}"
         with patient(tmp_path, dlock_url=url) as app:
-            (finding,) = examine(app)
-    assert {finding.check: finding.severity} == UNSYNCED
-    assert finding.where == f"store 127.0.0.1:{own_postgresql_server.port}/postgres"
+            findings = examine(app)
+    assert bad(findings) == {**UNSYNCED, "postgresql-tables": "weak"}
+    where = f"store 127.0.0.1:{own_postgresql_server.port}/postgres"
+    assert {finding.where for finding in findings} == {where}
     with patient(tmp_path, dlock_url=url) as app:
         (finding,) = examine(app)
     assert finding.check == "settings"

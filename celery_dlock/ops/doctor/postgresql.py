@@ -153,8 +153,8 @@ def _tables(connections: Connections, server: Server, where: str) -> Iterator[Fi
             "postgresql-tables",
             "weak",
             where,
-            promise="No lock has been taken yet. The first worker makes the tables, if its role "
-            "may; if not, no lock is ever taken.",
+            promise="The first process that takes a lock makes the tables. If the workers' role is "
+            "another one, which may not, no lock is ever taken.",
             found="no table dlock.version",
             fix="celery -A shop dlock init",
         )
