@@ -18,6 +18,11 @@ from scripts.benchmarks import throughput
 from scripts.benchmarks.beat_table import show_beats
 from scripts.benchmarks.bursts import show_bursts
 from scripts.benchmarks.cycles_etcd import etcd_cycles
+from scripts.benchmarks.cycles_postgresql import (
+    measured_servers,
+    postgresql_cycles,
+    show_server_costs,
+)
 from scripts.benchmarks.cycles_redis import redis_cycles, redlock_cycles
 from scripts.benchmarks.cycles_sqlite import sqlite_cycles
 from scripts.benchmarks.cycles_zookeeper import zookeeper_cycles
@@ -90,6 +95,12 @@ def on_redis(console: Console, folder: Path, url: str) -> None:
 def cycles(console: Console, folder: Path, redis_url: str) -> None:
     show_cycles(console, "SQLite: take and free, one connection", sqlite_cycles(folder))
     show_operations(console, "SQLite", f"sqlite:///{folder / 'operations.db'}")
+    for syncs, disk in ((True, "disk"), (False, "no disk")):
+        with measured_servers(syncs=syncs) as (server, pooler):
+            title = f"PostgreSQL, {disk}: take and free, one connection"
+            show_cycles(console, title, postgresql_cycles(server.url))
+            show_cycles(console, f"{title} through PgBouncer", postgresql_cycles(pooler.url))
+            show_server_costs(console, server)
     show_cycles(console, "Redis: take and free, one connection", redis_cycles(redis_url))
     show_scripts(console, redis_url)
     show_cycles(console, "Redlock: take and free", redlock_cycles())
