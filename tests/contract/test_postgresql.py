@@ -128,6 +128,16 @@ def test_processes_that_are_the_first_at_once_make_the_tables_once(
     assert own_postgresql_server.query("SELECT number FROM dlock.version") == "1"
 
 
+def test_who_only_looks_is_told_that_there_are_no_tables_and_makes_none(
+    backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
+) -> None:
+    assert "has no schema dlock" in backend.missing()
+    assert own_postgresql_server.query("SELECT to_regnamespace('dlock') IS NULL") == "t"
+
+    running(backend.enter(claim("a")))
+    assert backend.missing() == ""
+
+
 def test_a_role_that_may_make_no_tables_uses_those_that_another_has_made(
     opened: Open, own_postgresql_server: PostgresqlServer
 ) -> None:
