@@ -90,7 +90,7 @@ class _Heard:
 
     answers: list[object] = field(default_factory=list)
     asked: tuple[Any, ...] = ()
-    guarantee = certain = traits = renew = None
+    guarantee = certain = traits = renew = row_of = None
 
     def _hear(self, *asked: object) -> Any:
         self.asked = self.asked or asked
