@@ -31,6 +31,7 @@ def test_what_is_said_not_to_run_is_there() -> None:
     assert gone == []
 
 
+@pytest.mark.planted  # with the defects: it is about the machine that has to find them
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # coverage takes three times as long as the schedules
 def test_the_schedules_run_what_they_are_of() -> None:
