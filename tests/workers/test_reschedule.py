@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import celery
 import pytest
 from kombu.entity import Exchange, Queue
 from kombu.message import Message
@@ -14,6 +15,9 @@ from celery_dlock import LockedTask, LockLost, lock
 from celery_dlock.core.events import Parked, Woken
 from tests.services.desk import Desk
 from tests.workers.conftest import OPTIONS, refused
+
+#: Before Celery 5.6.3 a ``RETRY`` is stored though its call ignores results (pull request 10184).
+CALL_IS_NOT_HEARD = celery.VERSION < (5, 6, 3)
 
 # What it was sent with.
 
@@ -56,7 +60,8 @@ def test_it_comes_back_as_it_was_and_runs(desk: Desk, name: str, policy: str) ->
     else:
         assert [type(e) for e in desk.events if isinstance(e, Parked | Woken)] == [Parked, Woken]
     desk.run(again)
-    assert desk.result(result.id).state == ("PENDING" if result.ignored else "SUCCESS")
+    ignored = "RETRY" if CALL_IS_NOT_HEARD and policy == "reschedule" else "PENDING"
+    assert desk.result(result.id).state == (ignored if result.ignored else "SUCCESS")
 
 
 def test_it_keeps_its_task_id_and_its_retries(desk: Desk, charge: LockedTask) -> None:
