@@ -1,1 +1,1 @@
-"""For Django: the lock store in the PostgreSQL database of a project, and its migration."""
+"""For Django: the lock store in the PostgreSQL database of a project, and migrations of tables."""

@@ -57,13 +57,8 @@ class ServerWays:
         finally:
             proxy.target = there
 
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        self._server.kill()
-        try:
-            yield
-        finally:
-            self._server.start()
+    def away(self) -> AbstractContextManager[None]:
+        return self._server.away()
 
 
 class FileWays:

@@ -53,8 +53,29 @@ class Store:
         raise NotImplementedError
 
 
-class RedisStore(Store):
-    """A server of its own, behind a proxy. *scheme* may be another's."""
+class ProxiedStore(Store):
+    """A server of its own, behind a proxy that loses replies to requests with these *words*."""
+
+    def __init__(
+        self, stack: ExitStack, server: PostgresqlServer | RedisServer, words: bytes
+    ) -> None:
+        self._server: PostgresqlServer | RedisServer = server
+        stack.enter_context(server)
+        self._proxy = stack.enter_context(proxy_to(server.port))
+        self._words = words
+
+    def cut(self) -> None:
+        self._proxy.cut()
+
+    def lose_replies(self, count: int) -> None:
+        self._proxy.lose_replies(count, lambda request: self._words in request)
+
+    def away(self) -> AbstractContextManager[None]:
+        return self._server.away()
+
+
+class RedisStore(ProxiedStore):
+    """*scheme* may be another's."""
 
     kinds: ClassVar[tuple[Kind, ...]] = (
         *(Kind.CUT_STORE, Kind.LOSE_REPLIES),
@@ -62,29 +83,14 @@ class RedisStore(Store):
     )
 
     def __init__(self, stack: ExitStack, scheme: str = "redis") -> None:
+        super().__init__(stack, RedisServer(*DURABLE), b"EVALSHA")
         self._scheme = scheme
-        self._server = stack.enter_context(RedisServer(*DURABLE))
-        self._proxy = stack.enter_context(proxy_to(self._server.port))
 
     @property
     def settings(self) -> Mapping[str, Any]:
         patience = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
         url = f"{self._scheme}://127.0.0.1:{self._proxy.port}/0"
         return {"dlock_url": url, "dlock_backend_options": patience}
-
-    def cut(self) -> None:
-        self._proxy.cut()
-
-    def lose_replies(self, count: int) -> None:
-        self._proxy.lose_replies(count, lambda request: b"EVALSHA" in request)
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        self._server.kill()
-        try:
-            yield
-        finally:
-            self._server.start()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -95,34 +101,17 @@ class RedisStore(Store):
             self._server.resume()
 
 
-class PostgresqlStore(Store):
-    """A server of its own, behind a proxy."""
-
+class PostgresqlStore(ProxiedStore):
     kinds: ClassVar[tuple[Kind, ...]] = (Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY)
 
     def __init__(self, stack: ExitStack) -> None:
-        self._server = stack.enter_context(PostgresqlServer(require("postgresql").parent))
-        self._proxy = stack.enter_context(proxy_to(self._server.port))
+        super().__init__(stack, PostgresqlServer(require("postgresql").parent), b"READ WRITE")
 
     @property
     def settings(self) -> Mapping[str, Any]:
         return {
             "dlock_url": self._server.url.replace(str(self._server.port), str(self._proxy.port))
         }
-
-    def cut(self) -> None:
-        self._proxy.cut()
-
-    def lose_replies(self, count: int) -> None:
-        self._proxy.lose_replies(count, lambda request: b"READ WRITE" in request)
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        self._server.kill()
-        try:
-            yield
-        finally:
-            self._server.start()
 
 
 class SqliteStore(Store):

@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -87,6 +88,15 @@ class ServerProcess(Started):
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Killed for the time of the block."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
 
     def restart(self) -> None:
         """Kill, and start again on the same ports and folder."""

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import migrations
-from django.db import router as router_of_django
-from django.db.migrations.operations.base import Operation
 
+from celery_dlock.django.tables import MakeTables
 from celery_dlock.stores.postgresql.schema import SCHEMA
-
-router: Any = router_of_django
 
 _FOUND = "SELECT to_regnamespace('dlock') IS NOT NULL, to_regclass('dlock.version') IS NOT NULL"
 
 
-class CreateTables(Operation):  # type: ignore[misc]
-    """The tables, in databases that are PostgreSQL; no model stands for them."""
+class CreateTables(MakeTables):
+    """The tables, in databases that are PostgreSQL."""
 
-    reversible = True
+    def made_by(self, schema_editor: Any) -> Iterable[str]:
+        return _missing(schema_editor) if _is_postgresql(schema_editor) else ()
 
-    def state_forwards(self, app_label: str, state: Any) -> None:
-        """Django's picture of the models stays as it is."""
-
-    def database_forwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        if _is_for(schema_editor.connection, app_label):
-            for statement in _missing(schema_editor):
-                schema_editor.execute(statement, params=None)
-
-    def database_backwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        if _is_for(schema_editor.connection, app_label):
-            schema_editor.execute("DROP SCHEMA IF EXISTS dlock CASCADE", params=None)
+    def dropped_by(self, schema_editor: Any) -> Iterable[str]:
+        return ("DROP SCHEMA IF EXISTS dlock CASCADE",) if _is_postgresql(schema_editor) else ()
 
     def describe(self) -> str:
         return "Make the tables of the lock store"
 
 
-def _is_for(connection: Any, app_label: str) -> bool:
-    allowed: bool = router.allow_migrate(connection.alias, app_label)
-    return allowed and connection.vendor == "postgresql"
+def _is_postgresql(schema_editor: Any) -> bool:
+    vendor: str = schema_editor.connection.vendor
+    return vendor == "postgresql"
 
 
 def _missing(schema_editor: Any) -> tuple[str, ...]:

@@ -200,10 +200,10 @@ class PostgresqlBackend(SqlBackend):
         _, stood = guard.fetchone()
         if not stood:
             return None
-        if found := rows.found_in_use():
-            if found <= in_use:
+        if tokens := rows.found_in_use():
+            if tokens <= in_use:
                 raise BackendUnavailable(_IN_USE.format(key=claim.key))
-            return self._at_key(operation, in_use | found)
+            return self._at_key(operation, in_use | tokens)
         bodies = messages.fetchall() if messages else []
         wakes = rows.wakes(step, change, rows.message_of(operation, before), bodies)
         return Reply(rows.verdict(step.verdict), wakes)

@@ -229,9 +229,8 @@ def listed_swaps(db: Database, prefix: str, now: int, limit: int) -> list[tuple[
 class Swaps:
     """What is put under names, within one transaction that began at *now*."""
 
-    def __init__(self, db: Database, dialect: SqlDialect, prefix: str, now: int) -> None:
+    def __init__(self, db: Database, prefix: str, now: int) -> None:
         self._db = db
-        self._dialect = dialect
         self._prefix = prefix
         self._now = now
 

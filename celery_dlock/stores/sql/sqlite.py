@@ -238,7 +238,7 @@ class SqliteBackend(SqlBackend):
 
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
         with self.transaction([name]) as (db, now), naming(name):
-            return Swaps(db, self.dialect, self._prefix, now).swap(name, was, becomes, stays)
+            return Swaps(db, self._prefix, now).swap(name, was, becomes, stays)
 
     def _rows(self, db: Database, key: str, now: int = 0) -> SqliteKeyRows:
         return SqliteKeyRows(db, self.dialect, self._prefix, key, now)
