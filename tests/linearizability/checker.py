@@ -3,7 +3,8 @@
 That is the search of Wing and Gong, with Lowe's pruning: a call takes effect just in time for an
 answer to need it, and what leads to the same state with the same calls done is looked at once. All
 orders are followed side by side, so what is left when none goes on is the answer that nobody can
-explain.
+explain. A call that nobody heard of need not have come at all: what leads to the same state with
+fewer of those done can go on in every way that the other can, and stands for it.
 
 J. Wing and C. Gong, Testing and verifying concurrent objects, 1993; G. Lowe, Testing for
 linearizability, 2017.
@@ -11,6 +12,7 @@ linearizability, 2017.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -68,23 +70,26 @@ class _Search:
         self._states: list[Any] = [start]
         self._numbers: dict[Any, int] = {start: 0}
         self._effects: dict[tuple[int, int], list[int]] = {}
+        self._unheard = frozenset(n for n, call in enumerate(calls) if call.answered is None)
         self._possible = {(0, frozenset[int]())}
 
     def answered(self, place: int) -> bool:
         """Whether that call can have taken effect, with as many others before it as may be."""
-        seen, ahead = set(self._possible), list(self._possible)
+        fewest = dict[tuple[int, frozenset[int]], list[frozenset[int]]]()
+        ahead = deque(sorted(self._possible, key=lambda reached: len(reached[1])))
         self._possible = set()
         while ahead:
-            state, done = ahead.pop()
+            state, done = ahead.popleft()  # first what has the fewest done
+            unheard = done & self._unheard
+            others = fewest.setdefault((state, done - unheard), [])
+            if any(other <= unheard for other in others):
+                continue
+            others.append(unheard)
             if place in done:
                 self._possible.add((state, done - {place}))
                 continue
             for other in self.under_way - done:
-                for after in self._after(state, other):
-                    reached = after, done | {other}
-                    if reached not in seen:
-                        seen.add(reached)
-                        ahead.append(reached)
+                ahead.extend((after, done | {other}) for after in self._after(state, other))
         self.under_way.discard(place)
         return bool(self._possible)
 

@@ -16,7 +16,18 @@ from enum import StrEnum
 from typing import Any
 from unittest import mock
 
-from celery_dlock.core.operations import Cancel, Enter, Leave, Operation, Reap, Renew
+from celery_dlock.core.operations import (
+    Cancel,
+    DeadLetter,
+    Enter,
+    HandBack,
+    Leave,
+    Operation,
+    Postpone,
+    Reap,
+    Renew,
+    Replay,
+)
 from celery_dlock.core.state import Busy, Holder, Run, Same, Unknown
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.registry import open_backend
@@ -36,6 +47,9 @@ CONNECTIONS = 3
 
 #: The share of phases in which something happens to the store, where something may.
 TROUBLED = 0.6
+
+#: All that a client asks for on one key.
+OPERATIONS = (Enter, Leave, Postpone, Reap, Cancel, Replay, DeadLetter, HandBack)
 
 #: As :func:`celery_dlock.registry.open_backend`.
 Opens = Callable[[str, BackendOptions], LockBackend]
@@ -161,10 +175,11 @@ class History:
                 yield Call(Asked(operation, spoken.now, None), spoken.called, None)
 
     def _may_be_twice(self, spoken: Spoken) -> bool:
-        """Whether it was under way when its connection may have ended, and was asked again."""
-        if not self.repeats or (isinstance(spoken.what, Leave) and spoken.what not in self.again):
-            return False
-        return any(f <= spoken.answered and spoken.called <= last for f, last in self.struck)
+        """Whether it was asked again; leases and a sweep may have been where something happened."""
+        if not isinstance(spoken.what, Renewals | Sweep):
+            return spoken.what in self.again
+        during = (f <= spoken.answered and spoken.called <= last for f, last in self.struck)
+        return self.repeats and any(during)
 
 
 def _heard(spoken: Spoken, key: str) -> Iterator[tuple[Operation[Any], Heard | None]]:
@@ -291,14 +306,18 @@ def brief(value: object) -> str:
 
 @contextmanager
 def _noted(again: set[Operation[Any]]) -> Iterator[None]:
-    """Which releases a driver says again, in words of their own."""
-    says = Leave.again
+    """Which operations a driver asks for again."""
 
-    def noted(leave: Leave) -> Leave:
-        again.add(leave)
-        return says(leave)
+    def noting(says: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(operation: Any) -> Any:
+            again.add(operation)
+            return says(operation)
 
-    with mock.patch.object(Leave, "again", noted):
+        return noted
+
+    with ExitStack() as stack:
+        for kind in OPERATIONS:
+            stack.enter_context(mock.patch.object(kind, "again", noting(kind.again)))
         yield
 
 

@@ -57,7 +57,7 @@ def test_what_clients_hear_at_once_has_an_order(
     "name",
     [
         pytest.param(name, marks=[pytest.mark.server(name), pytest.mark.once])
-        for name in ("redis", "etcd", "zookeeper")
+        for name in ("redis", "postgresql", "etcd", "zookeeper")
     ],
 )
 def test_so_it_has_when_connections_end_and_answers_are_lost(name: str) -> None:

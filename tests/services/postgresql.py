@@ -54,7 +54,10 @@ class PostgresqlServer(ServerProcess):
 
     def kill(self) -> None:
         """SIGKILL to the server and to the processes of its connections; they are gone then."""
-        children = psutil.Process(self.pid).children() if self.running else []
+        children = []
+        if self.running:
+            self.pause()  # or it begins one more while these are counted
+            children = psutil.Process(self.pid).children()
         for process in children:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
