@@ -237,6 +237,16 @@ def test_a_text_is_the_same_in_a_process_with_other_hash_seeds() -> None:
     assert said == {"[a,b,c,d]"}
 
 
+@given(st.text(min_size=1, max_size=300))
+def test_a_key_given_by_hand_stays_as_it_is_once_it_is_canonical(key: str) -> None:
+    once = canonical(key)
+
+    assert canonical(once) == once
+    assert 0 < len(once) <= LONGEST_KEY
+    assert re.fullmatch(r"[!$&-;=?-Z\[\]_a-z~%]+", once)
+    assert re.sub("%[0-9A-F]{2}", "", once).find("%") == -1
+
+
 class TestAKeyGivenByHand:
     @pytest.mark.parametrize(
         ("key", "text"),
@@ -254,15 +264,6 @@ class TestAKeyGivenByHand:
     )
     def test_loses_only_what_a_store_might_trip_over(self, key: str, text: str) -> None:
         assert canonical(key) == text
-
-    @given(st.text(min_size=1, max_size=300))
-    def test_stays_as_it_is_once_it_is_canonical(self, key: str) -> None:
-        once = canonical(key)
-
-        assert canonical(once) == once
-        assert 0 < len(once) <= LONGEST_KEY
-        assert re.fullmatch(r"[!$&-;=?-Z\[\]_a-z~%]+", once)
-        assert re.sub("%[0-9A-F]{2}", "", once).find("%") == -1
 
     def test_that_is_long_keeps_its_head_and_stays_apart_from_others(self) -> None:
         one, other = canonical("order:" + "x" * 500), canonical("order:" + "x" * 499 + "y")
