@@ -46,6 +46,7 @@ class _Process:
         self._mutex = threading.Lock()
 
     def notice(self) -> None:
+        """Tell of a fork that Python did not hear of. Asks the system for one number."""
         if self._pid != os.getpid():
             with self._mutex:
                 if self._pid != os.getpid():
@@ -68,6 +69,7 @@ class _Process:
 
 
 _process = _Process()
+notice = _process.notice
 os.register_at_fork(after_in_child=_process.after_fork_in_child)
 
 
@@ -79,11 +81,6 @@ def tell(thing: Forked) -> None:
 def keep(thing: object) -> None:
     """Never collect *thing*, which is the parent's: that would close it."""
     _process.of_parents.append(thing)
-
-
-def notice() -> None:
-    """Tell of a fork that Python did not hear of. Asks the system for one number."""
-    _process.notice()
 
 
 class PerProcess(Generic[T]):

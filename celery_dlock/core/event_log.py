@@ -9,7 +9,9 @@ unavailable) is for debugging.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from celery_dlock.core.events import (
     LEAD,
@@ -41,8 +43,8 @@ logger = logging.getLogger("celery_dlock")
 
 def log(event: Event) -> None:
     """The sink that is always there."""
-    course = _course(event) or _call(event) or _doubt(event)
-    wrong = None if course else _wrong(event)
+    course = _COURSE[type(event)](event) if type(event) in _COURSE else None
+    wrong = _WRONG[type(event)](event) if course is None and type(event) in _WRONG else None
     level = logging.WARNING if wrong else logging.INFO if course else logging.DEBUG
     if logger.isEnabledFor(level):
         values = plain(event)
@@ -67,80 +69,6 @@ def _who(subject: Subject) -> str:
     if task_id.startswith(f"{name}@"):  # code outside tasks, whose id says it all
         return task_id
     return f"{name}[{task_id}]" if name == LEAD else f"Task {name}[{task_id}]"
-
-
-def _course(event: Event) -> str | None:
-    """What became of a delivery."""
-    match event:
-        case Parked(refused=True):
-            return f"waits for {event.key!r}{_behind(event)}"
-        case Woken():
-            return _woken(event)
-        case Rescheduled():
-            at = datetime.now() + timedelta(seconds=event.countdown)
-            return f"rescheduled to {at:%H:%M:%S} ({event.countdown:.1f} s): {event.reason}"
-        case Skipped():
-            return f"skipped: {event.reason or _taken(event)}"
-        case Dropped() if event.repeated or event.reason != "done":
-            return _dropped(event)
-        case Revoked():
-            return f"revoked while it waited for {event.key!r}"
-        case Discarded():
-            return f"discarded by {event.by}: it was a dead letter at {event.key!r}"
-        case Lost(newer=str()):
-            return f"lost its lock on {event.key!r} as intended: {event.reason}"
-        case LeftToOthers():
-            return f"left to the workers at {event.broker}: its turn for {event.key!r} has come"
-        case _:
-            return None
-
-
-def _call(event: Event) -> str | None:
-    """What a call came to that was not published."""
-    match event:
-        case Deduplicated():
-            return f"deduplicated: a duplicate of {event.living}, which lives as {event.claim!r}"
-        case Debounced():
-            return f"debounced at {event.key!r}: {event.living} runs with the newest arguments"
-        case _:
-            return None
-
-
-def _doubt(event: Event) -> str | None:
-    """Whether the lock is as it should be, while the body runs."""
-    match event:
-        case Uncertain():
-            left = f"trusted for {event.left:.1f} s more"
-            return f"is uncertain of its lock on {event.key!r}, not renewed in time, {left}"
-        case Confirmed():
-            return f"is certain of its lock on {event.key!r} again"
-        case _:
-            return None
-
-
-def _wrong(event: Event) -> str | None:
-    match event:
-        case Lost():
-            return f"lost its lock on {event.key!r}: {event.reason}"
-        case StaleRejected():
-            return f"was refused a late write to {event.resource!r} with token {event.mine}"
-        case Dropped():
-            return (
-                f"{_dropped(event)}. As far as can be known it was not redelivered: if it was "
-                "published again on purpose, publish it under a new id"
-            )
-        case DeadLettered():
-            return f"became a dead letter at {event.key!r}: {event.cause}"
-        case TooLarge():
-            return f"waits in the broker: {event.size} bytes are too many for the lock store"
-        case TickRepeated():
-            due = _readable(event.due)
-            return f"is sent again for {due}: a previous beat may have sent it or not"
-        case TicksMissed():
-            times = f"from {_readable(event.first)} and before {_readable(event.until)}"
-            return f"skipped its ticks {times}: no beat sent them in time"
-        case _:
-            return None
 
 
 def _dropped(event: Dropped) -> str:
@@ -175,6 +103,59 @@ def _behind(event: Parked) -> str:
     return f", held by {event.by}"
 
 
+def _rescheduled(event: Rescheduled) -> str:
+    at = datetime.now() + timedelta(seconds=event.countdown)
+    return f"rescheduled to {at:%H:%M:%S} ({event.countdown:.1f} s): {event.reason}"
+
+
+def _dropped_as_a_surprise(event: Dropped) -> str:
+    return (
+        f"{_dropped(event)}. As far as can be known it was not redelivered: if it was published "
+        "again on purpose, publish it under a new id"
+    )
+
+
 def _values(event: str, task_name: str, task_id: str, **rest: object) -> str:
     told = ", ".join(f"{name}={value!r}" for name, value in rest.items())
     return f"{event}: {told}"
+
+
+_Sentence = Callable[[Any], str | None]
+
+#: What became of a delivery, or of a call that was not published; and whether a lock is in doubt.
+_COURSE: Mapping[type, _Sentence] = {
+    Parked: lambda e: f"waits for {e.key!r}{_behind(e)}" if e.refused else None,
+    Woken: _woken,
+    Rescheduled: _rescheduled,
+    Skipped: lambda e: f"skipped: {e.reason or _taken(e)}",
+    Dropped: lambda e: _dropped(e) if e.repeated or e.reason != "done" else None,
+    Revoked: lambda e: f"revoked while it waited for {e.key!r}",
+    Discarded: lambda e: f"discarded by {e.by}: it was a dead letter at {e.key!r}",
+    Lost: lambda e: (
+        f"lost its lock on {e.key!r} as intended: {e.reason}" if e.newer is not None else None
+    ),
+    LeftToOthers: lambda e: f"left to the workers at {e.broker}: its turn for {e.key!r} has come",
+    Deduplicated: lambda e: f"deduplicated: a duplicate of {e.living}, which lives as {e.claim!r}",
+    Debounced: lambda e: f"debounced at {e.key!r}: {e.living} runs with the newest arguments",
+    Uncertain: lambda e: (
+        f"is uncertain of its lock on {e.key!r}, not renewed in time, "
+        f"trusted for {e.left:.1f} s more"
+    ),
+    Confirmed: lambda e: f"is certain of its lock on {e.key!r} again",
+}
+
+#: What went wrong.
+_WRONG: Mapping[type, _Sentence] = {
+    Lost: lambda e: f"lost its lock on {e.key!r}: {e.reason}",
+    StaleRejected: lambda e: f"was refused a late write to {e.resource!r} with token {e.mine}",
+    Dropped: _dropped_as_a_surprise,
+    DeadLettered: lambda e: f"became a dead letter at {e.key!r}: {e.cause}",
+    TooLarge: lambda e: f"waits in the broker: {e.size} bytes are too many for the lock store",
+    TickRepeated: lambda e: (
+        f"is sent again for {_readable(e.due)}: a previous beat may have sent it or not"
+    ),
+    TicksMissed: lambda e: (
+        f"skipped its ticks from {_readable(e.first)} and before {_readable(e.until)}: "
+        "no beat sent them in time"
+    ),
+}

@@ -72,6 +72,7 @@ def ttl_to_trust(seconds: float) -> float:
 class Term:
     """One key, held by one claim since one grant. Only its end changes, and it changes here.
 
+    ``ttl`` is for how many seconds one renewal is good.
     ``token`` is 0 for readers. ``resource`` is what a fenced write names: the key, and for the
     second and later slots of ``limit=N`` the slot, so that the name outlives a change of the limit.
     ``leaves`` says that the store may have been told that it is released; ``replaced`` is the id of
@@ -82,6 +83,7 @@ class Term:
         "_reason",
         "_untold",
         "claim",
+        "key",
         "leaves",
         "monotonic",
         "replaced",
@@ -89,6 +91,7 @@ class Term:
         "slot",
         "token",
         "trusted_until",
+        "ttl",
     )
 
     def __init__(
@@ -100,6 +103,8 @@ class Term:
         monotonic: Monotonic = unsleeping,
     ) -> None:
         self.claim = claim
+        self.key = claim.key
+        self.ttl = claim.ttl / SECOND
         self.slot = slot
         self.token = token
         self.since = sent_at
@@ -112,16 +117,8 @@ class Term:
         self.renewed(sent_at)
 
     @property
-    def key(self) -> str:
-        return self.claim.key
-
-    @property
     def resource(self) -> str:
         return self.key if self.slot == 0 else f"{self.key}#{self.slot}"
-
-    @property
-    def ttl(self) -> float:
-        return self.claim.ttl / SECOND
 
     @property
     def lost(self) -> str | None:
@@ -176,7 +173,7 @@ class Lease:
     A lease that was lost stays lost. Reading it costs no round trip.
     """
 
-    __slots__ = ("_certain", "_extend", "_parents", "_terms", "guarantee", "row_of")
+    __slots__ = ("_certain", "_extend", "_tokens", "guarantee", "own", "row_of", "terms", "ttl")
 
     def __init__(
         self,
@@ -187,22 +184,18 @@ class Lease:
         parents: Collection[str] = (),
         row_of: RowOf = _no_row,
     ) -> None:
-        self._terms = terms
-        self._certain = certain
-        self._extend = extend
-        self._parents = parents
+        #: One for each key and each parent, in sorted order of the keys.
+        self.terms = terms
+        #: Those of its keys, without their parents.
+        self.own = tuple([term for term in terms if term.key not in parents])
+        #: Seconds that one renewal is good for.
+        self.ttl = min([term.ttl for term in terms], default=0.0)
         self.guarantee = guarantee
         self.row_of = row_of
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """One for each key and each parent, in sorted order of the keys."""
-        return self._terms
-
-    @property
-    def own(self) -> tuple[Term, ...]:
-        """Those of its keys, without their parents."""
-        return tuple(term for term in self._terms if term.key not in self._parents)
+        self._certain = certain
+        self._extend = extend
+        held_alone = [term for term in self.own if term.claim.mode is Mode.EXCLUSIVE]
+        self._tokens = MappingProxyType({term.key: term.token for term in held_alone})
 
     @property
     def key(self) -> str:
@@ -235,24 +228,16 @@ class Lease:
     @property
     def fencing_tokens(self) -> Mapping[str, int]:
         """Key to token, for the keys held exclusively."""
-        return MappingProxyType(
-            {t.key: t.token for t in self.own if t.claim.mode is Mode.EXCLUSIVE}
-        )
-
-    @property
-    def ttl(self) -> float:
-        """Seconds that one renewal is good for."""
-        return min(term.ttl for term in self._terms)
+        return self._tokens
 
     def remaining(self) -> float:
         """Seconds for which the lock can be trusted without a further renewal; 0 when lost."""
-        if self.lost:
-            return 0.0
-        return max(0.0, min(t.trusted_until - t.monotonic() for t in self._terms))
+        left = [0.0 if term.lost else term.trusted_until - term.monotonic() for term in self.terms]
+        return max(0.0, min(left, default=0.0))
 
     @property
     def lost(self) -> bool:
-        return any(term.lost for term in self._terms)
+        return any(term.lost for term in self.terms)
 
     @property
     def uncertain(self) -> bool:
@@ -264,12 +249,12 @@ class Lease:
         """
         if self.lost:
             return False
-        return any(term.uncertain for term in self._terms) or not self._certain(0.0)
+        return any(term.uncertain for term in self.terms) or not self._certain(0.0)
 
     @property
     def replaced(self) -> str | None:
         """The id of the newer task that asks this one to stop; ``None`` while there is none."""
-        return next((term.replaced for term in self._terms if term.replaced), None)
+        return next((term.replaced for term in self.terms if term.replaced), None)
 
     def check(self) -> None:
         """Raise :exc:`~celery_dlock.LockLost` if the lock can no longer be trusted.
@@ -279,7 +264,7 @@ class Lease:
         """
         if not self._certain(self.remaining()):
             raise LockLost(self.key, "the connection to the store is interrupted")
-        for term in self._terms:
+        for term in self.terms:
             reason = term.lost
             if reason is not None:
                 raise LockLost(term.key, reason)
@@ -297,11 +282,11 @@ class Lease:
         trusted no longer than before. Raises :exc:`~celery_dlock.ConfigurationError` for more time
         than ``max_hold`` leaves, and on a store without the trait ``lease-per-task``.
         """
-        self._extend(self._terms, duration("extend()", seconds))
+        self._extend(self.terms, duration("extend()", seconds))
 
     def give_back(self) -> None:
         """Whatever still has this lease in its hands must not trust it any more."""
-        for term in self._terms:
+        for term in self.terms:
             term.lose("it was released")
 
     def __repr__(self) -> str:

@@ -91,6 +91,8 @@ def is_told(headers: Mapping[str, Any] | None, task_id: str | None, task: str) -
 
 
 def _text(headers: Mapping[str, Any], name: str) -> str | None:
+    if headers.get(UNIQUE) is None:  # as of most messages
+        return None
     return text_or_none(_told(headers).get(name)) or None
 
 

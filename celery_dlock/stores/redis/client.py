@@ -125,9 +125,9 @@ class DirectSession(RedisSession):
             connection = self._pool.make_connection()
         try:
             try:
-                return self._ask(connection, command)
+                return self._answer(connection, command)
             except redis.ConnectionError:
-                return self._ask(connection, again() if again else command)
+                return self._answer(connection, again() if again else command)
         finally:
             self._idle.append(connection)
 
@@ -136,16 +136,12 @@ class DirectSession(RedisSession):
         while self._idle:
             self._idle.pop().disconnect()
 
-    def _ask(self, connection: Any, command: Command) -> Any:
-        try:
-            return self._answer(connection, command)
-        except NoScriptError:
-            return self._answer(connection, in_full(command))
-
     def _answer(self, connection: Any, command: Command) -> Any:
         try:
             connection.send_packed_command([packed(command)])
             return connection.read_response()
+        except NoScriptError:
+            return self._answer(connection, in_full(command))
         except redis.ResponseError:
             raise
         except BaseException:  # a time limit, too, strikes while the answer is on its way

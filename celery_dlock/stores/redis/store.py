@@ -56,6 +56,8 @@ class RedisBackend(NoteStore):
         self._prefix = options.prefix
         self._indexes = wire.indexes(options.prefix)
         self._clock = options.clock
+        #: Empty for the server's own time, which is what counts outside tests.
+        self._now: Callable[[], Any] = options.clock or bytes
         self._copies = options.copies
         self._asked()  # what is wrong with the URL shows here
 
@@ -254,10 +256,6 @@ class RedisBackend(NoteStore):
     def _names(self, key: str, task: str = "") -> list[str]:
         """What a script is told of *key*: it makes all other names from the first."""
         return [wire.state_of(self._prefix, key)]
-
-    def _now(self) -> Any:
-        """Empty for the server's own time, which is what counts outside tests."""
-        return b"" if self._clock is None else self._clock()
 
 
 def _parts(places: Sequence[int]) -> list[Sequence[int]]:

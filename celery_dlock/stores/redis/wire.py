@@ -72,6 +72,7 @@ _ITEM = re.compile(rb"([pd])([0-9]{1,9})")
 _OF_A_KEY = re.compile(rb"\{[0-9]+\}:(\{[^}]*\}):[a-z]+")
 
 
+@lru_cache(maxsize=1024)
 def base_name(prefix: str, key: str) -> str:
     """What all names of *key* begin with; the first braces put a shard into one slot of a cluster.
 
