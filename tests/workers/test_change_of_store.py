@@ -13,11 +13,12 @@ import pytest
 
 from celery_dlock import Lease, StaleFencingToken, fencing, lock
 from celery_dlock.locks.manager import EPOCH_SHIFT
-from celery_dlock.runtime import forget
+from celery_dlock.runtime import forget, runtime
 from tests.services.brokers import close
 from tests.services.desk import Desk
 from tests.services.effects import Effects
 from tests.services.stores import STORES, Store
+from tests.services.until import until
 from tests.workers.conftest import on_store
 
 pytestmark = pytest.mark.once
@@ -110,4 +111,42 @@ def test_a_late_writer_of_the_old_store_is_refused_and_its_task_runs_again(
     again = lab.journal.read("start", id=late.id)
     assert [entry["token"] for entry in again] == [held["token"], payments[-1][2]]
     assert [effect for effect, _, _ in payments] == [other.id, late.id]
+    close(lab.app)
+
+
+@pytest.mark.slow
+@pytest.mark.server("redis")
+@pytest.mark.server("postgresql")
+def test_what_waits_on_redis_is_drained_and_the_order_goes_on_on_postgresql(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    lab = on_store(request, tmp_path, NAMED["redis"], "queue as published")
+    Effects(tmp_path).create()
+    to = NAMED["postgresql"].settings(request, tmp_path)
+    # Given five that wait in Redis for one that runs
+    with lab.worker("threads", 4) as old:
+        first = lab.app.tasks["pay"].delay("42", 0, hold="first")
+        lab.journal.wait_for("start")
+        waiting = [lab.app.tasks["pay"].delay("42", number) for number in range(1, 6)]
+        assert runtime(lab.app).backend.peek("order:42").parked == 5
+
+        # When the workers run until nothing waits, and stop
+        lab.go("first")
+        for result in [first, *waiting]:
+            result.get(timeout=60)
+        until("the old store is empty", lambda: not runtime(lab.app).backend.keys().keys)
+        old.stop()
+    forget(lab.app)
+
+    # Then the others take their turns in the new store, with larger tokens
+    lab.app.conf.update(to, dlock_fencing_epoch=1)
+    with lab.worker("threads", 4, celery={**lab.config["celery"], **to, "dlock_fencing_epoch": 1}):
+        later = [lab.app.tasks["pay"].delay("42", number) for number in range(6, 9)]
+        for result in later:
+            result.get(timeout=60)
+    runs = lab.journal.read("start")
+    assert [run["id"] for run in runs] == [each.id for each in (first, *waiting, *later)]
+    tokens = [run["token"] for run in runs]
+    assert tokens == sorted(set(tokens))
+    assert tokens[5] < 1 << EPOCH_SHIFT <= tokens[6]
     close(lab.app)
