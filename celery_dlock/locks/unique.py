@@ -269,9 +269,10 @@ class UniqueClaims:
 
         An answer that only *counts* is tried once on what really stands.
         """
-        text, counted = known if _is_readable(known) else None, False
+        text, stands, counted = None, _readable(known), False
+        if stands is not None:
+            text = known
         while True:
-            stands = None if text is None else _decoded(name, text)
             lives = stands is not None and stands.task_id != task_id and self._shows(stands)
             becomes, answer = rule(stands, lives)
             if counted and counts(answer):
@@ -282,7 +283,7 @@ class UniqueClaims:
             there = self._store.swap(name, text, value, round(lasts * SECOND))
             if there == value:
                 return value, answer
-            text = there
+            text, stands = there, None if there is None else _decoded(name, there)
 
     def _shows(self, claim: UniqueClaim) -> bool:
         """Whether the lock store shows that the task runs, waits or was woken."""
@@ -315,9 +316,11 @@ def _decoded(name: str, text: bytes) -> UniqueClaim:
         raise UnreadableKey(f"the unique claim {name!r} cannot be read: {exc!r}") from exc
 
 
-def _is_readable(known: bytes | None) -> bool:
-    """Whether *known* can have been read from the store: it comes with a message."""
+def _readable(known: bytes | None) -> UniqueClaim | None:
+    """What *known* says; ``None`` if it cannot have been read from the store: it comes with a
+    message.
+    """
     try:
-        return known is not None and bool(_decoded("", known))
+        return None if known is None else _decoded("", known)
     except UnreadableKey:
-        return False
+        return None

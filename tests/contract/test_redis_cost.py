@@ -84,6 +84,7 @@ def test_a_note_takes_one_round_trip_and_reading_all_of_them_another(
 ) -> None:
     with store_on(redis_server) as store:
         store.backend.note("key", 5, {})  # loads the script
+        store.backend.notes("key")  # opens a connection
 
         with store.counted() as cost:
             assert store.backend.note("key", 6, {"a": b"a", "b": b"b", "c": None})
