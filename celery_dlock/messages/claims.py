@@ -29,17 +29,19 @@ def claims_of(keys: Keys, like: Claim) -> tuple[Claim, ...]:
     """
     reads: dict[str, Any] = {"max_waiting": 0, "drop_oldest": False, "keep": False}
     return (
-        *(_held_as(access, replace(like, key=key), keys) for key, access in keys.access.items()),
+        *(_held_as(keys, key, access, like) for key, access in keys.access.items()),
         *(replace(like, key=key, mode=Mode.SHARED, **reads) for key in keys.parents),
     )
 
 
-def _held_as(access: Access, claim: Claim, keys: Keys) -> Claim:
-    if claim.drop_oldest and access.limit > 1 and claim.key != keys.first:
+def _held_as(keys: Keys, key: str, access: Access, like: Claim) -> Claim:
+    how: dict[str, Any] = {"mode": access.mode, "limit": access.limit}
+    if access.cooldown:
+        how["cooldown"] = int(access.cooldown * SECOND)
+    if like.drop_oldest and access.limit > 1 and key != keys.first:
         # Who waits there does so for another first key, and is none that a newer one replaces.
-        claim = replace(claim, max_waiting=0, drop_oldest=False)
-    cooldown = int(access.cooldown * SECOND)
-    return replace(claim, mode=access.mode, limit=access.limit, cooldown=cooldown)
+        how |= {"max_waiting": 0, "drop_oldest": False}
+    return replace(like, key=key, **how)
 
 
 def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Claim:
