@@ -87,7 +87,7 @@ def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
     )
     grants = tuple(
         replace(g, by=newer, by_name=name)
-        if g.waits and g.ending is None and is_other(g.task, newer)
+        if g.ending is None and is_other(g.task, newer)
         else g
         for g in state.grants
     )

@@ -55,7 +55,7 @@ class TestWhichCallsShareAKey:
             lines = ({"sku": "a"},)
 
         assert key_of("o:{order.id}", Order()) == "o:7"
-        assert key_of("o:{order[id]}", {"id": 7}) == "o:7"
+        assert key_of("o:{order[id]}", {"id": 7}) == key_of("o:{order.id}", {"id": 7}) == "o:7"
         assert key_of("o:{order.lines[0][sku]}", Order()) == "o:a"
 
     def test_a_number_as_the_key_of_a_dict_is_found_as_the_text_json_makes_of_it(self) -> None:

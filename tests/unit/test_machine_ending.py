@@ -10,27 +10,37 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.core.edits import ask_to_give_way
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Discard
 from celery_dlock.core.state import (
+    GAVE_WAY,
     WINDOW,
     Busy,
+    Cause,
     Claim,
+    Dead,
     Drop,
     End,
     Ending,
     EnterVerdict,
+    Grant,
+    KeyState,
     Left,
+    Mode,
     NotHeld,
+    OperatorHold,
     Outcome,
     Park,
     Reason,
     Renewed,
     Run,
+    Waiting,
     WaitMode,
 )
 from celery_dlock.core.turns import WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
-from tests.unit.one_key import TTL, OneKey, claim, kept, place, queued
+from tests.unit.one_key import PATIENCE, START, TTL, OneKey, claim, kept, place, queued
 
 LONG = 100 * WAKE_AGAIN_LAST
 MINUTE = 60_000_000
@@ -239,6 +249,141 @@ def test_who_does_not_wait_replaces_nobody() -> None:
     assert key.renew(mine) == Renewed(key.now + TTL)
 
 
+def grant(task: str, **more: Any) -> Grant:
+    return Grant(**{**_turn_of(task), **more})
+
+
+def _turn_of(task: str) -> dict[str, Any]:
+    given = {"task": task, "mode": Mode.EXCLUSIVE, "limit": 9, "parked": True, "woken": 1}
+    return {**given, "due": START + LONG}
+
+
+def test_of_those_whose_turn_has_come_only_other_tasks_that_are_to_run_give_way() -> None:
+    turns = (
+        grant("b:0:0"),
+        grant("place:0:0", parked=False),
+        grant("ends:0:0", ending=Ending.TIMED_OUT),
+        grant("gave way:0:0", parked=False, ending=Ending.DROPPED),
+        grant("n:1:0"),  # another attempt of the newer one
+    )
+
+    after = ask_to_give_way(KeyState(grants=turns), newest("n:0:0"))
+
+    replaced = {"b:0:0", "place:0:0"}
+    assert [(g.by, g.by_name) for g in after.grants] == [
+        ("n:0:0", "sync") if g.task in replaced else ("", "") for g in turns
+    ]
+
+
+def test_a_replaced_task_has_a_turn_to_end_as_it_was_held() -> None:
+    key, mine = OneKey(), newest("a:0:0", limit=2)
+    key.enter(mine)
+    key.enter(queued("x:0:0", limit=2))
+    key.enter(newest("n:0:0", limit=2))
+
+    key.leave(mine, Outcome.ABANDONED)
+
+    ends = Grant(
+        *("a:0:0", Mode.EXCLUSIVE, 2, False, 0, key.now + GAVE_WAY, Ending.DROPPED), by="n:0:0"
+    )
+    assert ends in key.state.grants
+
+
+def test_the_message_that_the_store_has_of_a_replaced_task_ends_by_the_newer_one() -> None:
+    key, mine = OneKey(), newest("a:0:0", keep=True)
+    key.enter(mine)
+    key.enter(newest("n:0:0"))
+
+    key.passes(TTL)
+    key.reap()
+
+    assert key.endings == {"a:0:0": Ending.DROPPED}
+    assert key.enter(newest("a:0:0", "woken", keep=True)) == End(Ending.DROPPED, "n:0:0")
+
+
+def _runs_already(key: OneKey) -> None:
+    key.enter(newest("n:0:0", "first", limit=2, supersedes=False))
+
+
+def _has_its_turn(key: OneKey) -> None:
+    key.state = replace(key.state, grants=(grant("n:0:0", limit=1),))
+
+
+def _has_a_place(key: OneKey) -> None:
+    key.enter(place("n:0:0", limit=2))
+
+
+def _lost_a_run(key: OneKey) -> None:
+    key.state = replace(key.state, lost=(("n:0:0", 1),))
+
+
+@pytest.mark.parametrize("came", [_runs_already, _has_its_turn, _has_a_place, _lost_a_run])
+def test_who_has_come_before_replaces_nobody(came: Any) -> None:
+    key = OneKey()
+    key.enter(newest("a:0:0", limit=2))
+    if came is not _runs_already:
+        key.enter(queued("x:0:0", limit=2))
+    came(key)
+
+    assert isinstance(key.enter(newest("n:0:0", "again", limit=2)), Park)
+
+    assert {holder.replaced_by for holder in key.state.holders if holder.task == "a:0:0"} == {""}
+
+
+# Nobody heard that it had the key.
+
+
+def test_a_turn_of_which_nobody_heard_is_kept_for_its_task_and_counts_as_a_start() -> None:
+    key = OneKey()
+    key.enter(queued("a"))
+    key.passes(1)
+
+    assert key.leave(queued("a", begun=False), Outcome.REPEAT) == Left(carried=True)
+
+    turn = Grant("a", Mode.EXCLUSIVE, 1, True, 1, key.now + PATIENCE, arrived=key.now)
+    assert key.state == KeyState(grants=(turn,), lost=(("a", 1),))
+
+
+def test_with_its_turn_goes_a_place_of_another_delivery(key: OneKey) -> None:
+    key.enter(place("a", "other"))
+    key.state = replace(
+        key.state, waiting=(Waiting("a", Mode.EXCLUSIVE, 1, 0, key.now, key.now + LONG),)
+    )
+
+    key.leave(queued("a", begun=False), Outcome.REPEAT)
+
+    assert (key.waiting, key.woken) == ([], ["a"])
+
+
+def test_on_hold_it_waits_as_the_first(key: OneKey) -> None:
+    for task in "bc":
+        key.enter(queued(task))
+    hold = OperatorHold("h", "ann", "why", key.now, key.now + LONG)
+    key.state = replace(key.state, hold=hold)
+
+    key.leave(queued("a", begun=False), Outcome.REPEAT)
+
+    assert (key.waiting, key.woken) == (["a", "b", "c"], [])
+
+
+def test_no_turn_is_kept_for_what_a_duplicate_has_done(key: OneKey) -> None:
+    key.state = replace(key.state, done=frozenset({"a"}))
+
+    key.leave(queued("a", begun=False), Outcome.REPEAT)
+
+    assert (key.waiting, key.woken) == ([], [])
+
+
+def test_who_says_again_that_it_is_done_is_believed_if_that_is_known() -> None:
+    done = queued("a", again=True, done_ttl=1)
+
+    assert OneKey().leave(done) == NotHeld(carried=True)
+
+    key = OneKey()
+    key.state = KeyState(done=frozenset({"a"}))
+    assert key.leave(done) == Left(carried=True)
+
+
 # Dead-lettered.
 
 
@@ -334,3 +479,58 @@ def _time_out(key: OneKey, task: str) -> None:
     key.passes(MINUTE)
     key.reap()
     assert key.endings == {task: Ending.TIMED_OUT}
+
+
+# A dead letter, and what a person does with it.
+
+
+def dead_of(key: OneKey, task: str = "a", cause: Cause = Cause.UNREADABLE) -> None:
+    """*task* is on the list of dead letters; b waits, and the key is free since a moment."""
+    waits = Waiting("b", Mode.EXCLUSIVE, 1, 1, key.now, None)
+    dead = Dead(task, Mode.EXCLUSIVE, 1, cause, key.now)
+    key.state, key.dead = KeyState(waiting=(waits,), parked=1, last=1), {task: dead}
+
+
+def test_a_dead_letter_that_has_run_is_not_replayed_and_whoever_is_next_is_woken() -> None:
+    key = OneKey()
+    dead_of(key)
+    key.state = replace(key.state, done=frozenset({"a"}))
+
+    assert not key.replay("a")
+
+    assert key.wakes == ["b"]
+
+
+def test_a_dead_letter_waits_behind_the_others_from_now_on() -> None:
+    key = OneKey()
+    dead_of(key)
+    key.passes(7)
+
+    assert key.replay("a")
+
+    assert (key.wakes, key.waiting) == (["b"], ["a"])
+    assert key.state.waiting[0].arrived == key.now
+
+
+def test_a_dead_letter_of_which_another_message_waits_is_not_put_back() -> None:
+    key = OneKey()
+    dead_of(key, "b")
+
+    assert key.replay("b")
+
+    assert (key.wakes, key.waiting, key.state.parked) == (["b"], [], 0)
+
+
+@pytest.mark.parametrize("done_ttl", [0, 1])
+def test_a_discarded_letter_is_done_for_as_long_as_is_said_and_whoever_is_next_is_woken(
+    done_ttl: int,
+) -> None:
+    key = OneKey()
+    dead_of(key)
+    before = replace(key.state, dead=(key.dead["a"],))
+
+    step = Discard("key", "a", done_ttl).apply(before, key.now)
+
+    assert step.verdict
+    assert step.state.done == ({"a"} if done_ttl else frozenset())
+    assert [turn.task for turn in step.wakes] == ["b"]
