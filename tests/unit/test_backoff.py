@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import islice
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_dlock.core.backoff import FullJitter
+from celery_dlock.core.backoff import ASK_FIRST, ASK_LAST, CHANCE, FullJitter, pauses
 from celery_dlock.core.checks import LONGEST_DURATION, SHORTEST_DURATION
 from celery_dlock.errors import ConfigurationError
 
@@ -60,3 +61,14 @@ def test_delays_spread_over_the_whole_range() -> None:
 def test_a_backoff_that_cannot_work_is_refused(base: Any, cap: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^(base|cap)\b"):
         FullJitter(base, cap)
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_pauses_double_up_to_the_longest_and_are_half_of_it_at_least(
+    monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    monkeypatch.setattr(CHANCE, "uniform", lambda least, most: {least: least, most: most}[part])
+
+    longest = [ASK_FIRST * 2**n for n in range(5)] + [ASK_LAST] * 2
+
+    assert list(islice(pauses(), 7)) == [each * part for each in longest]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core import machine
+from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.state import Busy, KeyState, Left, Mode, Outcome, Park, Run, WaitMode
 from tests.unit.one_key import PATIENCE, START, TTL, OneKey, claim, place, queued, reader
 
@@ -119,6 +120,18 @@ def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(
     since = second_slot.now if wait is WaitMode.PLACE else START
     assert (first.task, first.arrived, first.expires) == ("b", START, since + PATIENCE)
     assert (second_slot.waiting, second_slot.state.parked) == (["b", "c"], 1)
+
+
+def test_a_key_may_be_free_but_for_one_task(key: OneKey) -> None:
+    key.enter(queued("a:0:0"))
+
+    assert free_but_for(key.state, "a", Mode.EXCLUSIVE, 1)
+    assert not free_but_for(key.state, "b", Mode.EXCLUSIVE, 1)
+
+    key.leave(queued("a:0:0"))
+    key.enter(reader("r:0:0"))
+    assert free_but_for(key.state, "a", Mode.SHARED, 1)
+    assert not free_but_for(key.state, "a", Mode.EXCLUSIVE, 1)
 
 
 def test_a_writer_that_is_a_reader_by_now_does_not_wait_for_its_own_place(key: OneKey) -> None:
