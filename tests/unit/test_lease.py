@@ -101,6 +101,22 @@ def test_the_first_reason_of_a_loss_is_the_one_that_is_told(clock: Monotonic) ->
         lease(kept).check()
 
 
+def test_a_released_lease_is_trusted_no_more(clock: Monotonic) -> None:
+    kept = term(clock)
+    held = lease(kept)
+    assert (kept.leaves, kept.replaced, held.replaced) == (False, None, None)
+
+    held.give_back()
+
+    assert (held.lost, held.remaining()) == (True, 0.0)
+    with pytest.raises(LockLost, match="it was released"):
+        held.check()
+
+
+def test_a_lease_of_nothing_lasts_for_nothing() -> None:
+    assert (lease().ttl, lease().remaining()) == (0.0, 0.0)
+
+
 def test_a_loss_is_told_by_whoever_comes_first_with_it(clock: Monotonic) -> None:
     kept = term(clock)
 
