@@ -86,9 +86,7 @@ def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
         for h in state.holders
     )
     grants = tuple(
-        replace(g, by=newer, by_name=name)
-        if g.ending is None and is_other(g.task, newer)
-        else g
+        replace(g, by=newer, by_name=name) if g.ending is None and is_other(g.task, newer) else g
         for g in state.grants
     )
     return replace(state, holders=holders, grants=grants)
