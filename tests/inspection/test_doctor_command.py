@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +21,7 @@ from click.testing import CliRunner, Result
 from celery_dlock.cli.main import dlock
 from celery_dlock.ops import doctor
 from celery_dlock.ops.doctor.examine import examine, secrets_of, shown
-from celery_dlock.ops.doctor.finding import Finding, asked
+from celery_dlock.ops.doctor.finding import SEVERITIES, Check, Finding, asked
 from celery_dlock.registry import BACKENDS, load
 from tests.inspection.patients import bad, lies_in_memory, patient
 from tests.services.ports import free_ports
@@ -209,24 +211,26 @@ def test_no_driver_is_needed_that_the_application_does_not_use(tmp_path: Path) -
 def test_every_check_is_in_the_documentation_and_in_a_test() -> None:
     """A check that finds nothing any more fails the test that names it; one without fails here."""
     page = (ROOT / "docs/how-to/doctor.rst").read_text()
-    documented = set(re.findall(r"^   \* - ``([a-z-]+)``", page, re.MULTILINE))
+    rows = re.findall(r"^   \* - ``([a-z-]+)``\n     - (.+)\n", page, re.MULTILINE)
+    documented = {name: set(re.findall("|".join(SEVERITIES), cell)) for name, cell in rows}
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_doctor_*.py"))
     tested = set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', tests))
 
+    assert len(rows) == len(documented)
     assert documented == _checks()
-    assert _checks() - tested == set()
+    assert _checks().keys() - tested == set()
 
 
-def _checks() -> set[str]:
-    """What is the first argument of a Finding anywhere in the doctor's code."""
-    folder = Path(doctor.__file__).parent
-    trees = [ast.parse(path.read_text()) for path in folder.glob("*.py")]
-    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
-    first = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "Finding"]
-    names = [name.removeprefix("f").strip("'") for name in first]
-    stores = ("zookeeper", "etcd", "redlock")
-    found = {name.replace("{store}", store) for name in names for store in stores}
-    return found - {"redlock-single"}  # whose URL is refused
+def _checks() -> dict[str, set[str]]:
+    """The checks of all tables of the doctor, and what each may find."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for module in iter_modules(doctor.__path__, f"{doctor.__name__}."):
+        tables = [it for it in vars(import_module(module.name)).values() if isinstance(it, dict)]
+        for name, row in (row for table in tables for row in table.items()):
+            for check in row if isinstance(row, tuple) else (row,):
+                if isinstance(check, Check):
+                    found[name] |= {check.usual, "broken" if check.broken else check.usual}
+    return found
 
 
 @pytest.mark.parametrize(

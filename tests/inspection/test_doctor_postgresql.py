@@ -10,7 +10,8 @@ from sqlalchemy import make_url
 
 from celery_dlock import lock
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.postgresql import Server, findings_of
+from celery_dlock.ops.doctor.finding import judged
+from celery_dlock.ops.doctor.postgresql import CHECKS, Server
 from tests.fencing.clients import DjangoClient
 from tests.inspection.patients import bad, found, patient
 from tests.services.postgresql import PostgresqlServer
@@ -89,4 +90,5 @@ def test_the_database_of_a_django_project_is_examined_at_its_own_address(
     ],
 )
 def test_a_server_that_is_not_as_it_has_to_be_is_found(server: Server, check: str | None) -> None:
-    assert [finding.check for finding in findings_of(server, "store")] == ([check] if check else [])
+    findings = judged(CHECKS, server, "store")
+    assert [finding.check for finding in findings] == ([check] if check else [])

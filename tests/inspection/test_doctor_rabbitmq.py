@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from celery_dlock.ops.doctor import broker
+from celery_dlock.ops.doctor.broker import RABBITMQ, RabbitMQ
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.finding import Case
+from celery_dlock.ops.doctor.finding import Case, Finding, judged
 from celery_dlock.ops.doctor.tasks import Locked
 from celery_dlock.runtime import runtime
 from tests.inspection.patients import bad, found, in_memory, over, patient
@@ -121,6 +123,14 @@ def test_countdowns_that_nobody_would_take_are_found(
     assert seen(task_queues=[Queue("q", Exchange("q"))]) == {}
 
 
+def told(version: str, queues: list[Queue], check: str, tasks: Any = ()) -> list[Finding]:
+    """What *check* finds in a server of this version."""
+    server = SimpleNamespace(server_properties={"version": version})
+    connection = SimpleNamespace(connect=lambda: server)
+    rabbitmq = RabbitMQ(None, tasks, queues, connection)
+    return list(judged({check: RABBITMQ[check]}, rabbitmq, "broker"))
+
+
 @pytest.mark.parametrize(
     ("version", "arguments", "found"),
     [
@@ -137,10 +147,9 @@ def test_a_queue_that_gives_messages_up_is_found(
 ) -> None:
     queues = [quorum(**arguments), Queue("classic", Exchange("classic"))]
 
-    findings = list(broker.delivered(queues, version, "broker"))
+    findings = told(version, queues, "rabbitmq-delivery-limit")
 
-    expected = [("rabbitmq-delivery-limit", found)] if found else []
-    assert [(finding.check, finding.found.split(",")[0]) for finding in findings] == expected
+    assert [finding.found.split(",")[0] for finding in findings] == ([found] if found else [])
 
 
 def test_how_long_a_rabbitmq_waits_is_said(rabbitmq_server: RabbitMQServer, tmp_path: Path) -> None:
@@ -166,8 +175,8 @@ def test_a_queue_of_its_own_patience_counts_where_the_server_heeds_it(
     queues = [Queue("q", queue_arguments={"x-consumer-timeout": milliseconds})]
     with patient(tmp_path, {"time_limit": 7200}, **in_memory()) as app:
         here = runtime(app)
-        tasks = Locked.all_of(Case(app, here.settings, time.time), here.policy)
-        findings = list(broker.patient(tasks, queues, version, "broker"))
+        tasks = Locked.all_of(Case(app, here.settings, time.time))
+        findings = told(version, queues, "rabbitmq-consumer-timeout", tasks)
 
     assert [finding.severity for finding in findings] == ([severity] if severity else [])
     assert all(words in finding.found for finding in findings)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.redis import Server, new_enough
+from celery_dlock.ops.doctor.finding import judged
+from celery_dlock.ops.doctor.redis import VERSION, Server
 from tests.inspection.patients import bad, found, patient
 from tests.services.redis import RedisServer
 from tests.services.require import require
@@ -197,8 +198,7 @@ def test_an_old_server_is_found(server: RedisServer) -> None:
     with server.client() as client:
         read = Server.read(client, time.time)
 
-    assert not list(new_enough(read, "store"))
-    old = replace(read, info={**read.info, "redis_version": "6.0.16"})
-    assert [f.check for f in new_enough(old, "store")] == ["redis-version"]
-    (finding,) = new_enough(replace(read, info={**read.info, "redis_version": "5.0"}), "store")
-    assert finding.severity == "broken"
+    assert not list(judged(VERSION, read, "store"))
+    for version in ("6.0.16", "5.0"):
+        old = replace(read, info={**read.info, "redis_version": version})
+        assert bad(list(judged(VERSION, old, "store"))) == {"redis-version": "broken"}

@@ -14,8 +14,8 @@ import pytest
 
 from celery_dlock import lock
 from celery_dlock.ops.doctor.examine import examine
-from celery_dlock.ops.doctor.finding import Case
-from celery_dlock.ops.doctor.local import MOUNTS, examine_sqlite, file_system, file_system_of
+from celery_dlock.ops.doctor.finding import Case, judged
+from celery_dlock.ops.doctor.local import MOUNTS, SQLITE, File, examine_sqlite
 from celery_dlock.settings import Settings
 from tests.inspection.patients import bad, found, lies_in_memory, patient
 
@@ -63,16 +63,16 @@ def test_a_file_on_a_network_share_is_found(tmp_path: Path, kind: str) -> None:
     escaped = str(share).replace(" ", r"\040")
     mounts.write_text(f"{MOUNTS.read_text()}server:/ {escaped} {kind} rw 0 0\n")
 
-    (finding,) = file_system_of(share, "store", file_system(share / "locks.db", mounts))
+    (finding,) = judged(SQLITE, File(share / "locks.db", mounts=mounts), "store")
 
     assert (finding.check, finding.severity) == ("sqlite-network", "broken")
-    assert not list(file_system_of(tmp_path, "store", file_system(tmp_path, mounts)))
+    assert not list(judged(SQLITE, File(tmp_path / "locks.db", mounts=mounts), "store"))
 
 
 def test_where_the_file_system_is_not_told_is_no_error(tmp_path: Path) -> None:
-    unknown = file_system(tmp_path, tmp_path / "no table")
+    untold = File(tmp_path / "locks.db", mounts=tmp_path / "no table")
 
-    (finding,) = file_system_of(tmp_path / "locks.db", "store", unknown)
+    (finding,) = judged(SQLITE, untold, "store")
 
     assert (finding.check, finding.severity) == ("sqlite-file-system", "unknown")
 

@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from amqp.exceptions import NotFound
@@ -14,167 +18,134 @@ from amqp.exceptions import NotFound
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.messages.countdown import remembered, visibility_timeout
 from celery_dlock.messages.woken_queues import WokenQueues
-from celery_dlock.ops.doctor.finding import Case, Finding, asked, broker_url, listed, place_of
+from celery_dlock.ops.doctor.finding import (
+    Broken,
+    Case,
+    Checks,
+    Finding,
+    Unknown,
+    Weak,
+    asked,
+    broker_url,
+    judged,
+    listed,
+    place_of,
+)
 from celery_dlock.ops.doctor.tasks import Locked
 from celery_dlock.ops.overview import messages_of_other_brokers
 from celery_dlock.runtime import runtime
 
+#: Seconds for a broker to be connected to.
+BROKER_TIMEOUT = 5
+
 #: To which Celery publishes what has a countdown; workers declare it as they start.
 DELAYS = "celery_delayed_27"
 
-_LIMIT = "x-delivery-limit"
-
-#: The first that has a limit where none is set, and that limit.
-_LIMITED, _USUAL_LIMIT = 4, 20
-
-
-def _quorum_queues(queues: Sequence[Any]) -> list[Any]:
-    """Those of *queues* that are."""
-    return [q for q in queues if (q.queue_arguments or {}).get("x-queue-type") == "quorum"]
-
-
-def _waits_in_worker(queues: Sequence[Any]) -> list[str]:
-    """The names of those with whose messages a worker waits for a countdown."""
-    if not _quorum_queues(queues):
-        return [queue.name for queue in queues]
-    return [queue.name for queue in queues if queue.exchange.type == "direct"]
-
-
-def _direct(queues: Sequence[Any], where: str) -> Iterator[Finding]:
-    """With a quorum queue a worker cannot ask for more than its share, whatever the others are."""
-    held = _waits_in_worker(queues)
-    if _quorum_queues(queues) and held:
-        yield Finding(
-            "rabbitmq-direct",
-            "weak",
-            where,
-            promise="A rescheduled task, or a retry, occupies one of its worker's prefetched "
-            "messages until it is due: with enough of them the worker does nothing else.",
-            found=f"there are quorum queues, and the exchange of {listed(held)} is direct",
-            fix='Exchange("another name", type="topic") for each queue, or '
-            "task_default_exchange and task_default_exchange_type where task_queues has none",
-        )
-
-
-def _passing(queues: Sequence[Any], kind: str, where: str) -> Iterator[Finding]:
-    """Whether a message is safe while it waits, in queues of Celery's own of this *kind*."""
-    if kind != "quorum" and _rabbitmq_waits(queues):
-        yield Finding(
-            "rabbitmq-delay-queues",
-            "weak",
-            where,
-            promise="If RabbitMQ ends or loses a node while it moves a message with a countdown "
-            "from one queue to the next, the message is lost: that task never runs.",
-            found=f"broker_native_delayed_delivery_queue_type is {kind}",
-            fix='broker_native_delayed_delivery_queue_type = "quorum", once the queues '
-            "celery_delayed_0 to celery_delayed_27 are empty and deleted",
-        )
-
-
-def _rabbitmq_waits(queues: Sequence[Any]) -> bool:
-    return bool(_quorum_queues(queues)) and len(_waits_in_worker(queues)) < len(queues)
-
-
-def _delayed(queues: Sequence[Any], server: Any, where: str) -> Iterator[Finding]:
-    """Whether what has a countdown can be published. *server* is a connection of py-amqp's."""
-    if not _rabbitmq_waits(queues):
-        return
-    try:
-        server.channel().exchange_declare(DELAYS, "topic", passive=True)
-    except NotFound:
-        yield Finding(
-            "rabbitmq-no-delay",
-            "weak",
-            where,
-            promise="A message with a countdown is refused, or lost without confirm_publish.",
-            found=f"there is no exchange {DELAYS}: no worker with quorum queues has started yet",
-            fix="start the workers, with these task_queues, before the publishers",
-        )
-
-
-def delivered(queues: Sequence[Any], version: str, where: str) -> Iterator[Finding]:
-    """How often a message may come before the queue gives it up."""
-    number = int((re.findall(r"\d+", version) or ["0"])[0])
-    usual = _USUAL_LIMIT if number >= _LIMITED else -1
-    limits = {queue.name: _limit(queue, usual) for queue in _quorum_queues(queues)}
-    told = {name: limit for name, limit in limits.items() if limit >= 0}
-    if told:
-        yield Finding(
-            "rabbitmq-delivery-limit",
-            "weak",
-            where,
-            promise="A message is dropped, and its task never runs, after so many deliveries: its "
-            "workers were killed, or it could not be rescheduled because the broker accepted no "
-            "messages.",
-            found="; ".join(f"{name}: {limit} deliveries" for name, limit in sorted(told.items()))
-            + ", and no x-dead-letter-exchange",
-            fix=f"x-dead-letter-exchange in queue_arguments of a new queue or in a policy (which "
-            f"AMQP does not show), or {_LIMIT} = -1",
-        )
-
-
-def _limit(queue: Any, usual: int) -> int:
-    arguments = queue.queue_arguments or {}
-    return -1 if "x-dead-letter-exchange" in arguments else int(arguments.get(_LIMIT, usual))
-
+#: The first RabbitMQ that has a limit of deliveries where none is set, and that limit.
+_LIMITED, _USUAL_LIMIT = (4,), 20
 
 #: Seconds, RabbitMQ's own default since 3.8.17.
 CONSUMER_TIMEOUT = 1800.0
 
-_TIMEOUT = "x-consumer-timeout"
-
-#: The first that has this of a queue; those before it take the argument, and do not heed it.
+#: The first that has one of a queue; those before it take the argument, and do not heed it.
 _PER_QUEUE = (3, 12)
+
+#: The kinds of transports that are read.
+READ = ("redis", "amqp", "filesystem", "memory")
 
 #: How messages that outlive a restart are sent, as it may be written.
 _LASTING = (2, "persistent")
 
 
-def examine_rabbitmq(
-    case: Case, tasks: Sequence[Locked], connection: Any, where: str
-) -> Iterator[Finding]:
-    """What AMQP lets us see, and what Celery is told to ask for."""
-    queues = list(case.app.amqp.queues.values())
-    yield from _lasting(case, queues, where)
-    yield from _confirmed(case, where)
-    yield from _direct(queues, where)
-    yield from _passing(queues, case.conf.broker_native_delayed_delivery_queue_type, where)
-    yield from asked(where, _asked(tasks, queues, connection, where))
+def _long(seconds: Mapping[str, float], limit: float) -> Mapping[str, Any]:
+    """The tasks of *seconds* that take no less than *limit*, and twice the longest."""
+    long = {name: length for name, length in seconds.items() if length >= limit}
+    longest = max(long.values(), default=0.0)
+    figures = {"limit": limit, "longest": longest, "twice": 2 * longest, "ms": int(2000 * longest)}
+    return {"names": listed(long), **figures} if long else {}
 
 
-def _asked(
-    tasks: Sequence[Locked], queues: Sequence[Any], connection: Any, where: str
-) -> Iterator[Finding]:
-    server: Any = connection.connect()
-    version = str(server.server_properties.get("version", ""))
-    yield from patient(tasks, queues, version, where)
-    yield from delivered(queues, version, where)
-    yield from _delayed(queues, server, where)
+@dataclass(frozen=True)
+class RabbitMQ:
+    """What Celery asks of a RabbitMQ's *queues*, and what the server tells once it is asked."""
 
+    conf: Any
+    tasks: Sequence[Locked]
+    queues: Sequence[Any]
+    connection: Any
 
-def _lasting(case: Case, queues: Sequence[Any], where: str) -> Iterator[Finding]:
-    passing = {queue.name: _why(queue) for queue in queues if _why(queue)}
-    if passing:
-        yield Finding(
-            "rabbitmq-queue",
-            "broken",
-            where,
-            promise="Messages are lost with their queue: those tasks never run.",
-            found="; ".join(f"queue {name} is {why}" for name, why in sorted(passing.items())),
-            fix="use Queue's defaults for that in task_queues, and delete the old queue once it is "
-            "empty",
-        )
-    transient = [queue.name for queue in queues if _mode(case, queue) not in _LASTING]
-    if transient:
-        yield Finding(
-            "rabbitmq-transient",
-            "broken",
-            where,
-            promise="A restart of the broker loses the messages: those tasks never run.",
-            found=f"messages for {listed(transient)} are transient",
-            fix="task_default_delivery_mode = 'persistent', and no other delivery_mode of an "
-            "Exchange in task_queues",
-        )
+    @cached_property
+    def server(self) -> Any:
+        """A connection of py-amqp's."""
+        return self.connection.connect()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        version = str(self.server.server_properties.get("version", ""))
+        return tuple(map(int, re.findall(r"\d+", version)))
+
+    def lost_queues(self) -> str:
+        """The queues that do not keep their messages, and why."""
+        why = sorted((queue.name, _why(queue)) for queue in self.queues)
+        return "; ".join(f"queue {name} is {reason}" for name, reason in why if reason)
+
+    def transient(self) -> str:
+        """The queues whose messages do not outlive a restart."""
+        usual = self.conf.task_default_delivery_mode
+        modes = {queue.name: queue.exchange.delivery_mode or usual for queue in self.queues}
+        return listed(name for name, mode in modes.items() if mode not in _LASTING)
+
+    @property
+    def quorum(self) -> Sequence[Any]:
+        """The quorum queues."""
+        return [q for q in self.queues if (q.queue_arguments or {}).get("x-queue-type") == "quorum"]
+
+    @property
+    def held(self) -> Sequence[str]:
+        """The names of the queues with whose messages a worker waits for a countdown."""
+        direct = [queue.name for queue in self.queues if queue.exchange.type == "direct"]
+        return direct if self.quorum else [queue.name for queue in self.queues]
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages wait for a countdown in RabbitMQ."""
+        return bool(self.quorum) and len(self.held) < len(self.queues)
+
+    @property
+    def kept_as(self) -> str:
+        """The type of the queues in which they wait."""
+        return str(self.conf.broker_native_delayed_delivery_queue_type)
+
+    @property
+    def timeout(self) -> float | None:
+        """The least number of seconds that a queue allows a worker; ``None`` if not known."""
+        given: list[Any] = [
+            (q.queue_arguments or {}).get("x-consumer-timeout") for q in self.queues
+        ]
+        heeded = given and all(given) and self.version >= _PER_QUEUE
+        return min(float(milliseconds) / 1000 for milliseconds in given) if heeded else None
+
+    @property
+    def long(self) -> Mapping[str, Any]:
+        """The tasks whose messages a worker does not acknowledge in time."""
+        waits = 1 if self.held else 0  # else RabbitMQ waits, and has the message
+        kept = {t.name: max(waits * t.countdown, t.late and t.longest) for t in self.tasks}
+        return _long(kept, self.timeout or CONSUMER_TIMEOUT)
+
+    def limits(self) -> str:
+        """The queues that drop messages, and after how many deliveries."""
+        usual = _USUAL_LIMIT if self.version >= _LIMITED else -1
+        dropping = [q for q in self.quorum if "x-dead-letter-exchange" not in q.queue_arguments]
+        limits = {q.name: int(q.queue_arguments.get("x-delivery-limit", usual)) for q in dropping}
+        return "; ".join(f"{name}: {n} deliveries" for name, n in sorted(limits.items()) if n >= 0)
+
+    def has_delays(self) -> bool:
+        """Whether what has a countdown can be published."""
+        try:
+            self.server.channel().exchange_declare(DELAYS, "topic", passive=True)
+        except NotFound:
+            return False
+        return True
 
 
 def _why(queue: Any) -> str:
@@ -186,59 +157,170 @@ def _why(queue: Any) -> str:
     return "auto_delete: gone with its last worker" if queue.auto_delete else ""
 
 
-def _mode(case: Case, queue: Any) -> Any:
-    """How durably Celery sends what is for *queue*."""
-    return queue.exchange.delivery_mode or case.conf.task_default_delivery_mode
+_CLOSED = (
+    "The worker's channel is closed while the task runs, or waits for its retry: all its messages "
+    "are delivered again.",
+    "consumer_timeout = {0[ms]} in rabbitmq.conf (milliseconds); for a new queue on RabbitMQ 3.12 "
+    "or later, queue_arguments={{'x-consumer-timeout': {0[ms]}}}",
+)
+
+#: First what Celery is told to ask for, then what the server tells.
+RABBITMQ: Checks[RabbitMQ] = {
+    "rabbitmq-queue": Broken(
+        RabbitMQ.lost_queues,
+        "{}",
+        promise="Messages are lost with their queue: those tasks never run.",
+        fix="use Queue's defaults for that in task_queues, and delete the old queue once it is "
+        "empty",
+    ),
+    "rabbitmq-transient": Broken(
+        RabbitMQ.transient,
+        "messages for {} are transient",
+        promise="A restart of the broker loses the messages: those tasks never run.",
+        fix="task_default_delivery_mode = 'persistent', and no other delivery_mode of an Exchange "
+        "in task_queues",
+    ),
+    "rabbitmq-confirms": Weak(
+        lambda rabbitmq: not (rabbitmq.conf.broker_transport_options or {}).get("confirm_publish"),
+        "confirm_publish is not set",
+        promise="A message that is published while the connection breaks or the broker ends is "
+        "lost without an error, also one that is rescheduled or woken.",
+        fix='broker_transport_options = {{"confirm_publish": True}}',
+    ),
+    # With a quorum queue a worker cannot ask for more than its share, whatever the others are.
+    "rabbitmq-direct": Weak(
+        lambda rabbitmq: rabbitmq.quorum and listed(rabbitmq.held),
+        "there are quorum queues, and the exchange of {} is direct",
+        promise="A rescheduled task, or a retry, occupies one of its worker's prefetched messages "
+        "until it is due: with enough of them the worker does nothing else.",
+        fix='Exchange("another name", type="topic") for each queue, or task_default_exchange and '
+        "task_default_exchange_type where task_queues has none",
+    ),
+    "rabbitmq-delay-queues": Weak(
+        lambda rabbitmq: rabbitmq.waits and rabbitmq.kept_as != "quorum" and rabbitmq.kept_as,
+        "broker_native_delayed_delivery_queue_type is {}",
+        promise="If RabbitMQ ends or loses a node while it moves a message with a countdown from "
+        "one queue to the next, the message is lost: that task never runs.",
+        fix='broker_native_delayed_delivery_queue_type = "quorum", once the queues '
+        "celery_delayed_0 to celery_delayed_27 are empty and deleted",
+    ),
+    "rabbitmq-consumer-timeout": (
+        Weak(
+            lambda rabbitmq: rabbitmq.timeout and rabbitmq.long,
+            "x-consumer-timeout allows {0[limit]:g} s, {0[names]} may run or wait for "
+            "{0[longest]:g} s",
+            *_CLOSED,
+        ),
+        Unknown(
+            lambda rabbitmq: not rabbitmq.timeout and rabbitmq.long,
+            "{0[names]} may run or wait for {0[longest]:g} s, and a server allows {0[limit]:g} s "
+            "unless its consumer_timeout is set, which AMQP does not show",
+            *_CLOSED,
+        ),
+    ),
+    "rabbitmq-delivery-limit": Weak(
+        RabbitMQ.limits,
+        "{}, and no x-dead-letter-exchange",
+        promise="A message is dropped, and its task never runs, after so many deliveries: its "
+        "workers were killed, or it could not be rescheduled because the broker accepted no "
+        "messages.",
+        fix="x-dead-letter-exchange in queue_arguments of a new queue or in a policy (which AMQP "
+        "does not show), or x-delivery-limit = -1",
+    ),
+    "rabbitmq-no-delay": Weak(
+        lambda rabbitmq: rabbitmq.waits and not rabbitmq.has_delays() and DELAYS,
+        "there is no exchange {}: no worker with quorum queues has started yet",
+        promise="A message with a countdown is refused, or lost without confirm_publish.",
+        fix="start the workers, with these task_queues, before the publishers",
+    ),
+}
 
 
-def _confirmed(case: Case, where: str) -> Iterator[Finding]:
-    if not (case.conf.broker_transport_options or {}).get("confirm_publish"):
-        yield Finding(
-            "rabbitmq-confirms",
-            "weak",
-            where,
-            promise="A message that is published while the connection breaks or the broker ends is "
-            "lost without an error, also one that is rescheduled or woken.",
-            found="confirm_publish is not set",
-            fix='broker_transport_options = {"confirm_publish": True}',
-        )
-
-
-def patient(
-    tasks: Sequence[Locked], queues: Sequence[Any], version: str, where: str
-) -> Iterator[Finding]:
-    """RabbitMQ closes the channel of a worker that has not acknowledged a message in time."""
-    told = [(q.queue_arguments or {}).get(_TIMEOUT) for q in queues]
-    number = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    known = bool(told) and all(told) and number >= _PER_QUEUE
-    least = min(float(t) / 1000 for t in told if t) if known else CONSUMER_TIMEOUT
-    waits = 1 if _waits_in_worker(queues) else 0  # else RabbitMQ waits, and has the message
-    kept = {t.name: max(waits * t.countdown, (t.late and t.longest) or 0.0) for t in tasks}
-    long = {name: seconds for name, seconds in kept.items() if seconds >= least}
-    if not long:
-        return
-    longest = max(long.values())
-    if known:
-        found = f"{_TIMEOUT} allows {least:g} s, {listed(long)} may run or wait for {longest:g} s"
-    else:
-        found = (
-            f"{listed(long)} may run or wait for {longest:g} s, and a server allows {least:g} s "
-            "unless its consumer_timeout is set, which AMQP does not show"
-        )
-    yield Finding(
-        "rabbitmq-consumer-timeout",
-        "weak" if known else "unknown",
-        where,
-        promise="The worker's channel is closed while the task runs, or waits for its retry: all "
-        "its messages are delivered again.",
-        found=found,
-        fix=f"consumer_timeout = {int(2000 * longest)} in rabbitmq.conf (milliseconds); for a new "
-        f"queue on RabbitMQ 3.12 or later, queue_arguments={{'{_TIMEOUT}': {int(2000 * longest)}}}",
+#: Of tasks whose messages come again, and whether they run or wait meanwhile.
+VISIBILITY: Checks[Mapping[str, Any]] = {
+    "broker-visibility-timeout": Weak(
+        lambda long: "names" in long and long,
+        "visibility_timeout = {0[limit]:g}; {0[names]} may {0[what]} {0[longest]:g} s",
+        promise="A message is delivered again and again while its task still runs or waits. Each "
+        "duplicate is rescheduled, and dropped in the end.",
+        fix='broker_transport_options = {{"visibility_timeout": {0[twice]:g}}}',
     )
+}
+
+#: Of the tasks whose messages wait in the store for one other broker than ours.
+STRANGERS: Checks[Mapping[str, str]] = {
+    "broker-another": Weak(
+        lambda messages: messages,
+        "{0[names]} in the lock store, for {0[theirs]}; here it is {0[ours]}",
+        promise="These messages wait until a worker runs at their own broker. If that broker no "
+        "longer has workers, they never run.",
+        fix="run a worker there; or, if it is this broker under another address, "
+        "dlock_broker = {0[theirs]!r} in all processes",
+    )
+}
 
 
-#: Seconds for a broker to be connected to.
-BROKER_TIMEOUT = 5
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker, to which a *driver* of kombu's speaks; *tasks* are the locked ones."""
+
+    case: Case
+    tasks: Sequence[Locked]
+    scheme: str
+    driver: str
+
+    def forgets(self) -> Mapping[str, float]:
+        """How long finished tasks are known, if that is not twice the visibility timeout."""
+        visible = visibility_timeout(self.case.app)
+        done = remembered(self.case.app, self.case.settings.done_ttl)
+        figures = {"done": done, "visible": visible, "twice": 2 * visible}
+        return figures if done < 2 * visible < math.inf else {}
+
+    def without_woken_queue(self) -> str:
+        """The queues whose woken messages go to their end, though that could be otherwise."""
+        queues = WokenQueues(self.case.app, has=self.case.settings.woken_queue)
+        lasting = [q for q in self.case.app.amqp.queues.values() if not q.auto_delete]
+        why = {queue.name: reason for queue in lasting if (reason := queues.why_not(queue))}
+        return "; ".join(f"beside {name} there is no queue: {why[name]}" for name in why)
+
+
+BROKER: Checks[Broker] = {
+    "broker-done-ttl": Broken(
+        Broker.forgets,
+        "dlock_done_ttl = {0[done]:g}, and visibility_timeout = {0[visible]:g}",
+        promise="A finished task is forgotten while a duplicate of it can still be delivered: it "
+        "runs again.",
+        fix="dlock_done_ttl = {0[twice]:g} or more",
+    ),
+    "broker-woken-queue": Weak(
+        Broker.without_woken_queue,
+        "{}",
+        promise="A woken task waits behind all messages that were published meanwhile, and its key "
+        "is idle as long.",
+        fix="declare it in task_queues, like that queue",
+    ),
+    "broker-filesystem": Weak(
+        lambda broker: (
+            broker.driver == "filesystem" and listed(t.name for t in broker.tasks if not t.kept)
+        ),
+        "the filesystem transport; {} may be lost",
+        promise="Messages that a killed worker had taken are not delivered again: those tasks "
+        "never run.",
+        fix="on_contention=Queue(keep=True), or a broker with a server",
+    ),
+    "broker-memory": Weak(
+        lambda broker: broker.driver == "memory",
+        "the memory transport",
+        promise="Only this process gets its messages, and they end with it.",
+        fix="broker_url = 'amqp://…' or 'redis://…'",
+    ),
+    "broker-unread": Unknown(
+        lambda broker: broker.driver not in READ and broker,
+        "the doctor does not read a broker at {0.scheme}://",
+        promise="It is not known whether the broker keeps its messages through a restart.",
+        fix="check its server; a Redis needs appendonly yes and maxmemory-policy noeviction",
+    ),
+}
 
 
 def examine_broker(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
@@ -248,130 +330,37 @@ def examine_broker(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
         scheme = url.partition("://")[0]
         where = f"broker {scheme}://{place_of(url)}"
         yield from _delivered_again(case, tasks, where)
-        yield from _of_another(case, where)
-        yield from _without_woken_queue(case, where)
-        match connection.transport.driver_type:
-            case "redis" if scheme in ("redis", "rediss"):
-                # The driver need not be there for other brokers.
-                from celery_dlock.ops.doctor.redis import examine_redis_broker
+        yield from _for_others(case, where)
+        driver = connection.transport.driver_type
+        if driver == "redis" and scheme not in ("redis", "rediss"):
+            driver = ""  # behind Sentinels, or at a socket
+        yield from judged(BROKER, Broker(case, tasks, scheme, driver), where)
+        if driver == "redis":
+            # The driver need not be there for other brokers.
+            from celery_dlock.ops.doctor.redis import examine_redis_broker
 
-                yield from asked(where, examine_redis_broker(case, url, where))
-            case "amqp":
-                yield from examine_rabbitmq(case, tasks, connection, where)
-            case "filesystem":
-                yield from _files(tasks, where)
-            case "memory":
-                yield from _memory(where)
-            case _:
-                yield from _unread(scheme, where)
-
-
-def _of_another(case: Case, where: str) -> Iterator[Finding]:
-    """Messages that wait and that no process of this application will publish."""
-    try:
-        found = list(messages_of_other_brokers(case.app))
-    except (BackendUnavailable, ConfigurationError):
-        return  # which is said of the store
-    for broker in sorted({each.broker for each in found}):
-        theirs = [each for each in found if each.broker == broker]
-        yield Finding(
-            "broker-another",
-            "weak",
-            where,
-            promise="These messages wait until a worker runs at their own broker. If that broker "
-            "no longer has workers, they never run.",
-            found=f"{listed(each.task_id for each in theirs)} in the lock store, for {broker}; "
-            f"here it is {runtime(case.app).wake.broker}",
-            fix=f"run a worker there; or, if it is this broker under another address, "
-            f"dlock_broker = {broker!r} in all processes",
-        )
-
-
-def _without_woken_queue(case: Case, where: str) -> Iterator[Finding]:
-    """Queues whose woken messages go to their end, though that could be otherwise."""
-    queues = WokenQueues(case.app, has=case.settings.woken_queue)
-    lasting = [queue for queue in case.app.amqp.queues.values() if not queue.auto_delete]
-    why = {queue.name: reason for queue in lasting if (reason := queues.why_not(queue))}
-    if why:
-        yield Finding(
-            "broker-woken-queue",
-            "weak",
-            where,
-            promise="A woken task waits behind all messages that were published meanwhile, and its "
-            "key is idle as long.",
-            found="; ".join(f"beside {name} there is no queue: {r}" for name, r in why.items()),
-            fix="declare it in task_queues, like that queue",
-        )
+            yield from asked(where, examine_redis_broker(case, url, where))
+        elif driver == "amqp":
+            queues = list(case.app.amqp.queues.values())
+            rabbitmq = RabbitMQ(case.conf, tasks, queues, connection)
+            yield from asked(where, judged(RABBITMQ, rabbitmq, where))
 
 
 def _delivered_again(case: Case, tasks: Sequence[Locked], where: str) -> Iterator[Finding]:
-    """What comes again because nobody has acknowledged it in time."""
     visible = visibility_timeout(case.app)
-    if visible == math.inf:
-        return
-    yield from _too_long(tasks, visible, where)
-    done = remembered(case.app, case.settings.done_ttl)
-    if done < 2 * visible:
-        yield Finding(
-            "broker-done-ttl",
-            "broken",
-            where,
-            promise="A finished task is forgotten while a duplicate of it can still be delivered: "
-            "it runs again.",
-            found=f"dlock_done_ttl = {done:g}, and visibility_timeout = {visible:g}",
-            fix=f"dlock_done_ttl = {2 * visible:g} or more",
-        )
-
-
-def _too_long(tasks: Sequence[Locked], visible: float, where: str) -> Iterator[Finding]:
     # What is acknowledged early is not delivered again while it runs.
-    runs = {t.name: t.longest for t in tasks if t.late and t.longest and t.longest >= visible}
-    waits = {t.name: t.countdown for t in tasks if t.countdown >= visible}
-    for what, found in (("may run for", runs), ("may retry after", waits)):
-        if found:
-            longest = max(found.values())
-            yield Finding(
-                "broker-visibility-timeout",
-                "weak",
-                where,
-                promise="A message is delivered again and again while its task still runs or "
-                "waits. Each duplicate is rescheduled, and dropped in the end.",
-                found=f"visibility_timeout = {visible:g}; {listed(found)} {what} {longest:g} s",
-                fix=f'broker_transport_options = {{"visibility_timeout": {2 * longest:g}}}',
-            )
+    runs = _long({task.name: task.longest for task in tasks if task.late}, visible)
+    waits = _long({task.name: task.countdown for task in tasks}, visible)
+    for what, long in (("run for", runs), ("retry after", waits)):
+        yield from judged(VISIBILITY, {**long, "what": what}, where)
 
 
-def _files(tasks: Sequence[Locked], where: str) -> Iterator[Finding]:
-    lost = [task.name for task in tasks if not task.kept]
-    if lost:
-        yield Finding(
-            "broker-filesystem",
-            "weak",
-            where,
-            promise="Messages that a killed worker had taken are not delivered again: those tasks "
-            "never run.",
-            found=f"the filesystem transport; {listed(lost)} may be lost",
-            fix="on_contention=Queue(keep=True), or a broker with a server",
-        )
-
-
-def _unread(scheme: str, where: str) -> Iterator[Finding]:
-    yield Finding(
-        "broker-unread",
-        "unknown",
-        where,
-        promise="It is not known whether the broker keeps its messages through a restart.",
-        found=f"the doctor does not read a broker at {scheme}://",
-        fix="check its server; a Redis needs appendonly yes and maxmemory-policy noeviction",
-    )
-
-
-def _memory(where: str) -> Iterator[Finding]:
-    yield Finding(
-        "broker-memory",
-        "weak",
-        where,
-        promise="Only this process gets its messages, and they end with it.",
-        found="the memory transport",
-        fix="broker_url = 'amqp://…' or 'redis://…'",
-    )
+def _for_others(case: Case, where: str) -> Iterator[Finding]:
+    try:
+        messages = sorted(messages_of_other_brokers(case.app), key=attrgetter("broker"))
+    except (BackendUnavailable, ConfigurationError):
+        return  # which is said of the store
+    ours = runtime(case.app).wake.broker
+    for theirs, waiting in groupby(messages, key=attrgetter("broker")):
+        names = listed(message.task_id for message in waiting)
+        yield from judged(STRANGERS, {"names": names, "theirs": theirs, "ours": ours}, where)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 import ssl
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops.doctor.finding import (
+    Broken,
     Case,
+    Checks,
     Finding,
+    Members,
+    Weak,
     asked,
+    clock_skew,
+    examined,
+    judged,
     measured,
-    on_time,
-    quorum_size,
+    quorum,
     unavailable,
 )
 from celery_dlock.stores.etcd.address import Address, address_of
@@ -38,13 +43,78 @@ UNSYNCED = 2**20
 _SYNCED = re.compile(r"^etcd_disk_wal_fsync_duration_seconds_count (\S+)$", re.MULTILINE)
 _WRITTEN = re.compile(r"^etcd_disk_wal_write_bytes_total (\S+)$", re.MULTILINE)
 
-#: What the clock of a member's host means for tasks.
-_WAITS = (
+_COMPACTED = "required revision has been compacted"
+
+UNAVAILABLE = unavailable("etcd")
+
+QUORUM = quorum("etcd")
+
+CLOCK = clock_skew(
     "Waiting times are measured with the clocks of the workers' hosts. With a wrong clock a task "
     "gives up, or is woken again, too early or too late."
 )
 
-_COMPACTED = "required revision has been compacted"
+_RUN = "run etcd 3.4.31, 3.5.13 or later"
+
+#: Of a version, as in ``"3.5.13"``.
+VERSION: Checks[str] = {
+    "etcd-version": (
+        Broken(
+            lambda version: _number(version) < (3, 4) and version,
+            "version {}",
+            promise="Its API is not the one that the store uses.",
+            fix=_RUN,
+        ),
+        Weak(
+            lambda version: _ends_leases(_number(version)) and version,
+            "version {}",
+            promise="A leader that was paused may end leases that its successor has renewed (etcd "
+            "issue 15247): two tasks hold one key for some seconds.",
+            fix=_RUN,
+        ),
+    )
+}
+
+#: Of the names of alarms.
+ALARMS: Checks[str] = {
+    "etcd-alarm": Broken(
+        lambda names: names,
+        "alarm {}",
+        promise="It refuses writes: no lock is taken, and held locks expire.",
+        fix="compact and defragment (etcdctl compaction REVISION, etcdctl defrag), then etcdctl "
+        "alarm disarm; replace a member with CORRUPT",
+    )
+}
+
+#: Of how many revisions were written since the last compaction.
+REVISIONS: Checks[int] = {
+    "etcd-compaction": Weak(
+        lambda revisions: revisions > PILED_UP and revisions,
+        "{} revisions, and none was ever compacted",
+        promise="Each lock leaves two revisions. When --quota-backend-bytes is reached the store "
+        "refuses writes.",
+        fix="start every member with --auto-compaction-retention=1h",
+    )
+}
+
+#: Of the bytes of its log that a member has written, and its waits for the disk.
+LOG: Checks[tuple[float, float]] = {
+    "etcd-fsync": Broken(
+        lambda log: log[0] > UNSYNCED * max(log[1], 1) and log,
+        "{0[0]:.0f} bytes of its log were written with {0[1]:.0f} waits for the disk",
+        promise="A power cut loses confirmed writes: two tasks hold one key, and tokens go "
+        "backwards.",
+        fix="start it without --unsafe-no-fsync",
+    )
+}
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+def _ends_leases(number: tuple[int, ...]) -> bool:
+    return (3, 4) <= number < (3, 4, 31) or (3, 5) <= number < (3, 5, 13)
 
 
 def examine_etcd(case: Case) -> Iterator[Finding]:
@@ -52,15 +122,15 @@ def examine_etcd(case: Case) -> Iterator[Finding]:
     address = address_of(case.settings.url, case.settings.backend_options)
     where = address.place
     there = [endpoint for endpoint in address.endpoints if _answers(address, endpoint)]
-    yield from unavailable("etcd", address.endpoints, there, where)
+    yield from judged(UNAVAILABLE, Members(address.endpoints, there), where)
     if not there:
         return
     with closing(EtcdClient(address)) as client:
         status = client.call("Status", rpc.StatusRequest(), repeats=True)
-        yield from version(str(status.version), where)
-        yield from asked(where, _alarms(client, where))
-        yield from asked(where, _members(client, where))
-        yield from asked(where, _piling_up(client, case.settings.key_prefix, where, PILED_UP))
+        yield from judged(VERSION, str(status.version), where)
+        yield from examined(ALARMS, where, lambda: _alarms(client))
+        yield from examined(QUORUM, where, lambda: _members(client))
+        yield from examined(REVISIONS, where, lambda: _revisions(client, case.settings.key_prefix))
     for endpoint in there:
         at = f"member {endpoint}"
         yield from asked(at, _member(address, case, endpoint, at))
@@ -76,65 +146,25 @@ def _answers(address: Address, endpoint: str) -> bool:
     return True
 
 
-def version(text: str, where: str) -> Iterator[Finding]:
-    """What is known of etcd *text*, as in ``"3.5.13"``."""
-    number = tuple(map(int, re.findall(r"\d+", text)[:3]))
-    refused = number < (3, 4)
-    if refused or number < (3, 4, 31) or (3, 5) <= number < (3, 5, 13):
-        yield Finding(
-            "etcd-version",
-            "broken" if refused else "weak",
-            where,
-            promise="Its API is not the one that the store uses."
-            if refused
-            else "A leader that was paused may end leases that its successor has renewed (etcd "
-            "issue 15247): two tasks hold one key for some seconds.",
-            found=f"version {text}",
-            fix="run etcd 3.4.31, 3.5.13 or later",
-        )
-
-
-def _alarms(client: EtcdClient, where: str) -> Iterator[Finding]:
+def _alarms(client: EtcdClient) -> str:
     answer = client.call("Alarm", rpc.AlarmRequest(), repeats=True)  # GET is the default action
-    names = sorted({rpc.AlarmType.Name(alarm.alarm) for alarm in answer.alarms})
-    if names:
-        yield Finding(
-            "etcd-alarm",
-            "broken",
-            where,
-            promise="It refuses writes: no lock is taken, and held locks expire.",
-            found=f"alarm {', '.join(names)}",
-            fix="compact and defragment (etcdctl compaction REVISION, etcdctl defrag), then "
-            "etcdctl alarm disarm; replace a member with CORRUPT",
-        )
+    return ", ".join(sorted({rpc.AlarmType.Name(alarm.alarm) for alarm in answer.alarms}))
 
 
-def _members(client: EtcdClient, where: str) -> Iterator[Finding]:
-    answer = client.call("MemberList", rpc.MemberListRequest(), repeats=True)
-    members: Sequence[Any] = answer.members
-    yield from quorum_size("etcd", len(members), where)
+def _members(client: EtcdClient) -> int:
+    return len(client.call("MemberList", rpc.MemberListRequest(), repeats=True).members)
 
 
-def _piling_up(client: EtcdClient, prefix: str, where: str, most: int) -> Iterator[Finding]:
-    """Whether more than *most* revisions were written and the first is still there."""
+def _revisions(client: EtcdClient, prefix: str) -> int:
+    """How many were written, if the first is still there, and else 0."""
     # What begins like that a user of the store may read.
     request = rpc.RangeRequest(key=Names(prefix).root, revision=1, count_only=True)
     try:
-        answer = client.call("Range", request, repeats=True)
+        return int(client.call("Range", request, repeats=True).header.revision)
     except BackendUnavailable as exc:
         if _COMPACTED in str(exc):
-            return
+            return 0
         raise
-    if answer.header.revision > most:
-        yield Finding(
-            "etcd-compaction",
-            "weak",
-            where,
-            promise="Each lock leaves two revisions. When --quota-backend-bytes is reached the "
-            "store refuses writes.",
-            found=f"{answer.header.revision} revisions, and none was ever compacted",
-            fix="start every member with --auto-compaction-retention=1h",
-        )
 
 
 def _member(address: Address, case: Case, endpoint: str, where: str) -> Iterator[Finding]:
@@ -149,19 +179,8 @@ def _member(address: Address, case: Case, endpoint: str, where: str) -> Iterator
             return parsedate_to_datetime(answer.headers["Date"]).timestamp()
 
     offset = measured(case.clock, date, unit=1.0)  # the clock is told in whole seconds
-    written, synced = _figure(_WRITTEN, figures), _figure(_SYNCED, figures)
-    if written > UNSYNCED * max(synced, 1):
-        yield Finding(
-            "etcd-fsync",
-            "broken",
-            where,
-            promise="A power cut loses confirmed writes: two tasks hold one key, and tokens go "
-            "backwards.",
-            found=f"{written:.0f} bytes of its log were written with {synced:.0f} waits "
-            "for the disk",
-            fix="start it without --unsafe-no-fsync",
-        )
-    yield from on_time(offset, where, _WAITS)
+    yield from judged(LOG, (_figure(_WRITTEN, figures), _figure(_SYNCED, figures)), where)
+    yield from judged(CLOCK, offset, where)
 
 
 def _context(case: Case) -> ssl.SSLContext:

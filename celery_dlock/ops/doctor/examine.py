@@ -16,7 +16,18 @@ from urllib.parse import parse_qsl, unquote
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.ops.doctor.broker import examine_broker
-from celery_dlock.ops.doctor.finding import SEVERITIES, Case, Clock, Finding, asked
+from celery_dlock.ops.doctor.finding import (
+    SEVERITIES,
+    Broken,
+    Case,
+    Checks,
+    Clock,
+    Finding,
+    Unknown,
+    Weak,
+    asked,
+    judged,
+)
 from celery_dlock.ops.doctor.tasks import Locked, examine_tasks
 from celery_dlock.registry import BACKENDS, load, scheme_of
 from celery_dlock.runtime import runtime
@@ -78,23 +89,48 @@ def _in_url(text: str) -> Iterator[str]:
         yield from (value for name, value in parse_qsl(query) if _SECRET.search(name))
 
 
+def _described(error: Exception) -> str:
+    ours = isinstance(error, ConfigurationError)
+    return str(error) if ours else f"{type(error).__name__}: {error}"
+
+
+SETTINGS: Checks[Exception] = {
+    "settings": Broken(
+        _described,
+        "{}",
+        promise="No worker starts. The other checks run once this is fixed.",
+        fix="change the setting or the task that the message names",
+    )
+}
+
+#: Of the scheme of the store's URL.
+STORE: Checks[str] = {
+    "store-unread": Unknown(
+        lambda scheme: scheme not in BACKENDS and scheme,
+        "the doctor has no checks for {}://",
+        promise="It is not known whether the store is configured well.",
+        fix="see the documentation of that store",
+    )
+}
+
+#: Of a setting as Celery shows it, and the passwords in it.
+REPORTED: Checks[tuple[str, frozenset[str]]] = {
+    "password-reported": Weak(
+        lambda setting: any(secret in setting[0] for secret in setting[1]),
+        "a password under a name, or in a list, where Celery does not hide it",
+        promise="Anyone with access to the broker can read a password with `celery inspect conf`. "
+        "It is also in `celery report`, which goes into bug reports.",
+        fix="put it into the URL, which is hidden, or in a dict under a name with 'password' or "
+        "'secret' in it",
+    )
+}
+
+
 def examine_report(case: Case) -> Iterator[Finding]:
     """Celery hides settings by their names, and looks into dicts for more, but not into lists."""
-    for name, shown in case.conf.table().items():
-        if "dlock_" not in name.lower():
-            continue
-        text = repr(shown)
-        if any(secret in text for secret in secrets_of(case.conf, [name])):
-            yield Finding(
-                "password-reported",
-                "weak",
-                name,
-                promise="Anyone with access to the broker can read a password with `celery inspect "
-                "conf`. It is also in `celery report`, which goes into bug reports.",
-                found="a password under a name, or in a list, where Celery does not hide it",
-                fix="put it into the URL, which is hidden, or in a dict under a name with "
-                "'password' or 'secret' in it",
-            )
+    for name, value in case.conf.table().items():
+        if "dlock_" in name.lower():
+            yield from judged(REPORTED, (repr(value), secrets_of(case.conf, [name])), name)
 
 
 def examine(app: Any, clock: Clock = time.time) -> list[Finding]:
@@ -103,8 +139,8 @@ def examine(app: Any, clock: Clock = time.time) -> list[Finding]:
     Changes nothing. What cannot be looked at is a finding, too; there is no password in any.
     """
     secrets = secrets_of(app.conf)
-    found = [shown(finding, secrets) for finding in _examine(app, clock)]
-    return sorted(found, key=lambda each: (bool(each.waived), SEVERITIES.index(each.severity)))
+    findings = [shown(finding, secrets) for finding in _examine(app, clock)]
+    return sorted(findings, key=lambda it: (bool(it.waived), SEVERITIES.index(it.severity)))
 
 
 def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
@@ -116,23 +152,15 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
         check_broker(here)
         check_countdowns(app, here.policy)
     except Exception as exc:  # a sink that cannot be imported, a task that is defined wrongly
-        ours = isinstance(exc, ConfigurationError)
-        yield Finding(
-            "settings",
-            "broken",
-            "settings",
-            promise="No worker starts. The other checks run once this is fixed.",
-            found=str(exc) if ours else f"{type(exc).__name__}: {exc}",
-            fix="change the setting or the task that the message names",
-        )
+        yield from judged(SETTINGS, exc, "settings")
         return
     case = Case(app, here.settings, clock)
-    tasks = Locked.all_of(case, here.policy)
+    tasks = Locked.all_of(case)
     parts = (
         asked("store", _store(case)),
         asked("settings", examine_report(case)),
         asked("broker", examine_broker(case, tasks)),
-        asked("tasks", examine_tasks(case, tasks, type(here.backend))),
+        asked("tasks", examine_tasks(case, tasks)),
     )
     for finding in chain.from_iterable(parts):
         yield replace(finding, waived=here.settings.doctor_ignore.get(finding.check, ""))
@@ -140,15 +168,7 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
 
 def _store(case: Case) -> Iterator[Finding]:
     scheme = scheme_of(case.settings.url)
-    if scheme not in BACKENDS:
-        yield Finding(
-            "store-unread",
-            "unknown",
-            "store",
-            promise="It is not known whether the store is configured well.",
-            found=f"the doctor has no checks for {scheme}://",
-            fix="see the documentation of that store",
-        )
-        return
-    provided = BACKENDS[scheme]
-    yield from load(provided.checks, provided.extra, "the doctor")(case)
+    yield from judged(STORE, scheme, "store")
+    if scheme in BACKENDS:
+        provided = BACKENDS[scheme]
+        yield from load(provided.checks, provided.extra, "the doctor")(case)

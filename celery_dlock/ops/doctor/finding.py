@@ -1,14 +1,15 @@
-"""What is examined, and what is found: a promise that does not hold, what was seen, what fixes it.
+"""A check is a row of a table: the facts that break a promise, what that means, what fixes it.
 
-A case is an application and its settings, where its URLs lead, and by which clock. A clock is told
-by an answer that was given between two looks at ours. Findings that several stores share are here.
+Facts are read first and judged then. A case is an application, its settings and this host's clock.
+Another clock is known by an answer that it gave between two looks at ours. Checks that several
+stores share are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from celery_dlock.ops import event_text
 from celery_dlock.settings import Settings
@@ -108,88 +109,160 @@ class Finding:
     waived: str = ""
 
 
+F = TypeVar("F", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[F]):
+    """``broken_by`` returns what of the facts breaks the promise: the texts have a ``{}`` for it.
+
+    Nothing is found where that is not true. The class has the severity, which is ``"broken"`` for
+    facts of which ``broken`` is true.
+    """
+
+    broken_by: Callable[[F], object]
+    found: str
+    promise: str
+    fix: str
+    broken: Callable[[F], object] | None = None
+    usual: ClassVar[Severity] = "broken"
+
+    def finding(self, name: str, facts: F, where: str) -> Finding | None:
+        """The finding about *facts*, which were read at *where*."""
+        cause = self.broken_by(facts)
+        if not cause:
+            return None
+        severity = "broken" if self.broken and self.broken(facts) else self.usual
+        promise, found, fix = (t.format(cause) for t in (self.promise, self.found, self.fix))
+        return Finding(name, severity, where, promise, found, fix)
+
+
+class Broken(Check[F]):
+    """A promise that does not hold."""
+
+
+class Weak(Check[F]):
+    """A promise that does not hold in some faults."""
+
+    usual = "weak"
+
+
+class Unknown(Check[F]):
+    """A promise that may not hold."""
+
+    usual = "unknown"
+
+
+#: By their names; of several of one name at most one finds something.
+Checks = Mapping[str, Check[F] | tuple[Check[F], ...]]
+
+
+def judged(checks: Checks[F], facts: F, where: str) -> Iterator[Finding]:
+    """What *checks* find in *facts*, which were read at *where*."""
+    for name, row in checks.items():
+        for check in row if isinstance(row, tuple) else (row,):
+            if finding := check.finding(name, facts, where):
+                yield finding
+
+
 def asked(where: str, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """*findings*, until whatever they ask fails to answer; that is a finding, too."""
+    """*findings*, until what they ask fails to answer; that is a finding, too."""
     try:
         yield from findings
     except Exception as exc:  # a doctor who faints helps nobody
-        yield _unanswered(where, exc)
+        yield from judged(NO_ANSWER, exc, where)
 
 
-def _unanswered(where: str, error: Exception) -> Finding:
-    """What is said of a place that gave no answer, or none that can be read."""
-    fix = "run the doctor where the workers run, while this server answers and allows it"
-    if isinstance(error, ImportError):
-        fix = "install it: Celery has an extra for each broker, such as celery[redis]"
-    return Finding(
-        "no-answer",
-        "unknown",
-        where,
-        promise="It is not known whether it is configured well.",
-        found=f"{type(error).__name__}: {error}",
-        fix=fix,
-    )
+def examined(checks: Checks[F], where: str, read: Callable[[], F]) -> Iterator[Finding]:
+    """What *checks* find in what *read* returns; that nothing can be read is a finding, too."""
+
+    def findings() -> Iterator[Finding]:
+        yield from judged(checks, read(), where)
+
+    return asked(where, findings())
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
-    """*names* for a sentence, a few of them."""
-    return event_text.listed(sorted(set(names)), most)
+    """*names* for a sentence, a few of them; empty if there are none."""
+    ordered = sorted(set(names))
+    return event_text.listed(ordered, most) if ordered else ""
 
 
-def on_time(offset: Offset, where: str, promise: str) -> Iterator[Finding]:
-    """The clock of a server at *where* against that of this host; *promise* if it is wrong."""
-    if offset.wrong:
-        yield Finding(
-            "clock-skew",
-            "weak",
-            where,
+NO_ANSWER: Checks[Exception] = {
+    "no-answer": Unknown(
+        lambda error: (f"{type(error).__name__}: {error}", _hint(error)),
+        "{0[0]}",
+        promise="It is not known whether it is configured well.",
+        fix="{0[1]}",
+    )
+}
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "install it: Celery has an extra for each broker, such as celery[redis]"
+    return "run the doctor where the workers run, while this server answers and allows it"
+
+
+def clock_skew(promise: str) -> Checks[Offset]:
+    """The clock of a server against that of this host; *promise* is what a wrong one means."""
+    return {
+        "clock-skew": Weak(
+            lambda offset: offset.wrong and offset,
+            "its clock is {} this host's",
             promise=promise,
-            found=f"its clock is {offset} this host's",
             fix="run NTP (chrony, systemd-timesyncd) on both hosts",
         )
+    }
 
 
-def unavailable(
-    store: Literal["zookeeper", "etcd"],
-    members: Iterable[str],
-    there: Collection[str],
-    where: str,
-) -> Iterator[Finding]:
-    """Whether all of the *members* that the URL names are *there*."""
-    missing = [member for member in members if member not in there]
-    if missing:
-        yield Finding(
-            f"{store}-unavailable",
-            "weak" if there else "broken",
-            where,
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The servers that a URL names, and those that answer."""
+
+    named: Sequence[str]
+    there: Collection[str]
+
+    @property
+    def missing(self) -> str:
+        return ", ".join(member for member in self.named if member not in self.there)
+
+
+def unavailable(store: Literal["zookeeper", "etcd"]) -> Checks[Members]:
+    """Whether all members of the cluster answer."""
+    return {
+        f"{store}-unavailable": Weak(
+            lambda members: members.missing,
+            "no answer from {}",
             promise="If one more server is lost there may be no majority: then no lock is taken, "
             "released or renewed.",
-            found=f"no answer from {', '.join(missing)}",
             fix="start them, or remove them from the cluster and from dlock_url",
+            broken=lambda members: not members.there,
         )
+    }
 
 
-def quorum_size(
-    store: Literal["zookeeper", "etcd", "redlock"], members: int, where: str
-) -> Iterator[Finding]:
-    """Whether *members* bear the loss of one, and as many losses as their number could."""
-    if members == 1:
-        yield Finding(
-            f"{store}-single",
-            "weak",
-            where,
-            promise="While it is unavailable no lock is taken, released or renewed. If its disk is "
-            "lost all is lost: locks, parked messages, and the order of tokens.",
-            found="one server",
-            fix="run three on three hosts",
-        )
-    elif members % 2 == 0:
-        yield Finding(
-            f"{store}-even",
-            "weak",
-            where,
-            promise=f"{members} servers tolerate the loss of no more servers than {members - 1} "
-            "do.",
-            found=f"{members} servers vote",
+def even(store: Literal["zookeeper", "etcd", "redlock"]) -> Checks[int]:
+    """Whether a cluster bears as many losses as the number of its members could."""
+    return {
+        f"{store}-even": Weak(
+            lambda members: members % 2 == 0 and (members, members - 1),
+            "{0[0]} servers vote",
+            promise="{0[0]} servers tolerate the loss of no more servers than {0[1]} do.",
             fix="add one, or remove one",
         )
+    }
+
+
+def quorum(store: Literal["zookeeper", "etcd"]) -> Checks[int]:
+    """Whether a cluster of so many members bears the loss of one, too."""
+    return {
+        f"{store}-single": Weak(
+            lambda members: members == 1,
+            "one server",
+            promise="While it is unavailable no lock is taken, released or renewed. If its disk is "
+            "lost all is lost: locks, parked messages, and the order of tokens.",
+            fix="run three on three hosts",
+        ),
+        **even(store),
+    }

@@ -9,12 +9,22 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_dlock.ops.doctor.finding import Case, Finding, broker_url
+from celery_dlock.ops.doctor.finding import (
+    Broken,
+    Case,
+    Checks,
+    Finding,
+    Unknown,
+    Weak,
+    broker_url,
+    judged,
+)
 from celery_dlock.stores.sql.sqlite_file import APPLICATION_ID
 
 FIX = "dlock_url = 'sqlite:////var/lib/shop/dlock.db' on one machine, or a store with a server"
@@ -38,8 +48,6 @@ VOLATILE = frozenset({"tmpfs", "ramfs"})
 SERVED = frozenset({"amqp", "amqps", "pyamqp", "redis", "rediss", "sentinel"})
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1", gethostname()})
 
-#: Of a folder anyone may write to: whether only owners may rename and delete what is in there.
-_STICKY = stat.S_ISVTX
 _ANYBODY = stat.S_IWOTH
 
 #: The beginning of an SQLite file, as far as the mark of the program that it belongs to.
@@ -47,28 +55,27 @@ _HEADER = 72
 _OURS = APPLICATION_ID.to_bytes(4, "big")
 
 
-def examine_memory(case: Case) -> Iterator[Finding]:
-    """``memory://``."""
-    where = "store memory://"
-    pool = str(case.conf.worker_pool)
-    if pool not in ONE_PROCESS:
-        yield Finding(
-            "memory-prefork",
-            "broken",
-            where,
-            promise="Each process has locks of its own, so a worker refuses to start.",
-            found=f"worker_pool = {pool!r}",
-            fix=FIX,
-        )
-    yield Finding(
-        "memory-one-process",
-        "weak",
-        where,
+#: Of Celery's configuration.
+MEMORY: Checks[Any] = {
+    "memory-prefork": Broken(
+        lambda conf: conf.worker_pool not in ONE_PROCESS and str(conf.worker_pool),
+        "worker_pool = {!r}",
+        promise="Each process has locks of its own, so a worker refuses to start.",
+        fix=FIX,
+    ),
+    "memory-one-process": Weak(
+        lambda _: True,
+        "dlock_url = 'memory://'",
         promise="Locks hold in one process only, and end with it. A second worker, a web process "
         "or beat has locks of its own, and parked messages are lost when the worker ends.",
-        found="dlock_url = 'memory://'",
         fix=FIX,
-    )
+    ),
+}
+
+
+def examine_memory(case: Case) -> Iterator[Finding]:
+    """``memory://``."""
+    return judged(MEMORY, case.conf, "store memory://")
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
@@ -93,130 +100,75 @@ def _unescaped(point: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
 
 
-def examine_sqlite(case: Case) -> Iterator[Finding]:
-    """``sqlite:///``. There is but one clock."""
-    path = Path(case.settings.url.partition("://")[2].partition("/")[2])
-    where = f"store {path}"
-    if not path.is_absolute():
-        yield Finding(
-            "sqlite-relative",
-            "weak",
-            where,
-            promise="A process that is started in another folder has its own file and its own "
-            "locks: two tasks hold one key.",
-            found=f"a path relative to the working directory, which is {Path.cwd()} here",
-            fix=f"dlock_url = 'sqlite:///{path.absolute()}'",
-        )
-    yield from file_system_of(path.absolute(), where, file_system(path.absolute()))
-    yield from _other_hosts(case.conf, where)
-    yield from _permissions(path.absolute(), where)
-    yield from _content(path.absolute(), where)
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that is to keep locks, and where the broker of its tasks is."""
 
+    given: Path
+    broker: str = ""
+    mounts: Path = MOUNTS
 
-def file_system_of(path: Path, where: str, kind: str | None) -> Iterator[Finding]:
-    """Whether a file can keep locks where it lies; *kind* is the type of the file system."""
-    if kind is None:
-        yield Finding(
-            "sqlite-file-system",
-            "unknown",
-            where,
-            promise="On a network share the locks of two machines do not see each other.",
-            found="this system does not show which file system the file is on",
-            fix=f"check with df -T {path.parent} that it is a local disk",
-        )
-    elif kind in NETWORK or kind.partition(".")[2] in NETWORK:
-        yield Finding(
-            "sqlite-network",
-            "broken",
-            where,
-            promise="SQLite's file locks are not reliable there: two machines hold one key, and "
-            "the file may be destroyed.",
-            found=f"it lies on {kind}, a network file system",
-            fix="a file on a local disk for one machine; for several, a store with a server, as "
-            "in dlock_url = 'redis://…'",
-        )
-    elif kind in VOLATILE:
-        yield Finding(
-            "sqlite-volatile",
-            "broken",
-            where,
-            promise="A restart of the machine loses all: parked messages are lost, and tokens "
-            "start again below those that fenced tables have seen.",
-            found=f"it lies on {kind}, which is memory",
-            fix="a file on a disk, as in dlock_url = 'sqlite:////var/lib/shop/dlock.db'",
-        )
+    @property
+    def path(self) -> Path:
+        return self.given.absolute()
 
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
 
-def _other_hosts(conf: Any, where: str) -> Iterator[Finding]:
-    url = urlsplit(broker_url(conf))
-    host = url.hostname
-    if url.scheme in SERVED and host and host not in LOCAL:
-        yield Finding(
-            "sqlite-hosts",
-            "unknown",
-            where,
-            promise="A worker on another machine has locks of its own: two tasks hold one key.",
-            found=f"the broker is at {host}, so there may be workers on other machines",
-            fix="run all workers on this machine, or a store with a server, as in "
-            "dlock_url = 'redis://…'",
-        )
+    @property
+    def working_directory(self) -> Path:
+        return Path.cwd()
 
+    @property
+    def kind(self) -> str | None:
+        """The type of the file system it is on."""
+        return file_system(self.path, self.mounts)
 
-def _permissions(path: Path, where: str) -> Iterator[Finding]:
-    folder = path.parent
-    denied = [str(p) for p in (folder, path) if p.exists() and not _may(p, os.W_OK)]
-    if denied:
-        yield Finding(
-            "sqlite-unusable",
-            "broken",
-            where,
-            promise="No lock is taken by this user's processes.",
-            found=f"user {os.geteuid()} may not write {', '.join(denied)}",
-            fix=f"chown the folder {folder} and what is in it to the user that runs the workers",
-        )
-    opened = [p for p in _beside(path) if p.exists() and p.stat().st_mode & _ANYBODY]
-    mode = folder.stat().st_mode
-    if mode & _ANYBODY and not mode & _STICKY:
-        opened.append(folder)
-    if opened:
-        names = " ".join(map(str, opened))
-        yield Finding(
-            "sqlite-world-writable",
-            "weak",
-            where,
-            promise="Any account on this machine can release locks, and add messages that workers "
-            "run.",
-            found=f"anyone may write {names}",
-            fix=f"chmod o-w {names}",
-        )
-    read = [p for p in _beside(path) if p.exists() and p.stat().st_mode & stat.S_IROTH]
-    if read and folder.stat().st_mode & stat.S_IXOTH:
-        names = " ".join(map(str, read))
-        yield Finding(
-            "sqlite-world-readable",
-            "weak",
-            where,
-            promise="Any account on this machine can read the arguments of waiting tasks.",
-            found=f"anyone may read {names}",
-            fix=f"chmod o-r {names}",
-        )
+    @property
+    def broker_host(self) -> str:
+        """Another host, at which the broker has a server."""
+        url = urlsplit(self.broker)
+        host = url.hostname or ""
+        return host if url.scheme in SERVED and host not in LOCAL else ""
 
+    @property
+    def files(self) -> list[Path]:
+        """The file, and those that SQLite puts beside it, as far as they are there."""
+        files = [self.path, *(Path(f"{self.path}{end}") for end in ("-wal", "-shm"))]
+        return [file for file in files if file.exists()]
 
-def _content(path: Path, where: str) -> Iterator[Finding]:
-    """Read off the file itself: to open it with SQLite may leave files beside it."""
-    if not path.is_file() or not _may(path, os.R_OK):
-        return
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
-    if header and not (header.startswith(b"SQLite format 3\0") and header.endswith(_OURS)):
-        yield Finding(
-            "sqlite-unusable",
-            "broken",
-            where,
-            promise="No lock is taken: the store refuses this file.",
-            found="it is another program's",
-            fix="give the locks a file of their own in dlock_url",
-        )
+    @property
+    def denied(self) -> str:
+        """What this process may not write."""
+        paths = [path for path in (self.folder, self.path) if path.exists()]
+        return ", ".join(str(path) for path in paths if not _may(path, os.W_OK))
+
+    @property
+    def writable(self) -> str:
+        """What anybody may write."""
+        opened = [file for file in self.files if file.stat().st_mode & _ANYBODY]
+        mode = self.folder.stat().st_mode
+        # Who is no owner may not rename or delete what is in a sticky one.
+        folder = [self.folder] if mode & _ANYBODY and not mode & stat.S_ISVTX else []
+        return " ".join(map(str, [*opened, *folder]))
+
+    @property
+    def readable(self) -> str:
+        """What anybody may read."""
+        entered = self.folder.stat().st_mode & stat.S_IXOTH
+        files = self.files if entered else []
+        return " ".join(str(file) for file in files if file.stat().st_mode & stat.S_IROTH)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is another program's: read off itself, as to open it may leave files there."""
+        if not self.path.is_file() or not _may(self.path, os.R_OK):
+            return False
+        with self.path.open("rb") as file:
+            header = file.read(_HEADER)
+        ours = header.startswith(b"SQLite format 3\0") and header.endswith(_OURS)
+        return bool(header) and not ours
 
 
 def _may(path: Path, what: int) -> bool:
@@ -224,6 +176,74 @@ def _may(path: Path, what: int) -> bool:
     return os.access(path, what, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _beside(path: Path) -> list[Path]:
-    """The file, and those that SQLite puts beside it."""
-    return [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
+SQLITE: Checks[File] = {
+    "sqlite-relative": Weak(
+        lambda file: not file.given.is_absolute() and file,
+        "a path relative to the working directory, which is {0.working_directory} here",
+        promise="A process that is started in another folder has its own file and its own locks: "
+        "two tasks hold one key.",
+        fix="dlock_url = 'sqlite:///{0.path}'",
+    ),
+    "sqlite-file-system": Unknown(
+        lambda file: file.kind is None and file,
+        "this system does not show which file system the file is on",
+        promise="On a network share the locks of two machines do not see each other.",
+        fix="check with df -T {0.folder} that it is a local disk",
+    ),
+    "sqlite-network": Broken(
+        lambda file: (
+            file.kind and (NETWORK & {file.kind, file.kind.partition(".")[2]}) and file.kind
+        ),
+        "it lies on {}, a network file system",
+        promise="SQLite's file locks are not reliable there: two machines hold one key, and the "
+        "file may be destroyed.",
+        fix="a file on a local disk for one machine; for several, a store with a server, as in "
+        "dlock_url = 'redis://…'",
+    ),
+    "sqlite-volatile": Broken(
+        lambda file: file.kind in VOLATILE and file.kind,
+        "it lies on {}, which is memory",
+        promise="A restart of the machine loses all: parked messages are lost, and tokens start "
+        "again below those that fenced tables have seen.",
+        fix="a file on a disk, as in dlock_url = 'sqlite:////var/lib/shop/dlock.db'",
+    ),
+    "sqlite-hosts": Unknown(
+        lambda file: file.broker_host,
+        "the broker is at {}, so there may be workers on other machines",
+        promise="A worker on another machine has locks of its own: two tasks hold one key.",
+        fix="run all workers on this machine, or a store with a server, as in "
+        "dlock_url = 'redis://…'",
+    ),
+    "sqlite-unusable": (
+        Broken(
+            lambda file: file.denied and (os.geteuid(), file.denied, file.folder),
+            "user {0[0]} may not write {0[1]}",
+            promise="No lock is taken by this user's processes.",
+            fix="chown the folder {0[2]} and what is in it to the user that runs the workers",
+        ),
+        Broken(
+            lambda file: file.foreign,
+            "it is another program's",
+            promise="No lock is taken: the store refuses this file.",
+            fix="give the locks a file of their own in dlock_url",
+        ),
+    ),
+    "sqlite-world-writable": Weak(
+        lambda file: file.writable,
+        "anyone may write {}",
+        promise="Any account on this machine can release locks, and add messages that workers run.",
+        fix="chmod o-w {}",
+    ),
+    "sqlite-world-readable": Weak(
+        lambda file: file.readable,
+        "anyone may read {}",
+        promise="Any account on this machine can read the arguments of waiting tasks.",
+        fix="chmod o-r {}",
+    ),
+}
+
+
+def examine_sqlite(case: Case) -> Iterator[Finding]:
+    """``sqlite:///``. There is but one clock."""
+    path = Path(case.settings.url.partition("://")[2].partition("/")[2])
+    return judged(SQLITE, File(path, broker_url(case.conf)), f"store {path}")

@@ -7,17 +7,22 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from celery_dlock.ops.doctor.finding import Case, Finding, measured, on_time
+from celery_dlock.ops.doctor.finding import (
+    Broken,
+    Case,
+    Checks,
+    Finding,
+    Unknown,
+    Weak,
+    clock_skew,
+    judged,
+    measured,
+)
 from celery_dlock.stores.postgresql.connection import Connections, Statement, address_of
 from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, prepare, table_version
 
 #: The oldest version that is tried.
 OLDEST = 130000
-
-CLOCK = (
-    "Its clock says when a lease ends; a holder counts by its own. A clock that runs too fast ends "
-    "leases early: a second task starts beside the first."
-)
 
 _SETTINGS = Statement(
     b"""SELECT current_setting('server_version_num')::int, current_setting('server_version'),
@@ -47,6 +52,88 @@ class Server:
     isolation: str
     idle_timeout: str
 
+    @property
+    def waits_for_standbys(self) -> bool:
+        """Whether a standby that is promoted has all that was answered."""
+        return bool(self.standby_names) and self.commits not in ("local", "off")
+
+
+CHECKS: Checks[Server] = {
+    "postgresql-version": Unknown(
+        lambda server: server.number < OLDEST and server.version,
+        "version {}",
+        promise="The store is not tried with this version.",
+        fix="run PostgreSQL 13 or later",
+    ),
+    "postgresql-standby": Broken(
+        lambda server: server.is_standby,
+        "a standby in recovery",
+        promise="It refuses writes, so no lock is ever taken.",
+        fix="name the primary in the URL, or all servers with target_session_attrs=read-write",
+    ),
+    "postgresql-fsync": Broken(
+        lambda server: not server.syncs,
+        "fsync off",
+        promise="A power cut may destroy the database, with all locks, messages and tokens.",
+        fix="fsync = on in postgresql.conf",
+    ),
+    "postgresql-replication": Weak(
+        lambda server: server.standbys and not server.waits_for_standbys and server,
+        "{0.standbys} connected standbys, synchronous_standby_names = '{0.standby_names}', "
+        "synchronous_commit = {0.commits}",
+        promise="A standby that is promoted may not know who holds a key: a second task starts "
+        "beside the first, with a token that is no larger, and parked messages are lost.",
+        fix="set synchronous_standby_names, and synchronous_commit = on for the role",
+    ),
+    # What the defaults of the role mean for a fence in the same database.
+    "postgresql-isolation": Weak(
+        lambda server: server.isolation != "read committed" and server.isolation,
+        "default_transaction_isolation = {}",
+        promise="The store sets its own. But a transaction of yours that reads before it takes a "
+        "lock is refused by the fence, and some fail that the database cannot serialize.",
+        fix="take the lock first, or ALTER ROLE … SET default_transaction_isolation = 'read "
+        "committed'",
+    ),
+    "postgresql-idle-in-transaction": Weak(
+        lambda server: server.idle_timeout == "0",
+        "idle_in_transaction_session_timeout = 0",
+        promise="A process that is stopped in a fenced transaction of this database keeps its "
+        "lock, after the lease has expired as well, for as long as its connection lives.",
+        fix="ALTER ROLE … SET idle_in_transaction_session_timeout = '1min'",
+    ),
+}
+
+#: Of the version of the tables, if they are there, and whether our role may make them.
+TABLES: Checks[tuple[int | None, bool]] = {
+    "postgresql-tables": (
+        Weak(
+            lambda tables: tables == (None, True),
+            "no table dlock.version",
+            promise="The first process that takes a lock makes the tables. If the workers' role is "
+            "another one, which may not, no lock is ever taken.",
+            fix="celery -A shop dlock init",
+        ),
+        Broken(
+            lambda tables: tables == (None, False),
+            "no table dlock.version, and no right to CREATE in the database",
+            promise="No lock is ever taken: the tables are not there, and this role may not make "
+            "them.",
+            fix="celery -A shop dlock init --sql, executed by a role that may create a schema",
+        ),
+        Broken(
+            lambda tables: tables[0] not in (None, SCHEMA_VERSION) and tables,
+            f"version {{0[0]}}; this release reads version {SCHEMA_VERSION}",
+            promise="No lock is ever taken: the tables are those of another release.",
+            fix="run one release on all workers",
+        ),
+    )
+}
+
+CLOCK = clock_skew(
+    "Its clock says when a lease ends; a holder counts by its own. A clock that runs too fast ends "
+    "leases early: a second task starts beside the first."
+)
+
 
 def examine_postgresql(case: Case) -> Iterator[Finding]:
     """``postgresql://``."""
@@ -63,121 +150,13 @@ def examine_django(case: Case) -> Iterator[Finding]:
 def _examine(case: Case, address: str, place: str) -> Iterator[Finding]:
     where = f"store {place}"
     with closing(Connections(address, place, prepare)) as connections:
-        server = Server(*connections.fly_unprepared([_SETTINGS])[0][0][0])
-        yield from findings_of(server, where)
-        yield from _tables(connections, server, where)
-        offset = measured(
-            case.clock, lambda: _seconds(connections.fly_unprepared([_TIME])[0][0][0])
-        )
-        yield from on_time(offset, where, CLOCK)
 
+        def row(statement: Statement) -> Any:
+            return connections.fly_unprepared([statement])[0][0][0]
 
-def findings_of(server: Server, where: str) -> Iterator[Finding]:
-    """What is wrong with *server*."""
-    if server.number < OLDEST:
-        yield Finding(
-            "postgresql-version",
-            "unknown",
-            where,
-            promise="The store is not tried with this version.",
-            found=f"version {server.version}",
-            fix="run PostgreSQL 13 or later",
-        )
-    if server.is_standby:
-        yield Finding(
-            "postgresql-standby",
-            "broken",
-            where,
-            promise="It refuses writes, so no lock is ever taken.",
-            found="a standby in recovery",
-            fix="name the primary in the URL, or all servers with target_session_attrs=read-write",
-        )
-    if not server.syncs:
-        yield Finding(
-            "postgresql-fsync",
-            "broken",
-            where,
-            promise="A power cut may destroy the database, with all locks, messages and tokens.",
-            found="fsync off",
-            fix="fsync = on in postgresql.conf",
-        )
-    yield from _replication(server, where)
-    yield from _fence(server, where)
-
-
-def _replication(server: Server, where: str) -> Iterator[Finding]:
-    """Whether a standby that is promoted has all that was answered."""
-    waits = server.standby_names and server.commits not in ("local", "off")
-    if server.standbys and not waits:
-        yield Finding(
-            "postgresql-replication",
-            "weak",
-            where,
-            promise="A standby that is promoted may not know who holds a key: a second task starts "
-            "beside the first, with a token that is no larger, and parked messages are lost.",
-            found=f"{server.standbys} connected standbys, synchronous_standby_names = "
-            f"'{server.standby_names}', synchronous_commit = {server.commits}",
-            fix="set synchronous_standby_names, and synchronous_commit = on for the role",
-        )
-
-
-def _fence(server: Server, where: str) -> Iterator[Finding]:
-    """What the defaults of the role mean for a fence in the same database."""
-    if server.isolation != "read committed":
-        yield Finding(
-            "postgresql-isolation",
-            "weak",
-            where,
-            promise="The store sets its own. But a transaction of yours that reads before it takes "
-            "a lock is refused by the fence, and some fail that the database cannot serialize.",
-            found=f"default_transaction_isolation = {server.isolation}",
-            fix="take the lock first, or ALTER ROLE … SET default_transaction_isolation = 'read "
-            "committed'",
-        )
-    if server.idle_timeout == "0":
-        yield Finding(
-            "postgresql-idle-in-transaction",
-            "weak",
-            where,
-            promise="A process that is stopped in a fenced transaction of this database keeps its "
-            "lock, after the lease has expired as well, for as long as its connection lives.",
-            found="idle_in_transaction_session_timeout = 0",
-            fix="ALTER ROLE … SET idle_in_transaction_session_timeout = '1min'",
-        )
-
-
-def _tables(connections: Connections, server: Server, where: str) -> Iterator[Finding]:
-    version = table_version(connections.fly_unprepared)
-    if version is None and server.may_create:
-        yield Finding(
-            "postgresql-tables",
-            "weak",
-            where,
-            promise="The first process that takes a lock makes the tables. If the workers' role is "
-            "another one, which may not, no lock is ever taken.",
-            found="no table dlock.version",
-            fix="celery -A shop dlock init",
-        )
-    elif version is None:
-        yield Finding(
-            "postgresql-tables",
-            "broken",
-            where,
-            promise="No lock is ever taken: the tables are not there, and this role may not make "
-            "them.",
-            found="no table dlock.version, and no right to CREATE in the database",
-            fix="celery -A shop dlock init --sql, executed by a role that may create a schema",
-        )
-    elif version != SCHEMA_VERSION:
-        yield Finding(
-            "postgresql-tables",
-            "broken",
-            where,
-            promise="No lock is ever taken: the tables are those of another release.",
-            found=f"version {version}; this release reads version {SCHEMA_VERSION}",
-            fix="run one release on all workers",
-        )
-
-
-def _seconds(row: tuple[Any, ...]) -> float:
-    return float(row[0]) / 1e6
+        server = Server(*row(_SETTINGS))
+        yield from judged(CHECKS, server, where)
+        version = table_version(connections.fly_unprepared)
+        yield from judged(TABLES, (version, server.may_create), where)
+        offset = measured(case.clock, lambda: float(row(_TIME)[0]) / 1e6)
+        yield from judged(CLOCK, offset, where)
