@@ -48,31 +48,28 @@ def doctor(ctx: click.Context, *, fail_on: Severity, for_programs: bool) -> None
         ctx.exit(1)
 
 
+def _rank(finding: Finding) -> str:
+    return "waived" if finding.waived else finding.severity
+
+
 def _heading(finding: Finding) -> Text:
     style = "dim" if finding.waived else STYLES[finding.severity]
-    how = _counted_as(finding)
-    return Text.assemble((how, style), f"  {finding.check}  ", (finding.where, "bold"))
-
-
-def _counted_as(finding: Finding) -> str:
-    return "waived" if finding.waived else finding.severity
+    return Text.assemble((_rank(finding), style), f"  {finding.check}  ", (finding.where, "bold"))
 
 
 def _details(finding: Finding) -> Table:
     details = Table.grid(padding=(0, 2, 0, 0))
     details.add_column(width=8, justify="right", style="dim")
     details.add_column(overflow="fold")
+    texts = {"": finding.promise, "found": finding.found, "fix": finding.fix}
     if finding.waived:
-        details.add_row("because", Text(finding.waived))
-        details.add_row("found", Text(finding.found))
-        return details
-    details.add_row("", Text(finding.promise))
-    details.add_row("found", Text(finding.found))
-    details.add_row("fix", Text(finding.fix))
+        texts = {"because": finding.waived, "found": finding.found}
+    for label, text in texts.items():
+        details.add_row(label, Text(text))
     return details
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(map(_counted_as, findings))
+    counts = Counter(map(_rank, findings))
     kinds = (*SEVERITIES, "waived")
-    return ", ".join(f"{counts[how]} {how}" for how in kinds if counts[how]) or "nothing found"
+    return ", ".join(f"{counts[rank]} {rank}" for rank in kinds if counts[rank]) or "nothing found"

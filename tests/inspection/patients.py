@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.finding import Clock, Finding
 from celery_dlock.runtime import forget
 from example_project.broker import transport_options
+from tests.services.redis import RedisServer
 from tests.services.until import until
 
 T = TypeVar("T")
@@ -95,6 +96,19 @@ def found(
     """The names of the checks that find something in such an application, and how bad it is."""
     with patient(folder, task, **conf) as app:
         return bad(examine(app, clock) if clock else examine(app))
+
+
+@contextmanager
+def configured(*servers: RedisServer, **settings: str) -> Iterator[None]:
+    """*settings* for as long as it takes: the servers are those of the whole run."""
+    with ExitStack() as stack:
+        for server in servers:
+            client = stack.enter_context(server.client())
+            for given, value in settings.items():
+                name = given.replace("_", "-")
+                stack.callback(client.config_set, name, client.config_get(name)[name])
+                client.config_set(name, value)
+        yield
 
 
 def comes_to(expected: T, look: Callable[[], T]) -> T:

@@ -139,7 +139,8 @@ def test_servers_are_told_without_their_login() -> None:
     assert place_of("redis+cluster://shop:pw@a:1,[::1]:2/0?x=y") == "a:1,[::1]:2/0"
 
 
-RAISED = {"broker_transport_options": {"visibility_timeout": 40_000}}
+def visible(seconds: int) -> dict[str, Any]:
+    return {"broker_transport_options": {"visibility_timeout": seconds}}
 
 
 @pytest.mark.server("redis")
@@ -157,8 +158,10 @@ RAISED = {"broker_transport_options": {"visibility_timeout": 40_000}}
         (RETRIES, {}, {}),
         ({}, {"dlock_done_ttl": 600}, {"broker-done-ttl": "broken"}),
         ({}, {"dlock_done_ttl": 7200}, {}),
-        ({}, RAISED, {}),
-        ({}, {**RAISED, "dlock_done_ttl": 7200}, {"broker-done-ttl": "broken"}),
+        ({}, visible(40_000), {}),
+        ({}, {**visible(40_000), "dlock_done_ttl": 7200}, {"broker-done-ttl": "broken"}),
+        ({"time_limit": 400}, visible(300), {"broker-visibility-timeout": "weak"}),
+        ({"time_limit": 400}, visible(3601), {}),
     ],
 )
 def test_what_is_delivered_again_too_early_is_found(
@@ -172,18 +175,6 @@ def test_what_is_delivered_again_too_early_is_found(
     conf = {**over_redis(redis_broker), **conf}
 
     assert found(tmp_path, task={**RESCHEDULED, **task}, **conf) == finding
-
-
-@pytest.mark.server("redis")
-def test_a_visibility_timeout_that_was_shortened_is_found(
-    redis_broker: RedisServer, tmp_path: Path
-) -> None:
-    short = over_redis(redis_broker, visibility_timeout=300)
-    longer = over_redis(redis_broker, visibility_timeout=3601)
-    task = {**RESCHEDULED, "time_limit": 400}
-
-    assert found(tmp_path, task=task, **short) == {"broker-visibility-timeout": "weak"}
-    assert found(tmp_path, task=task, **longer) == {}
 
 
 def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:

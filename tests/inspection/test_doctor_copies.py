@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from celery_dlock.ops.doctor.examine import examine
-from tests.inspection.patients import comes_to, found, patient
+from tests.inspection.patients import comes_to, configured, found, patient
 from tests.services.ports import free_ports
 from tests.services.redis import RedisServer
 from tests.services.redis_cluster import RedisCluster, tell
@@ -24,19 +22,6 @@ INFO = ("CLUSTER", "INFO")
 KEEPS = {"appendonly": "yes", "appendfsync": "always"}
 SOUND = {**KEEPS, "min_replicas_to_write": "1"}
 WAITS: dict[str, Any] = {"dlock_wait_replicas": 1}
-
-
-@contextmanager
-def configured(*servers: RedisServer, **settings: str) -> Iterator[None]:
-    """*settings* for as long as it takes: the servers are those of the whole run."""
-    with ExitStack() as stack:
-        for server in servers:
-            client = stack.enter_context(server.client())
-            for given, value in settings.items():
-                name = given.replace("_", "-")
-                stack.callback(client.config_set, name, client.config_get(name)[name])
-                client.config_set(name, value)
-        yield
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def _no_matter_which_version(
     """The one that is installed may be old. One that is there may be slow."""
     monkeypatch.setattr(etcd, "MEMBER_TIMEOUT", 60.0)
     if "version" not in request.node.name:
-        monkeypatch.setattr(etcd, "VERSION", {})
+        monkeypatch.delitem(etcd.CLUSTER, "etcd-version")
 
 
 def put(server: EtcdServer, value: bytes) -> None:
@@ -136,7 +136,7 @@ def test_a_clock_that_differs_is_found(
 
 def test_the_version_that_answers_is_looked_at(own_etcd_server: EtcdServer, tmp_path: Path) -> None:
     text = own_etcd_server.ask("maintenance/status")["version"]
-    known = {finding.check for finding in judged(etcd.VERSION, text, "store")}
+    known = {finding.check for finding in judged(etcd.CLUSTER, etcd.Cluster(version=text), "store")}
 
     assert set(found(tmp_path, dlock_url=own_etcd_server.url)) == {"etcd-single", *known}
 
@@ -155,7 +155,7 @@ def test_the_version_that_answers_is_looked_at(own_etcd_server: EtcdServer, tmp_
 def test_a_version_whose_leader_ends_leases_by_mistake_is_found(
     text: str, severities: list[str]
 ) -> None:
-    findings = list(judged(etcd.VERSION, text, "store"))
+    findings = list(judged(etcd.CLUSTER, etcd.Cluster(version=text), "store"))
 
     assert [finding.severity for finding in findings] == severities
     assert all(finding.check == "etcd-version" for finding in findings)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,50 +76,46 @@ def quorum(kind: str = "topic", **more: Any) -> Queue:
     return Queue("q", Exchange("q", kind), "q", queue_arguments={**QUORUM, **more})
 
 
-@pytest.fixture
-def seen(rabbitmq_server: RabbitMQServer, tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """``seen(task, task_queues=…)``: what is found in a RabbitMQ that was made for countdowns."""
-    with Connection(rabbitmq_server.url) as connection:
-        Exchange("celery_delayed_27", "topic", channel=connection.default_channel).declare()
-
-    def look(task: dict[str, Any] | None = None, **conf: Any) -> dict[str, str]:
-        conf |= {**over(rabbitmq_server.url, confirm_publish=True), **in_memory()}
-        names = found(tmp_path, task=task, **conf)
-        return {n: how for n, how in names.items() if n.startswith("rabbitmq-")}
-
-    return look
+LONG = {"default_retry_delay": 7200}
+CLASSIC = {"broker_native_delayed_delivery_queue_type": "classic"}
+DIRECT = {"rabbitmq-direct": "weak"}
 
 
-def test_a_countdown_that_waits_in_a_worker_over_quorum_queues_is_found(
-    seen: Callable[..., dict[str, str]],
+@pytest.mark.parametrize(
+    ("queues", "task", "conf", "delays", "finding"),
+    [
+        # A countdown that waits in a worker over quorum queues
+        ([quorum()], LONG, {}, True, {}),
+        ([quorum("direct")], {}, {}, True, DIRECT),
+        ([quorum(), Queue("other", Exchange("other"), "other")], LONG, {}, True, DIRECT | LATE),
+        # One that may be lost on its way
+        ([quorum()], {}, CLASSIC, True, {"rabbitmq-delay-queues": "weak"}),
+        ([Queue("q", Exchange("q"))], {}, CLASSIC, True, {}),
+        # One that nobody would take
+        ([quorum()], {}, {}, False, {"rabbitmq-no-delay": "weak"}),
+        ([quorum("direct")], {}, {}, False, DIRECT),
+        ([Queue("q", Exchange("q"))], {}, {}, False, {}),
+    ],
+)
+def test_countdowns_over_quorum_queues_that_are_not_safe_are_found(
+    rabbitmq_server: RabbitMQServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    queues: list[Queue],
+    task: dict[str, Any],
+    conf: dict[str, Any],
+    delays: bool,
+    finding: dict[str, str],
 ) -> None:
-    long = {"default_retry_delay": 7200}
+    if delays:
+        with Connection(rabbitmq_server.url) as connection:
+            Exchange(broker.DELAYS, "topic", channel=connection.default_channel).declare()
+    else:
+        monkeypatch.setattr(broker, "DELAYS", "an exchange that nobody has declared")
+    conf = {**conf, **over(rabbitmq_server.url, confirm_publish=True), **in_memory()}
+    names = found(tmp_path, task=task, task_queues=queues, **conf)
 
-    assert seen(long, task_queues=[quorum()]) == {}
-    assert seen(task_queues=[quorum("direct")]) == {"rabbitmq-direct": "weak"}
-    assert seen(long, task_queues=[quorum(), Queue("other", Exchange("other"), "other")]) == {
-        "rabbitmq-direct": "weak",
-        "rabbitmq-consumer-timeout": "unknown",
-    }
-
-
-def test_countdowns_that_may_be_lost_on_their_way_are_found(
-    seen: Callable[..., dict[str, str]],
-) -> None:
-    classic = {"broker_native_delayed_delivery_queue_type": "classic"}
-
-    assert seen(task_queues=[quorum()], **classic) == {"rabbitmq-delay-queues": "weak"}
-    assert seen(task_queues=[Queue("q", Exchange("q"))], **classic) == {}
-
-
-def test_countdowns_that_nobody_would_take_are_found(
-    seen: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker, "DELAYS", "an exchange that nobody has declared")
-
-    assert seen(task_queues=[quorum()]) == {"rabbitmq-no-delay": "weak"}
-    assert seen(task_queues=[quorum("direct")]) == {"rabbitmq-direct": "weak"}
-    assert seen(task_queues=[Queue("q", Exchange("q"))]) == {}
+    assert {n: how for n, how in names.items() if n.startswith("rabbitmq-")} == finding
 
 
 def told(version: str, queues: list[Queue], check: str, tasks: Any = ()) -> list[Finding]:

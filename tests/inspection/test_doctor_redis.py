@@ -12,7 +12,7 @@ import pytest
 
 from celery_dlock.ops.doctor.examine import examine
 from celery_dlock.ops.doctor.finding import judged
-from celery_dlock.ops.doctor.redis import VERSION, Server
+from celery_dlock.ops.doctor.redis import SERVER, Server
 from tests.inspection.patients import bad, found, patient
 from tests.services.redis import RedisServer
 from tests.services.require import require
@@ -131,25 +131,26 @@ def test_a_cache_beside_the_locks_is_named(server: RedisServer, tmp_path: Path) 
     assert "a server of its own" in beside.fix
 
 
-def test_replicas_that_nobody_waits_for_are_found(
-    server: RedisServer, replica: RedisServer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("follows", "conf", "finding"),
+    [
+        (False, {}, {"redis-replicas": "weak"}),
+        (False, {"dlock_wait_replicas": 1}, {}),
+        (False, {"dlock_wait_replicas": 2}, {"redis-too-few-replicas": "broken"}),
+        (True, {}, {"redis-role": "broken"}),
+    ],
+)
+def test_a_master_that_waits_for_too_few_or_too_many_and_a_replica_in_its_place_are_found(
+    server: RedisServer,
+    replica: RedisServer,
+    tmp_path: Path,
+    follows: bool,
+    conf: dict[str, Any],
+    finding: dict[str, str],
 ) -> None:
-    assert found(tmp_path, dlock_url=server.url) == {"redis-replicas": "weak"}
-    assert found(tmp_path, dlock_url=server.url, dlock_wait_replicas=1) == {}
+    url = replica.url if follows else server.url
 
-
-def test_waiting_for_more_replicas_than_there_are_is_found(
-    server: RedisServer, replica: RedisServer, tmp_path: Path
-) -> None:
-    both: dict[str, Any] = {"dlock_url": server.url, "dlock_wait_replicas": 2}
-
-    assert found(tmp_path, **both) == {"redis-too-few-replicas": "broken"}
-
-
-def test_a_replica_in_the_place_of_the_master_is_found(
-    replica: RedisServer, tmp_path: Path
-) -> None:
-    assert found(tmp_path, dlock_url=replica.url) == {"redis-role": "broken"}
+    assert found(tmp_path, dlock_url=url, **conf) == finding
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_an_old_server_is_found(server: RedisServer) -> None:
     with server.client() as client:
         read = Server.read(client, time.time)
 
-    assert not list(judged(VERSION, read, "store"))
+    assert not list(judged(SERVER, read, "store"))
     for version in ("6.0.16", "5.0"):
         old = replace(read, info={**read.info, "redis_version": version})
-        assert bad(list(judged(VERSION, old, "store"))) == {"redis-version": "broken"}
+        assert bad(list(judged(SERVER, old, "store"))) == {"redis-version": "broken"}

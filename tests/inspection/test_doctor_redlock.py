@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from celery_dlock.ops.doctor.examine import examine
-from tests.inspection.patients import bad, found, patient
+from tests.inspection.patients import bad, configured, found, patient
 from tests.services.ports import free_ports
 from tests.services.redis_nodes import RedisNodes, redlock_url, running_nodes
 from tests.services.until import until
@@ -78,27 +78,16 @@ def test_an_even_number_is_found(nodes: RedisNodes, tmp_path: Path) -> None:
 
 def test_only_the_queues_node_has_to_keep_a_log(nodes: RedisNodes, tmp_path: Path) -> None:
     first, second, third = nodes
-    with second.client() as client:
-        client.config_set("appendonly", "no")
-    try:
+    with configured(second, appendonly="no"):
         assert found(tmp_path, dlock_url=nodes.url) == {}
         queued = redlock_url([second.port, first.port, third.port])
         assert found(tmp_path, dlock_url=queued) == {"redis-aof": "weak"}
-    finally:
-        with second.client() as client:
-            client.config_set("appendonly", "yes")
 
 
 def test_every_node_must_not_evict(nodes: RedisNodes, tmp_path: Path) -> None:
-    with nodes[2].client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        client.config_set("maxmemory", "50mb")
-        try:
-            with patient(tmp_path, dlock_url=nodes.url) as app:
-                (finding,) = examine(app)
-        finally:
-            client.config_set("maxmemory-policy", "noeviction")
-            client.config_set("maxmemory", "0")
+    evicts = {"maxmemory_policy": "allkeys-lru", "maxmemory": "50mb"}
+    with configured(nodes[2], **evicts), patient(tmp_path, dlock_url=nodes.url) as app:
+        (finding,) = examine(app)
 
     assert (finding.check, finding.severity) == ("redis-eviction", "broken")
     assert finding.where == f"node 127.0.0.1:{nodes[2].port}"

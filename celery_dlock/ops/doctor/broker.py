@@ -84,17 +84,6 @@ class RabbitMQ:
         version = str(self.server.server_properties.get("version", ""))
         return tuple(map(int, re.findall(r"\d+", version)))
 
-    def lost_queues(self) -> str:
-        """The queues that do not keep their messages, and why."""
-        why = sorted((queue.name, _why(queue)) for queue in self.queues)
-        return "; ".join(f"queue {name} is {reason}" for name, reason in why if reason)
-
-    def transient(self) -> str:
-        """The queues whose messages do not outlive a restart."""
-        usual = self.conf.task_default_delivery_mode
-        modes = {queue.name: queue.exchange.delivery_mode or usual for queue in self.queues}
-        return listed(name for name, mode in modes.items() if mode not in _LASTING)
-
     @property
     def quorum(self) -> Sequence[Any]:
         """The quorum queues."""
@@ -110,11 +99,6 @@ class RabbitMQ:
     def waits(self) -> bool:
         """Whether messages wait for a countdown in RabbitMQ."""
         return bool(self.quorum) and len(self.held) < len(self.queues)
-
-    @property
-    def kept_as(self) -> str:
-        """The type of the queues in which they wait."""
-        return str(self.conf.broker_native_delayed_delivery_queue_type)
 
     @property
     def timeout(self) -> float | None:
@@ -148,13 +132,15 @@ class RabbitMQ:
         return True
 
 
-def _why(queue: Any) -> str:
+def _lost(queue: Any) -> str:
+    """Why *queue* does not keep its messages, if it does not."""
     if not queue.durable:
-        return "not durable"
+        return f"queue {queue.name} is not durable"
     if queue.no_ack:
-        return "no_ack: a message is gone as soon as it is sent to a worker"
-    # One that is exclusive is so as well.
-    return "auto_delete: gone with its last worker" if queue.auto_delete else ""
+        return f"queue {queue.name} is no_ack: a message is gone as soon as it is sent to a worker"
+    if queue.auto_delete:  # as one that is exclusive is, too
+        return f"queue {queue.name} is auto_delete: gone with its last worker"
+    return ""
 
 
 _CLOSED = (
@@ -167,14 +153,19 @@ _CLOSED = (
 #: First what Celery is told to ask for, then what the server tells.
 RABBITMQ: Checks[RabbitMQ] = {
     "rabbitmq-queue": Broken(
-        RabbitMQ.lost_queues,
+        lambda rabbitmq: "; ".join(sorted(filter(None, map(_lost, rabbitmq.queues)))),
         "{}",
         promise="Messages are lost with their queue: those tasks never run.",
         fix="use Queue's defaults for that in task_queues, and delete the old queue once it is "
         "empty",
     ),
     "rabbitmq-transient": Broken(
-        RabbitMQ.transient,
+        lambda rabbitmq: listed(
+            queue.name
+            for queue in rabbitmq.queues
+            if (queue.exchange.delivery_mode or rabbitmq.conf.task_default_delivery_mode)
+            not in _LASTING
+        ),
         "messages for {} are transient",
         promise="A restart of the broker loses the messages: those tasks never run.",
         fix="task_default_delivery_mode = 'persistent', and no other delivery_mode of an Exchange "
@@ -197,7 +188,11 @@ RABBITMQ: Checks[RabbitMQ] = {
         "task_default_exchange_type where task_queues has none",
     ),
     "rabbitmq-delay-queues": Weak(
-        lambda rabbitmq: rabbitmq.waits and rabbitmq.kept_as != "quorum" and rabbitmq.kept_as,
+        lambda rabbitmq: (
+            rabbitmq.waits
+            and (kind := rabbitmq.conf.broker_native_delayed_delivery_queue_type) != "quorum"
+            and str(kind)
+        ),
         "broker_native_delayed_delivery_queue_type is {}",
         promise="If RabbitMQ ends or loses a node while it moves a message with a countdown from "
         "one queue to the next, the message is lost: that task never runs.",

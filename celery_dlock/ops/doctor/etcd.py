@@ -7,24 +7,13 @@ import ssl
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.ops.doctor.finding import (
-    Broken,
-    Case,
-    Checks,
-    Finding,
-    Members,
-    Weak,
-    asked,
-    clock_skew,
-    examined,
-    judged,
-    measured,
-    quorum,
-    unavailable,
-)
+from celery_dlock.ops.doctor.finding import Broken, Case, Checks, Finding, Weak, examined, judged
+from celery_dlock.ops.doctor.shared import Members, Offset, clock_skew, cluster, measured
 from celery_dlock.stores.etcd.address import Address, address_of
 from celery_dlock.stores.etcd.client import Connection, EtcdClient, NotConnected, rpc
 from celery_dlock.stores.etcd.names import Names
@@ -45,76 +34,80 @@ _WRITTEN = re.compile(r"^etcd_disk_wal_write_bytes_total (\S+)$", re.MULTILINE)
 
 _COMPACTED = "required revision has been compacted"
 
-UNAVAILABLE = unavailable("etcd")
-
-QUORUM = quorum("etcd")
-
-CLOCK = clock_skew(
-    "Waiting times are measured with the clocks of the workers' hosts. With a wrong clock a task "
-    "gives up, or is woken again, too early or too late."
-)
-
 _RUN = "run etcd 3.4.31, 3.5.13 or later"
 
-#: Of a version, as in ``"3.5.13"``.
-VERSION: Checks[str] = {
+
+@dataclass(frozen=True, slots=True)
+class Cluster(Members):
+    """Also the version, the alarms, and how many revisions were written since a compaction."""
+
+    version: str = "3.6"
+    alarms: str = ""
+    revisions: int = 0
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"\d+", self.version)[:3]))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The bytes of its log that it has written, its waits for the disk, and its clock."""
+
+    written: float
+    synced: float
+    offset: Offset
+
+
+CLUSTER: Checks[Cluster] = {
+    **cluster("etcd"),
     "etcd-version": (
         Broken(
-            lambda version: _number(version) < (3, 4) and version,
+            lambda cluster: cluster.number < (3, 4) and cluster.version,
             "version {}",
             promise="Its API is not the one that the store uses.",
             fix=_RUN,
         ),
         Weak(
-            lambda version: _ends_leases(_number(version)) and version,
+            lambda cluster: (
+                ((3, 4) <= cluster.number < (3, 4, 31) or (3, 5) <= cluster.number < (3, 5, 13))
+                and cluster.version
+            ),
             "version {}",
             promise="A leader that was paused may end leases that its successor has renewed (etcd "
             "issue 15247): two tasks hold one key for some seconds.",
             fix=_RUN,
         ),
-    )
-}
-
-#: Of the names of alarms.
-ALARMS: Checks[str] = {
+    ),
     "etcd-alarm": Broken(
-        lambda names: names,
+        lambda cluster: cluster.alarms,
         "alarm {}",
         promise="It refuses writes: no lock is taken, and held locks expire.",
         fix="compact and defragment (etcdctl compaction REVISION, etcdctl defrag), then etcdctl "
         "alarm disarm; replace a member with CORRUPT",
-    )
-}
-
-#: Of how many revisions were written since the last compaction.
-REVISIONS: Checks[int] = {
+    ),
     "etcd-compaction": Weak(
-        lambda revisions: revisions > PILED_UP and revisions,
+        lambda cluster: cluster.revisions > PILED_UP and cluster.revisions,
         "{} revisions, and none was ever compacted",
         promise="Each lock leaves two revisions. When --quota-backend-bytes is reached the store "
         "refuses writes.",
         fix="start every member with --auto-compaction-retention=1h",
-    )
+    ),
 }
 
-#: Of the bytes of its log that a member has written, and its waits for the disk.
-LOG: Checks[tuple[float, float]] = {
+MEMBER: Checks[Member] = {
     "etcd-fsync": Broken(
-        lambda log: log[0] > UNSYNCED * max(log[1], 1) and log,
-        "{0[0]:.0f} bytes of its log were written with {0[1]:.0f} waits for the disk",
+        lambda member: member.written > UNSYNCED * max(member.synced, 1) and member,
+        "{0.written:.0f} bytes of its log were written with {0.synced:.0f} waits for the disk",
         promise="A power cut loses confirmed writes: two tasks hold one key, and tokens go "
         "backwards.",
         fix="start it without --unsafe-no-fsync",
-    )
+    ),
+    **clock_skew(
+        "Waiting times are measured with the clocks of the workers' hosts. With a wrong clock a "
+        "task gives up, or is woken again, too early or too late."
+    ),
 }
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
-
-
-def _ends_leases(number: tuple[int, ...]) -> bool:
-    return (3, 4) <= number < (3, 4, 31) or (3, 5) <= number < (3, 5, 13)
 
 
 def examine_etcd(case: Case) -> Iterator[Finding]:
@@ -122,18 +115,18 @@ def examine_etcd(case: Case) -> Iterator[Finding]:
     address = address_of(case.settings.url, case.settings.backend_options)
     where = address.place
     there = [endpoint for endpoint in address.endpoints if _answers(address, endpoint)]
-    yield from judged(UNAVAILABLE, Members(address.endpoints, there), where)
+    yield from judged(CLUSTER, Cluster(address.endpoints, there), where)
     if not there:
         return
     with closing(EtcdClient(address)) as client:
         status = client.call("Status", rpc.StatusRequest(), repeats=True)
-        yield from judged(VERSION, str(status.version), where)
-        yield from examined(ALARMS, where, lambda: _alarms(client))
-        yield from examined(QUORUM, where, lambda: _members(client))
-        yield from examined(REVISIONS, where, lambda: _revisions(client, case.settings.key_prefix))
+        yield from judged(CLUSTER, Cluster(version=str(status.version)), where)
+        yield from examined(CLUSTER, where, partial(_alarms, client))
+        yield from examined(CLUSTER, where, partial(_members, client))
+        yield from examined(CLUSTER, where, partial(_revisions, client, case.settings.key_prefix))
     for endpoint in there:
         at = f"member {endpoint}"
-        yield from asked(at, _member(address, case, endpoint, at))
+        yield from examined(MEMBER, at, partial(_member, address, case, endpoint))
 
 
 def _answers(address: Address, endpoint: str) -> bool:
@@ -146,28 +139,31 @@ def _answers(address: Address, endpoint: str) -> bool:
     return True
 
 
-def _alarms(client: EtcdClient) -> str:
+def _alarms(client: EtcdClient) -> Cluster:
     answer = client.call("Alarm", rpc.AlarmRequest(), repeats=True)  # GET is the default action
-    return ", ".join(sorted({rpc.AlarmType.Name(alarm.alarm) for alarm in answer.alarms}))
+    names = {rpc.AlarmType.Name(alarm.alarm) for alarm in answer.alarms}
+    return Cluster(alarms=", ".join(sorted(names)))
 
 
-def _members(client: EtcdClient) -> int:
-    return len(client.call("MemberList", rpc.MemberListRequest(), repeats=True).members)
+def _members(client: EtcdClient) -> Cluster:
+    answer = client.call("MemberList", rpc.MemberListRequest(), repeats=True)
+    return Cluster(vote=len(answer.members))
 
 
-def _revisions(client: EtcdClient, prefix: str) -> int:
-    """How many were written, if the first is still there, and else 0."""
+def _revisions(client: EtcdClient, prefix: str) -> Cluster:
+    """How many were written, if the first is still there."""
     # What begins like that a user of the store may read.
     request = rpc.RangeRequest(key=Names(prefix).root, revision=1, count_only=True)
     try:
-        return int(client.call("Range", request, repeats=True).header.revision)
+        answer = client.call("Range", request, repeats=True)
     except BackendUnavailable as exc:
         if _COMPACTED in str(exc):
-            return 0
+            return Cluster()
         raise
+    return Cluster(revisions=answer.header.revision)
 
 
-def _member(address: Address, case: Case, endpoint: str, where: str) -> Iterator[Finding]:
+def _member(address: Address, case: Case, endpoint: str) -> Member:
     context = _context(case) if address.tls else None
     url = f"{'https' if address.tls else 'http'}://{endpoint}/metrics"
     figures = ""
@@ -179,8 +175,7 @@ def _member(address: Address, case: Case, endpoint: str, where: str) -> Iterator
             return parsedate_to_datetime(answer.headers["Date"]).timestamp()
 
     offset = measured(case.clock, date, unit=1.0)  # the clock is told in whole seconds
-    yield from judged(LOG, (_figure(_WRITTEN, figures), _figure(_SYNCED, figures)), where)
-    yield from judged(CLOCK, offset, where)
+    return Member(_figure(_WRITTEN, figures), _figure(_SYNCED, figures), offset)
 
 
 def _context(case: Case) -> ssl.SSLContext:

@@ -89,14 +89,11 @@ def _in_url(text: str) -> Iterator[str]:
         yield from (value for name, value in parse_qsl(query) if _SECRET.search(name))
 
 
-def _described(error: Exception) -> str:
-    ours = isinstance(error, ConfigurationError)
-    return str(error) if ours else f"{type(error).__name__}: {error}"
-
-
 SETTINGS: Checks[Exception] = {
     "settings": Broken(
-        _described,
+        lambda error: (
+            error if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        ),
         "{}",
         promise="No worker starts. The other checks run once this is fixed.",
         fix="change the setting or the task that the message names",

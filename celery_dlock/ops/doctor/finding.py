@@ -1,13 +1,11 @@
 """A check is a row of a table: the facts that break a promise, what that means, what fixes it.
 
 Facts are read first and judged then. A case is an application, its settings and this host's clock.
-Another clock is known by an answer that it gave between two looks at ours. Checks that several
-stores share are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
@@ -17,44 +15,6 @@ from celery_dlock.stores.base import servers_of
 
 #: Seconds since 1970 on this host.
 Clock = Callable[[], float]
-
-#: Seconds that two clocks may differ by.
-TOLERATED = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """By how many seconds another clock is ahead of ours, at the least and at the most."""
-
-    least: float
-    most: float
-
-    @property
-    def certain(self) -> float:
-        """Seconds that the clocks differ by for certain, below 0 when the other is behind."""
-        if self.least > 0:
-            return self.least
-        return min(self.most, 0.0)
-
-    def against(self, other: Offset) -> Offset:
-        """By how much the clock of this one is ahead of that of *other*."""
-        return Offset(self.least - other.most, self.most - other.least)
-
-    @property
-    def wrong(self) -> bool:
-        return abs(self.certain) > TOLERATED
-
-    def __str__(self) -> str:
-        ahead = self.certain
-        return f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'}"
-
-
-def measured(clock: Clock, ask: Callable[[], float], unit: float = 0.0) -> Offset:
-    """How far the clock is ahead that *ask* tells, in steps of *unit* seconds."""
-    sent = clock()
-    told = ask()
-    received = clock()
-    return Offset(told - received, told + unit - sent)
 
 
 def place_of(url: str) -> str:
@@ -153,7 +113,7 @@ class Unknown(Check[F]):
     usual = "unknown"
 
 
-#: By their names; of several of one name at most one finds something.
+#: By their names; several of one name differ in their words.
 Checks = Mapping[str, Check[F] | tuple[Check[F], ...]]
 
 
@@ -202,67 +162,3 @@ def _hint(error: Exception) -> str:
     if isinstance(error, ImportError):
         return "install it: Celery has an extra for each broker, such as celery[redis]"
     return "run the doctor where the workers run, while this server answers and allows it"
-
-
-def clock_skew(promise: str) -> Checks[Offset]:
-    """The clock of a server against that of this host; *promise* is what a wrong one means."""
-    return {
-        "clock-skew": Weak(
-            lambda offset: offset.wrong and offset,
-            "its clock is {} this host's",
-            promise=promise,
-            fix="run NTP (chrony, systemd-timesyncd) on both hosts",
-        )
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The servers that a URL names, and those that answer."""
-
-    named: Sequence[str]
-    there: Collection[str]
-
-    @property
-    def missing(self) -> str:
-        return ", ".join(member for member in self.named if member not in self.there)
-
-
-def unavailable(store: Literal["zookeeper", "etcd"]) -> Checks[Members]:
-    """Whether all members of the cluster answer."""
-    return {
-        f"{store}-unavailable": Weak(
-            lambda members: members.missing,
-            "no answer from {}",
-            promise="If one more server is lost there may be no majority: then no lock is taken, "
-            "released or renewed.",
-            fix="start them, or remove them from the cluster and from dlock_url",
-            broken=lambda members: not members.there,
-        )
-    }
-
-
-def even(store: Literal["zookeeper", "etcd", "redlock"]) -> Checks[int]:
-    """Whether a cluster bears as many losses as the number of its members could."""
-    return {
-        f"{store}-even": Weak(
-            lambda members: members % 2 == 0 and (members, members - 1),
-            "{0[0]} servers vote",
-            promise="{0[0]} servers tolerate the loss of no more servers than {0[1]} do.",
-            fix="add one, or remove one",
-        )
-    }
-
-
-def quorum(store: Literal["zookeeper", "etcd"]) -> Checks[int]:
-    """Whether a cluster of so many members bears the loss of one, too."""
-    return {
-        f"{store}-single": Weak(
-            lambda members: members == 1,
-            "one server",
-            promise="While it is unavailable no lock is taken, released or renewed. If its disk is "
-            "lost all is lost: locks, parked messages, and the order of tokens.",
-            fix="run three on three hosts",
-        ),
-        **even(store),
-    }

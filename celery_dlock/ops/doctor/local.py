@@ -78,23 +78,6 @@ def examine_memory(case: Case) -> Iterator[Finding]:
     return judged(MEMORY, case.conf, "store memory://")
 
 
-def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The type of the file system of *path*, which need not be there yet; ``None`` if unknown."""
-    try:
-        table = mounts.read_text()
-    except OSError:
-        return None
-    real = path.resolve()
-    found, deepest = None, -1
-    for line in table.splitlines():
-        _, point, kind, *_ = line.split(" ")
-        folder = Path(_unescaped(point))
-        # The last one on a folder covers those before it.
-        if real.is_relative_to(folder) and len(folder.parts) >= deepest:
-            found, deepest = kind, len(folder.parts)
-    return found
-
-
 def _unescaped(point: str) -> str:
     """Spaces and the like are three octal digits there."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
@@ -117,13 +100,17 @@ class File:
         return self.path.parent
 
     @property
-    def working_directory(self) -> Path:
-        return Path.cwd()
-
-    @property
     def kind(self) -> str | None:
-        """The type of the file system it is on."""
-        return file_system(self.path, self.mounts)
+        """The type of the file system it is on, or would be; ``None`` if unknown."""
+        try:
+            mounts = [line.split(" ") for line in self.mounts.read_text().splitlines()]
+        except OSError:
+            return None
+        real = self.path.resolve()
+        folders = [(Path(_unescaped(point)), kind) for _, point, kind, *_ in mounts]
+        over = [(len(f.parts), kind) for f, kind in folders if real.is_relative_to(f)]
+        # The last one on a folder covers those before it.
+        return max(reversed(over), key=lambda it: it[0], default=(0, None))[1]
 
     @property
     def broker_host(self) -> str:
@@ -178,11 +165,11 @@ def _may(path: Path, what: int) -> bool:
 
 SQLITE: Checks[File] = {
     "sqlite-relative": Weak(
-        lambda file: not file.given.is_absolute() and file,
-        "a path relative to the working directory, which is {0.working_directory} here",
+        lambda file: not file.given.is_absolute() and (Path.cwd(), file.path),
+        "a path relative to the working directory, which is {0[0]} here",
         promise="A process that is started in another folder has its own file and its own locks: "
         "two tasks hold one key.",
-        fix="dlock_url = 'sqlite:///{0.path}'",
+        fix="dlock_url = 'sqlite:///{0[1]}'",
     ),
     "sqlite-file-system": Unknown(
         lambda file: file.kind is None and file,

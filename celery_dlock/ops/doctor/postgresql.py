@@ -7,17 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from celery_dlock.ops.doctor.finding import (
-    Broken,
-    Case,
-    Checks,
-    Finding,
-    Unknown,
-    Weak,
-    clock_skew,
-    judged,
-    measured,
-)
+from celery_dlock.ops.doctor.finding import Broken, Case, Checks, Finding, Unknown, Weak, judged
+from celery_dlock.ops.doctor.shared import clock_skew, measured
 from celery_dlock.stores.postgresql.connection import Connections, Statement, address_of
 from celery_dlock.stores.postgresql.schema import SCHEMA_VERSION, prepare, table_version
 

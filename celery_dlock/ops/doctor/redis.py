@@ -20,17 +20,14 @@ from celery_dlock.ops.doctor.finding import (
     Checks,
     Clock,
     Finding,
-    Members,
-    Offset,
     Unknown,
     Weak,
     asked,
-    clock_skew,
     examined,
     judged,
-    measured,
     place_of,
 )
+from celery_dlock.ops.doctor.shared import Members, Offset, clock_skew, measured
 from celery_dlock.settings import Settings
 from celery_dlock.stores.base import Copies
 from celery_dlock.stores.redis.client import (
@@ -52,6 +49,9 @@ SLOTS = 16384
 
 #: What the store waits for if it is not told otherwise: a doctor waits no longer.
 BRIEF = {"socket_timeout": ANSWER_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT}
+
+#: What a power cut loses, by appendfsync.
+_LOST = {"everysec": "up to a second", "no": "as much as the kernel had not written"}
 
 #: Of the configuration, what INFO does not tell. Nothing else is asked for: it has passwords.
 _ASKED = _SYNC, _FEWEST = ("appendfsync", "min-replicas-to-write")
@@ -83,7 +83,8 @@ class Server:
     """What a server tells, and by how much its clock is ahead; *kept* is what it is used for.
 
     ``sync`` is when it waits for the disk: empty without a log, and ``None`` if it does not tell,
-    for the reason in ``refused``. ``copies`` is how many replicas have to have a lock, if any.
+    for the reason in ``refused``. ``copies`` is how many replicas have to have a lock, if any, and
+    ``alone`` what happens if none takes its place, if one could. ``sentinels`` may replace it.
     """
 
     info: Mapping[str, Any]
@@ -91,13 +92,13 @@ class Server:
     sync: str | None
     fewest_to_write: str | None
     refused: str
-    kept: Kept
-    copies: Copies | None
+    kept: Kept = LOCKS
+    copies: Copies | None = None
+    alone: str = ""
+    sentinels: bool = False
 
     @classmethod
-    def read(
-        cls, client: Any, clock: Clock, kept: Kept = LOCKS, copies: Copies | None = None
-    ) -> Self:
+    def read(cls, client: Any, clock: Clock, **use: Any) -> Self:
         """Ask the server of redis-py's *client*. Raises what redis-py raises."""
         info: dict[str, Any] = {"master_host": None, "master_port": None, **client.info()}
         offset = offset_of(client, clock)
@@ -109,7 +110,7 @@ class Server:
         except redis.ResponseError as exc:
             refused = str(exc)
         sync = config.get(_SYNC) if info["aof_enabled"] else ""
-        return cls(info, offset, sync, config.get(_FEWEST), refused, kept, copies)
+        return cls(info, offset, sync, config.get(_FEWEST), refused, **use)
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -123,12 +124,6 @@ class Server:
     @property
     def most_copies(self) -> int | None:
         return self.replicas or None
-
-    @property
-    def unsynced(self) -> str:
-        return (
-            "up to a second" if self.sync == "everysec" else "as much as the kernel had not written"
-        )
 
     @property
     def when_full(self) -> str:
@@ -146,17 +141,25 @@ class Server:
         return f"; it has data in {', '.join(names)}" if len(names) > 1 else ""
 
 
-VERSION: Checks[Server] = {
+#: Of the clock of a server that is one, or may be promoted.
+CLOCK = clock_skew(
+    "Countdowns, expires and max_wait come too early or too late on one of the hosts, and tokens "
+    "may go backwards when another server takes over."
+)
+
+SERVER: Checks[Server] = {
     "redis-version": Broken(
-        lambda server: server.version < OLDEST and server.info,
+        lambda server: server.kept is LOCKS and server.version < OLDEST and server.info,
         "version {0[redis_version]}",
         promise="The store's scripts are refused, so no lock is ever taken.",
         fix="run Redis 6.2 or later",
-    )
-}
-
-#: Of what a node of several may forget: it is told by the others before it votes again.
-FORGETS: Checks[Server] = {
+    ),
+    "redis-role": Broken(
+        lambda server: server.info["role"] != "master" and server,
+        "a replica of {0.info[master_host]}:{0.info[master_port]}",
+        promise="Writes are refused here, or overwritten by the master: no {0.kept.what} are kept.",
+        fix="name the master in the URL, or the Sentinels that know it",
+    ),
     "redis-aof": Weak(
         lambda server: server.sync == "" and server.kept,
         "appendonly no",
@@ -170,20 +173,11 @@ FORGETS: Checks[Server] = {
         fix="allow it for the user (ACL SETUSER … +config|get), or check redis.conf",
     ),
     "redis-appendfsync": Weak(
-        lambda server: server.sync not in (None, "", "always") and server,
-        "appendfsync {0.sync}",
-        promise="A power cut loses {0.unsynced} of {0.kept.what}: {0.kept.forgotten}.",
+        lambda server: server.sync not in (None, "", "always") and (server, _LOST[server.sync]),
+        "appendfsync {0[0].sync}",
+        promise="A power cut loses {0[1]} of {0[0].kept.what}: {0[0].kept.forgotten}.",
         fix="CONFIG SET appendfsync always, and the same in redis.conf (each write then waits for "
         "the disk)",
-    ),
-}
-
-KEEPS: Checks[Server] = {
-    "redis-role": Broken(
-        lambda server: server.info["role"] != "master" and server,
-        "a replica of {0.info[master_host]}:{0.info[master_port]}",
-        promise="Writes are refused here, or overwritten by the master: no {0.kept.what} are kept.",
-        fix="name the master in the URL, or the Sentinels that know it",
     ),
     "redis-eviction": Weak(
         lambda server: server.evicts and server,
@@ -193,22 +187,9 @@ KEEPS: Checks[Server] = {
         "server of its own, because this applies to all databases of a server",
         broken=lambda server: server.info["maxmemory"],
     ),
-}
-
-#: Of the clock of a server that is one, or may be promoted.
-CLOCK: Checks[Offset] = clock_skew(
-    "Countdowns, expires and max_wait come too early or too late on one of the hosts, and tokens "
-    "may go backwards when another server takes over."
-)
-
-#: What is wrong with any server that keeps locks, or messages.
-STORE: Checks[Server] = {**VERSION, **FORGETS, **KEEPS}
-BROKER: Checks[Server] = {**FORGETS, **KEEPS}
-
-#: Of whether a hold is known to the replicas of a master before its body starts.
-COPIES: Checks[Server] = {
+    **CLOCK,
     "redis-replicas": Weak(
-        lambda server: server.copies is None and server.replicas,
+        lambda server: server.kept is LOCKS and server.copies is None and server.replicas,
         "{} connected replicas, and dlock_wait_replicas is not set",
         promise="A replica that is promoted may not know who holds a key: a second task starts "
         "beside the first, and parked messages are lost.",
@@ -220,27 +201,15 @@ COPIES: Checks[Server] = {
         promise="No lock is taken: a lock counts only when so many replicas have it.",
         fix="start more replicas, or dlock_wait_replicas = {0.most_copies}",
     ),
-}
-
-
-def no_replica(then: str) -> Checks[Server]:
-    """What is wrong with a master; *then* is what happens when nothing takes its place."""
-    return {
-        **COPIES,
-        "redis-no-replica": Weak(
-            lambda server: not server.replicas,
-            "no connected replica",
-            promise=f"If this master is lost no replica takes its place, and {then}.",
-            fix="start a replica of it: REPLICAOF, in a cluster redis-cli --cluster add-node … "
-            "--cluster-slave",
-        ),
-    }
-
-
-SENTINEL_MASTER: Checks[Server] = {
-    **no_replica("no lock is taken"),
+    "redis-no-replica": Weak(
+        lambda server: server.alone and not server.replicas and server.alone,
+        "no connected replica",
+        promise="If this master is lost no replica takes its place, and {}.",
+        fix="start a replica of it: REPLICAOF, in a cluster redis-cli --cluster add-node … "
+        "--cluster-slave",
+    ),
     "redis-min-replicas": Weak(
-        lambda server: server.fewest_to_write == "0",
+        lambda server: server.sentinels and server.fewest_to_write == "0",
         "min-replicas-to-write 0",
         promise="A master that is cut off goes on granting locks beside the one that replaced it: "
         "two tasks hold one key.",
@@ -275,8 +244,6 @@ SENTINEL: Checks[Mapping[str, Any]] = {
         fix="SENTINEL SET {0[name]} quorum {0[majority]} on every Sentinel",
     ),
 }
-
-CLUSTER_MASTER: Checks[Server] = no_replica("its keys cannot be locked")
 
 #: Of how many slots are served, and by how many masters.
 CLUSTER: Checks[Mapping[str, int]] = {
@@ -322,22 +289,13 @@ def brief(driver: Mapping[str, Any]) -> dict[str, Any]:
     return {**driver, **BRIEF}
 
 
-def examine_server(server: Server, where: str, *checks: Checks[Server]) -> Iterator[Finding]:
-    """What is wrong with *server* and its clock, by the first table and by the others."""
-    first, *others = checks
-    yield from judged(first, server, where)
-    yield from judged(CLOCK, server.offset, where)
-    for table in others:
-        yield from judged(table, server, where)
-
-
 def examine_redis(case: Case) -> Iterator[Finding]:
     """``redis://``, ``rediss://`` and ``redis+unix://``."""
     where = f"store {place_of(case.settings.url)}"
     driver = brief(case.settings.backend_options)
     with closing(session_of(case.settings.url, driver)) as session, session:
         server = Server.read(session.client, case.clock, copies=case.settings.wait_replicas)
-    yield from examine_server(server, where, STORE, COPIES)
+    yield from judged(SERVER, server, where)
 
 
 def examine_redis_broker(case: Case, url: str, where: str) -> Iterator[Finding]:
@@ -346,7 +304,7 @@ def examine_redis_broker(case: Case, url: str, where: str) -> Iterator[Finding]:
     options = brief(tls if isinstance(tls, dict) else {})
     with closing(session_of(for_redis_py(url), options)) as session, session:
         server = Server.read(session.client, case.clock, kept=MESSAGES)
-    yield from examine_server(server, where, BROKER)
+    yield from judged(SERVER, server, where)
     yield from judged(SHARED, (url, case.settings.url), where)
 
 
@@ -375,8 +333,9 @@ def examine_sentinel(case: Case) -> Iterator[Finding]:
 def _watched(settings: Settings, where: str, clock: Clock) -> Iterator[Finding]:
     options = replace(settings.options, driver=brief(settings.backend_options))
     with closing(session_of_sentinels(settings.url, options)) as session, session:
-        server = Server.read(session.client, clock, copies=settings.wait_replicas)
-    yield from examine_server(server, where, STORE, SENTINEL_MASTER)
+        use = {"copies": settings.wait_replicas, "alone": "no lock is taken", "sentinels": True}
+        server = Server.read(session.client, clock, **use)
+    yield from judged(SERVER, server, where)
     for client in _replicas(settings, server):
         at = "replica {host}:{port}".format(**client.get_connection_kwargs())
         yield from examined(CLOCK, at, partial(offset_of, client, clock))
@@ -430,16 +389,12 @@ def examine_cluster(case: Case) -> Iterator[Finding]:
             masters = cluster.get_primaries()
         facts = {"served": len(cluster.nodes_manager.slots_cache), "masters": len(masters)}
         yield from judged(CLUSTER, facts, where)
+        use = {"copies": case.settings.wait_replicas, "alone": "its keys cannot be locked"}
         for node in masters:
-            at = f"master {node.name}"
-            yield from asked(at, _master(cluster.get_redis_connection(node), case, at))
+            client = cluster.get_redis_connection(node)
+            read = partial(Server.read, client, case.clock, **use)
+            yield from examined(SERVER, f"master {node.name}", read)
         for node in cluster.get_replicas():
             client = cluster.get_redis_connection(node)
-            yield from examined(
-                CLOCK, f"replica {node.name}", partial(offset_of, client, case.clock)
-            )
-
-
-def _master(client: Any, case: Case, where: str) -> Iterator[Finding]:
-    server = Server.read(client, case.clock, copies=case.settings.wait_replicas)
-    yield from examine_server(server, where, STORE, CLUSTER_MASTER)
+            at = f"replica {node.name}"
+            yield from examined(CLOCK, at, partial(offset_of, client, case.clock))

@@ -8,19 +8,9 @@ from typing import Any
 
 import redis
 
-from celery_dlock.ops.doctor.finding import (
-    Broken,
-    Case,
-    Checks,
-    Clock,
-    Finding,
-    Members,
-    Offset,
-    Weak,
-    even,
-    judged,
-)
-from celery_dlock.ops.doctor.redis import KEEPS, STORE, VERSION, Server, brief, examine_server
+from celery_dlock.ops.doctor.finding import Broken, Case, Checks, Clock, Finding, Weak, judged
+from celery_dlock.ops.doctor.redis import SERVER, Server, brief
+from celery_dlock.ops.doctor.shared import Members, Offset, cluster
 from celery_dlock.stores.redlock.node import Nodes
 from celery_dlock.stores.redlock.votes import majority_of
 
@@ -41,10 +31,9 @@ NODES: Checks[Members] = {
         promise="{0[1]}",
         fix="start these nodes; remove a node from dlock_url only in all processes at once",
         broken=_no_majority,
-    )
+    ),
+    "redlock-even": cluster("redlock")["redlock-even"],
 }
-
-EVEN = even("redlock")
 
 #: Of the names of one server: it has as many votes.
 SAME: Checks[Sequence[str]] = {
@@ -56,6 +45,10 @@ SAME: Checks[Sequence[str]] = {
         fix="name each server in dlock_url once",
     )
 }
+
+#: Of a node, and of the one with the queue; another that forgets is told before it votes again.
+NODE = {name: SERVER[name] for name in ("redis-version", "redis-role", "redis-eviction")}
+QUEUE = {name: row for name, row in SERVER.items() if name != "redis-replicas"}
 
 FOLLOWED: Checks[Server] = {
     "redlock-replicas": Weak(
@@ -85,8 +78,7 @@ def examine_redlock(case: Case) -> Iterator[Finding]:
     answers = [_read(nodes, options, case.clock) for options in nodes.options]
     servers = {place: server for place, server in zip(places, answers, strict=True) if server}
     where = f"store {','.join(places)}"
-    yield from judged(NODES, Members(places, servers), where)
-    yield from judged(EVEN, len(places), where)
+    yield from judged(NODES, Members(places, servers, len(places)), where)
     runs: defaultdict[str, list[str]] = defaultdict(list)
     for place, server in servers.items():
         runs[str(server.info["run_id"])].append(place)
@@ -94,10 +86,9 @@ def examine_redlock(case: Case) -> Iterator[Finding]:
         yield from judged(SAME, names, f"nodes {', '.join(names)}")
     for place, server in servers.items():
         if place == places[nodes.queue]:
-            yield from examine_server(server, f"queue's node {place}", STORE)
+            yield from judged(QUEUE, server, f"queue's node {place}")
         else:
-            # One that forgets does no harm: it is told by the others before it votes again.
-            yield from judged({**VERSION, **KEEPS}, server, f"node {place}")
+            yield from judged(NODE, server, f"node {place}")
         yield from judged(FOLLOWED, server, f"node {place}")
     first, *others = servers or [""]
     for place in others:

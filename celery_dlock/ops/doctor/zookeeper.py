@@ -6,23 +6,13 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from kazoo.hosts import collect_hosts
 
-from celery_dlock.ops.doctor.finding import (
-    Case,
-    Checks,
-    Finding,
-    Members,
-    Weak,
-    examined,
-    judged,
-    listed,
-    quorum,
-    unavailable,
-)
+from celery_dlock.ops.doctor.finding import Case, Checks, Finding, Weak, examined, judged, listed
+from celery_dlock.ops.doctor.shared import Members, cluster
 from celery_dlock.runtime import runtime, ttls_of
 from celery_dlock.stores.zookeeper.client import (
     CONNECT_TIMEOUT,
@@ -39,62 +29,38 @@ SERVERS_TIMEOUT = 5.0
 MEMBERS = "/zookeeper/config"
 
 
-UNAVAILABLE = unavailable("zookeeper")
+CLUSTER = cluster("zookeeper")
 
-QUORUM = quorum("zookeeper")
+_GRANTED = "dlock_ttl = {0[ttl]:g}, and a session of {0[granted]:g} s is granted"
 
-
-@dataclass(frozen=True, slots=True)
-class Leases:
-    """How long a session lasts, ``dlock_ttl``, and the longest that each task asks for."""
-
-    granted: float
-    ttl: float
-    ttls: Mapping[str, float]
-
-    @property
-    def differ(self) -> bool:
-        return self.granted > 0 and abs(self.granted - self.ttl) >= 0.001
-
-    @property
-    def milliseconds(self) -> int:
-        return int(self.ttl * 1000)
-
-    @property
-    def shorter(self) -> str:
-        """The tasks that ask for less than is granted."""
-        return listed(name for name, ttl in self.ttls.items() if ttl < self.granted)
-
-
-_GRANTED = "dlock_ttl = {0.ttl:g}, and a session of {0.granted:g} s is granted"
-
-SESSION: Checks[Leases] = {
+#: Of the seconds that a session is *granted* for, and ``dlock_ttl``.
+SESSION: Checks[Mapping[str, float]] = {
     "zookeeper-session-timeout": (
         Weak(
-            lambda leases: leases.differ and leases.granted < leases.ttl and leases,
+            lambda session: 0 < session["granted"] <= session["ttl"] - 0.001 and session,
             _GRANTED,
-            promise="Locks last for {0.granted:g} s and not dlock_ttl: a shorter pause of a worker "
-            "loses all of them.",
-            fix="maxSessionTimeout={0.milliseconds} in zoo.cfg of every server, or "
-            "dlock_ttl = {0.granted:g}",
+            promise="Locks last for {0[granted]:g} s and not dlock_ttl: a shorter pause of a "
+            "worker loses all of them.",
+            fix="maxSessionTimeout={0[milliseconds]:.0f} in zoo.cfg of every server, or "
+            "dlock_ttl = {0[granted]:g}",
         ),
-        # minSessionTimeout is two ticks, and is to be no less.
         Weak(
-            lambda leases: leases.differ and leases.granted > leases.ttl and leases,
+            lambda session: session["granted"] >= session["ttl"] + 0.001 and session,
             _GRANTED,
-            promise="Locks last for {0.granted:g} s and not dlock_ttl: the locks of a dead worker "
+            promise="Locks last for {0[granted]:g} s and not dlock_ttl: the locks of a dead worker "
             "are free later.",
-            fix="dlock_ttl = {0.granted:g}",
+            fix="dlock_ttl = {0[granted]:g}",  # minSessionTimeout is to be no less than two ticks
         ),
     )
 }
 
-SHARED: Checks[Leases] = {
+#: Of the seconds that a session is granted for, and the tasks that ask for less.
+SHARED: Checks[tuple[float, str]] = {
     "zookeeper-shared-ttl": Weak(
-        lambda leases: leases.shorter and leases,
-        "a shorter ttl of {0.shorter}",
-        promise="All locks of a process expire together, after {0.granted:g} s: if a worker dies, "
-        "the keys of these tasks are free later than they ask for.",
+        lambda session: session[1] and session,
+        "a shorter ttl of {0[1]}",
+        promise="All locks of a process expire together, after {0[0]:g} s: if a worker dies, the "
+        "keys of these tasks are free later than they ask for.",
         fix="one ttl for all tasks of a worker, or a store whose leases differ",
     )
 }
@@ -114,12 +80,14 @@ def examine_zookeeper(case: Case) -> Iterator[Finding]:
             for host, session in sessions.items()
             if session.connected(max(0.0, until - time.monotonic()))
         }
-        yield from judged(UNAVAILABLE, Members(hosts, there), where)
+        yield from judged(CLUSTER, Members(hosts, there), where)
         for host, session in list(there.items())[:1]:
-            leases = Leases(session.timeout or 0.0, options.ttl, ttls_of(case.app))
-            yield from judged(SESSION, leases, f"server {host}")
-            yield from judged(SHARED, leases, where)
-            yield from examined(QUORUM, where, partial(_members, session))
+            granted, ttl = session.timeout or 0.0, options.ttl
+            facts = {"granted": granted, "ttl": ttl, "milliseconds": int(ttl * 1000)}
+            yield from judged(SESSION, facts, f"server {host}")
+            shorter = listed(name for name, ttl in ttls_of(case.app).items() if ttl < granted)
+            yield from judged(SHARED, (granted, shorter), where)
+            yield from examined(CLUSTER, where, partial(_members, session))
     finally:
         for session in sessions.values():
             session.stop()
@@ -139,7 +107,7 @@ def _listens(host: str) -> bool:
     return True
 
 
-def _members(session: Session) -> int:
-    """How many servers vote."""
+def _members(session: Session) -> Members:
     ((data, _),) = session.flight([get(MEMBERS)])
-    return len(re.findall(rb"^server\.\d+=(?!.*:observer)", data, re.MULTILINE)) or 1
+    voters = re.findall(rb"^server\.\d+=(?!.*:observer)", data, re.MULTILINE)
+    return Members(vote=len(voters) or 1)
