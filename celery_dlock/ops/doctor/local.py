@@ -58,7 +58,7 @@ _OURS = APPLICATION_ID.to_bytes(4, "big")
 #: Of Celery's configuration.
 MEMORY: Checks[Any] = {
     "memory-prefork": Broken(
-        lambda conf: conf.worker_pool not in ONE_PROCESS and str(conf.worker_pool),
+        lambda conf: (pool := str(conf.worker_pool)) not in ONE_PROCESS and pool,
         "worker_pool = {!r}",
         promise="Each process has locks of its own, so a worker refuses to start.",
         fix=FIX,

@@ -54,7 +54,7 @@ BRIEF = {"socket_timeout": ANSWER_TIMEOUT, "socket_connect_timeout": CONNECT_TIM
 _LOST = {"everysec": "up to a second", "no": "as much as the kernel had not written"}
 
 #: Of the configuration, what INFO does not tell. Nothing else is asked for: it has passwords.
-_ASKED = _SYNC, _FEWEST = ("appendfsync", "min-replicas-to-write")
+_ASKED = ("appendfsync", "min-replicas-to-write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,16 @@ MESSAGES = Kept("messages", "tasks that were sent never run", expires=False)
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server tells, and by how much its clock is ahead; *kept* is what it is used for.
+    """What INFO and CONFIG tell, and by how much its clock is ahead; *kept* is what it is used for.
 
-    ``sync`` is when it waits for the disk: empty without a log, and ``None`` if it does not tell,
-    for the reason in ``refused``. ``copies`` is how many replicas have to have a lock, if any, and
-    ``alone`` what happens if none takes its place, if one could. ``sentinels`` may replace it.
+    ``refused`` is why CONFIG tells nothing, if it does not. ``copies`` is how many replicas have to
+    have a lock, if any, and ``alone`` what happens if none takes its place, if one could. There are
+    ``sentinels`` that may replace it.
     """
 
     info: Mapping[str, Any]
+    config: Mapping[str, str]
     offset: Offset
-    sync: str | None
-    fewest_to_write: str | None
     refused: str
     kept: Kept = LOCKS
     copies: Copies | None = None
@@ -109,12 +108,16 @@ class Server:
                 config |= client.config_get(name)
         except redis.ResponseError as exc:
             refused = str(exc)
-        sync = config.get(_SYNC) if info["aof_enabled"] else ""
-        return cls(info, offset, sync, config.get(_FEWEST), refused, **use)
+        return cls(info, config, offset, refused, **use)
 
     @property
     def version(self) -> tuple[int, ...]:
         return tuple(map(int, re.findall(r"\d+", str(self.info["redis_version"]))[:3]))
+
+    @property
+    def sync(self) -> str | None:
+        """When it waits for the disk: empty without a log, ``None`` if it does not tell."""
+        return self.config.get("appendfsync") if self.info["aof_enabled"] else ""
 
     @property
     def replicas(self) -> int:
@@ -209,7 +212,7 @@ SERVER: Checks[Server] = {
         "--cluster-slave",
     ),
     "redis-min-replicas": Weak(
-        lambda server: server.sentinels and server.fewest_to_write == "0",
+        lambda server: server.sentinels and server.config.get("min-replicas-to-write") == "0",
         "min-replicas-to-write 0",
         promise="A master that is cut off goes on granting locks beside the one that replaced it: "
         "two tasks hold one key.",
