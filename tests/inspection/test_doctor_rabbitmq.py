@@ -118,7 +118,7 @@ def test_countdowns_over_quorum_queues_that_are_not_safe_are_found(
     assert {n: how for n, how in names.items() if n.startswith("rabbitmq-")} == finding
 
 
-def told(version: str, queues: list[Queue], check: str, tasks: Any = ()) -> list[Finding]:
+def findings_of(version: str, queues: list[Queue], check: str, tasks: Any = ()) -> list[Finding]:
     """What *check* finds in a server of this version."""
     server = SimpleNamespace(server_properties={"version": version})
     connection = SimpleNamespace(connect=lambda: server)
@@ -142,7 +142,7 @@ def test_a_queue_that_gives_messages_up_is_found(
 ) -> None:
     queues = [quorum(**arguments), Queue("classic", Exchange("classic"))]
 
-    findings = told(version, queues, "rabbitmq-delivery-limit")
+    findings = findings_of(version, queues, "rabbitmq-delivery-limit")
 
     assert [finding.found.split(",")[0] for finding in findings] == ([found] if found else [])
 
@@ -171,7 +171,7 @@ def test_a_queue_of_its_own_patience_counts_where_the_server_heeds_it(
     with patient(tmp_path, {"time_limit": 7200}, **in_memory()) as app:
         here = runtime(app)
         tasks = Locked.all_of(Case(app, here.settings, time.time))
-        findings = told(version, queues, "rabbitmq-consumer-timeout", tasks)
+        findings = findings_of(version, queues, "rabbitmq-consumer-timeout", tasks)
 
     assert [finding.severity for finding in findings] == ([severity] if severity else [])
     assert all(words in finding.found for finding in findings)

@@ -137,7 +137,8 @@ def examine(app: Any, clock: Clock = time.time) -> list[Finding]:
     """
     secrets = secrets_of(app.conf)
     findings = [shown(finding, secrets) for finding in _examine(app, clock)]
-    return sorted(findings, key=lambda it: (bool(it.waived), SEVERITIES.index(it.severity)))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return sorted(findings, key=lambda finding: bool(finding.waived))
 
 
 def _examine(app: Any, clock: Clock) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -110,7 +111,7 @@ class File:
         folders = [(Path(_unescaped(point)), kind) for _, point, kind, *_ in mounts]
         over = [(len(f.parts), kind) for f, kind in folders if real.is_relative_to(f)]
         # The last one on a folder covers those before it.
-        return max(reversed(over), key=lambda it: it[0], default=(0, None))[1]
+        return max(reversed(over), key=itemgetter(0), default=(0, None))[1]
 
     @property
     def broker_host(self) -> str:
@@ -136,7 +137,7 @@ class File:
         """What anybody may write."""
         opened = [file for file in self.files if file.stat().st_mode & _ANYBODY]
         mode = self.folder.stat().st_mode
-        # Who is no owner may not rename or delete what is in a sticky one.
+        # In a sticky folder only owners may rename and delete.
         folder = [self.folder] if mode & _ANYBODY and not mode & stat.S_ISVTX else []
         return " ".join(map(str, [*opened, *folder]))
 
