@@ -16,7 +16,7 @@ from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions, wall_clock
 from celery_dlock.testing.contract.words import SECOND, claim, park, running, woken
 from tests.services.effects import Effects
-from tests.services.machine import RedisOnMachine, ZooKeeperOnMachine
+from tests.services.machine import PostgresqlOnMachine, RedisOnMachine, ZooKeeperOnMachine
 from tests.services.process import Process, renewal
 from tests.services.require import require
 from tests.services.until import until
@@ -27,6 +27,8 @@ HOUR = 3600
 
 #: Seconds.
 TTL = 1.5
+
+SERVERS = {"redis": RedisOnMachine, "postgresql": PostgresqlOnMachine}
 
 Step = Callable[[int], None]
 
@@ -64,12 +66,18 @@ def process(server: RedisOnMachine) -> Iterator[Process]:
         yield process
 
 
-@pytest.fixture(params=[pytest.param("redis", marks=pytest.mark.server("redis")), "sqlite"])
+@pytest.fixture(
+    params=[*(pytest.param(name, marks=pytest.mark.server(name)) for name in SERVERS), "sqlite"]
+)
 def stepping(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Process, Step]]:
     """A process, and what puts its store's clock ahead."""
-    if request.param == "redis":
-        machine = request.getfixturevalue("server").machine
-        yield request.getfixturevalue("process"), machine.clock_is_ahead
+    if request.param in SERVERS:
+        require(request.param)
+        with (
+            SERVERS[request.param]() as server,
+            closing(Process(open_backend(server.url, BackendOptions("clocks")))) as process,
+        ):
+            yield process, server.machine.clock_is_ahead
         return
     clock = HostClock()
     url = f"sqlite:///{tmp_path / 'locks.db'}"

@@ -5,6 +5,7 @@ A full one below SQLite is in ``tests/contract/test_sqlite_company.py``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 
@@ -15,11 +16,16 @@ from celery_dlock.core.state import Outcome
 from celery_dlock.registry import open_backend
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import BackendOptions
-from celery_dlock.testing.contract.words import claim, park, running
+from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.faults.conftest import MakeLab, all_have_left
 from tests.services.effects import Effects
-from tests.services.machine import OnMachine, RedisOnMachine, ZooKeeperOnMachine
-from tests.services.process import Process
+from tests.services.machine import (
+    OnMachine,
+    PostgresqlOnMachine,
+    RedisOnMachine,
+    ZooKeeperOnMachine,
+)
+from tests.services.process import Process, renewal
 from tests.services.require import require
 from tests.services.until import until
 
@@ -61,11 +67,53 @@ def test_a_redis_whose_disk_is_full_refuses_what_it_cannot_keep_and_holders_are_
         assert kept == [True, False, True]
 
 
+@pytest.mark.server("postgresql")
+def test_what_finds_no_room_in_the_tables_of_a_postgresql_has_not_happened() -> None:
+    with PostgresqlOnMachine() as server, closing(process_on(server.url)) as process:
+        store, held = process.store, claim("held", ttl=60)
+        token = running(store.enter(held)).token
+        park(store, "before")
+
+        # When no table can grow
+        server.machine.disk_is_full(True)
+
+        # Then a renewal, a release and a message are refused
+        requests: list[Callable[[], object]] = [
+            lambda: store.renew([held]),
+            lambda: store.leave(held, Outcome.DONE),
+            lambda: store.enter(claim("refused", wait=QUEUE), os.urandom(500_000)),
+        ]
+        for request in requests:
+            with pytest.raises(BackendUnavailable, match="No space left on device"):
+                request()
+        assert [holder.token for holder in store.peek("key").holders] == [token]
+        assert [task.task for task in store.peek("key").waiting] == ["before"]
+        # And with room the next one is woken, once
+        server.machine.disk_is_full(False)
+        assert woken(store.leave(held, Outcome.DONE)) == ["before"]
+        assert woken(store.leave(held, Outcome.DONE)) == []
+        # And what a table has grown to is used when it can grow no more
+        following = process.take("before", "key", 5.0)
+        until("it is renewed", renewal(following))
+        server.machine.disk_is_full(True)
+        until("it is renewed", renewal(following))
+        assert not following.lost
+
+
 @pytest.mark.server("redis")
+@pytest.mark.parametrize(
+    "server_of",
+    [
+        pytest.param(lambda: RedisOnMachine(*LOG), id="redis"),
+        pytest.param(PostgresqlOnMachine, marks=pytest.mark.server("postgresql"), id="postgresql"),
+    ],
+)
 def test_tasks_wait_for_room_on_the_disk_of_the_store_and_each_runs_once(
-    make_lab: MakeLab, effects: Effects
+    server_of: Callable[[], RedisOnMachine | PostgresqlOnMachine],
+    make_lab: MakeLab,
+    effects: Effects,
 ) -> None:
-    with RedisOnMachine(*LOG) as server:
+    with server_of() as server:
         lab = make_lab(celery={"dlock_url": server.url}, lock={"ttl": 10.0, "policy": "queue"})
         pay, store = lab.app.tasks["pay"], runtime(lab.app).backend
         with lab.worker(concurrency=2) as worker, closing(process_on(server.url)) as process:
@@ -76,7 +124,7 @@ def test_tasks_wait_for_room_on_the_disk_of_the_store_and_each_runs_once(
             until("it waits", lambda: store.peek("order:42").parked == 1)
 
             # When nothing can be written any more, a third one comes, and the first ends
-            server.machine.disk_is_full(True)
+            server.fill_disk()
             until("it is refused", lambda: process.answers("other", "another", TTL) is None)
             third = pay.delay("42", 3)
             until("it goes back", lambda: f"[{third.id}] rescheduled" in worker.log)
@@ -84,7 +132,7 @@ def test_tasks_wait_for_room_on_the_disk_of_the_store_and_each_runs_once(
             assert first.get(timeout=30) == 1
 
             # Then all run when there is room, and none twice
-            server.machine.disk_is_full(False)
+            server.make_room()
             assert [second.get(timeout=60), third.get(timeout=60)] == [2, 3]
             all_have_left(lab, "42")
     assert len(lab.journal.read("end")) == len(effects.payments()) == 3
@@ -100,6 +148,7 @@ def redis_that_syncs() -> RedisOnMachine:
     [
         pytest.param(redis_that_syncs, marks=pytest.mark.server("redis"), id="redis"),
         pytest.param(ZooKeeperOnMachine, marks=pytest.mark.server("zookeeper"), id="zookeeper"),
+        pytest.param(PostgresqlOnMachine, marks=pytest.mark.server("postgresql"), id="postgresql"),
     ],
 )
 def test_a_server_that_ends_for_its_disk_is_full_has_all_when_there_is_room(
@@ -109,12 +158,10 @@ def test_a_server_that_ends_for_its_disk_is_full_has_all_when_there_is_room(
         running(process.store.enter(claim("holder")))
         park(process.store, "before")
 
-        server.machine.disk_is_full(True)
+        server.fill_disk()
         until("it is refused", lambda: process.answers("other", "another", TTL) is None)
         until("it has ended", lambda: not server.running)
-        server.machine.disk_is_full(False)
-        server.kill()
-        server.start()
+        server.make_room()
 
         until("it is back", lambda: isinstance(process.answers("other", "another", TTL), Lease))
         assert [each.task for each in process.store.peek("key").waiting] == ["before"]

@@ -17,6 +17,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,23 +71,33 @@ int fsync(int fd) {
 
 int fdatasync(int fd) { return fsync(fd); }
 
-static int is_full(int fd) {
+/* A file that has no holes can be written over; whatever else is written needs room. */
+static int is_full(int fd, size_t count, off64_t at) {
     struct stat file;
     if (!told || !told->full || fstat(fd, &file) || !S_ISREG(file.st_mode)) return 0;
+    if (at < 0) at = fcntl(fd, F_GETFL) & O_APPEND ? file.st_size : lseek64(fd, 0, SEEK_CUR);
+    off64_t end = at + (off64_t)count;
+    if (end <= file.st_size && file.st_size <= file.st_blocks * 512) return 0;
     errno = ENOSPC;
     return 1;
 }
 
 ssize_t write(int fd, const void *bytes, size_t count) {
-    return is_full(fd) ? -1 : syscall(SYS_write, fd, bytes, count);
+    return is_full(fd, count, -1) ? -1 : syscall(SYS_write, fd, bytes, count);
 }
 
 ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) {
-    return is_full(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, count, at);
+    return is_full(fd, count, at) ? -1 : syscall(SYS_pwrite64, fd, bytes, count, at);
 }
 
 ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
     return pwrite64(fd, bytes, count, at);
+}
+
+ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) {
+    size_t size = 0;
+    for (int part = 0; part < count; part++) size += parts[part].iov_len;
+    return is_full(fd, size, at) ? -1 : syscall(SYS_pwritev, fd, parts, count, at, 0);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {

@@ -18,6 +18,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
 from tests.services.require import require
 from tests.services.server_process import ServerProcess
@@ -34,6 +35,7 @@ def library() -> Path:
     require("libc")
     folder = Path(tempfile.mkdtemp(prefix="dlock-machine-"))
     atexit.register(shutil.rmtree, folder)
+    folder.chmod(0o755)  # for a server that runs as another user
     built = folder / "machine.so"
     options = ("-shared", "-fPIC", "-O1", "-Wall")
     subprocess.run([require("gcc"), *options, "-o", built, SOURCE], check=True)
@@ -53,6 +55,9 @@ class Machine:
         told.write_bytes(bytes(mmap.PAGESIZE))
         with told.open("r+b") as file:
             self._told = memoryview(mmap.mmap(file.fileno(), mmap.PAGESIZE)).cast("q")
+        user = folder.stat()
+        for path in (self.disk, self._folder, *self._folder.iterdir()):
+            os.chown(path, user.st_uid, user.st_gid)
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -106,6 +111,16 @@ class OnMachine(ServerProcess):
     def surroundings(self) -> Mapping[str, Any]:
         return {**super().surroundings(), "env": self.machine.env}
 
+    def fill_disk(self) -> None:
+        """What it writes next that needs room is refused."""
+        self.machine.disk_is_full(True)
+
+    def make_room(self) -> None:
+        """It goes on, and is started again if it has ended."""
+        self.machine.disk_is_full(False)
+        if not self.running:
+            self.start()
+
     def cut_power(self) -> None:
         """It is gone, and so is what was not synced; it can be started again."""
         self.kill()
@@ -117,6 +132,16 @@ class RedisOnMachine(OnMachine, RedisServer):
 
     def command(self) -> list[str]:
         return [*super().command(), "--dir", str(self.machine.disk)]
+
+
+class PostgresqlOnMachine(OnMachine, PostgresqlServer):
+    def __init__(self) -> None:
+        super().__init__(require("postgresql").parent)
+
+    def fill_disk(self) -> None:
+        """Its log needs another file with the next commit; without one it ends."""
+        super().fill_disk()
+        self.query("SELECT pg_switch_wal()")
 
 
 class ZooKeeperOnMachine(OnMachine, ZooKeeperServer):

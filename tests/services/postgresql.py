@@ -41,7 +41,7 @@ class PostgresqlServer(ServerProcess):
 
     def begin(self) -> None:
         data = self.folder / "data"
-        if not data.exists():
+        if not (data / "PG_VERSION").exists():
             self._install(data)
         # -F: what it says it has written stays through a kill, though not through a power cut
         unsynced = [] if self._syncs else ["-F"]

@@ -37,7 +37,9 @@ PROGRAMS: dict[str, Program] = {
     "zookeeper": Program("/usr/share/java/zookeeper.jar", "zookeeper"),
     "etcd": Program("etcd", "etcd-server"),
     # The one in PATH is a wrapper around the distribution's own clusters.
-    "postgresql": Program("/usr/lib/postgresql/*/bin/postgres", "postgresql"),
+    "postgresql": Program(
+        f"{os.environ.get('DLOCK_POSTGRESQL', '/usr/lib/postgresql/*')}/bin/postgres", "postgresql"
+    ),
     "pgbouncer": Program("pgbouncer", "pgbouncer"),
     "mariadb": Program("mariadbd", "mariadb-server"),
     "prometheus": Program("prometheus", "prometheus"),
