@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import psycopg
@@ -206,6 +207,25 @@ def test_one_connection_is_kept_and_closed_when_nobody_has_used_it_for_a_while(
     backend.now()
     until("it is closed by itself", lambda: connections(own_postgresql_server) == 0)
     backend.now()
+
+
+def test_forty_threads_share_a_few_connections(
+    backend: PostgresqlBackend,
+    own_postgresql_server: PostgresqlServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", 0)
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 600)
+    shared, most = backend._connections(), connection.MOST
+    shared.store()
+    stops = [connection.Statement(b"SELECT pg_advisory_xact_lock_shared(1)")]
+    with ThreadPoolExecutor(40) as pool:
+        with psycopg.connect(own_postgresql_server.url) as holder:
+            holder.execute("SELECT pg_advisory_xact_lock(1)")
+            answers = [pool.submit(shared.fly, stops) for _ in range(40)]
+            until("the others wait", lambda: len(shared._mutex._waiters) == 40 - most)  # type: ignore[attr-defined]
+            assert connections(own_postgresql_server) <= most
+        assert all(len(answer.result()) == 1 for answer in answers)
 
 
 def test_a_forked_child_has_a_connection_of_its_own(

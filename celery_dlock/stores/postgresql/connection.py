@@ -41,6 +41,9 @@ IDLE = 60.0
 #: Seconds for which a thread waits for the connection of another, which costs less than a new one.
 PATIENCE = 0.05
 
+#: So many connections a process has, at most. Who waits for one as long as for an answer opens one.
+MOST = 8
+
 #: What is sent and received is in the binary form, but for numbers that are sent.
 _TEXT, _BINARY = 0, 1
 _BYTEA = 17
@@ -189,6 +192,7 @@ class Connections:
         with self._mutex:
             if self._flying:
                 self._mutex.wait_for(lambda: self._idle is not None, PATIENCE)
+                self._mutex.wait_for(lambda: self._idle or self._flying < MOST, ANSWER_TIMEOUT)
             connection, self._idle = self._idle, None
             self._flying += 1
         try:
@@ -197,6 +201,7 @@ class Connections:
         except BaseException:
             with self._mutex:
                 self._flying -= 1
+                self._mutex.notify()
             if connection is not None:
                 connection.close()
             raise
