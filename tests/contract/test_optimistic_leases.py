@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -23,6 +24,7 @@ from celery_dlock.stores.consensus.rows import Commit, Kind, Name
 from celery_dlock.testing.contract.words import claim, park, running, woken
 from tests.contract.memory_rows import RowsBackend
 from tests.contract.rows_store import die, flights, lost, options, other, store
+from tests.services.until import until
 
 __all__ = ("options", "other", "store")  # fixtures
 
@@ -102,6 +104,18 @@ def test_a_key_that_never_stands_still_is_unavailable_for_now(
 
     store.rows.before_commit = lambda _: None
     assert store.enter(claim("a", wait=WaitMode.QUEUE), b"m").verdict == Park()
+
+
+def test_a_release_does_not_stand_in_line_behind_those_that_wait_for_it(
+    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_dlock.stores.consensus.commit.COMMIT_TIMEOUT", 600)
+    running(store.enter(claim("a")))
+    assert isinstance(store.enter(claim("b")).verdict, Busy)
+
+    with ThreadPoolExecutor() as pool, store._transactions._mutexes.at("key", 1):
+        left = pool.submit(store.leave, claim("a"), Outcome.DONE)
+        until("it is released", left.done)
 
 
 def test_a_time_limit_that_strikes_as_its_turn_comes_takes_nobody_the_turn() -> None:

@@ -228,6 +228,17 @@ def test_forty_threads_share_a_few_connections(
         assert all(len(answer.result()) == 1 for answer in answers)
 
 
+def test_a_release_does_not_stand_in_line_behind_those_that_wait_for_it(
+    backend: PostgresqlBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_dlock.stores.consensus.commit.COMMIT_TIMEOUT", 600)
+    running(backend.enter(claim("a")))
+
+    with ThreadPoolExecutor() as pool, backend._mutexes.at("key", 1):
+        left = pool.submit(backend.leave, claim("a"), Outcome.DONE)
+        until("it is released", left.done)
+
+
 def test_a_forked_child_has_a_connection_of_its_own(
     backend: PostgresqlBackend, own_postgresql_server: PostgresqlServer
 ) -> None:

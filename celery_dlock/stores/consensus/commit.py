@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from celery_dlock.core.backoff import CHANCE
-from celery_dlock.core.operations import OnDeadLetter, Operation, Reap
+from celery_dlock.core.operations import Leave, OnDeadLetter, Operation, Reap
 from celery_dlock.core.state import KeyState, Step, Waiting
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
@@ -48,12 +48,15 @@ class KeyMutexes:
         # A thread of the parent may have had its turn at the fork.
         self._locks = PerProcess(_new_locks)
 
-    def until_committed(self, key: str, attempt: Callable[[], T | None]) -> T:
+    def until_committed(
+        self, key: str, attempt: Callable[[], T | None], *, first: bool = False
+    ) -> T:
         """What *attempt* returns, made again for a while if others are faster.
 
-        Raises :exc:`~celery_dlock.errors.BackendUnavailable` if they always are.
+        One that comes *first* does not wait for its turn. Raises
+        :exc:`~celery_dlock.errors.BackendUnavailable` if others always are faster.
         """
-        with self.at(key, COMMIT_TIMEOUT):
+        with self.at(key, 0 if first else COMMIT_TIMEOUT):
             give_up = time.monotonic() + COMMIT_TIMEOUT
             for failed in count():
                 done = attempt()
@@ -110,7 +113,9 @@ class Transactions:
             found = self._loader.load(operation, self.now())
             return self._attempt(operation, operation.apply(found.state, found.now, token), found)
 
-        return self._mutexes.until_committed(operation.claim.key, attempt)
+        # Those whose turn it is would wait for a release that waits for its turn.
+        first = isinstance(operation, Leave)
+        return self._mutexes.until_committed(operation.claim.key, attempt, first=first)
 
     def _attempt(
         self, operation: Operation[Any], step: Step[V], found: Loaded

@@ -153,8 +153,9 @@ class PostgresqlBackend(SqlBackend):
             return self._apply(operation.again())
 
     def _apply(self, operation: Operation[V]) -> Reply[V]:
-        key = operation.claim.key
-        return self._mutexes.until_committed(key, partial(self._attempt, operation))
+        # Those whose turn it is would wait for a release that waits for its turn.
+        key, first = operation.claim.key, isinstance(operation, Leave)
+        return self._mutexes.until_committed(key, partial(self._attempt, operation), first=first)
 
     def _attempt(self, operation: Operation[Any]) -> Reply[Any] | None:
         """``None`` if somebody else was faster."""
