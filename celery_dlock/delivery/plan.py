@@ -87,13 +87,6 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """Keep the slot and go on asking, for so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """The task ends with a result, without its body."""
 
@@ -195,7 +188,7 @@ def contention(known: Known, refused: Refused) -> Contention | None:
     )
 
 
-def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | Stay:
+def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | WaitHere:
     """What a refusal comes to; *decision* is what the policy said to its :func:`contention`."""
     key, subject = refused.claim.key, known.subject
     match refused.verdict:
@@ -267,7 +260,7 @@ def _looks_again(known: Known, left: float) -> Resend:
     return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)
 
 
-def _waits_for_predecessor(known: Known, left: float) -> Stay | Resend:
+def _waits_for_predecessor(known: Known, left: float) -> WaitHere | Resend:
     """The task that has published this one is no reason to refuse it, whatever the policy says.
 
     Celery publishes the next step of a chain before a task has ended, so it may come faster than
@@ -275,14 +268,14 @@ def _waits_for_predecessor(known: Known, left: float) -> Stay | Resend:
     lease would end.
     """
     if known.waited < RELEASES_WITHIN:
-        return Stay(RELEASES_WITHIN - known.waited)
+        return WaitHere(RELEASES_WITHIN - known.waited)
     reason = "the task that published it has the key"
     return Resend(min(max(left, 1.0), 60.0), known.history, reason, reason)
 
 
 def _decided(
     known: Known, error: LockContended, holder: Holder | None, decision: Decision
-) -> Plan | Stay:
+) -> Plan | WaitHere:
     subject, key = known.subject, error.key
     by = "" if holder is None or error.hold else holder.who
     match decision:
@@ -307,8 +300,8 @@ def _decided(
             held = f"{key!r} is held by {by} {lease_ends(error.seconds_left)}"
             why = held if by else str(error)
             return Resend(countdown, past, why, error, bounded=False)
-        case WaitHere(seconds=seconds):
-            return Stay(seconds)
+        case WaitHere():
+            return decision
         case _:
             assert_never(decision)
 

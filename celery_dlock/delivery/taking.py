@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, assert_never
 
 from celery.exceptions import TaskPredicate
 
-from celery_dlock.contention import Complete, Contention, Decision, GiveUp
+from celery_dlock.contention import Complete, Decision, GiveUp, WaitHere
 from celery_dlock.core.backoff import CHANCE, pauses
 from celery_dlock.core.edits import free_but_for
 from celery_dlock.core.events import Contended
@@ -35,7 +35,8 @@ from celery_dlock.delivery.brief import briefly
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
-    Stay,
+    Known,
+    Plan,
     contention,
     duplicate,
     left_over,
@@ -70,7 +71,7 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     living = duplicate_of(vars(execution.request))
     try:
         if living is not None:
-            return _ends_for(execution, living)
+            return carry_out(execution, _duplicate_of(execution, living))
         if left > 0:
             return carry_out(execution, too_early(execution.known(), left))
         if _is_left_over(execution):
@@ -124,37 +125,28 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
     stay_until = 0.0
     pause = pauses()
     while True:
-        try:
-            answer = _ask(execution)
-        except BackendUnavailable as exc:
-            fails = execution.runtime.settings.on_unavailable == "fail"
-            execution.tell_asked(waits=False)
-            return carry_out(
-                execution, unanswered(execution.known(), exc, CHANCE.random, fails=fails)
-            )
-        if isinstance(answer, Another):
-            execution.tell_asked(waits=False)
-            return _ends_for(execution, answer.task_id)
+        answer = _answer(execution)
+        parked = isinstance(answer, Refused) and isinstance(answer.verdict, Park)
+        execution.tell_asked(waits=parked)
         if isinstance(answer, Lease):
-            execution.tell_asked(waits=False)
             return answer
-        execution.tell_asked(waits=isinstance(answer.verdict, Park))
+        if not isinstance(answer, Refused):
+            return carry_out(execution, answer)
         hold.owe(owed(answer, hold.claims or (answer.claim,), eager=eager))
         if time.monotonic() >= stay_until:
             if waited_before is None:
                 waited_before = _waited_before(execution, answer, arrived)
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
-            known = execution.known(since, waited)
-            found, told = contention(known, answer), stay_until > 0
-            decision = _ask_policy(execution, found, told=told)
+            known, first = execution.known(since, waited), stay_until == 0
+            decision = _decision(execution, known, answer, first=first)
             if _times_out(answer, decision):
                 waited -= _time_on_hold(execution, answer, waited_before, waited - waited_before)
                 known = execution.known(since, waited)
-                decision = _ask_policy(execution, contention(known, answer), told=True)
+                decision = _decision(execution, known, answer, first=False)
             if isinstance(decision, Complete | GiveUp):
                 known = replace(known, follows=_follows_the_holder(execution, answer))
             next_step = plan(known, answer, decision)
-            if not isinstance(next_step, Stay):
+            if not isinstance(next_step, WaitHere):
                 return carry_out(execution, next_step)
             stay_until = time.monotonic() + next_step.seconds
             _note_stay(execution, answer, next_step.seconds)
@@ -224,24 +216,22 @@ def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Another:
-    """The task is unique, and this one lives instead."""
-
-    task_id: str
-
-
-def _ask(execution: Execution) -> Lease | Refused | Another:
+def _answer(execution: Execution) -> Lease | Refused | Plan:
+    """The store's answer; a plan if it gives none, or if the task is unique and another lives."""
     unique = execution.unique
-    if unique is None:
-        return _ask_store(execution)
-    living = unique.arrives()  # or it might come to wait behind the one that lives
-    if living is None:
-        answer = _ask_store(execution)
-        living = _ask_for_another(execution, unique, answer)
+    try:
+        if unique is None:
+            return _ask_store(execution)
+        living = unique.arrives()  # or it might come to wait behind the one that lives
         if living is None:
-            return answer
-    return Another(living)
+            answer = _ask_store(execution)
+            living = _ask_for_another(execution, unique, answer)
+            if living is None:
+                return answer
+    except BackendUnavailable as exc:
+        fails = execution.runtime.settings.on_unavailable == "fail"
+        return unanswered(execution.known(), exc, CHANCE.random, fails=fails)
+    return _duplicate_of(execution, living)
 
 
 def _ask_store(execution: Execution) -> Lease | Refused:
@@ -318,27 +308,31 @@ def _ask_for_another(
     return None
 
 
-def _ends_for(execution: Execution, living: str) -> dict[str, Any]:
+def _duplicate_of(execution: Execution, living: str) -> Plan:
     """Its task does the same as one that lives."""
     unique, key = execution.unique, execution.keys.own[0]
     claim = execution.subject.label if unique is None else unique.terms.name
-    return carry_out(execution, duplicate(execution.known(), claim, key, living))
+    return duplicate(execution.known(), claim, key, living)
 
 
-def _ask_policy(execution: Execution, found: Contention | None, *, told: bool) -> Decision | None:
-    """What its policy decides; one of a project's own that breaks gives up with its error.
+def _decision(
+    execution: Execution, known: Known, refused: Refused, *, first: bool
+) -> Decision | None:
+    """What its policy decides; ``None`` where the store's answer does.
 
-    That a delivery is refused is *told* once.
+    A policy of a project's own that breaks gives up with its error. The *first* refusal of a
+    delivery is an event.
     """
-    if found is None:
+    asked = contention(known, refused)
+    if asked is None:
         return None
-    policy, holder = execution.policy, found.holder.task_id if found.holder else None
-    if not told:
+    policy, holder = execution.policy, asked.holder.task_id if asked.holder else None
+    if first:
         execution.runtime.sinks.emit(
-            Contended(execution.subject, found.key, holder, found.attempt, found.waited, found.hold)
+            Contended(execution.subject, asked.key, holder, asked.attempt, asked.waited, asked.hold)
         )
     try:
-        decision: object = policy.decide(found)
+        decision: object = policy.decide(asked)
     except Exception as exc:
         return GiveUp(exc)
     if isinstance(decision, Decision):

@@ -32,7 +32,6 @@ from celery_dlock.delivery.plan import (
     Repeat,
     Resend,
     Revoke,
-    Stay,
     contention,
     lost,
     owed,
@@ -85,7 +84,7 @@ def refused(verdict: Refusal, **options: Any) -> Refused:
     return Refused(Claim(KEY, "id:0:0", "mine", ttl=1, done_ttl=1, **options), verdict)
 
 
-def simply(found: Plan | Stay) -> Any:
+def simply(found: Plan | WaitHere) -> Any:
     """*found* to be compared: errors are equal that look the same, whichever object they are."""
     match found:
         case FailWith(error=error, event=event, gives_back=gives_back):
@@ -159,7 +158,7 @@ DECIDED: dict[tuple[Refusal, int], tuple[Any, Any]] = {
             (fails(BROKEN),) * 2,
             (fails(LATE, TIMED_OUT),) * 2,
             (rescheduled(error), fails(error)),
-            (Stay(3.0), fails(error)),
+            (WaitHere(3.0), fails(error)),
         ]
     )
 }
@@ -170,7 +169,7 @@ def test_the_task_that_published_it_is_no_reason_to_refuse_it(decision: Decision
     follows = replace(KNOWN, follows=True, waited=0.25)
     reason = "the task that published it has the key"
 
-    assert plan(follows, refused(HELD), decision) == Stay(0.75)
+    assert plan(follows, refused(HELD), decision) == WaitHere(0.75)
     later = plan(replace(follows, waited=1.0), refused(HELD), decision)
     assert later == Resend(4.0, PAST, reason, reason)
 
