@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from celery.app.task import Context
@@ -78,16 +79,14 @@ class Execution:
         history = History.read(request, who)
         policy = definition.policy_in(here.policy)
         subject = Subject(request.id, task.name, definition.label, history.carried)
-        after_loss = _tells_of_loss(task, request.id, args, kwargs)
         hold = Hold(
             here.manager,
             here.sinks.emit,
             subject,
-            after_loss=after_loss,
+            after_loss=partial(_tell_of_loss, task, request.id, args, kwargs),
             comes_back=here.settings.on_unavailable != "fail",
         )
         keys = definition.keys(args, kwargs)
-        hold.owe(_turns(history, keys, delivery["nonce"], here.done_ttl(queues=True)))
         execution = cls(
             task=task,
             request=request,
@@ -102,6 +101,10 @@ class Execution:
             asks=queueing(policy) if "body" in delivery else None,
             hold=hold,
         )
+        if history.key is not None:
+            # Before it has asked for anything it may have the turn for which it was woken, and those
+            # that were reserved for it while it waited there.
+            hold.owe([execution.turn_at(key) for key in dict.fromkeys((history.key, *keys.own))])
         before = execution.was_received_before()
         execution.unique = UniqueRun.of(task, request, args, kwargs, received_before=before)
         setattr(request, EXECUTION, execution)
@@ -112,6 +115,11 @@ class Execution:
     def nonce(self) -> str:
         """New for each delivery."""
         return str(self.delivery["nonce"])
+
+    def turn_at(self, key: str) -> Claim:
+        """The turn that its task may have at *key*, to be given back."""
+        done_ttl = self.runtime.done_ttl(queues=True)
+        return Claim(key, self.history.task, self.nonce, ttl=0, done_ttl=done_ttl)
 
     @property
     def entry(self) -> ParkedMessage | None:
@@ -249,27 +257,13 @@ class Execution:
             _thread.open.remove(self)
 
 
-def _tells_of_loss(
-    task: TaskWithLock, task_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Callable[[Lease], None]:
-    def tell(lease: Lease) -> None:
-        try:
-            task.on_lock_lost(lease, task_id, args, dict(kwargs))
-        except Exception:
-            logger.exception("on_lock_lost of %s failed", task.name)
-
-    return tell
-
-
-def _turns(history: History, keys: Keys, nonce: str, done_ttl: int) -> tuple[Claim, ...]:
-    """What it may have before it asks for anything, if it was woken.
-
-    The turn for which it was, and those that were reserved for it while it waited there.
-    """
-    if history.key is None:
-        return ()
-    where = dict.fromkeys((history.key, *keys.own))
-    return tuple(Claim(key, history.task, nonce, ttl=0, done_ttl=done_ttl) for key in where)
+def _tell_of_loss(
+    task: TaskWithLock, task_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], lease: Lease
+) -> None:
+    try:
+        task.on_lock_lost(lease, task_id, args, dict(kwargs))
+    except Exception:
+        logger.exception("on_lock_lost of %s failed", task.name)
 
 
 class _Thread(threading.local):

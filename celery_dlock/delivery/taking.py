@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 from celery.exceptions import TaskPredicate
 
@@ -19,7 +19,6 @@ from celery_dlock.core.events import Contended
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import (
     Busy,
-    Claim,
     Drop,
     End,
     Ending,
@@ -46,7 +45,6 @@ from celery_dlock.delivery.plan import (
     unanswered,
 )
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
-from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockTimeout
 from celery_dlock.locks.hold_periods import time_on_hold
 from celery_dlock.locks.several import Refused
@@ -221,11 +219,14 @@ def _answer(execution: Execution) -> Lease | Refused | Plan:
     unique = execution.unique
     try:
         if unique is None:
-            return _ask_store(execution)
+            return _ask(execution)
         living = unique.arrives()  # or it might come to wait behind the one that lives
         if living is None:
-            answer = _ask_store(execution)
-            living = _ask_for_another(execution, unique, answer)
+            answer = _ask(execution)
+            if isinstance(answer, Lease):
+                living = unique.holds(answer.own[0].key, acked=not execution.task.acks_late)
+            else:
+                living = unique.refused(answer.claim.key, answer.verdict)
             if living is None:
                 return answer
     except BackendUnavailable as exc:
@@ -234,78 +235,57 @@ def _answer(execution: Execution) -> Lease | Refused | Plan:
     return _duplicate_of(execution, living)
 
 
-def _ask_store(execution: Execution) -> Lease | Refused:
-    behind = _ask_for_newer(execution)
-    if behind is not None:
-        return behind
-    woken = execution.history.key
-    if woken is None or woken in execution.keys.all:
-        return _ask_at_keys(execution, woken)
-    # It was debounced there; or the template has changed since it was parked. Until its own key has
-    # answered the message stays where it was woken: then the turn there is given back.
-    here, task = execution.runtime, execution.history.task
-    turn = Claim(woken, task, execution.nonce, ttl=0, done_ttl=here.done_ttl(queues=True))
-    (there,) = here.backend.look([woken])
-    ending = next((g.ending for g in there.grants if g.task == task), None)
-    if ending is not None:
-        return Refused(turn, End(ending))
-    answer = _ask_at_keys(execution, None)
-    here.manager.take_back([turn])
+def _ask(execution: Execution) -> Lease | Refused:
+    """Ask the store for the keys of the task, unless its message is waited for elsewhere."""
+    hold, keys, woken = execution.hold, execution.keys, execution.history.key
+    newer_at, turn = execution.newer_at, None
+    if newer_at is not None and (refused := _newer_call(execution, newer_at)) is not None:
+        return refused
+    if woken is not None and woken not in keys.all:
+        # It was debounced there; or the template has changed since it was parked. Until its own key
+        # has answered the message stays where it was woken: then the turn there is given back.
+        turn, woken = execution.turn_at(woken), None
+        (there,) = execution.runtime.backend.look([turn.key])
+        ending = next((grant.ending for grant in there.grants if grant.task == turn.task), None)
+        if ending is not None:
+            return Refused(turn, End(ending))
+    message, max_hold, answer = execution.message(), execution.max_hold(), None
+    if woken is None and asks_before_queueing(execution):
+        looked = hold.ask(execution.claim(look=True), max_hold, message, parents=keys.parents)
+        answer = None if _has_to_wait(execution, looked) else looked
+    if answer is None:
+        answer = hold.ask(execution.claim(), max_hold, message, woken, keys.parents)
+    if turn is not None:
+        execution.runtime.manager.take_back([turn])
     return answer
 
 
-def _ask_for_newer(execution: Execution) -> Refused | None:
+def _newer_call(execution: Execution, at: str) -> Refused | None:
     """A call of which the newest wins went by the broker, and later ones may have taken its place
     in the store, under its id: then theirs is the message of the task, and this one is dropped.
     """
-    where, here = execution.newer_at, execution.runtime
-    if where is None:
-        return None
-    message = execution.message()
+    here, message = execution.runtime, execution.message()
     (claim, *_) = execution.claim()
-    if where == claim.key and message is not None:
+    if at == claim.key and message is not None:
         claim = replace(claim, wait=WaitMode.ENQUEUE)
         reply = here.backend.enter(claim, message)
         here.wake(reply.wakes)
         assert not isinstance(reply.verdict, Run)
         return Refused(claim, reply.verdict)
     # By its message: one too large for the store has only a place there, which is its own.
-    newer = here.backend.message(where, claim.task)
+    newer = here.backend.message(at, claim.task)
     return None if newer is None else Refused(claim, Drop(Reason.WAITING))
 
 
-def _ask_at_keys(execution: Execution, woken: str | None) -> Lease | Refused:
-    hold, message, max_hold = execution.hold, execution.message(), execution.max_hold()
-    parents = execution.keys.parents
-    if woken is None and asks_before_queueing(execution):
-        answer = hold.ask(execution.claim(look=True), max_hold, message, parents=parents)
-        if isinstance(answer, Lease) or not isinstance(answer.verdict, Busy | Same):
-            return answer
-        if isinstance(answer.verdict, Busy):
-            if execution.known().is_own(answer.verdict.holder):
-                return answer
-            store_parked(execution, answer.claim.key)
-    return hold.ask(execution.claim(), max_hold, message, woken, parents)
-
-
-def _ask_for_another(
-    execution: Execution, unique: UniqueRun, answer: Lease | Refused
-) -> str | None:
-    """Who lives instead."""
-    if isinstance(answer, Lease):
-        return unique.holds(answer.own[0].key, acked=not execution.task.acks_late)
-    match answer.verdict:
-        case Park():
-            unique.waits(answer.claim.key)
-        case Busy():
-            return unique.waits()
-        case Drop(reason=Reason.DONE):
-            unique.ends(unique.task)  # a copy: whoever was to say so has died
-        case Drop() | End() | Same():
-            pass
-        case _:
-            assert_never(answer.verdict)
-    return None
+def _has_to_wait(execution: Execution, looked: Lease | Refused) -> bool:
+    """Whether the task has to queue after it has *looked*; its result state says so then."""
+    if isinstance(looked, Lease) or not isinstance(looked.verdict, Busy | Same):
+        return False
+    if isinstance(looked.verdict, Busy):
+        if execution.known().is_own(looked.verdict.holder):
+            return False
+        store_parked(execution, looked.claim.key)
+    return True
 
 
 def _duplicate_of(execution: Execution, living: str) -> Plan:

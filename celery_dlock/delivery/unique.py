@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from celery.app.task import Context
 
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import task_id_of
+from celery_dlock.core.state import Busy, Drop, End, Park, Reason, Same, task_id_of
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
+from celery_dlock.locks.several import Refusal
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.messages.headers import identity, predecessor, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
@@ -131,6 +132,24 @@ class UniqueRun:
         if self.terms.until == "done" or self.period_ends:
             other = self._meet(key, acked=acked, heard=time.time())
         return other or self._starts()
+
+    def refused(self, key: str, verdict: Refusal) -> str | None:
+        """It has asked for its lock, and the *verdict* at *key* is that it does not get it.
+
+        The same id as above.
+        """
+        match verdict:
+            case Park():
+                self.waits(key)
+            case Busy():
+                return self.waits()
+            case Drop(reason=Reason.DONE):
+                self.ends(self.task)  # a copy: whoever was to say so has died
+            case Drop() | End() | Same():
+                pass
+            case _:
+                assert_never(verdict)
+        return None
 
     def _starts(self) -> str | None:
         if self.terms.until == "done" or not self.concern:
