@@ -102,8 +102,7 @@ class Execution:
             hold=hold,
         )
         if history.key is not None:
-            # Before it has asked for anything it may have the turn for which it was woken, and those
-            # that were reserved for it while it waited there.
+            # The turn for which it was woken, and those reserved for it while it waited there
             hold.owe([execution.turn_at(key) for key in dict.fromkeys((history.key, *keys.own))])
         before = execution.was_received_before()
         execution.unique = UniqueRun.of(task, request, args, kwargs, received_before=before)

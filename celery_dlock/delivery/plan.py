@@ -5,7 +5,7 @@ Decided here from what is known, without asking anybody or doing anything; ``car
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -27,7 +27,6 @@ from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.state import (
     Busy,
     Cause,
-    Claim,
     Drop,
     End,
     Ending,
@@ -35,7 +34,6 @@ from celery_dlock.core.state import (
     Park,
     Reason,
     Same,
-    WaitMode,
     task_id_of,
 )
 from celery_dlock.errors import (
@@ -145,26 +143,6 @@ class Repeat:
 
 
 Plan = Finish | Revoke | FailWith | Gone | Resend | Repeat
-
-
-def owed(refused: Refused, asked: Sequence[Claim], *, eager: bool) -> tuple[Claim, ...]:
-    """Where the store is to be told, with the result, should the task end here nevertheless.
-
-    At the keys that have something of it: its turn, its message, or a place that holds up others.
-    And at the first of those that were *asked* for, that it is done: a copy asks there first.
-    """
-    claim = refused.claim
-    if isinstance(refused.verdict, Drop | Same):  # a copy: its task does not end with it
-        return ()
-    in_order = sorted(asked, key=lambda c: c.order)
-    nothing = isinstance(refused.verdict, Busy) and claim.wait is not WaitMode.PLACE
-    left = [] if nothing else [claim]
-    if isinstance(refused.verdict, Park) and claim.limit > 1:  # those before are reserved for it
-        left = [c for c in in_order if c.order <= claim.order]
-    first = in_order[0]
-    if not (eager or not claim.done_ttl or first.key in {c.key for c in left}):
-        left = [first, *left]
-    return tuple(left)
 
 
 def contention(known: Known, refused: Refused) -> Contention | None:

@@ -39,7 +39,6 @@ from celery_dlock.delivery.plan import (
     contention,
     duplicate,
     left_over,
-    owed,
     plan,
     too_early,
     unanswered,
@@ -119,7 +118,6 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
     began, arrived = time.monotonic(), time.time()
     since = execution.history.since or arrived
     waited_before: float | None = None
-    hold, eager = execution.hold, bool(execution.request.is_eager)
     stay_until = 0.0
     pause = pauses()
     while True:
@@ -130,7 +128,6 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             return answer
         if not isinstance(answer, Refused):
             return carry_out(execution, answer)
-        hold.owe(owed(answer, hold.claims or (answer.claim,), eager=eager))
         if time.monotonic() >= stay_until:
             if waited_before is None:
                 waited_before = _waited_before(execution, answer, arrived)
@@ -248,7 +245,7 @@ def _ask(execution: Execution) -> Lease | Refused:
         (there,) = execution.runtime.backend.look([turn.key])
         ending = next((grant.ending for grant in there.grants if grant.task == turn.task), None)
         if ending is not None:
-            return Refused(turn, End(ending))
+            return hold.refused(Refused(turn, End(ending)))
     message, max_hold, answer = execution.message(), execution.max_hold(), None
     if woken is None and asks_before_queueing(execution):
         looked = hold.ask(execution.claim(look=True), max_hold, message, parents=keys.parents)
@@ -271,10 +268,10 @@ def _newer_call(execution: Execution, at: str) -> Refused | None:
         reply = here.backend.enter(claim, message)
         here.wake(reply.wakes)
         assert not isinstance(reply.verdict, Run)
-        return Refused(claim, reply.verdict)
+        return execution.hold.refused(Refused(claim, reply.verdict))
     # By its message: one too large for the store has only a place there, which is its own.
     newer = here.backend.message(at, claim.task)
-    return None if newer is None else Refused(claim, Drop(Reason.WAITING))
+    return None if newer is None else execution.hold.refused(Refused(claim, Drop(Reason.WAITING)))
 
 
 def _has_to_wait(execution: Execution, looked: Lease | Refused) -> bool:

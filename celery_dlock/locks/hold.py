@@ -22,7 +22,7 @@ from celery_dlock.core.events import (
     Uncertain,
 )
 from celery_dlock.core.lease import Lease, Term
-from celery_dlock.core.state import Claim, Outcome
+from celery_dlock.core.state import Busy, Claim, Drop, Outcome, Park, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable, LockLost
 from celery_dlock.locks.current import end_current
 from celery_dlock.locks.manager import Keeping, LockManager, Successor, remembered
@@ -69,15 +69,22 @@ class Hold:
         woken: str | None = None,
         parents: Collection[str] = (),
     ) -> Lease | Refused:
-        """Ask for *claims* as :meth:`LockManager.acquire` does; from now on they are owed.
+        """Ask for *claims* as :meth:`LockManager.acquire` does.
 
-        Also what is refused, or not answered, until the holder says what it owes instead.
+        From now on they are owed, also if nobody answers; of what is refused, what :func:`owed`
+        says.
         """
         self._claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost, self._doubt)
-        return self.manager.acquire(
+        answer = self.manager.acquire(
             claims, keeping, message, woken, parents, comes_back=self.comes_back
         )
+        return self.refused(answer) if isinstance(answer, Refused) else answer
+
+    def refused(self, refused: Refused) -> Refused:
+        """The store has answered so, of what is owed or of a claim of its own."""
+        self._claims = owed(refused, self._claims or (refused.claim,))
+        return refused
 
     def owe(self, claims: Sequence[Claim]) -> None:
         """These are to be given back, and nothing else that was asked for."""
@@ -179,6 +186,26 @@ class Hold:
             self.emit(Lost(self.subject, term.key, reason, term.replaced))
             if self.after_loss is not None:
                 self.after_loss(lease)
+
+
+def owed(refused: Refused, asked: Sequence[Claim]) -> tuple[Claim, ...]:
+    """Where the store is to be told, with the result, should the task end here nevertheless.
+
+    At the keys that have something of it: its turn, its message, or a place that holds up others.
+    And at the first of those that were *asked* for, that it is done: a duplicate asks there first.
+    """
+    claim, verdict = refused.claim, refused.verdict
+    if isinstance(verdict, Drop | Same):  # a duplicate: its task does not end with it
+        return ()
+    in_order = sorted(asked, key=lambda c: c.order)
+    nothing = isinstance(verdict, Busy) and claim.wait is not WaitMode.PLACE
+    left = [] if nothing else [claim]
+    if isinstance(verdict, Park) and claim.limit > 1:  # those before are reserved for it
+        left = [c for c in in_order if c.order <= claim.order]
+    first = in_order[0]
+    if claim.done_ttl and first.key not in {c.key for c in left}:
+        left = [first, *left]
+    return tuple(left)
 
 
 def _keys(lease: Lease) -> tuple[str, ...]:

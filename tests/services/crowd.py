@@ -30,8 +30,8 @@ from celery_dlock.core.state import (
     task_id_of,
 )
 from celery_dlock.core.turns import expire
-from celery_dlock.delivery.plan import owed
 from celery_dlock.errors import BackendUnavailable
+from celery_dlock.locks.hold import owed
 from celery_dlock.locks.manager import Keeping, LockManager
 from celery_dlock.messages.claims import claims_of
 from celery_dlock.stores.base import BackendOptions, Wake
@@ -215,7 +215,7 @@ class Crowd:
                 manager.release(answer, Outcome.DONE)
         elif isinstance(answer.verdict, End):
             self.revoked.add(task)
-            manager.take_back(owed(answer, claims, eager=False), Outcome.DONE)
+            manager.take_back(owed(answer, claims), Outcome.DONE)
         elif not isinstance(answer.verdict, Park | Drop):
             self.broker.append(Delivery(task))
         while worker.unheard and not worker.dead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,23 @@ from celery_dlock.core.events import (
     Uncertain,
 )
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.state import Outcome
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    Ending,
+    Holder,
+    Mode,
+    Outcome,
+    Park,
+    Reason,
+    Same,
+    WaitMode,
+)
 from celery_dlock.errors import BackendUnavailable
-from celery_dlock.locks.hold import Hold
-from celery_dlock.locks.several import Refused
+from celery_dlock.locks.hold import Hold, owed
+from celery_dlock.locks.several import Refusal, Refused
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import KEEPING, KEYS, TTL, Faulty, TimeLimit, claims, taken, watched
 
@@ -75,15 +89,47 @@ def test_what_was_asked_for_is_owed_until_it_is_given_back(told: Told) -> None:
     assert told.events == []
 
 
-def test_what_was_refused_is_owed_as_the_holder_says(told: Told) -> None:
+def test_of_what_was_refused_nothing_is_owed_but_what_the_store_has_or_the_holder_says(
+    told: Told,
+) -> None:
     taken(told.manager.acquire(claims("other", "b"), KEEPING))
     hold = told.hold()
     answer = hold.ask(claims())
     assert isinstance(answer, Refused)
+    assert hold.claims == ()
     hold.owe([answer.claim])
     told.store.calls.clear()
     hold.give_back(Outcome.OVER)
     assert told.store.calls == [("leave", "b")]
+
+
+HOLDER, OWN = (Holder(t, "nonce", Mode.EXCLUSIVE, 1, 0, 7, 5, 0) for t in ("other", "id:1:0"))
+TAKEN, RESERVED = Busy(HOLDER, left=4, parked=2, full=True), Busy(None, left=0, parked=1)
+HERE, FIRST = Claim("b", "id:0:0", "mine", 1, done_ttl=1), Claim("a", "id:0:0", "mine", 1)
+
+#: Whether the key that refuses has something of the task, for which it is told of its end.
+HAS_SOMETHING: list[tuple[Refusal, WaitMode, bool]] = [
+    *((End(ending), wait, True) for ending in Ending for wait in WaitMode),
+    *((Park(), wait, True) for wait in WaitMode),
+    *((busy, WaitMode.PLACE, True) for busy in (TAKEN, RESERVED, Busy(OWN, 0, 0))),
+    *((TAKEN, wait, False) for wait in WaitMode if wait is not WaitMode.PLACE),
+]
+
+
+def test_the_store_is_owed_the_end_where_it_has_something_and_at_the_first_key() -> None:
+    for answer, wait, something in HAS_SOMETHING:
+        here = replace(HERE, wait=wait)
+        refusal, forgets = Refused(here, answer), Refused(replace(here, done_ttl=0), answer)
+        left = (here,) if something else ()
+        assert owed(refusal, [here, FIRST]) == (FIRST, *left), answer
+        assert owed(refusal, [here]) == (here,), answer
+        without = (forgets.claim,) if something else ()
+        assert owed(forgets, [FIRST]) == without, answer
+
+
+@pytest.mark.parametrize("answer", [Same(OWN, 0), *(Drop(reason) for reason in Reason)], ids=repr)
+def test_a_duplicate_owes_nothing_for_its_task_does_not_end_with_it(answer: Refusal) -> None:
+    assert owed(Refused(HERE, answer), [FIRST, HERE]) == ()
 
 
 def test_it_is_told_that_it_is_taken_and_released(told: Told) -> None:

@@ -21,7 +21,6 @@ from celery_dlock.core.state import (
     Park,
     Reason,
     Same,
-    WaitMode,
 )
 from celery_dlock.delivery.plan import (
     FailWith,
@@ -34,7 +33,6 @@ from celery_dlock.delivery.plan import (
     Revoke,
     contention,
     lost,
-    owed,
     plan,
     repeated,
     replaced,
@@ -210,34 +208,6 @@ def test_the_policy_is_told_who_has_the_key_and_how_long_it_was_waited_for() -> 
     reserved = contention(KNOWN, refused(RESERVED))
     assert reserved is not None
     assert reserved.holder is None
-
-
-HERE, FIRST = Claim(KEY, "id:0:0", "mine", 1, done_ttl=1), Claim("a", "id:0:0", "mine", 1)
-
-#: Whether the key that refuses has something of the task, for which it is told of its end.
-HAS_SOMETHING: list[tuple[Refusal, WaitMode, bool]] = [
-    *((End(ending), wait, True) for ending in Ending for wait in WaitMode),
-    *((Park(), wait, True) for wait in WaitMode),
-    *((busy, WaitMode.PLACE, True) for busy in (HELD, RESERVED, Busy(OWN, 0, 0))),
-    *((HELD, wait, False) for wait in WaitMode if wait is not WaitMode.PLACE),
-]
-
-
-def test_the_store_is_owed_the_end_where_it_has_something_and_at_the_first_key() -> None:
-    for answer, wait, something in HAS_SOMETHING:
-        here = replace(HERE, wait=wait)
-        refusal, forgets = Refused(here, answer), Refused(replace(here, done_ttl=0), answer)
-        left = (here,) if something else ()
-        assert owed(refusal, [here, FIRST], eager=False) == (FIRST, *left), answer
-        assert owed(refusal, [here], eager=False) == (here,), answer
-        assert owed(refusal, [here, FIRST], eager=True) == left, answer
-        without = (forgets.claim,) if something else ()
-        assert owed(forgets, [FIRST], eager=False) == without, answer
-
-
-@pytest.mark.parametrize("answer", [Same(OWN, 0), *(Drop(reason) for reason in Reason)], ids=repr)
-def test_a_duplicate_owes_nothing_for_its_task_does_not_end_with_it(answer: Refusal) -> None:
-    assert owed(Refused(HERE, answer), [FIRST, HERE], eager=False) == ()
 
 
 def test_a_retry_that_is_woken_too_early_gives_its_turn_back_once_it_is_published() -> None:
