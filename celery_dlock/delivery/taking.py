@@ -46,7 +46,7 @@ from celery_dlock.delivery.plan import (
 from celery_dlock.delivery.result_state import asks_before_queueing, store_parked
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockTimeout
 from celery_dlock.locks.hold_periods import time_on_hold
-from celery_dlock.locks.several import Refused
+from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.headers import HISTORY, predecessor
 from celery_dlock.messages.unique import duplicate_of
 from celery_dlock.messages.woken_queues import tells_redelivery

@@ -25,8 +25,7 @@ from celery_dlock.core.lease import Lease, Term
 from celery_dlock.core.state import Busy, Claim, Drop, Outcome, Park, Same, WaitMode
 from celery_dlock.errors import BackendUnavailable, LockLost
 from celery_dlock.locks.current import end_current
-from celery_dlock.locks.manager import Keeping, LockManager, Successor, remembered
-from celery_dlock.locks.several import Refused
+from celery_dlock.locks.manager import Keeping, LockManager, Refused, Successor, remembered
 
 #: What is called with a key that is lost, and the reason.
 Strike = Callable[[str, str], object]

@@ -22,7 +22,7 @@ from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, Loc
 from celery_dlock.locks import lock_order
 from celery_dlock.locks.current import held_term
 from celery_dlock.locks.hold import Hold, Strike
-from celery_dlock.locks.several import Refused
+from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.claims import claims_of
 from celery_dlock.runtime import Runtime, real_app, runtime, this_process
 

@@ -18,7 +18,7 @@ from celery_dlock.core.state import (
     Reason,
     WaitMode,
 )
-from celery_dlock.locks.several import Refused
+from celery_dlock.locks.manager import Refused
 from celery_dlock.stores.base import Wake
 from celery_dlock.stores.memory import MemoryBackend
 from tests.services.faulty import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_dlock.core.access import Keys
-from celery_dlock.locks.several import RESERVED_FOR
+from celery_dlock.locks.manager import RESERVED_FOR
 from tests.services.crowd import Crowd, Trouble, keys
 
 Gather = Callable[..., Crowd]
