@@ -65,7 +65,7 @@ def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
 def _tell(execution: Execution, plan: Plan) -> None:
     if isinstance(plan, Revoke):
         store_revoked(execution)
-        execution.mark_final()
+        execution.final = True
         if execution.unique is not None:
             execution.unique.revoked()
     if plan.event is not None:

@@ -44,8 +44,9 @@ EXECUTION = "dlock_execution"
 class Execution:
     """What is known of one delivery, and its ``hold`` on the keys.
 
-    ``delivery`` is what is noted of it, and ``asks`` what it asks of the queue, if it waits there;
-    ``final`` says that its task has ended, whatever Celery says of this delivery.
+    ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``asks`` what it asks of
+    the queue, if it waits there; ``final`` says that its task has ended, whatever Celery says of
+    this delivery.
     """
 
     task: TaskWithLock
@@ -58,6 +59,7 @@ class Execution:
     policy: Policy
     subject: Subject
     delivery: Mapping[str, Any]
+    nonce: str
     asks: Queueing | None
     hold: Hold
     unique: UniqueRun | None = None
@@ -98,6 +100,7 @@ class Execution:
             policy=policy,
             subject=subject,
             delivery=delivery,
+            nonce=str(delivery["nonce"]),
             asks=queueing(policy) if "body" in delivery else None,
             hold=hold,
         )
@@ -109,11 +112,6 @@ class Execution:
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution
-
-    @property
-    def nonce(self) -> str:
-        """New for each delivery."""
-        return str(self.delivery["nonce"])
 
     def turn_at(self, key: str) -> Claim:
         """The turn that its task may have at *key*, to be given back."""
@@ -245,10 +243,6 @@ class Execution:
             return abort.run(lease, body, *self.args, **kwargs)
         finally:
             self.body_ended = True
-
-    def mark_final(self) -> None:
-        """Its task ends with this delivery, whatever is raised from now on."""
-        self.final = True
 
     def ended(self) -> None:
         """Nothing of it is left to be given back."""

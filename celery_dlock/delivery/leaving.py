@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import states
@@ -44,7 +46,7 @@ def leave_after_result(
     """The result is stored and the callbacks are published: now the lock may go."""
     execution = vars(task.request).get(EXECUTION)
     if not isinstance(execution, Execution):
-        end = failed(let_go=lets_go(task))
+        end = partial(failed, let_go=lets_go(task))
         outcome = _outcome(state, retval, end, eager=False, queues=True)
         _leave_turn(task, outcome)
         if outcome is Outcome.DONE and state != states.RETRY:
@@ -57,7 +59,8 @@ def leave_after_result(
         if _comes_back(execution, retval):
             execution.hold.owe(())
     eager, queues = bool(execution.request.is_eager), execution.asks is not None
-    outcome = _outcome(state, retval, _failed(execution), eager=eager, queues=queues)
+    end = partial(_failed, execution)
+    outcome = _outcome(state, retval, end, eager=eager, queues=queues)
     if execution.final:
         outcome = Outcome.DONE
     elif state == states.RETRY and identity(execution.request) != execution.history.task:
@@ -125,7 +128,7 @@ def _failed(execution: Execution) -> Outcome:
 
 
 def _outcome(
-    state: str | None, retval: Any, if_failed: Outcome, *, eager: bool, queues: bool
+    state: str | None, retval: Any, failure: Callable[[], Outcome], *, eager: bool, queues: bool
 ) -> Outcome:
     passing = sys.exc_info()[1]  # Celery tells us in a finally; SUCCESS only says the body returned
     stored = passing is None or (
@@ -134,7 +137,7 @@ def _outcome(
     if not stored and not eager:
         return Outcome.ABANDONED  # the message stays with the broker: its next delivery must run
     if state == states.FAILURE:
-        return if_failed
+        return failure()
     if state in (states.SUCCESS, states.RETRY):
         return Outcome.DONE  # a retry is another attempt: of this one a copy may still come
     if state is None and not eager:

@@ -24,6 +24,7 @@ from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.states import READY_STATES
 
+from celery_dlock.contention import Queueing
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.errors import BackendUnavailable
 
@@ -33,7 +34,7 @@ logger = logging.getLogger("celery_dlock")
 PARKED = "PARKED"
 
 #: Where a request says that ``RETRY`` is stored.
-_RETRY_STORED = "dlock_retry_stored"
+RETRY_STORED = "dlock_retry_stored"
 
 
 class RetryStored:
@@ -52,21 +53,13 @@ class RetryStored:
     def mark_as_retry(self, *args: Any, **kwargs: Any) -> None:
         """Nothing is left to be done."""
 
-    @classmethod
-    def if_stored(cls, backend: Any, request: Any) -> Any:
-        """The *backend* for what Celery does at the end of *request*."""
-        return cls(backend) if _RETRY_STORED in vars(request) else backend
 
-
-def asks_before_queueing(execution: Execution) -> bool:
-    """Whether to ask for the key before queueing for it.
+def asks_before_queueing(execution: Execution, asks: Queueing) -> bool:
+    """Whether to ask for the key before queueing for it, as its policy *asks* for that.
 
     A task that retries looks as well where its key is kept for it: the attempt before, which has
     published it, may not have left yet, and behind it the key is reserved.
     """
-    asks = execution.asks
-    if asks is None:
-        return False
     return _reports(execution) or (asks.reserve_retries and bool(execution.request.retries))
 
 
@@ -94,7 +87,7 @@ def store_retry(execution: Execution, error: BaseException) -> None:
     except Exception:  # Celery will try it, too
         logger.exception("the state of %s could not be stored", request.id)
     else:
-        setattr(request, _RETRY_STORED, True)
+        setattr(request, RETRY_STORED, True)
 
 
 def _is_final(task: Task, task_id: str) -> bool:

@@ -63,7 +63,9 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     Raises Celery's ``Retry`` or ``Ignore`` when the message has gone back to the broker or is a
     duplicate, and the policy's error when it gives up.
     """
-    _note_arrival(execution)
+    asks = execution.asks
+    if asks is not None and asks.at_publish:
+        _note_arrival(execution)
     left = (execution.history.due or 0.0) - time.time()
     living = duplicate_of(vars(execution.request))
     try:
@@ -80,8 +82,8 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
 
 def _note_arrival(execution: Execution) -> None:
     """Say once for a task that its order is that of arrival, where it should be another."""
-    asks, request, name = execution.asks, execution.request, execution.task.name
-    if asks is None or not asks.at_publish or name in _told:
+    request, name = execution.request, execution.task.name
+    if name in _told:
         return
     took_place = request.get(HISTORY) is not None
     if not (took_place or request.eta or request.retries):
@@ -247,7 +249,8 @@ def _ask(execution: Execution) -> Lease | Refused:
         if ending is not None:
             return hold.refused(Refused(turn, End(ending)))
     message, max_hold, answer = execution.message(), execution.max_hold(), None
-    if woken is None and asks_before_queueing(execution):
+    asks = execution.asks  # which ends where the message is too large for the store
+    if asks is not None and woken is None and asks_before_queueing(execution, asks):
         looked = hold.ask(execution.claim(look=True), max_hold, message, parents=keys.parents)
         answer = None if _has_to_wait(execution, looked) else looked
     if answer is None:

@@ -44,10 +44,13 @@ NEAR, NEAR_IF_SHORT = 0.8, 0.65
 class Definition:
     """A task's lock options, checked. ``None`` leaves the choice to the settings.
 
-    ``access`` is how each key of the ``template`` is held. ``dump`` makes of the arguments of a
-    call those of its message, if Celery does more than serialize them.
+    ``label`` is the template of the key, or the templates, for people and for metrics; ``access``
+    is how each key of the ``template`` is held. ``dump`` makes of the arguments of a call those of
+    its message, if Celery does more than serialize them. If the ``newest_wins``, a call replaces
+    the one that waits.
     """
 
+    label: str
     template: KeyTemplate
     access: tuple[Access, ...]
     signature: inspect.Signature
@@ -59,6 +62,7 @@ class Definition:
     aborts: bool
     unique: Uniqueness | None
     debounce: Debouncing | None
+    newest_wins: bool
     dump: Dump | None
 
     @classmethod
@@ -93,7 +97,11 @@ class Definition:
             if policy is not None and replaces_running(policy):
                 alone = len(access) == 1 and access[0].is_alone
                 _check_alone(alone=alone and not parents)
+            uniqueness = _unique(name, unique, template)
+            debounce = _debounce(name, unique, template)
+            newest_wins = uniqueness is not None and uniqueness.options.newest_wins
             return cls(
+                label=",".join(template.names),
                 template=template,
                 access=access,
                 signature=signature,
@@ -103,18 +111,13 @@ class Definition:
                 policy=policy,
                 parents=_parents(parents, template),
                 aborts=_aborts(on_lost),
-                unique=_unique(name, unique, template),
-                debounce=_debounce(name, unique, template),
+                unique=uniqueness,
+                debounce=debounce,
+                newest_wins=newest_wins or debounce is not None,
                 dump=dump,
             )
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
-
-    @property
-    def newest_wins(self) -> bool:
-        """Whether a call replaces the one that waits."""
-        newest_wins = self.unique is not None and self.unique.options.newest_wins
-        return newest_wins or self.debounce is not None
 
     def policy_in(self, usual: Policy) -> Policy:
         """What it does on contention; *usual* is what the settings say.
@@ -123,11 +126,6 @@ class Definition:
         """
         policy = self.policy or usual
         return Queue() if self.newest_wins and queueing(policy) is None else policy
-
-    @property
-    def label(self) -> str:
-        """The template of the key, or the templates, for people and for metrics."""
-        return ",".join(self.template.names)
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """What a call locks. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""

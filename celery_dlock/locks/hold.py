@@ -94,9 +94,9 @@ class Hold:
     ) -> None:
         """The keys are held under *lease*; the durations are those of :class:`Acquired`."""
         self.lease = lease
-        keys, tokens = _keys(lease), lease.fencing_tokens
-        numbers = tuple(tokens.get(key, 0) for key in keys)
-        self.emit(Acquired(self.subject, keys, numbers, took, lease.ttl, waited, since_woken))
+        terms = lease.terms  # of the parents, too
+        keys, tokens = tuple(t.claim.key for t in terms), tuple(t.token for t in terms)
+        self.emit(Acquired(self.subject, keys, tokens, took, lease.ttl, waited, since_woken))
         self._since = time.monotonic()
 
     def give_back(
@@ -149,8 +149,8 @@ class Hold:
                 self.emit(Unavailable(self.subject, str(exc)))
         else:
             if not (self.ends_once and any(term.noticed for term in lease.terms)):
-                held = time.monotonic() - self._since
-                self.emit(Released(self.subject, _keys(lease), outcome, held))
+                held, keys = time.monotonic() - self._since, (t.claim.key for t in lease.terms)
+                self.emit(Released(self.subject, tuple(keys), outcome, held))
         self._tell_losses(lease)
         lease.give_back()
         return carried
@@ -205,8 +205,3 @@ def owed(refused: Refused, asked: Sequence[Claim]) -> tuple[Claim, ...]:
     if claim.done_ttl and first.key not in {c.key for c in left}:
         left = [first, *left]
     return tuple(left)
-
-
-def _keys(lease: Lease) -> tuple[str, ...]:
-    """What was taken as a whole: the parents among them."""
-    return tuple(term.key for term in lease.terms)

@@ -159,13 +159,18 @@ class LockManager:
         if self._is_parents:  # who would renew all that the parent holds, and give nothing back
             raise RuntimeError("this lock manager is that of the parent process")
         terms: list[Term] = []
-        claims = sorted(map(self._trusted, claims), key=lambda c: c.order)
-        turn = turn_at_a_limit(claims, woken)
+        lease_of = self._backend.lease_of
+        claims = sorted(
+            (c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims),
+            key=lambda c: c.order,
+        )
+        # The turn for which a task that waits in the store was woken, if that key has a limit
+        woken_at = (c for c in claims if c.key == woken and c.limit > 1)
+        turn = next((claim for claim in woken_at if claim.wait is WaitMode.QUEUE), None)
         try:
             for claim in claims:
                 sent_at = self._monotonic()
-                verdict = self._ask(claim, message, turn)
-                verdict = self._unless_held_up(claim, message, verdict, claims)
+                verdict = self._ask(claim, message, turn, claims)
                 if not isinstance(verdict, Run):
                     refused = Refused(claim, verdict)
                     if turn is not None:
@@ -191,25 +196,25 @@ class LockManager:
             self.take_back(claims, _unused(claims))
             raise
 
-    def _ask(self, claim: Claim, message: bytes | None, turn: Claim | None) -> EnterVerdict:
-        """Enter *claim*; with a *turn* at a later limit it only waits for another task."""
+    def _ask(
+        self, claim: Claim, message: bytes | None, turn: Claim | None, claims: Sequence[Claim]
+    ) -> EnterVerdict:
+        """Enter *claim*; with a *turn* at a later limit it only waits for another task.
+
+        The task goes on waiting if it was woken to time out, and a hold has taken its time.
+        """
+        verdict: EnterVerdict | None = None
         if turn is not None and claim.order < turn.order:
             looks = replace(claim, wait=WaitMode.LOOK)
             verdict = self._told(self._backend.enter(looks, message))
-            if not isinstance(verdict, Busy | Same):
-                return verdict
-        return self._told(self._backend.enter(claim, message))
-
-    def _unless_held_up(
-        self, claim: Claim, message: bytes | None, verdict: EnterVerdict, claims: Sequence[Claim]
-    ) -> EnterVerdict:
-        """The task goes on waiting if it was woken to time out, and a hold has taken its time."""
-        if not isinstance(verdict, End):
-            return verdict
-        longer = more_time(self._backend, claim, verdict, claims)
-        if not longer:
-            return verdict
-        return self._told(self._backend.enter(replace(claim, more_time=longer), message))
+        if verdict is None or isinstance(verdict, Busy | Same):
+            verdict = self._told(self._backend.enter(claim, message))
+        if isinstance(verdict, End):
+            longer = more_time(self._backend, claim, verdict, claims)
+            if longer:
+                claim = replace(claim, more_time=longer)
+                verdict = self._told(self._backend.enter(claim, message))
+        return verdict
 
     def _stand_back(self, claims: Sequence[Claim], refused: Refused, turn: Claim) -> Refused:
         """The task has a *turn*, and must wait for an earlier key: what comes of it.
@@ -294,21 +299,22 @@ class LockManager:
         """
         if self._is_parents:
             return True
-        for term in lease.terms:
+        terms, own = lease.terms, lease.own
+        for term in terms:
             term.notice()  # to give back may take longer than the lease lasts, and that is no loss
-        self._keeper.forget([term.claim for term in lease.terms])
+        self._keeper.forget([term.claim for term in terms])
         carried = True
         failed: BackendUnavailable | None = None
-        first = lease.own[0]
-        for term in lease.terms:
-            # An earlier try may have been interrupted, and nobody heard what was answered.
-            claim = remembered(term.claim, remembers)
-            claim = replace(claim, again=True) if term.leaves else claim
+        first = own[0]
+        for term in terms:
+            claim = remembered(term.claim, remembers) if remembers else term.claim
+            if term.leaves:  # an earlier try was interrupted, and nobody heard what was answered
+                claim = replace(claim, again=True)
             term.leaves = True
             # It is put back into one queue only. It may have been woken from there by now and wait
             # at the next key, behind this very claim: that must stay.
             says = Outcome.UNUSED if outcome is Outcome.REPEAT and term is not first else outcome
-            if successor is not None and term in lease.own and term.key in successor.keys:
+            if successor is not None and term in own and term.key in successor.keys:
                 claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
                 verdict = self._told(self._backend.leave(claim, says, message))
@@ -366,11 +372,6 @@ class LockManager:
         ttl = self._backend.lease_of(math.ceil(ttl_to_trust(seconds) * SECOND))
         self._keeper.extend(terms, ttl)
 
-    def _trusted(self, claim: Claim) -> Claim:
-        """*claim* with the lease time that its store keeps."""
-        ttl = self._backend.lease_of(claim.ttl)
-        return claim if ttl == claim.ttl else replace(claim, ttl=ttl)
-
     def _told(self, reply: Reply[V]) -> V:
         """Whoever was woken is told before this process goes on."""
         if reply.wakes:
@@ -419,12 +420,6 @@ def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
 def remembered(claim: Claim, least: int) -> Claim:
     """*claim* of a task that the store is to remember for that long, if for any time."""
     return replace(claim, done_ttl=max(claim.done_ttl, least)) if claim.done_ttl else claim
-
-
-def turn_at_a_limit(claims: Sequence[Claim], woken: str | None) -> Claim | None:
-    """That of *claims* for which a task that waits in the store was woken, if it has a limit."""
-    at_limits = (c for c in claims if c.limit > 1 and c.wait is WaitMode.QUEUE)
-    return next((claim for claim in at_limits if claim.key == woken), None)
 
 
 def waits_for_a_limit(refused: Refused) -> bool:

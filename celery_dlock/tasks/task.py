@@ -33,7 +33,7 @@ from celery_dlock.delivery.execution import EXECUTION, Execution
 from celery_dlock.delivery.leaving import leave_after_result, leave_before_the_body
 from celery_dlock.delivery.plan import lost, replaced
 from celery_dlock.delivery.publish import message_of_next, retrying, without_reject
-from celery_dlock.delivery.result_state import RetryStored
+from celery_dlock.delivery.result_state import RETRY_STORED, RetryStored
 from celery_dlock.delivery.taking import take
 from celery_dlock.errors import (
     BackendUnavailable,
@@ -195,7 +195,8 @@ class LockedTask(TypedTask[P, R_co]):
     @property
     def backend(self) -> Any:
         """Celery's result backend of this task."""
-        return RetryStored.if_stored(super().backend, self.request)
+        backend = super().backend
+        return RetryStored(backend) if RETRY_STORED in vars(self.request) else backend
 
     @backend.setter
     def backend(self, backend: Any) -> None:
@@ -306,7 +307,7 @@ class LockedTask(TypedTask[P, R_co]):
         except Ignore:  # the other one is published, under the same id; of this one all is done
             execution = vars(self.request).get(EXECUTION)
             if isinstance(execution, Execution):
-                execution.mark_final()
+                execution.final = True
             raise
 
     def map(self, it: object) -> NoReturn:

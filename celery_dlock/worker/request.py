@@ -32,7 +32,7 @@ from celery.worker.request import Request
 from celery.worker.state import active_requests, task_ready
 from kombu.utils.imports import symbol_by_name
 
-from celery_dlock.contention import Policy, queueing
+from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.delivery.unique import end_unique
 from celery_dlock.messages.claims import failed, left_by
@@ -94,15 +94,14 @@ class LockedRequest(Request):  # type: ignore[misc]
         message["headers"] = {k: v for k, v in headers.items() if k != DELIVERY}
         self._delivery.update(message, **followed(self))
         self.woken = was_woken(self._request_dict)
-        asks = queueing(self._policy)
+        asks = self._asks()
         self._reserves = asks is not None and asks.reserve_retries
         if self._reserves and self._request_dict.get("retries"):
             expect(self)
 
-    @property
-    def _policy(self) -> Policy:
-        policy: Policy = self.task.lock_definition.policy_in(runtime(self.app).policy)
-        return policy
+    def _asks(self) -> Queueing | None:
+        """What the task asks of its key's queue, if its messages wait in the store."""
+        return queueing(self.task.lock_definition.policy_in(runtime(self.app).policy))
 
     # What Celery tells, in the worker's main loop or in a signal handler.
 
@@ -110,9 +109,10 @@ class LockedRequest(Request):  # type: ignore[misc]
         try:
             super().on_accepted(pid, time_accepted)
         finally:
-            with _RELEASE_GUARD:
-                if Children.here is not None:
-                    Children.here.watch(pid, self._child_is_gone)
+            here = Children.here
+            if here is not None:
+                with _RELEASE_GUARD:
+                    here.watch(pid, self._child_is_gone)
 
     def terminate(self, *args: Any, **kwargs: Any) -> None:
         self._broken_off = True
@@ -137,7 +137,9 @@ class LockedRequest(Request):  # type: ignore[misc]
         # Its process is reaped by now. Whether it came as far as the store, only the store knows.
         lost, carried_on = self._is_lost(exc_info), False
         with _RELEASE_GUARD:
-            carried_on = lost and self._keeps() and self._release()
+            # The lock store may be to have the message, too, while the body runs.
+            asks = self._asks() if lost else None
+            carried_on = asks is not None and asks.keep and self._release()
         if carried_on:
             task_ready(self)
             self.acknowledge()
@@ -177,11 +179,6 @@ class LockedRequest(Request):  # type: ignore[misc]
         told = self._already_revoked or self._already_cancelled or self._terminate_on_ack
         return not told and isinstance(_raised(exc_info), _LOST)
 
-    def _keeps(self) -> bool:
-        """Whether the lock store is to have the message, too, while the body runs."""
-        asks = queueing(self._policy)
-        return asks is not None and asks.keep
-
     # What the watching thread does.
 
     def _child_is_gone(self) -> None:
@@ -198,7 +195,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         here = runtime(self.app)
         request = Context(self._request_dict)
         nonce = self._delivery["nonce"]
-        done_ttl = here.done_ttl(queues=queueing(self._policy) is not None)
+        done_ttl = here.done_ttl(queues=self._asks() is not None)
         claims = left_by(self.task, request, nonce, done_ttl)
         logger.info("%s ended with its process: its keys are released", self)
         carried = here.manager.take_back(claims, self._outcome)
