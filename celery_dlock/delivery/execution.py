@@ -72,7 +72,8 @@ class Execution:
         cls, task: TaskWithLock, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Execution:
         """Read the request and put the record on it."""
-        _settle_interrupted()
+        if _thread.open:
+            _settle_interrupted()
         request = task.request
         definition = task.lock_definition
         here = runtime(task.app)
@@ -107,8 +108,9 @@ class Execution:
         if history.key is not None:
             # The turn for which it was woken, and those reserved for it while it waited there
             hold.owe([execution.turn_at(key) for key in dict.fromkeys((history.key, *keys.own))])
-        before = execution.was_received_before()
-        execution.unique = UniqueRun.of(task, request, args, kwargs, received_before=before)
+        execution.unique = unique = UniqueRun.of(task, request, args, kwargs)
+        if unique is not None and execution.was_received_before():
+            unique.begun = True
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution

@@ -66,22 +66,21 @@ def leave_after_result(
     elif state == states.RETRY and identity(execution.request) != execution.history.task:
         outcome = Outcome.OVER  # the body took back its count: the next attempt is this one again
     successor = _successor(execution, retval) if state == states.RETRY else None
+    unique, give_back = (
+        execution.unique,
+        partial(execution.hold.give_back, outcome, None, successor),
+    )
     try:
-        if execution.unique is not None:
-            _tell_unique(execution.unique, execution, outcome, retval)
-        _give_back(execution, outcome, successor)
+        if unique is not None:
+            _tell_unique(unique, execution, outcome, retval)
+        give_back(0 if unique is None else unique.remembers)
     except BaseException:
         # A soft time limit strikes once, and can strike here: Celery would only log it.
-        _give_back(execution, outcome, successor)
+        give_back(0 if unique is None else unique.remembers)
         raise
     finally:
         vars(task.request).pop(EXECUTION, None)
         execution.ended()
-
-
-def _give_back(execution: Execution, outcome: Outcome, successor: Successor | None) -> None:
-    remembers = 0 if execution.unique is None else execution.unique.remembers
-    execution.hold.give_back(outcome, successor=successor, remembers=remembers)
 
 
 def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retval: Any) -> None:

@@ -69,8 +69,6 @@ class UniqueRun:
         request: Context,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        *,
-        received_before: bool,
     ) -> Self | None:
         """Of a task that is unique, or was as it was published; not of one that is a duplicate."""
         headers, unique = vars(request), task.lock_definition.unique
@@ -86,10 +84,11 @@ class UniqueRun:
             period_ends = time.time() + period if period else 0.0
         here, where = runtime(task.app), this_process(request.hostname)
         retried = bool(request.retries)
-        begun = retried or received_before
         who = identity(request)
         follows = predecessor(request)
-        return cls(here, terms, who, task.name, where, asked, begun, retried, follows, period_ends)
+        return cls(
+            here, terms, who, task.name, where, asked, retried, retried, follows, period_ends
+        )
 
     def arrives(self) -> str | None:
         """The id of another that lives, if nobody has asked when this one was published."""

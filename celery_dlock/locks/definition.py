@@ -129,7 +129,8 @@ class Definition:
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
         """What a call locks. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""
-        args, kwargs = self.sent(args, kwargs)
+        if self.dump is not None:
+            args, kwargs = self.dump(args, kwargs)
         own = zip(self.template.rendered(args, kwargs), self.access, strict=True)
         return Keys.of(tuple(own), self.parents.keys(args, kwargs) if self.parents else ())
 

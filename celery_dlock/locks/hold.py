@@ -132,26 +132,27 @@ class Hold:
         successor: Successor | None,
         remembers: int,
     ) -> bool:
+        terms = lease.terms
         if self._leaves:  # what the interrupted call has freed by now is no loss to be told
-            for term in lease.terms:
+            for term in terms:
                 term.first_to_tell()
         self._leaves = True
         if self.ends_once and lease.lost:  # a store that does not answer may take its time now
-            self._tell_losses(lease)
+            self._tell_losses(lease, terms)
         carried = False
         try:
             carried = self.manager.release(lease, outcome, message, successor, remembers)
         except BackendUnavailable as exc:
             # The lease ends by itself. The result stands; a copy that comes later may run again.
             if self.ends_once:
-                lease.terms[0].lose(f"the lock store did not confirm its release: {exc}")
+                terms[0].lose(f"the lock store did not confirm its release: {exc}")
             else:
                 self.emit(Unavailable(self.subject, str(exc)))
         else:
-            if not (self.ends_once and any(term.noticed for term in lease.terms)):
-                held, keys = time.monotonic() - self._since, (t.claim.key for t in lease.terms)
+            if not (self.ends_once and any(term.noticed for term in terms)):
+                held, keys = time.monotonic() - self._since, (t.claim.key for t in terms)
                 self.emit(Released(self.subject, tuple(keys), outcome, held))
-        self._tell_losses(lease)
+        self._tell_losses(lease, terms)
         lease.give_back()
         return carried
 
@@ -173,9 +174,9 @@ class Hold:
         else:
             self.emit(Confirmed(self.subject, term.key))
 
-    def _tell_losses(self, lease: Lease) -> None:
+    def _tell_losses(self, lease: Lease, terms: Sequence[Term]) -> None:
         """Of what was noticed only now, too: the process was stopped, or renewal starved."""
-        for term in lease.terms:
+        for term in terms:
             if term.noticed:
                 self._tell(lease, term, term.noticed)
 

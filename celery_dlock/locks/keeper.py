@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
@@ -46,17 +46,16 @@ OnDoubt = Callable[[Term, bool], None]
 
 @dataclass(slots=True)
 class Watch:
-    """One term to keep alive; ``until`` (monotonic) is when it has been held long enough."""
+    """One term to keep alive: when its renewal is ``due``, and ``until`` (monotonic) when it has
+    been held long enough.
+    """
 
     term: Term
+    due: float
     until: float
     on_lost: OnLost
-    on_doubt: OnDoubt | None = None
-    uncertain: bool = field(default=False, init=False)
-    due: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.due = min(self.term.since + self.term.ttl / 3, self.until)
+    on_doubt: OnDoubt | None
+    uncertain: bool = False
 
 
 class Keeper:
@@ -85,7 +84,7 @@ class Keeper:
         So is *on_doubt*, each time that it becomes uncertain or certain.
         """
         until = math.inf if max_hold is None else term.since + max_hold
-        watch = Watch(term, until, on_lost, on_doubt)
+        watch = Watch(term, min(term.since + term.ttl / 3, until), until, on_lost, on_doubt)
         with self._mutex:
             self._watches[term.claim] = watch
             if self._thread is None or not self._thread.is_alive():
