@@ -66,10 +66,8 @@ def leave_after_result(
     elif state == states.RETRY and identity(execution.request) != execution.history.task:
         outcome = Outcome.OVER  # the body took back its count: the next attempt is this one again
     successor = _successor(execution, retval) if state == states.RETRY else None
-    unique, give_back = (
-        execution.unique,
-        partial(execution.hold.give_back, outcome, None, successor),
-    )
+    unique = execution.unique
+    give_back = partial(execution.hold.give_back, outcome, None, successor)
     try:
         if unique is not None:
             _tell_unique(unique, execution, outcome, retval)
