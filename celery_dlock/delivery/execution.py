@@ -31,7 +31,7 @@ from celery_dlock.locks.hold import Hold
 from celery_dlock.messages.claims import claims_of, queued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, delivery_of, identity
-from celery_dlock.messages.unique import debounced_at
+from celery_dlock.messages.unique import UNIQUE, debounced_at
 from celery_dlock.runtime import Runtime, runtime, this_process
 
 logger = logging.getLogger("celery_dlock")
@@ -45,8 +45,8 @@ class Execution:
     """What is known of one delivery, and its ``hold`` on the keys.
 
     ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``asks`` what it asks of
-    the queue, if it waits there; ``final`` says that its task has ended, whatever Celery says of
-    this delivery.
+    the queue, if it waits there. Its message ``is_marked`` if that of a unique or debounced call
+    is. ``final`` says that its task has ended, whatever Celery says of this delivery.
     """
 
     task: TaskWithLock
@@ -62,6 +62,7 @@ class Execution:
     nonce: str
     asks: Queueing | None
     hold: Hold
+    is_marked: bool
     unique: UniqueRun | None = None
     final: bool = False
     body_ended: bool = False
@@ -104,13 +105,15 @@ class Execution:
             nonce=str(delivery["nonce"]),
             asks=queueing(policy) if "body" in delivery else None,
             hold=hold,
+            is_marked=request.get(UNIQUE) is not None,
         )
         if history.key is not None:
             # The turn for which it was woken, and those reserved for it while it waited there
             hold.owe([execution.turn_at(key) for key in dict.fromkeys((history.key, *keys.own))])
-        execution.unique = unique = UniqueRun.of(task, request, args, kwargs)
-        if unique is not None and execution.was_received_before():
-            unique.begun = True
+        if execution.is_marked or definition.unique is not None:
+            execution.unique = unique = UniqueRun.of(task, request, args, kwargs)
+            if unique is not None and execution.was_received_before():
+                unique.begun = True
         setattr(request, EXECUTION, execution)
         _thread.open.append(execution)
         return execution
@@ -140,7 +143,7 @@ class Execution:
     @property
     def newer_at(self) -> str | None:
         """Where the store may have a newer message of its task, if this one is not from there."""
-        if self.history.key is not None or self.request.retries:
+        if not self.is_marked or self.history.key is not None or self.request.retries:
             return None
         if self.unique is not None and self.unique.terms.newest_wins:
             return self.keys.own[0]

@@ -67,7 +67,7 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     if asks is not None and asks.at_publish:
         _note_arrival(execution)
     left = (execution.history.due or 0.0) - time.time()
-    living = duplicate_of(vars(execution.request))
+    living = duplicate_of(vars(execution.request)) if execution.is_marked else None
     try:
         if living is not None:
             return carry_out(execution, _duplicate_of(execution, living))

@@ -81,7 +81,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._delivery: dict[str, Any] = {"nonce": uuid.uuid4().hex}
         self._request_dict[DELIVERY] = self._delivery
-        self.woken = self._reserves = False
+        self.woken = False
         with _DELIVERY_GUARD:
             self._note_delivery()
 
@@ -94,14 +94,17 @@ class LockedRequest(Request):  # type: ignore[misc]
         message["headers"] = {k: v for k, v in headers.items() if k != DELIVERY}
         self._delivery.update(message, **followed(self))
         self.woken = was_woken(self._request_dict)
-        asks = self._asks()
-        self._reserves = asks is not None and asks.reserve_retries
-        if self._reserves and self._request_dict.get("retries"):
+        if self._request_dict.get("retries") and self._reserves():
             expect(self)
 
     def _asks(self) -> Queueing | None:
         """What the task asks of its key's queue, if its messages wait in the store."""
         return queueing(self.task.lock_definition.policy_in(runtime(self.app).policy))
+
+    def _reserves(self) -> bool:
+        """Whether its key is kept for a task that retries."""
+        asks = self._asks()
+        return asks is not None and asks.reserve_retries
 
     # What Celery tells, in the worker's main loop or in a signal handler.
 
@@ -171,7 +174,7 @@ class LockedRequest(Request):  # type: ignore[misc]
             super().on_retry(exc_info)
         finally:
             with _RELEASE_GUARD:
-                if self._reserves and self.id in state.revoked:  # as its body ran: it is the last
+                if self.id in state.revoked and self._reserves():  # as its body ran: it is the last
                     next_will_not_come(self)
 
     def _is_lost(self, exc_info: Any) -> bool:
