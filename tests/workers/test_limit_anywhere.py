@@ -62,7 +62,7 @@ def runs(desk: Desk, send: Send, deliver: Deliver) -> None:
 
 @contextmanager
 def opened(
-    policy: Policy, *, loses: bool, key: Any = KEYS, **options: Any
+    policy: Policy, *, loses: bool = False, key: Any = KEYS, **options: Any
 ) -> Iterator[tuple[Desk, Ran, LockedTask]]:
     """A desk with a task that, if it *loses* its lock, does so in its first run."""
     with open_desk() as desk:
@@ -78,32 +78,33 @@ def opened(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "policy", "loses", "key"),
+    ("scenario", "policy", "options"),
     [
-        (is_refused, Queue(), False, KEYS),
-        (is_refused, Reschedule(backoff=FullJitter(base=0.01, cap=0.01)), False, KEYS),
-        (is_woken, Queue(), False, KEYS),
-        (runs, Queue(), True, KEYS),
-        (is_refused, Queue(), False, LIMITS),
-        (is_woken, Queue(), False, LIMITS),
+        (is_refused, Queue(), {}),
+        (is_refused, Queue(), {"track_started": True}),
+        (is_refused, Reschedule(backoff=FullJitter(base=0.01, cap=0.01)), {}),
+        (is_woken, Queue(), {}),
+        (runs, Queue(), {"loses": True}),
+        (is_refused, Queue(), {"key": LIMITS}),
+        (is_woken, Queue(), {"key": LIMITS}),
     ],
     ids=[
-        *("it is parked", "it is rescheduled", "it was woken", "it is put back"),
-        *("it is parked at a limit", "it was woken at a limit"),
+        *("it is parked", "it looks and is parked", "it is rescheduled", "it was woken"),
+        *("it is put back", "it is parked at a limit", "it was woken at a limit"),
     ],
 )
 def test_at_whatever_instant_the_limit_strikes_a_failure_is_final(
-    scenario: Scenario, policy: Policy, loses: bool, key: Any
+    scenario: Scenario, policy: Policy, options: dict[str, Any]
 ) -> None:
     instants = 0
-    while _struck_at(instants + 1, scenario, policy, loses=loses, key=key):
+    while _struck_at(instants + 1, scenario, policy, **options):
         instants += 1
     assert instants > 50
 
 
-def _struck_at(number: int, scenario: Scenario, policy: Policy, *, loses: bool, key: Any) -> bool:
+def _struck_at(number: int, scenario: Scenario, policy: Policy, **options: Any) -> bool:
     """Whether the delivery has a *number*-th instant; it was struck there, and all is well."""
-    with opened(policy, loses=loses, key=key) as (desk, ran, charge):
+    with opened(policy, **options) as (desk, ran, charge):
         strikes: list[bool] = []
         results: list[Any] = []
 
@@ -148,7 +149,7 @@ def test_at_whatever_instant_it_strikes_no_unique_task_blocks_its_calls(
 
 
 def _unique_struck_at(number: int, until: str) -> bool:
-    with opened(Queue(), loses=False, unique=until) as (desk, ran, charge):
+    with opened(Queue(), unique=until) as (desk, ran, charge):
         charge.delay()
         message = desk.receive()
         strikes = struck(lambda: desk.run(message), number, UNIQUE, SoftTimeLimitExceeded)
