@@ -35,11 +35,11 @@ Strike = Callable[[str, str], object]
 class Hold:
     """The claims of one holder, and its ``lease`` while it has the keys.
 
-    ``strike`` is called with the key and the reason as soon as a key is lost, while the body may
-    still run; ``after_loss`` with the lease once that is told. A hold that ``ends_once`` tells of
-    no end before it is given back: then that it was released, or else that it was lost. A task that
-    ``comes_back`` asks again where the store does not answer. ``loss`` is the first loss that was
-    told.
+    Without a lease the store is to be told of its ``claims`` in the end. ``strike`` is called with
+    the key and the reason as soon as a key is lost, while the body may still run; ``after_loss``
+    with the lease once that is told. A hold that ``ends_once`` tells of no end before it is given
+    back: then that it was released, or else that it was lost. A task that ``comes_back`` asks again
+    where the store does not answer. ``loss`` is the first loss that was told.
     """
 
     manager: LockManager
@@ -51,14 +51,9 @@ class Hold:
     comes_back: bool = True
     lease: Lease | None = field(default=None, init=False)
     loss: LockLost | None = field(default=None, init=False)
-    _claims: tuple[Claim, ...] = field(default=(), init=False)
+    claims: tuple[Claim, ...] = field(default=(), init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _leaves: bool = field(default=False, init=False)
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What the store is to be told of in the end, where there is no lease."""
-        return self._claims
 
     def ask(
         self,
@@ -73,7 +68,7 @@ class Hold:
         From now on they are owed, also if nobody answers; of what is refused, what :func:`owed`
         says.
         """
-        self._claims = tuple(claims)
+        self.claims = tuple(claims)
         keeping = Keeping(max_hold, self._lost, self._doubt)
         answer = self.manager.acquire(
             claims, keeping, message, woken, parents, comes_back=self.comes_back
@@ -82,12 +77,12 @@ class Hold:
 
     def refused(self, refused: Refused) -> Refused:
         """The store has answered so, of what is owed or of a claim of its own."""
-        self._claims = owed(refused, self._claims or (refused.claim,))
+        self.claims = owed(refused, self.claims or (refused.claim,))
         return refused
 
     def owe(self, claims: Sequence[Claim]) -> None:
         """These are to be given back, and nothing else that was asked for."""
-        self._claims = tuple(claims)
+        self.claims = tuple(claims)
 
     def taken(
         self, lease: Lease, took: float, waited: float = 0.0, since_woken: float | None = None
@@ -113,15 +108,15 @@ class Hold:
         """
         lease = self.lease
         if lease is None:
-            claims = [remembered(claim, remembers) for claim in self._claims]
+            claims = [remembered(claim, remembers) for claim in self.claims]
             self.manager.take_back(claims, outcome)
-            self._claims = ()
+            self.claims = ()
             return False
         carried = self._release(lease, outcome, message, successor, remembers)
         end_current(lease)
         self.lease = None
         if outcome is not Outcome.REPEAT:  # else its message may wait there
-            self._claims = ()
+            self.claims = ()
         return carried
 
     def _release(

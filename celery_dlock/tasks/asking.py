@@ -22,7 +22,6 @@ from celery_dlock.errors import BackendUnavailable, LockContended, LockLost, Loc
 from celery_dlock.locks import lock_order
 from celery_dlock.locks.current import held_term
 from celery_dlock.locks.hold import Hold, Strike
-from celery_dlock.locks.manager import Refused
 from celery_dlock.messages.claims import claims_of
 from celery_dlock.runtime import Runtime, real_app, runtime, this_process
 
@@ -90,29 +89,28 @@ class Asking:
         """
         if not self.claims:
             return None
+        hold = self.hold
         try:
-            answer = self.hold.ask(self.claims, self.max_hold or self.here.settings.max_hold)
+            answer = hold.ask(self.claims, self.max_hold or self.here.settings.max_hold)
         except BackendUnavailable:
-            self.hold.owe(())  # taken back as far as it goes; to wait for it again helps nobody
+            hold.owe(())  # taken back as far as it goes; to wait for it again helps nobody
             raise
         waited = time.monotonic() - self._since
         if isinstance(answer, Lease):
-            self.hold.taken(answer, waited)
+            hold.taken(answer, waited)
             self._taken = answer.terms
             return None
-        self._refused(_refusal(answer, waited if self.timeout else None), waited)
-        return min(next(self._pauses), self.timeout - waited)
-
-    def _refused(self, refusal: LockContended, waited: float) -> None:
-        hold = self.hold
+        error = answer.error
         if not self._told:
-            hold.emit(Contended(hold.subject, refusal.key, refusal.holder, 0, waited, refusal.hold))
             self._told = True
-        if waited >= self.timeout:
-            hold.owe(())
-            if isinstance(refusal, LockTimeout):
-                hold.emit(TimedOut(hold.subject, refusal.key, waited))
-            raise refusal
+            hold.emit(Contended(hold.subject, error.key, error.holder, 0, waited, error.hold))
+        if waited < self.timeout:
+            return min(next(self._pauses), self.timeout - waited)
+        hold.owe(())
+        if not self.timeout:
+            raise error
+        hold.emit(TimedOut(hold.subject, error.key, waited))
+        raise LockTimeout(error.key, error.holder, error.seconds_left, waited, error.hold)
 
     def lease(self) -> Lease:
         """What is held, of old and anew."""
@@ -149,10 +147,3 @@ def _held(here: Runtime, keys: Keys) -> dict[str, Term]:
             left = max(0.0, term.trusted_until - term.monotonic())
             raise LockContended(key, task_id_of(term.claim.task), left)
     return held
-
-
-def _refusal(refused: Refused, waited: float | None) -> LockContended:
-    error = refused.error
-    if waited is None:
-        return error
-    return LockTimeout(error.key, error.holder, error.seconds_left, waited, error.hold)
