@@ -45,8 +45,8 @@ class Execution:
     """What is known of one delivery, and its ``hold`` on the keys.
 
     ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``asks`` what it asks of
-    the queue, if it waits there. Its message ``is_marked`` if that of a unique or debounced call
-    is. ``final`` says that its task has ended, whatever Celery says of this delivery.
+    the queue, if it waits there. It ``is_marked`` if it is of a unique or debounced call, as its
+    message says. ``final`` says that its task has ended, whatever Celery says of this delivery.
     """
 
     task: TaskWithLock
