@@ -73,7 +73,8 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
             return carry_out(execution, _duplicate_of(execution, living))
         if left > 0:
             return carry_out(execution, too_early(execution.known(), left))
-        if _is_left_over(execution):
+        woken = execution.history.woken
+        if woken is not None and _is_left_over(execution, woken):
             return carry_out(execution, left_over(execution.known()))
         return _take(execution)
     except TaskPredicate as gone:
@@ -97,16 +98,14 @@ def _note_arrival(execution: Execution) -> None:
         )
 
 
-def _is_left_over(execution: Execution) -> bool:
-    """Whether it was woken so long ago that the store may have forgotten that it is done.
+def _is_left_over(execution: Execution, woken: float) -> bool:
+    """Whether it was *woken* so long ago that the store may have forgotten that it is done.
 
     Such a message has lain in a queue that nobody looked at, and was sent again to another one. If
     nobody has received it before, and the store has no message of it any more, that one was taken.
     """
     past = execution.history
-    if past.key is None or past.woken is None:
-        return False
-    if time.time() - past.woken < execution.runtime.remembers / 2:
+    if past.key is None or time.time() - woken < execution.runtime.remembers / 2:
         return False
     if execution.was_received_before() or not tells_redelivery(execution.task.app):
         return False

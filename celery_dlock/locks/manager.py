@@ -160,10 +160,8 @@ class LockManager:
             raise RuntimeError("this lock manager is that of the parent process")
         terms: list[Term] = []
         lease_of = self._backend.lease_of
-        claims = sorted(
-            (c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims),
-            key=lambda c: c.order,
-        )
+        claims = [c if (ttl := lease_of(c.ttl)) == c.ttl else replace(c, ttl=ttl) for c in claims]
+        claims.sort(key=lambda c: c.order)
         # The turn for which a task that waits in the store was woken, if that key has a limit
         woken_at = (c for c in claims if c.key == woken and c.limit > 1)
         turn = next((claim for claim in woken_at if claim.wait is WaitMode.QUEUE), None)
