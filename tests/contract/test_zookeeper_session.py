@@ -9,16 +9,20 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from celery_dlock.core.state import NotHeld, Outcome
+from celery_dlock.core.state import Claim, NotHeld, Outcome, Run
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.consensus.rows import Commit, Kind, Name, Rows
-from celery_dlock.stores.zookeeper.store import ZooKeeperBackend
+from celery_dlock.stores.zookeeper.client import ANSWER_TIMEOUT
+from celery_dlock.stores.zookeeper.store import ZooKeeperBackend, ZooKeeperRows
 from celery_dlock.testing.contract.processes import (
     FORK,
     FORKSERVER,
@@ -33,10 +37,14 @@ from tests.contract.zookeeper_store import (
     SECOND,
     expire,
     hold,
+    open_rows,
     plain_client,
     rows_at,
     session_of,
 )
+from tests.services.garbage import answering
+from tests.services.ports import free_ports
+from tests.services.proxy import proxy_to
 from tests.services.until import until
 from tests.services.zookeeper import TICK, ZooKeeperServer
 
@@ -217,3 +225,199 @@ def test_a_forked_child_has_a_session_of_its_own(zookeeper_server: ZooKeeperServ
 
             assert rows.read([HELD._replace(key="child")]) == [None]
             assert rows.alive([HELD], SECOND) == [True]
+
+
+# A ZooKeeper that dies, hangs, loses replies, or is none.
+
+
+@pytest.mark.slow
+def test_while_the_server_is_silent_nothing_is_certain_and_nothing_hangs(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    with rows_at(own_zookeeper_server.url, ttl=3) as rows:
+        hold(rows)
+        assert rows.certain(0)
+
+        own_zookeeper_server.pause()
+        until("it is known to be silent", lambda: not rows.certain(0), timeout=3)
+        began = time.monotonic()
+        assert not rows.certain(0.1)
+        with pytest.raises(BackendUnavailable):
+            rows.read([HELD])
+        assert time.monotonic() - began < ANSWER_TIMEOUT + 1
+        own_zookeeper_server.resume()
+
+        assert rows.certain(10)
+        until("it answers", lambda: _answers(rows))
+
+
+def _answers(rows: Any) -> bool:
+    return answered(lambda: rows.read([HELD]))
+
+
+def test_a_server_that_was_killed_and_started_again_knows_the_session(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    with rows_at(own_zookeeper_server.url, ttl=10) as rows:
+        hold(rows)
+        first = session_of(rows).id
+
+        own_zookeeper_server.kill()
+        until("the connection is lost", lambda: not rows.certain(0))
+        own_zookeeper_server.start()
+
+        assert rows.certain(10)
+        assert rows.alive([HELD], SECOND) == [True]
+        assert session_of(rows).id == first
+
+
+@pytest.mark.slow
+def test_a_server_that_comes_back_empty_is_used_by_whoever_knew_more_than_it_does(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    # Given a process that has seen more changes than an empty server has made
+    with rows_at(own_zookeeper_server.url, ttl=1) as rows:
+        for _ in range(20):
+            hold(rows)
+            rows.drop(HELD)
+
+        own_zookeeper_server.kill()
+        own_zookeeper_server.wipe()
+        own_zookeeper_server.start()
+
+        assert not rows.lost_data()
+        until("it answers again", lambda: _answers(rows), timeout=30)
+        assert rows.lost_data()
+        assert not rows.lost_data()
+        hold(rows)
+        assert rows.alive([HELD], SECOND // 4) == [True]
+
+
+@pytest.mark.slow
+def test_a_row_that_a_backup_brings_back_ends_although_its_session_goes_on(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    server = own_zookeeper_server
+    options = BackendOptions(prefix="test", ttl=10.0)
+    with closing(ZooKeeperBackend.from_url(server.url, options)) as backend:
+        # Given one lock that is held now, and two that were released after the backup
+        keys = ("runs", "ended", "long" * 100)
+        runs, ended, long = (claim("a", key=key, ttl=30) for key in keys)
+        for each in (runs, ended, long):
+            running(backend.enter(each))
+        rows = backend._rows
+        assert isinstance(rows, ZooKeeperRows)
+        session = session_of(rows)
+        first = session.id
+        server.back_up()
+        until("it answers", lambda: answered(lambda: backend.leave(ended, Outcome.DONE)))
+        backend.leave(long, Outcome.DONE)
+
+        server.restore()
+        with plain_client(server.address) as other:
+            for _ in range(20):  # so it has seen as much as the process
+                other.create("/some", sequence=True)
+
+        until("it is used", lambda: answered(lambda: backend.peek("runs")))
+        for key in keys[1:]:
+            other_task = claim("b", key=key)
+            until("it is free", partial(_enters, backend, other_task))
+        assert session.id == first
+        assert rows.alive([Name(Kind.HOLDER, "runs", runs.owner)], SECOND) == [True]
+
+
+def _enters(backend: ZooKeeperBackend, asking: Claim) -> bool:
+    return isinstance(backend.enter(asking).verdict, Run)
+
+
+def answered(operation: Callable[[], object]) -> bool:
+    try:
+        operation()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+def test_a_connection_that_is_cut_ends_no_session(zookeeper_server: ZooKeeperServer) -> None:
+    with (
+        proxy_to(zookeeper_server.port) as proxy,
+        rows_at(f"zookeeper://127.0.0.1:{proxy.port}") as rows,
+    ):
+        hold(rows)
+        first = session_of(rows).id
+        for _ in range(3):
+            proxy.cut()
+            until("it answers again", lambda: _answers(rows))
+            assert rows.alive([HELD], SECOND) == [True]
+        assert session_of(rows).id == first
+
+
+def test_a_commit_whose_reply_is_lost_is_unknown_and_has_happened_once(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    with (
+        proxy_to(zookeeper_server.port) as proxy,
+        rows_at(f"zookeeper://127.0.0.1:{proxy.port}") as rows,
+    ):
+        rows.commit(Commit(VERSION_ROW, None, b"1"))
+        (version_row,) = rows.read([VERSION_ROW])
+        proxy.lose_replies(1, lambda request: b"marked" in request)
+
+        with pytest.raises(BackendUnavailable):
+            rows.commit(Commit(VERSION_ROW, version_row, b"marked"))
+
+        until("it answers again", lambda: _answers(rows))
+        (after,) = rows.read([VERSION_ROW])
+        assert after is not None
+        assert after.value == b"marked"
+        assert rows.commit(Commit(VERSION_ROW, version_row, b"marked")) is None
+
+
+def test_where_nobody_listens_it_is_unavailable_and_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 0.5)
+    (port,) = free_ports(1)
+    with rows_at(f"zookeeper://user:secret@127.0.0.1:{port}") as rows:
+        assert rows.certain(0)
+        for operation in (lambda: rows.read([HELD]), lambda: rows.lease_of(SECOND)):
+            with pytest.raises(BackendUnavailable, match=f"127.0.0.1:{port}.*refused") as caught:
+                operation()
+            assert "secret" not in "".join(traceback.format_exception(caught.value))
+        assert rows.certain(0)
+
+
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x04abcd", b""])
+def test_a_server_that_answers_nonsense_is_unavailable(
+    reply: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 0.5)
+    with (
+        answering(reply) as port,
+        rows_at(f"zookeeper://127.0.0.1:{port}", ttl=1) as rows,
+        pytest.raises(BackendUnavailable),
+    ):
+        rows.read([HELD])
+
+
+def test_closing_does_not_wait_for_a_server_that_is_silent(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    rows = open_rows(own_zookeeper_server.url, ttl=10)
+    hold(rows)
+    own_zookeeper_server.pause()
+
+    began = time.monotonic()
+    rows.close()
+    assert time.monotonic() - began < ANSWER_TIMEOUT + 1
+    own_zookeeper_server.resume()
+
+
+def test_a_server_that_is_silent_is_left_for_another_before_the_session_is_over(
+    own_zookeeper_server: ZooKeeperServer, zookeeper_server: ZooKeeperServer
+) -> None:
+    """Two that know nothing of each other will do: there is nothing to be found on either."""
+    url = f"zookeeper://{own_zookeeper_server.address},{zookeeper_server.address}"
+    own_zookeeper_server.pause()
+    with rows_at(url, ttl=10, randomize_hosts=False) as rows:
+        assert rows.read([HELD]) == [None]
