@@ -12,8 +12,8 @@ from celery_dlock.runtime import runtime
 from tests.faults.conftest import MakeLab
 from tests.services import faults
 from tests.services.lab import Lab
-from tests.services.limited import ALL, EACH
 from tests.services.redelivery import deliver_again
+from tests.services.tasks import ALL, EACH
 from tests.services.until import until
 
 pytestmark = [pytest.mark.server("redis"), pytest.mark.slow]

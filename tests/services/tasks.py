@@ -11,9 +11,11 @@ from celery import Celery
 
 from celery_dlock import (
     Contention,
+    Debounce,
     Decision,
     Fail,
     FullJitter,
+    Limit,
     LockedTask,
     Policy,
     Queue,
@@ -21,18 +23,14 @@ from celery_dlock import (
     Reschedule,
     RunLater,
     Skip,
+    Wait,
 )
-from tests.services.audits import register_audit
-from tests.services.debounced import register_debounced
-from tests.services.every_policy import register_every_policy
+from celery_dlock.contention import replaces_running
 from tests.services.lab import Journal, hold_at
-from tests.services.limited import register_limited
 from tests.services.losing import register_losing
 from tests.services.members import register_members
-from tests.services.once import register_once
 from tests.services.payments import register_payments
 from tests.services.provider import register_charging
-from tests.services.third_time import register_third_time
 
 SOON = Reschedule(backoff=FullJitter(base=0.05, cap=0.2))
 
@@ -63,6 +61,18 @@ POLICIES: dict[str, Policy] = {
     "fail": Fail(),
 }
 
+#: One task for each thing that may happen to a task that finds its key taken.
+HAPPENS: Mapping[str, Policy] = {
+    "queues": Queue(),
+    "skips": Skip(),
+    "comes_back": Reschedule(backoff=FullJitter(base=30, cap=30)),
+    "gives_up": Wait(timeout=0.1),
+    "gives_up_queueing": Queue(max_wait=0.1),
+}
+
+#: The two limits of ``load``: so many of its tenant, and so many in all.
+EACH, ALL = 2, 3
+
 
 def register(
     app: Celery,
@@ -81,25 +91,15 @@ def register(
     options = {"ttl": 5.0, **lock}
     options["on_contention"] = POLICIES[options.pop("policy", "reschedule")]
     options = {f"lock_{name}": value for name, value in options.items()}
-    register_payments(app, folder, {**options, **task}, database)
-    register_audit(app, folder, {**options, **task})
-    register_losing(app, folder, {**options, **task})
-    register_charging(app, folder, {**options, **task})
-    register_third_time(app, folder, {**options, **task})
-    register_once(app, folder, {**options, **task})
-    register_limited(app, folder, {**options, **task})
-    register_every_policy(app, folder)
-    register_debounced(app, folder, {**options, **task})
+    given = {**options, **task}
+    register_payments(app, folder, given, database)
+    register_losing(app, folder, given)
+    register_charging(app, folder, given)
     if options["lock_ttl"] is not None:  # theirs is of their own
         register_members(app, folder)
+    locked = {"base": LockedTask, "shared": False, "lock_key": "order:{order}", **given}
 
-    @app.task(
-        name="apply",
-        base=LockedTask,
-        bind=True,
-        shared=False,
-        **{"lock_key": "order:{order}", **options, **task},
-    )
+    @app.task(name="apply", bind=True, **locked)
     def apply(
         self: Any,
         order: str,
@@ -128,17 +128,14 @@ def register(
             raise ValueError(order)
         return number
 
-    @app.task(
-        name="collect",
-        base=LockedTask,
-        shared=False,
-        **{"lock_key": "order:{order}", **options, **task},
-    )
-    def collect(numbers: list[int], order: str) -> int:
-        """The locked body of a chord."""
-        journal.write("start", order=order, numbers=numbers)
-        journal.write("end", order=order, numbers=numbers)
-        return sum(numbers)
+    _register_features(app, folder, locked)
+    _register_plain(app, folder, options)
+    _register_outcomes(app, folder, locked, task)
+    _register_limited(app, folder, locked)
+
+
+def _register_plain(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
+    journal = Journal(folder / "journal")
 
     @app.task(name="note", shared=False)
     def note(result: Any, what: str = "callback") -> Any:
@@ -156,4 +153,82 @@ def register(
     def quick(order: str, number: int = 0) -> int:
         """As little as a locked body can do."""
         journal.write("ran", order=order, number=number)
+        return number
+
+
+def _register_features(app: Celery, folder: Path, locked: Mapping[str, Any]) -> None:
+    journal = Journal(folder / "journal")
+    alone = {**locked, "lock_key": "{parent}", "lock_parents": (), "lock_limit": 1}
+
+    @app.task(name="collect", **locked)
+    def collect(numbers: list[int], order: str) -> int:
+        """The locked body of a chord."""
+        journal.write("start", order=order, numbers=numbers)
+        journal.write("end", order=order, numbers=numbers)
+        return sum(numbers)
+
+    @app.task(name="audit", **alone)
+    def audit(parent: str, hold: str | None = None) -> None:
+        """Has the parent of all orders for itself."""
+        journal.write("audit starts")
+        if hold:
+            hold_at(folder, hold)
+        journal.write("audit ends")
+
+    @app.task(name="once", **{**locked, "lock_key": "order:{order}", "lock_unique": "done"})
+    def once(order: str, number: int = 0) -> int:
+        """While one call of it lives, no other that does the same is published."""
+        journal.write("once", order=order, number=number)
+        return number
+
+    @app.task(name="index", bind=True, **{**locked, "lock_unique": Debounce(1, 5)})
+    def index(self: Any, order: str, number: int = 0) -> int:
+        """Is due a second after its last call."""
+        journal.write("indexed", order=order, number=number, id=self.request.id)
+        return number
+
+
+def _register_outcomes(
+    app: Celery, folder: Path, locked: Mapping[str, Any], plain: Mapping[str, Any]
+) -> None:
+    journal = Journal(folder / "journal")
+
+    def third_time(self: Any, order: str) -> int:
+        """Fails twice and succeeds the third time; its broker is to deliver it again."""
+        journal.write("start", order=order, id=self.request.id)
+        tries = len(journal.read("start", order=order))
+        if tries < 3:
+            raise ValueError(tries)
+        return tries
+
+    app.task(name="third time", bind=True, **locked)(third_time)
+    app.task(name="third time plainly", bind=True, shared=False, **plain)(third_time)
+
+    def happens(self: Any, order: str, hold: str | None = None) -> str:
+        journal.write("start", id=self.request.id, order=order)
+        if hold:
+            hold_at(folder, hold)
+        return order
+
+    own = {"base": LockedTask, "bind": True, "shared": False, "lock_key": "order:{order}"}
+    for name, policy in HAPPENS.items():
+        app.task(name=name, lock_on_contention=policy, **own)(happens)
+
+
+def _register_limited(app: Celery, folder: Path, options: Mapping[str, Any]) -> None:
+    """Define ``load``; with *hold* it stays in the body until the test says go."""
+    # Neither goes with several keys, or with a key of this name.
+    if replaces_running(options["lock_on_contention"]) or "all" in options.get("lock_parents", ()):
+        return
+    journal = Journal(folder / "journal")
+    of_a_lock = ("lock_limit", "lock_shared", "lock_cooldown")  # which each key has of its own
+    given = {name: value for name, value in options.items() if name not in of_a_lock}
+    given["lock_key"] = [Limit("all", ALL), Limit("tenant:{tenant}", EACH)]
+
+    @app.task(name="load", **given)
+    def load(tenant: str, number: int, hold: str | None = None) -> int:
+        journal.write("start", tenant=tenant, number=number)
+        if hold:
+            hold_at(folder, hold)
+        journal.write("end", tenant=tenant, number=number)
         return number
