@@ -45,9 +45,7 @@ def desk(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> Operator:
         ("release order:42 --yes", r"holder +7 s +53 s"),
     ],
 )
-def test_how_long_something_lasts_is_told_by_the_stores_clock(
-    desk: Operator, command: str, says: str
-) -> None:
+def test_durations_are_told_by_the_stores_clock(desk: Operator, command: str, says: str) -> None:
     said = desk.run(*command.split())
 
     assert said.exit_code == 0, said.output

@@ -24,9 +24,7 @@ from tests.cli.operator import COMMANDS, Operator, answers, operator
     ],
     ids=["memory", "nothing set"],
 )
-def test_where_no_store_can_be_reached_that_is_said_in_a_line(
-    config: dict[str, str], said: str
-) -> None:
+def test_a_store_that_is_unavailable_is_said_in_a_line(config: dict[str, str], said: str) -> None:
     with operator(**config) as desk:
         for command in COMMANDS:
             result = desk.run(*command)

@@ -91,9 +91,7 @@ def test_a_program_opens_it_and_whoever_says_no_does_not(
 
 
 @pytest.mark.parametrize("who", [("--token", "1"), ("--owner", "holder"), ("--all-holders",)])
-def test_whoever_means_a_holder_that_has_left_opens_nothing(
-    desk: Operator, who: tuple[str, ...]
-) -> None:
+def test_a_holder_that_has_left_is_not_opened(desk: Operator, who: tuple[str, ...]) -> None:
     cools(desk)
 
     result = desk.run("release", KEY, *who, "--yes")

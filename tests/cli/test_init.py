@@ -10,9 +10,7 @@ from tests.services.postgresql import PostgresqlServer
 
 @pytest.mark.server("postgresql")
 @pytest.mark.once
-def test_the_tables_are_made_or_printed_for_somebody_who_may_make_them(
-    own_postgresql_server: PostgresqlServer,
-) -> None:
+def test_the_tables_are_made_or_printed(own_postgresql_server: PostgresqlServer) -> None:
     server = own_postgresql_server
     server.query("CREATE ROLE worker LOGIN")
     with operator(dlock_url=server.url.replace("dlock@", "worker@")) as worker:

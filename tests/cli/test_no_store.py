@@ -20,9 +20,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opera
         yield made
 
 
-def test_a_command_says_which_file_is_not_there_and_makes_none(
-    elsewhere: Operator, tmp_path: Path
-) -> None:
+def test_a_command_names_a_missing_file_and_makes_none(elsewhere: Operator, tmp_path: Path) -> None:
     for command in (*COMMANDS, ["beat"]):
         result = elsewhere.run(*command)
         if command == ["metrics"]:

@@ -99,9 +99,7 @@ def test_at_a_terminal_a_long_key_goes_on_in_the_next_line(
     assert "".join(line.split(" ")[0] for line in lines[2:]) == key
 
 
-def test_a_key_that_changed_hands_while_somebody_read_the_question(
-    desk: Operator, tmp_path: Path
-) -> None:
+def test_a_key_that_changes_hands_during_the_question(desk: Operator, tmp_path: Path) -> None:
     shown = desk.hold("order:42", "shown")
     with at_terminal(tmp_path, "release", "order:42") as terminal:
         terminal.wait_for("Take order:42 from task shown? [y/N]")
@@ -114,9 +112,7 @@ def test_a_key_that_changed_hands_while_somebody_read_the_question(
     assert desk.holders("order:42") == ["other"]
 
 
-def test_a_broker_that_is_away_is_told_of_in_a_line_and_the_key_is_free(
-    desk: Operator, tmp_path: Path
-) -> None:
+def test_a_broker_that_is_away_is_said_and_the_key_is_free(desk: Operator, tmp_path: Path) -> None:
     desk.app.conf.broker_url = "amqp://127.0.0.1:1"
     desk.hold("order:42", "stuck")
     desk.park("order:42", "next")

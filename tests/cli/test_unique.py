@@ -81,9 +81,7 @@ def test_what_cannot_be_read_is_left_out(desk: Operator) -> None:
         (3, f"- lives as the unique task '{NAME}': 3 calls were answered with it, the last one at"),
     ],
 )
-def test_a_task_says_that_it_lives_and_how_many_calls_it_has_answered(
-    desk: Operator, calls: int, says: str
-) -> None:
+def test_a_task_says_that_it_lives(desk: Operator, calls: int, says: str) -> None:
     claims(desk, calls=calls, called=time.time())
 
     told = desk.run("show", "lives")

@@ -17,9 +17,7 @@ from tests.contract.rows_words import (
 
 
 class Commits:
-    def test_numbers_of_commits_grow_over_keys_and_processes(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_commit_numbers_grow_over_keys_and_processes(self, rows: Rows, others: Rows) -> None:
         numbers = []
         for turn in range(6):
             name = Name(Kind.VERSION_ROW, f"key {turn % 3}")
@@ -40,9 +38,7 @@ class Commits:
         read = others.read([VERSION_ROW, MESSAGE, HOLDER])
         assert [row and row.born for row in read] == [first.number] * 3
 
-    def test_the_version_row_of_a_commit_is_what_others_read(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_others_read_the_version_row_of_a_commit(self, rows: Rows, others: Rows) -> None:
         first = happens(rows, Commit(VERSION_ROW, None, b"1")).version_row
         assert version_row_of(others) == first
         second = happens(others, Commit(VERSION_ROW, first, b"2")).version_row
@@ -52,9 +48,7 @@ class Commits:
         assert (first.value, second.value) == (b"1", b"2")
         assert first.stamp != second.stamp
 
-    def test_a_version_row_that_was_moved_lets_nothing_of_a_commit_happen(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_a_moved_version_row_refuses_the_whole_commit(self, rows: Rows, others: Rows) -> None:
         old = made(rows)
         page, due = Name(Kind.PAGE, "key", "1"), Name(Kind.DUE, "key", "1")
         happens(others, Commit(VERSION_ROW, old, b"moved", create={page: b"theirs", due: b""}))

@@ -22,9 +22,7 @@ from tests.services.until import until
 
 
 class Lives:
-    def test_a_held_row_is_there_for_all_until_it_is_dropped(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_a_held_row_is_seen_by_all_until_dropped(self, rows: Rows, others: Rows) -> None:
         lease = rows.lease_of(10 * SECOND)
         committed = happens(rows, Commit(VERSION_ROW, None, b"", held=(HOLDER, b"me"), lease=lease))
 
@@ -40,9 +38,7 @@ class Lives:
         assert rows.alive([HOLDER], SECOND) == [False]
         rows.drop(HOLDER)
 
-    def test_a_held_row_is_made_once_and_deleted_by_a_commit(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_a_held_row_is_made_once_and_deleted_once(self, rows: Rows, others: Rows) -> None:
         version_row = happens(
             rows, Commit(VERSION_ROW, None, b"", held=(HOLDER, b""), lease=rows.lease_of(SECOND))
         ).version_row
@@ -68,9 +64,7 @@ class Lives:
             happens(others, Commit(VERSION_ROW, version_row, None, delete={holder}))
             assert rows.alive([holder], SECOND) == [False]
 
-    def test_a_held_row_is_gone_with_the_process_and_all_else_stays(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_only_held_rows_go_with_the_process(self, rows: Rows, others: Rows) -> None:
         theirs = Name(Kind.HOLDER, "key", "theirs")
         version_row = happens(
             others, Commit(VERSION_ROW, None, b"", held=(theirs, b""), lease=rows.lease_of(SECOND))
@@ -106,9 +100,7 @@ class Lives:
         )
         assert rows.alive([HOLDER], SECOND) == [True]
 
-    def test_what_is_remembered_stays_for_its_time_and_no_less(
-        self, rows: Rows, others: Rows
-    ) -> None:
+    def test_what_is_remembered_stays_for_its_time(self, rows: Rows, others: Rows) -> None:
         began = time.monotonic()
         happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"1", 2 * SECOND)}))
         long = Name(Kind.DONE, "key", "long")

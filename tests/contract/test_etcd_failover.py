@@ -126,9 +126,7 @@ def test_a_commit_that_got_no_answer_is_told_and_not_sent_again(cluster: EtcdClu
         assert now.stamp != version_row.stamp
 
 
-def test_a_commit_whose_member_dies_is_told_and_not_sent_again(
-    rows: EtcdRows, cluster: EtcdCluster
-) -> None:
+def test_a_commit_whose_member_dies_is_not_sent_again(rows: EtcdRows, cluster: EtcdCluster) -> None:
     version_row = change(rows, None)
     first = asked(rows, cluster)
     first.pause()

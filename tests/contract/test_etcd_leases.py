@@ -44,9 +44,7 @@ def seconds_left(server: EtcdServer) -> list[tuple[int, int]]:
     return sorted((int(life["grantedTTL"]), int(life.get("TTL", 0))) for life in told)
 
 
-def test_a_lease_is_granted_for_a_third_more_and_in_whole_seconds(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_a_lease_is_granted_for_a_third_more(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     hold(rows, "a", 30 * SECOND)
     hold(rows, "b", 31 * SECOND)
     hold(rows, "c", SECOND // 2)
@@ -54,9 +52,7 @@ def test_a_lease_is_granted_for_a_third_more_and_in_whole_seconds(
     assert [granted for granted, _ in seconds_left(own_etcd_server)] == [2, 40, 42]
 
 
-def test_one_lease_serves_all_that_need_the_same_time(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_one_lease_serves_all_of_the_same_time(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     with counted(own_etcd_server) as cost:
         at_once(8, lambda number: hold(rows, f"thread {number}", 30 * SECOND))
         for number in range(20):
@@ -66,9 +62,7 @@ def test_one_lease_serves_all_that_need_the_same_time(
     assert len(rows.names(Kind.HOLDER)) == 28
 
 
-def test_a_lease_is_prolonged_once_in_a_third_of_its_time_and_not_before(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_a_lease_is_prolonged_once_in_a_third(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     began, number = time.monotonic(), 0
     with counted(own_etcd_server) as cost:
         while time.monotonic() < began + 3.3:  # granted for four seconds: each lasts for one more
@@ -95,9 +89,7 @@ def test_a_row_lasts_for_its_lease_from_before_it_was_asked_for(
     assert 3 <= time.monotonic() - asked < 6
 
 
-def test_a_process_that_idled_gets_another_lease(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_an_idle_process_gets_another_lease(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     hold(rows, "a", SECOND)
     until("the first lease has ended", lambda: not seconds_left(own_etcd_server))
 
@@ -210,9 +202,7 @@ def test_a_row_that_may_land_late_hangs_on_a_lease_that_is_left_to_end(
     until("the late row has ended", only_the_kept_is_left)
 
 
-def test_who_is_alive_costs_two_calls_for_a_hundred_rows(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_who_is_alive_costs_two_calls(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     holders = [hold(rows, f"key {number}", 3 * SECOND) for number in range(100)]
     passed = time.monotonic() + 1.5
     until("the lease is to be prolonged", lambda: time.monotonic() > passed)

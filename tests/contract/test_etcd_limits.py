@@ -55,9 +55,7 @@ def test_names_are_listed_page_by_page(
     assert cost == {"Range": 4}
 
 
-def test_more_is_read_at_once_than_one_request_takes(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_more_is_read_than_one_request_takes(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     assert rows.commit(Commit(VERSION_ROW, None, None, create=messages(100)))
     names = [Name(Kind.MESSAGE, "key", str(number)) for number in range(300)]
 

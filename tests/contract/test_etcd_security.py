@@ -75,9 +75,7 @@ def _outlive(seconds: float) -> None:
     until("what lasts for less has ended", lambda: time.monotonic() > over)
 
 
-def test_a_restarted_server_knows_no_token_and_is_asked_for_another(
-    guarded_server: EtcdServer,
-) -> None:
+def test_a_restarted_server_that_knows_no_token_is_asked_again(guarded_server: EtcdServer) -> None:
     with rows_at(LOGIN + guarded_server.address) as rows:
         holder = Name(Kind.HOLDER, "key")
         rows.commit(Commit(VERSION_ROW, None, b"", held=(holder, b""), lease=60_000_000))
@@ -141,9 +139,7 @@ def test_tls_lets_in_who_has_a_certificate(
         rows.read([VERSION_ROW])
 
 
-def test_a_certificate_for_another_host_is_refused(
-    authority: Authority, mine: dict[str, Any]
-) -> None:
+def test_a_certificate_for_another_is_refused(authority: Authority, mine: dict[str, Any]) -> None:
     elsewhere = authority.signs("elsewhere", "elsewhere.example")
     with speaking_tls(authority, elsewhere) as server:
         url = f"etcd+https://{server.address}"

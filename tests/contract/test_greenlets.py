@@ -91,9 +91,7 @@ def goes_on(library: str, url: str, *servers: ServerProcess) -> None:
 
 @pytest.mark.server("redis")
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
-def test_greenlets_go_on_while_one_waits_for_nodes(
-    own_redis_nodes: RedisNodes, library: str
-) -> None:
+def test_greenlets_go_on_while_one_waits(own_redis_nodes: RedisNodes, library: str) -> None:
     goes_on(library, own_redis_nodes.url, *own_redis_nodes[1:4])
 
 

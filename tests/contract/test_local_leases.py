@@ -45,9 +45,7 @@ def watched(store: RowsBackend) -> set[Name]:
     return set(store._own().leases._ends)
 
 
-def test_a_lock_that_is_not_renewed_is_given_up_while_its_process_lives(
-    store: RowsBackend,
-) -> None:
+def test_a_lock_that_is_not_renewed_is_given_up_by_its_process(store: RowsBackend) -> None:
     running(store.enter(SHORT))
 
     until_free(store)
@@ -114,9 +112,7 @@ def test_only_who_gives_way_is_asked_for_with_one_flight_more(store: RowsBackend
         assert flights(store) == cost
 
 
-def test_a_request_whose_reply_was_lost_holds_no_longer_than_its_lease(
-    store: RowsBackend,
-) -> None:
+def test_a_request_whose_reply_was_lost_holds_for_its_lease(store: RowsBackend) -> None:
     with lost(store, "after_commit"):
         store.enter(SHORT)
     assert [holder.task for holder in store.peek("key").holders] == ["a"]
@@ -148,9 +144,7 @@ def test_a_lease_that_has_ended_cannot_be_renewed_while_it_is_being_given_up(
     until_free(store)
 
 
-def test_a_request_that_lands_after_it_was_given_back_holds_no_longer_than_its_lease(
-    store: RowsBackend,
-) -> None:
+def test_a_request_that_lands_late_holds_for_its_lease(store: RowsBackend) -> None:
     with lost(store, "before_commit") as late:
         store.enter(SHORT)
     assert store.leave(SHORT, Outcome.OVER).verdict == NotHeld()
@@ -243,9 +237,7 @@ def test_only_of_a_lock_that_was_granted_the_log_says_that_it_was_not_renewed(
     assert "'granted' was not renewed in time" in record.getMessage()
 
 
-def test_while_the_store_is_away_one_row_at_a_time_is_tried_and_another_the_next_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_while_the_store_is_away_one_row_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that cannot reach its store for an hour has tried to take many a key."""
     monkeypatch.setattr(local_leases, "PAUSE", 0.01)
     rows = [Name(Kind.HOLDER, f"key {n}", "a|1") for n in range(3)]

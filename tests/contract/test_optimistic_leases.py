@@ -58,9 +58,7 @@ def test_a_holder_whose_process_is_gone_has_expired(store: RowsBackend) -> None:
     assert isinstance(store.enter(claim("c")).verdict, Busy)
 
 
-def test_a_task_that_comes_again_after_its_process_has_gone_gets_a_new_token(
-    store: RowsBackend,
-) -> None:
+def test_a_task_that_comes_again_gets_a_new_token(store: RowsBackend) -> None:
     first = running(store.enter(claim("a")))
     die(store)
 

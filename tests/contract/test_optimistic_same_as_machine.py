@@ -68,9 +68,7 @@ def test_it_answers_as_the_machine_does_where_chance_seldom_goes() -> None:
 )
 @example(limit=WINDOW + 10, crowd=examples.CROWD, ops=examples.ALL_FREE_AT_ONCE)
 @example(limit=1, crowd=examples.CROWD, ops=examples.FAR_BACK)
-def test_it_answers_as_the_machine_does_when_more_wait_than_it_loads(
-    limit: int, crowd: Crowd, ops: Operations
-) -> None:
+def test_long_queues_are_as_in_the_machine(limit: int, crowd: Crowd, ops: Operations) -> None:
     clock = Clock()
     with _rows(_options(clock)) as rows:
         assert_alike(
@@ -81,9 +79,7 @@ def test_it_answers_as_the_machine_does_when_more_wait_than_it_loads(
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(ops=st.lists(st.tuples(operations, single, single), min_size=20, max_size=30))
-def test_who_is_overtaken_is_answered_as_if_it_had_come_later(
-    ops: list[tuple[tuple[Any, ...], ...]],
-) -> None:
+def test_who_is_overtaken_seems_to_have_come_later(ops: list[tuple[tuple[Any, ...], ...]]) -> None:
     """Two stores on the same rows: whenever one is about to commit, the other does something."""
     clock = Clock()
     options = _options(clock)

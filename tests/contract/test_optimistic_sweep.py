@@ -114,9 +114,7 @@ def test_a_note_costs_two_flights_and_reading_them_four(store: RowsBackend) -> N
     assert flights(store) == 4
 
 
-def test_who_is_overtaken_by_a_larger_token_writes_nothing(
-    store: RowsBackend, other: RowsBackend
-) -> None:
+def test_who_meets_a_larger_token_writes_nothing(store: RowsBackend, other: RowsBackend) -> None:
     store.note("key", 5, {"a": b"a"})
     once(store, lambda: other.note("key", 6, {}))
 
@@ -125,9 +123,7 @@ def test_who_is_overtaken_by_a_larger_token_writes_nothing(
     assert store.notes("key") == {"a": b"a"}
 
 
-def test_who_is_overtaken_by_a_smaller_token_writes_over_it(
-    store: RowsBackend, other: RowsBackend
-) -> None:
+def test_who_meets_a_smaller_token_writes_over_it(store: RowsBackend, other: RowsBackend) -> None:
     once(store, lambda: other.note("key", 5, {"a": b"a", "b": b"b"}))
 
     assert store.note("key", 6, {"a": b"later", "b": None})
@@ -135,26 +131,20 @@ def test_who_is_overtaken_by_a_smaller_token_writes_over_it(
     assert store.notes("key") == {"a": b"later"}
 
 
-def test_what_is_written_while_notes_are_read_is_seen(
-    store: RowsBackend, other: RowsBackend
-) -> None:
+def test_a_note_written_during_a_read_is_seen(store: RowsBackend, other: RowsBackend) -> None:
     store.note("key", 5, {"a": b"a"})
     once(store, lambda: other.note("key", 5, {"a": None, "b": b"b"}))
 
     assert store.notes("key") == {"b": b"b"}
 
 
-def test_the_first_note_of_all_is_seen_by_who_reads_meanwhile(
-    store: RowsBackend, other: RowsBackend
-) -> None:
+def test_the_first_note_is_seen_by_a_reader(store: RowsBackend, other: RowsBackend) -> None:
     once(store, lambda: other.note("key", 5, {"a": b"a"}))
 
     assert store.notes("key") == {"a": b"a"}
 
 
-def test_notes_are_not_in_the_way_of_the_key_nor_it_in_theirs(
-    store: RowsBackend, other: RowsBackend
-) -> None:
+def test_notes_are_not_in_the_way_of_the_key(store: RowsBackend, other: RowsBackend) -> None:
     once(store, lambda: other.note("key", 5, {"a": b"a"}))
     running(store.enter(claim("a")))
     flights(store)

@@ -64,9 +64,7 @@ def test_an_operation_on_a_key_is_one_round_trip(redis_cluster: RedisCluster) ->
         assert sum(sent.values()) == 2
 
 
-def test_all_leases_of_a_worker_are_renewed_in_one_round_trip_to_each_master(
-    redis_cluster: RedisCluster,
-) -> None:
+def test_a_workers_leases_are_renewed_in_a_trip_to_each_master(redis_cluster: RedisCluster) -> None:
     with opened(redis_cluster) as store:
         mine = [claim("a", key=f"key {number}") for number in range(100)]
         for one in mine:
@@ -79,9 +77,7 @@ def test_all_leases_of_a_worker_are_renewed_in_one_round_trip_to_each_master(
         assert list(sent.values()) == [1, 1, 1]
 
 
-def test_a_sweep_is_one_round_trip_to_each_master_and_one_more_where_something_is_due(
-    redis_cluster: RedisCluster,
-) -> None:
+def test_a_sweep_is_one_trip_to_each_master_and_one_more(redis_cluster: RedisCluster) -> None:
     clock = ManualClock()
     options = BackendOptions(prefix=f"test-{uuid.uuid4().hex}", clock=clock)
     with closing(RedisClusterBackend.from_url(redis_cluster.url, options)) as store:
@@ -103,9 +99,7 @@ def test_a_sweep_is_one_round_trip_to_each_master_and_one_more_where_something_i
         assert list(sent.values()) == [5, 5, 5]
 
 
-def test_a_master_that_hangs_keeps_only_its_own_keys_waiting(
-    own_redis_cluster: RedisCluster,
-) -> None:
+def test_a_master_that_hangs_keeps_its_own_keys_waiting(own_redis_cluster: RedisCluster) -> None:
     with opened(own_redis_cluster, socket_timeout=0.1) as store:
         keys = on_each_master(own_redis_cluster, store)
         mine = [claim("a", key=key) for key in keys.values()]

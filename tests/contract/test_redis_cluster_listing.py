@@ -67,9 +67,7 @@ def has(server: RedisServer, slot: int, target: RedisServer) -> bool:
     return any(first <= slot <= last and at[1] == target.port for first, last, at, *_ in ranges)
 
 
-def test_no_key_is_left_out_when_slots_move_between_two_pages(
-    own_redis_cluster: RedisCluster,
-) -> None:
+def test_no_key_is_left_out_when_slots_move(own_redis_cluster: RedisCluster) -> None:
     with holding(own_redis_cluster) as store:
         for moves in (to_where_the_list_is, to_where_the_list_was):
             page = store.keys(limit=10)
@@ -114,9 +112,7 @@ def rest(store: RedisClusterBackend, cursor: str | None) -> Iterator[str]:
         cursor = page.cursor
 
 
-def test_of_a_master_that_is_no_more_all_is_told_where_its_slots_went(
-    store: RedisClusterBackend,
-) -> None:
+def test_a_vanished_master_is_told_where_its_slots_went(store: RedisClusterBackend) -> None:
     cursor = store.keys(limit=10).cursor
 
     assert set(rest(store, f"{cursor}-gone")) == set(KEYS)
@@ -131,9 +127,7 @@ def test_a_cursor_reaches_no_server_that_is_not_of_the_cluster(
     assert redis_server.port not in sent
 
 
-def test_a_hundred_keys_are_looked_at_in_one_round_trip_to_each_master(
-    store: RedisClusterBackend,
-) -> None:
+def test_a_hundred_keys_take_one_look_at_each_master(store: RedisClusterBackend) -> None:
     store.look(KEYS)
 
     with requests_sent() as sent:

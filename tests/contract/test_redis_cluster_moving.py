@@ -77,9 +77,7 @@ def test_a_key_is_found_where_its_slot_has_moved_and_is_unavailable_meanwhile(
     assert running(store.enter(claim("b", wait=QUEUE), b"message")).token > token
 
 
-def test_notes_are_read_where_they_are_and_written_when_their_slot_has_moved(
-    store: RedisClusterBackend, move: Move
-) -> None:
+def test_notes_are_found_where_their_slot_has_moved(store: RedisClusterBackend, move: Move) -> None:
     store.note("key", 5, {"a": b"a"})
 
     move.begin()

@@ -79,9 +79,7 @@ def test_a_sweep_takes_one_round_trip_whatever_is_due(redis_server: RedisServer)
         assert (cost.requests, cost.commands["evalsha"]) == (1, 1)
 
 
-def test_a_note_takes_one_round_trip_and_reading_all_of_them_another(
-    redis_server: RedisServer,
-) -> None:
+def test_a_note_takes_one_trip_and_reading_all_another(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         store.backend.note("key", 5, {})  # loads the script
         store.backend.notes("key")  # opens a connection
@@ -95,9 +93,7 @@ def test_a_note_takes_one_round_trip_and_reading_all_of_them_another(
         assert list(store.lying().values()) == [-1]
 
 
-def test_a_revoked_task_is_found_by_the_same_commands_whatever_waits(
-    redis_server: RedisServer,
-) -> None:
+def test_a_revoked_task_is_found_whatever_waits(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         keys = len(store.backend.parked(["b"]))  # it has connected
         for waiting in (10, 1000):
@@ -114,9 +110,7 @@ def test_a_revoked_task_is_found_by_the_same_commands_whatever_waits(
             assert cost.commands == Counter(hmget=redis_wire.SHARDS)
 
 
-def test_what_people_ask_costs_the_same_with_ten_dead_and_with_ten_thousand(
-    redis_server: RedisServer,
-) -> None:
+def test_a_look_costs_the_same_with_ten_thousand_dead(redis_server: RedisServer) -> None:
     with store_on(redis_server, ManualClock()) as store:
         dead, died, tasks = redis_wire.touched(store.prefix, "key")[7:]
         costs = []
@@ -160,9 +154,7 @@ def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
     return costs
 
 
-def test_a_waiting_task_takes_no_more_than_its_message_and_600_bytes(
-    redis_server: RedisServer,
-) -> None:
+def test_a_waiting_task_takes_its_message_and_600_bytes(redis_server: RedisServer) -> None:
     for size in (1000, 1024):
         with store_on(redis_server) as store:
             running(store.backend.enter(claim("holder")))

@@ -73,9 +73,7 @@ def test_a_name_that_looks_like_a_key_and_is_none_is_not_told(redis_server: Redi
 
 
 @pytest.mark.server("redis")
-def test_a_key_that_cannot_be_read_is_told_and_fails_a_look_that_asks_for_it(
-    redis_server: RedisServer,
-) -> None:
+def test_an_unreadable_key_is_told_and_fails_a_look(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         for key in ("good", "bad"):
             running(store.backend.enter(claim("a", key=key)))
@@ -88,9 +86,7 @@ def test_a_key_that_cannot_be_read_is_told_and_fails_a_look_that_asks_for_it(
 
 
 @pytest.mark.server("redis")
-def test_those_who_wait_are_listed_and_a_hundred_keys_looked_at_in_one_round_trip(
-    redis_server: RedisServer,
-) -> None:
+def test_who_waits_is_listed_and_looked_at_in_one_trip(redis_server: RedisServer) -> None:
     keys = [f"key {n}" for n in range(100)]
     with store_on(redis_server) as store:
         for key in keys:

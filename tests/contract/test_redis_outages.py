@@ -31,9 +31,7 @@ OPERATIONS: dict[str, Callable[[LockBackend], object]] = {
 }
 
 
-def test_a_killed_server_is_unavailable_and_the_same_store_works_after_a_restart(
-    own_redis_server: RedisServer,
-) -> None:
+def test_a_killed_server_is_unavailable_until_it_is_back(own_redis_server: RedisServer) -> None:
     with store_on(own_redis_server) as store:
         running(store.backend.enter(claim("a")))  # and its connection stays open, idle
 
@@ -58,9 +56,7 @@ def test_a_server_that_forgot_its_scripts_gets_them_again(redis_server: RedisSer
         assert running(store.backend.enter(claim("b"))).token > token
 
 
-def test_a_hanging_server_is_unavailable_and_what_landed_is_found_again(
-    own_redis_server: RedisServer,
-) -> None:
+def test_what_a_hanging_server_was_told_is_found_again(own_redis_server: RedisServer) -> None:
     with store_on(own_redis_server, socket_timeout=0.2) as store:
         running(store.backend.enter(claim("first")))
 
@@ -134,9 +130,7 @@ def _take_and_park(store: LockBackend) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["a string", "a list"])
-def test_somebody_elses_data_under_our_names_is_refused_and_left_alone(
-    redis_server: RedisServer, theirs: str
-) -> None:
+def test_foreign_data_under_our_names_is_left_alone(redis_server: RedisServer, theirs: str) -> None:
     for part in ("state", "queue", "entries", "lost", "token", "done"):
         with store_on(redis_server) as store:
             name = next(n for n in store.names("key", "b") if part in n.split(":"))

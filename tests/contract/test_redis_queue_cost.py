@@ -81,9 +81,7 @@ def test_what_a_script_asks_of_redis_while_others_wait(store: StoreOnRedis) -> N
         assert cost.commands == Counter(["evalsha", *commands.split()]), name
 
 
-def test_an_operation_costs_the_same_with_five_waiting_and_with_hundreds(
-    store: StoreOnRedis,
-) -> None:
+def test_an_operation_costs_the_same_with_five_and_with_hundreds(store: StoreOnRedis) -> None:
     few, many = (
         {name: cost_of(store, run) for name, run in operations(store, waiting).items()}
         for waiting in (WINDOW + 10, 10 * WINDOW)

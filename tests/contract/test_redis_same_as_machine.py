@@ -52,9 +52,7 @@ def test_a_store_answers_as_the_machine_does_where_chance_seldom_goes(
             assert_alike(memory, Twin(store), clock, ops)
 
 
-def test_redis_answers_as_sqlite_does_where_the_head_of_a_queue_matters(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_redis_is_as_sqlite_at_a_queues_head(redis_server: RedisServer, tmp_path: Path) -> None:
     for ops in examples.HEADS.values():
         clock = Clock()
         options = _options(clock)

@@ -42,9 +42,7 @@ def test_tls_is_spoken_with_a_server_that_shows_who_it_is(authority: Authority) 
         assert notes_at(f"{url}?ssl_ca_certs={authority.file}") == {}
 
 
-def test_a_server_that_an_unknown_authority_has_signed_is_refused(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_a_server_of_an_unknown_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger")
     with speaking_tls(authority, authority.signs("server")) as (_, port):
         for driver in ({}, {"ssl_ca_certs": str(stranger.file)}):

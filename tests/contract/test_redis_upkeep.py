@@ -21,9 +21,7 @@ HOUR = 3_600_000
 WEEK = 7 * 24 * HOUR
 
 
-def test_an_idle_key_leaves_its_token_for_a_week_and_its_done_tasks(
-    redis_server: RedisServer,
-) -> None:
+def test_an_idle_key_leaves_a_token_and_done_tasks(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         for task in ("a", "b"):
             store.backend.enter(claim(task, wait=QUEUE), b"message")
@@ -42,9 +40,7 @@ def test_an_idle_key_leaves_its_token_for_a_week_and_its_done_tasks(
         assert store.lying() == {}
 
 
-def test_what_nobody_comes_back_for_ends_by_itself_a_day_after_it_expired(
-    redis_server: RedisServer,
-) -> None:
+def test_what_nobody_comes_back_for_ends_a_day_later(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         running(store.backend.enter(claim("holder", ttl=10)))
         store.backend.enter(claim("a", wait=PLACE, patience=3600))
@@ -72,9 +68,7 @@ def test_a_parked_message_has_no_end(redis_server: RedisServer) -> None:
         assert {store.lying()[name] for name in (state, entries)} == {-1}
 
 
-def test_a_kept_message_has_no_end_and_leaves_nothing_when_its_task_is_through(
-    redis_server: RedisServer,
-) -> None:
+def test_a_kept_message_has_no_end_and_leaves_nothing(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         mine = claim("a", wait=QUEUE, keep=True, mode=Mode.SHARED)
         running(store.backend.enter(mine, b"message"))
@@ -83,9 +77,7 @@ def test_a_kept_message_has_no_end_and_leaves_nothing_when_its_task_is_through(
         assert store.lying() == {}
 
 
-def test_a_reserved_key_ends_by_itself_a_day_after_the_reservation(
-    redis_server: RedisServer,
-) -> None:
+def test_a_reserved_key_ends_a_day_after_the_reservation(redis_server: RedisServer) -> None:
     with store_on(redis_server) as store:
         running(store.backend.enter(claim("a", mode=Mode.SHARED)))
         store.backend.leave(
@@ -97,9 +89,7 @@ def test_a_reserved_key_ends_by_itself_a_day_after_the_reservation(
         assert 24 * HOUR < lying[state] <= 25 * HOUR
 
 
-def test_a_dead_message_has_no_end_and_is_all_that_is_left_of_its_queue(
-    redis_server: RedisServer,
-) -> None:
+def test_a_dead_message_has_no_end(redis_server: RedisServer) -> None:
     clock = ManualClock()
     with store_on(redis_server, clock) as store:
         die(store.backend, clock, "a")

@@ -138,9 +138,7 @@ def campaign(nodes: RedisNodes, seed: int, stack: ExitStack) -> Campaign:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_holds_what_others_hold_and_tokens_grow(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_holds_twice_and_tokens_grow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redlock_node, "REST_LONGEST", 0.005)
     with running_nodes(5) as nodes, ExitStack() as stack:
         one = campaign(nodes, seed, stack)

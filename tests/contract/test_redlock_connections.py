@@ -49,9 +49,7 @@ def interrupt(act: Callable[[], object], seconds: float) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_answer_to_a_question_that_was_interrupted_is_not_taken_for_the_next_ones(
-    store: StoreOnNodes,
-) -> None:
+def test_an_interrupted_answer_is_not_taken_for_the_next_one(store: StoreOnNodes) -> None:
     dice = random.Random(1)
     for number in range(150):
         first = claim("interrupted", key=f"first {number}")

@@ -15,9 +15,7 @@ __all__ = ("clock", "store")  # fixtures
 pytestmark = pytest.mark.server("redis")
 
 
-def test_what_the_queue_has_forgotten_is_told_and_seen_as_the_nodes_know_it(
-    store: StoreOnNodes,
-) -> None:
+def test_what_the_queue_has_forgotten_the_nodes_still_know(store: StoreOnNodes) -> None:
     token = running(store.backend.enter(claim("a", key="missed"))).token
     store.forget(0)
     running(store.backend.enter(claim("b", key="known")))
@@ -34,9 +32,7 @@ def test_what_the_queue_has_forgotten_is_told_and_seen_as_the_nodes_know_it(
     assert nobodys == KeyState()
 
 
-def test_a_key_that_was_given_back_is_not_told_although_nodes_remember_its_token(
-    store: StoreOnNodes,
-) -> None:
+def test_a_released_key_is_not_told_though_its_token_is_known(store: StoreOnNodes) -> None:
     running(store.backend.enter(claim("a")))
     store.backend.leave(claim("a"), Outcome.DONE)
 

@@ -146,9 +146,7 @@ def test_a_lease_of_which_too_few_answer_is_not_known_to_be_lost(store: StoreOnN
     assert doubtful == Unknown()
 
 
-def test_a_lease_outlives_a_restart_of_every_node_one_after_the_other(
-    store: StoreOnNodes, clock: ManualClock
-) -> None:
+def test_a_lease_outlives_a_restart_of_each_node(store: StoreOnNodes, clock: ManualClock) -> None:
     mine = claim("a", ttl=30)
     running(store.backend.enter(mine))
 
@@ -215,9 +213,7 @@ def test_what_was_taken_without_a_reply_is_released_when_the_node_is_back(
         until("only the second holds", only_b_holds)
 
 
-def test_of_two_deliveries_of_a_task_one_runs_where_only_the_majority_knows_the_other(
-    store: StoreOnNodes,
-) -> None:
+def test_of_two_deliveries_of_a_task_that_two_nodes_know_one_runs(store: StoreOnNodes) -> None:
     running(store.backend.enter(claim("a", "first")))
     store.forget(0)
 
@@ -227,9 +223,7 @@ def test_of_two_deliveries_of_a_task_one_runs_where_only_the_majority_knows_the_
     assert verdict.holder.nonce == "first"
 
 
-def test_what_the_slowest_node_says_late_is_no_answer_to_the_next_question(
-    store: StoreOnNodes,
-) -> None:
+def test_a_late_reply_does_not_answer_the_next_question(store: StoreOnNodes) -> None:
     for number in range(20):
         store.nodes[1 + number % 4].pause()
         mine = claim("a", key=f"key {number}")
@@ -248,9 +242,7 @@ def test_what_the_slowest_node_says_late_is_no_answer_to_the_next_question(
     [claim("a", limit=3, wait=ENQUEUE), claim("a", limit=3), claim("a", mode=Mode.SHARED)],
     ids=["publishes", "asks", "reads"],
 )
-def test_whoever_asks_again_hears_the_token_that_the_majority_gave(
-    store: StoreOnNodes, again: Claim
-) -> None:
+def test_whoever_asks_again_hears_the_majoritys_token(store: StoreOnNodes, again: Claim) -> None:
     # Given a queue that forgot how far it was: what it proposes is refused
     before = running(store.backend.enter(claim("before", limit=3)))
     store.backend.leave(claim("before", limit=3), Outcome.OVER)
@@ -268,9 +260,7 @@ def test_whoever_asks_again_hears_the_token_that_the_majority_gave(
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_whoever_asks_again_while_the_queue_is_away_hears_its_token_too(
-    store: StoreOnNodes, mode: Mode
-) -> None:
+def test_who_asks_without_the_queue_hears_its_token(store: StoreOnNodes, mode: Mode) -> None:
     run = running(store.backend.enter(claim("a")))
     store.nodes[0].kill()
 

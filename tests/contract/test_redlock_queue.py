@@ -48,9 +48,7 @@ def test_contention_is_rescheduled_while_the_queue_is_away(store: StoreOnNodes, 
 
 
 @HARMS
-def test_a_key_is_free_for_the_next_although_the_queue_does_not_hear_of_it(
-    store: StoreOnNodes, harm: Harm
-) -> None:
+def test_a_key_is_free_though_its_queue_does_not_hear_it(store: StoreOnNodes, harm: Harm) -> None:
     assert store.backend.note("key", 5, {"a": b"a"})
     harm(store.nodes[0])
     first = store.key.runs("a")
@@ -116,9 +114,7 @@ def forgotten(store: StoreOnNodes) -> StoreOnNodes:
 
 
 @pytest.mark.parametrize("wait", [WaitMode.NOT, WaitMode.LOOK, WaitMode.PLACE])
-def test_the_majority_refuses_whom_the_queue_lets_in(
-    forgotten: StoreOnNodes, wait: WaitMode
-) -> None:
+def test_the_majority_may_refuse_who_is_let_in(forgotten: StoreOnNodes, wait: WaitMode) -> None:
     holder = forgotten.key.refuses("b", wait=wait).holder
 
     assert holder is not None
@@ -127,9 +123,7 @@ def test_the_majority_refuses_whom_the_queue_lets_in(
     assert all(forgotten.holders(node) == ["a"] for node in range(1, 5))
 
 
-def test_a_place_that_the_majority_refuses_is_before_those_that_came_later(
-    forgotten: StoreOnNodes,
-) -> None:
+def test_a_place_that_the_majority_refuses_keeps_its_rank(forgotten: StoreOnNodes) -> None:
     forgotten.key.refuses("b", wait=PLACE)
     forgotten.key.parks("c")
     forgotten.key.leaves("a", OVER)
@@ -155,9 +149,7 @@ def test_whoever_leaves_waits_for_the_node_that_decides_whether_it_held(
             assert leaving.result().verdict == Left(carried=False)
 
 
-def test_a_message_that_the_majority_refuses_waits_at_the_head_and_is_woken_again(
-    forgotten: StoreOnNodes,
-) -> None:
+def test_a_message_that_the_majority_refuses_waits_at_the_head(forgotten: StoreOnNodes) -> None:
     key = forgotten.key
     key.parks("b", "c")
 
@@ -186,9 +178,7 @@ def test_a_kept_message_that_the_majority_refuses_is_still_kept(forgotten: Store
     forgotten.key.runs("b", wait=QUEUE, keep=True, message=b"second")
 
 
-def test_a_slot_that_the_queue_forgot_is_not_given_again_and_another_is(
-    store: StoreOnNodes,
-) -> None:
+def test_a_slot_that_the_queue_forgot_is_not_given_again(store: StoreOnNodes) -> None:
     store.key.runs("a", "b", limit=3)
     store.forget(0)
 

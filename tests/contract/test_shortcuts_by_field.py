@@ -154,9 +154,7 @@ def _with(records: tuple[T, ...], number: int, record: T) -> tuple[T, ...]:
 
 @pytest.mark.server("redis")
 @pytest.mark.parametrize("scene", SCENES)
-def test_redis_answers_as_the_machine_does_whatever_one_field_is(
-    redis_server: RedisServer, scene: str
-) -> None:
+def test_redis_answers_as_the_machine_for_any_field(redis_server: RedisServer, scene: str) -> None:
     state, claim, outcome = SCENES[scene]
     with redis_server.client() as client:
         for what, found, comes in _scenes(state, claim):

@@ -98,9 +98,7 @@ def test_three_slashes_are_relative_to_the_working_directory_of_the_moment(
         ("sqlite:///locks.db?timeout=3", "sqlite:////absolute"),
     ],
 )
-def test_a_url_that_is_not_that_of_a_file_is_refused_and_another_is_named(
-    url: str, names: str
-) -> None:
+def test_a_url_that_names_no_file_is_refused(url: str, names: str) -> None:
     with pytest.raises(ConfigurationError, match=names):
         SqliteBackend.from_url(url, BackendOptions())
 
@@ -118,9 +116,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "driver", [{"timeout": -1}, {"timeout": "5"}, {"timeout": float("inf")}, {"isolation": None}]
 )
-def test_driver_options_other_than_a_timeout_are_refused(
-    path: Path, driver: dict[str, Any]
-) -> None:
+def test_driver_options_but_a_timeout_are_refused(path: Path, driver: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="timeout"):
         store(path, **driver)
 
@@ -231,9 +227,7 @@ def test_idle_keys_leave_no_row(path: Path, clock: ManualClock) -> None:
     assert [count(path, table) for table in TABLES] == [0] * len(TABLES)
 
 
-def test_what_is_remembered_of_finished_tasks_is_swept_bit_by_bit(
-    path: Path, clock: ManualClock
-) -> None:
+def test_what_is_remembered_is_swept_bit_by_bit(path: Path, clock: ManualClock) -> None:
     backend = store(path, clock)
     for number in range(200):
         backend.leave(claim(f"task {number}", key=f"key {number}"), Outcome.DONE)

@@ -25,18 +25,14 @@ def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
     backend.close()
 
 
-def test_an_operation_costs_the_same_with_a_hundred_waiting_and_with_a_hundred_thousand(
-    backend: SqliteBackend,
-) -> None:
+def test_an_operation_costs_the_same_however_many_wait(backend: SqliteBackend) -> None:
     few, many = (costs(backend, f"key {waiting}", waiting) for waiting in (FEW, MANY))
 
     assert max(many.values()) < 2_000
     assert many == pytest.approx(few, rel=0.05)
 
 
-def test_an_operation_costs_the_same_with_twenty_dead_and_with_ten_thousand(
-    backend: SqliteBackend,
-) -> None:
+def test_an_operation_costs_the_same_however_many_are_dead(backend: SqliteBackend) -> None:
     mine = claim("a", wait=QUEUE, keep=True)
 
     def of_each() -> list[int]:
@@ -69,9 +65,7 @@ def test_an_operation_costs_the_same_with_twenty_dead_and_with_ten_thousand(
     assert many == pytest.approx(few, rel=0.05)
 
 
-def test_a_note_costs_the_same_beside_ten_others_and_beside_ten_thousand(
-    backend: SqliteBackend,
-) -> None:
+def test_a_note_costs_the_same_beside_ten_thousand_others(backend: SqliteBackend) -> None:
     def of_each(key: str, others: int) -> list[int]:
         backend.note(key, 5, {f"name {n}": b"text" for n in range(others)})
         return of(
@@ -86,9 +80,7 @@ def test_a_note_costs_the_same_beside_ten_others_and_beside_ten_thousand(
     assert many == pytest.approx(few, rel=0.05)
 
 
-def test_a_page_and_a_look_cost_the_same_whatever_waits_and_however_many_are_held(
-    backend: SqliteBackend,
-) -> None:
+def test_a_page_and_a_look_cost_the_same_whatever_waits(backend: SqliteBackend) -> None:
     def of_each(key: str) -> list[int]:
         return of(
             backend,

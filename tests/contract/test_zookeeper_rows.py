@@ -109,9 +109,7 @@ def test_the_first_commit_makes_the_folders_and_happens_once(rows: ZooKeeperRows
     assert version_row_of(rows) == first.version_row
 
 
-def test_a_commit_that_the_server_would_not_take_is_refused_and_the_session_stays(
-    rows: ZooKeeperRows,
-) -> None:
+def test_a_commit_too_large_is_refused_and_the_session_stays(rows: ZooKeeperRows) -> None:
     """The server would drop the connection, and every lease of the process might go with it."""
     made(rows)
     session = session_of(rows).id
@@ -229,9 +227,7 @@ def test_a_clock_that_steps_changes_nothing(
     assert rows.now() - before < SECOND
 
 
-def test_whose_clock_is_ahead_forgets_nothing_early(
-    rows: ZooKeeperRows, others: ZooKeeperRows
-) -> None:
+def test_a_clock_ahead_forgets_nothing_early(rows: ZooKeeperRows, others: ZooKeeperRows) -> None:
     happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"", HOUR)}))
     others._clock._offset += 2 * HOUR
 
@@ -240,9 +236,7 @@ def test_whose_clock_is_ahead_forgets_nothing_early(
     assert value_of(rows, DONE) == b""
 
 
-def test_whose_clock_is_behind_is_remembered_as_long(
-    rows: ZooKeeperRows, others: ZooKeeperRows
-) -> None:
+def test_a_clock_behind_remembers_as_long(rows: ZooKeeperRows, others: ZooKeeperRows) -> None:
     made(others, Name(Kind.VERSION_ROW, "so that there are folders"))
     rows._clock._offset -= 2 * HOUR
     happens(rows, Commit(VERSION_ROW, None, None, remember={DONE: (b"", HOUR)}))
@@ -252,9 +246,7 @@ def test_whose_clock_is_behind_is_remembered_as_long(
     assert value_of(rows, DONE) == b""
 
 
-def test_a_session_that_is_granted_anew_for_less_time_is_trusted_for_no_more(
-    rows: ZooKeeperRows,
-) -> None:
+def test_a_session_renewed_for_less_time_is_trusted_for_no_more(rows: ZooKeeperRows) -> None:
     lease, holder = rows.lease_of(0), Name(Kind.HOLDER, "key", "a")
     happens(rows, Commit(VERSION_ROW, None, b"", held=(holder, b""), lease=lease))
     assert rows.alive([holder], lease) == [True]
@@ -265,9 +257,7 @@ def test_a_session_that_is_granted_anew_for_less_time_is_trusted_for_no_more(
     assert rows.alive([holder], lease) == [False]
 
 
-def test_the_same_stamp_with_another_value_is_still_the_same_version_row(
-    rows: ZooKeeperRows,
-) -> None:
+def test_the_same_stamp_with_another_value_is_the_same_row(rows: ZooKeeperRows) -> None:
     """A guess at a value does no harm: the stamp alone decides."""
     happens(rows, Commit(VERSION_ROW, replace(made(rows), value=b"guessed"), b"2"))
     assert value_of(rows, VERSION_ROW) == b"2"

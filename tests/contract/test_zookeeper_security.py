@@ -97,9 +97,7 @@ def test_a_certificate_for_another_host_is_refused_unless_names_are_not_checked(
             assert rows.read([HELD]) == [None]
 
 
-def test_a_user_needs_to_read_and_to_create_in_the_folder_and_nothing_else(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_user_needs_to_read_and_create_in_the_folder(zookeeper_server: ZooKeeperServer) -> None:
     folder = f"/shop-{uuid.uuid4().hex}"
     allowed = make_digest_acl("locks", "secret", read=True, create=True)
     with plain_client(zookeeper_server.address) as admin:

@@ -62,9 +62,7 @@ def test_the_lease_is_half_of_what_the_session_was_granted(
         assert rows.granted() == granted / 1000
 
 
-def test_what_a_worker_asks_before_it_forks_leaves_no_session(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_what_is_asked_before_a_fork_leaves_nothing(zookeeper_server: ZooKeeperServer) -> None:
     threads = threading.active_count()
     with rows_at(zookeeper_server.url) as rows:
         rows.granted()
@@ -73,9 +71,7 @@ def test_what_a_worker_asks_before_it_forks_leaves_no_session(
         assert until("its threads have ended", lambda: threading.active_count() <= threads)
 
 
-def test_a_session_that_expired_takes_its_held_rows_and_the_next_one_has_none(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_an_expired_session_takes_its_held_rows(zookeeper_server: ZooKeeperServer) -> None:
     with rows_at(zookeeper_server.url) as rows:
         hold(rows)
         first = session_of(rows).id
@@ -88,9 +84,7 @@ def test_a_session_that_expired_takes_its_held_rows_and_the_next_one_has_none(
         assert rows.alive([HELD], SECOND) == [True]
 
 
-def test_a_row_that_an_earlier_session_has_left_is_nobodys_lease(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_row_of_an_earlier_session_is_no_lease(zookeeper_server: ZooKeeperServer) -> None:
     """Until the server ends that session the row is there, and nobody can prolong it."""
     with rows_at(zookeeper_server.url) as rows, plain_client(zookeeper_server.address) as earlier:
         rows.commit(Commit(VERSION_ROW, None, b""))
@@ -117,9 +111,7 @@ def _told(rows: Rows) -> list[bool] | None:
         return None
 
 
-def test_the_row_of_a_paused_process_outlives_its_lease_and_then_is_gone(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_paused_process_keeps_its_row_and_loses_it(zookeeper_server: ZooKeeperServer) -> None:
     prefix = f"test-{uuid.uuid4().hex}"
     with (
         rows_at(zookeeper_server.url, prefix=prefix) as others,
@@ -139,9 +131,7 @@ def test_the_row_of_a_paused_process_outlives_its_lease_and_then_is_gone(
         assert answer(pipe) == [False]
 
 
-def test_a_killed_process_frees_its_key_with_its_session_and_not_before(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_killed_process_frees_its_key_with_its_session(zookeeper_server: ZooKeeperServer) -> None:
     prefix = f"test-{uuid.uuid4().hex}"
     options = BackendOptions(prefix=prefix, ttl=1.0)
     recipe = Recipe(ZooKeeperBackend, zookeeper_server.url, options)
@@ -171,9 +161,7 @@ def test_it_leaves_no_threads_and_no_sessions_behind(zookeeper_server: ZooKeeper
     )
 
 
-def test_below_a_folder_nothing_meets_and_what_is_missing_is_made(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_folders_are_apart_and_made_where_missing(zookeeper_server: ZooKeeperServer) -> None:
     top = f"apps-{uuid.uuid4().hex}"
     with (
         rows_at(f"{zookeeper_server.url}/{top}/one", prefix="same") as one,
@@ -231,9 +219,7 @@ def test_a_forked_child_has_a_session_of_its_own(zookeeper_server: ZooKeeperServ
 
 
 @pytest.mark.slow
-def test_while_the_server_is_silent_nothing_is_certain_and_nothing_hangs(
-    own_zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_silent_server_makes_nothing_certain(own_zookeeper_server: ZooKeeperServer) -> None:
     with rows_at(own_zookeeper_server.url, ttl=3) as rows:
         hold(rows)
         assert rows.certain(0)
@@ -255,9 +241,7 @@ def _answers(rows: Any) -> bool:
     return answered(lambda: rows.read([HELD]))
 
 
-def test_a_server_that_was_killed_and_started_again_knows_the_session(
-    own_zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_restarted_server_knows_the_session(own_zookeeper_server: ZooKeeperServer) -> None:
     with rows_at(own_zookeeper_server.url, ttl=10) as rows:
         hold(rows)
         first = session_of(rows).id
@@ -272,9 +256,7 @@ def test_a_server_that_was_killed_and_started_again_knows_the_session(
 
 
 @pytest.mark.slow
-def test_a_server_that_comes_back_empty_is_used_by_whoever_knew_more_than_it_does(
-    own_zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_an_emptied_server_is_used_by_who_knew_more(own_zookeeper_server: ZooKeeperServer) -> None:
     # Given a process that has seen more changes than an empty server has made
     with rows_at(own_zookeeper_server.url, ttl=1) as rows:
         for _ in range(20):
@@ -294,9 +276,7 @@ def test_a_server_that_comes_back_empty_is_used_by_whoever_knew_more_than_it_doe
 
 
 @pytest.mark.slow
-def test_a_row_that_a_backup_brings_back_ends_although_its_session_goes_on(
-    own_zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_row_from_a_backup_ends_all_the_same(own_zookeeper_server: ZooKeeperServer) -> None:
     server = own_zookeeper_server
     options = BackendOptions(prefix="test", ttl=10.0)
     with closing(ZooKeeperBackend.from_url(server.url, options)) as backend:
@@ -352,9 +332,7 @@ def test_a_connection_that_is_cut_ends_no_session(zookeeper_server: ZooKeeperSer
         assert session_of(rows).id == first
 
 
-def test_a_commit_whose_reply_is_lost_is_unknown_and_has_happened_once(
-    zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_a_commit_whose_reply_is_lost_happens_once(zookeeper_server: ZooKeeperServer) -> None:
     with (
         proxy_to(zookeeper_server.port) as proxy,
         rows_at(f"zookeeper://127.0.0.1:{proxy.port}") as rows,
@@ -373,9 +351,7 @@ def test_a_commit_whose_reply_is_lost_is_unknown_and_has_happened_once(
         assert rows.commit(Commit(VERSION_ROW, version_row, b"marked")) is None
 
 
-def test_where_nobody_listens_it_is_unavailable_and_holds_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_nobody_listens_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_dlock.stores.zookeeper.client.ANSWER_TIMEOUT", 0.5)
     (port,) = free_ports(1)
     with rows_at(f"zookeeper://user:secret@127.0.0.1:{port}") as rows:
@@ -400,9 +376,7 @@ def test_a_server_that_answers_nonsense_is_unavailable(
         rows.read([HELD])
 
 
-def test_closing_does_not_wait_for_a_server_that_is_silent(
-    own_zookeeper_server: ZooKeeperServer,
-) -> None:
+def test_closing_does_not_wait_for_a_silent_server(own_zookeeper_server: ZooKeeperServer) -> None:
     rows = open_rows(own_zookeeper_server.url, ttl=10)
     hold(rows)
     own_zookeeper_server.pause()

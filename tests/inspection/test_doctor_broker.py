@@ -89,9 +89,7 @@ def test_a_redis_that_throws_messages_away_is_found(
 
 
 @pytest.mark.server("redis")
-def test_locks_in_the_database_of_the_broker_are_found(
-    redis_broker: RedisServer, tmp_path: Path
-) -> None:
+def test_locks_in_the_brokers_database_are_found(redis_broker: RedisServer, tmp_path: Path) -> None:
     shared = {**over(redis_broker.url.removesuffix("/0")), "dlock_url": redis_broker.url}
 
     assert found(tmp_path, **shared) == {"broker-shared-database": "weak"}

@@ -80,9 +80,7 @@ def test_a_sentinel_that_does_not_answer_is_found(
     assert names == away
 
 
-def test_one_sentinel_that_waits_for_a_second_and_a_master_alone_are_found(
-    tmp_path: Path,
-) -> None:
+def test_one_sentinel_and_a_master_alone_are_found(tmp_path: Path) -> None:
     keeps = ("--appendonly", "yes", "--appendfsync", "always", "--min-replicas-to-write", "1")
     with RedisServer(*keeps) as master, Sentinel(master.port) as sentinel:
         url = f"redis+sentinel://127.0.0.1:{sentinel.port}/{NAME}/0"

@@ -69,9 +69,7 @@ def test_two_members_are_found(tmp_path: Path) -> None:
     assert names == EVEN
 
 
-def test_nothing_is_found_in_three_until_one_is_gone(
-    own_etcd_cluster: EtcdCluster, tmp_path: Path
-) -> None:
+def test_nothing_is_found_until_one_is_gone(own_etcd_cluster: EtcdCluster, tmp_path: Path) -> None:
     def seen() -> list[tuple[str, str, str]]:
         with patient(tmp_path, dlock_url=own_etcd_cluster.url) as app:
             return [(f.check, f.severity, f.found) for f in examine(app)]
@@ -162,9 +160,7 @@ def test_a_version_whose_leader_ends_leases_by_mistake_is_found(
 
 
 @pytest.mark.parametrize(("prefix", "written"), [("dlock", "dlock/"), ("a/b", "a!2fb/")])
-def test_whoever_may_use_the_prefix_only_is_shown_the_rest(
-    tmp_path: Path, prefix: str, written: str
-) -> None:
+def test_who_may_use_the_prefix_sees_the_rest(tmp_path: Path, prefix: str, written: str) -> None:
     """A user of the store need not be root for the doctor to see what there is."""
     with EtcdServer() as server:
         server.lets_in("hunter2", written)

@@ -66,9 +66,7 @@ def replica(servers: list[RedisServer], server: RedisServer) -> Iterator[RedisSe
     until("it has left", lambda: server.info("replication")["connected_slaves"] == 0)
 
 
-def test_nothing_is_found_in_a_server_that_keeps_what_it_is_told(
-    server: RedisServer, tmp_path: Path
-) -> None:
+def test_nothing_is_found_in_a_durable_server(server: RedisServer, tmp_path: Path) -> None:
     assert found(tmp_path, dlock_url=server.url) == {}
 
 
@@ -184,9 +182,7 @@ def test_a_clock_that_differs_is_found(
     assert f"s {how} this host's" in finding.found
 
 
-def test_an_answer_that_took_long_says_little_of_a_clock(
-    server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_slow_answer_says_little_of_a_clock(server: RedisServer, tmp_path: Path) -> None:
     """It was given at some instant between the two looks."""
     looks = iter([-90.0, 90.0])
 

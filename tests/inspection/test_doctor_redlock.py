@@ -30,9 +30,7 @@ def test_nothing_is_found_among_three_nodes(nodes: RedisNodes, tmp_path: Path) -
     assert found(tmp_path, dlock_url=nodes.url) == {}
 
 
-def test_two_nodes_are_found_before_a_worker_refuses_them(
-    nodes: RedisNodes, tmp_path: Path
-) -> None:
+def test_two_nodes_are_found_before_a_worker_does(nodes: RedisNodes, tmp_path: Path) -> None:
     two = redlock_url([node.port for node in nodes[:2]])
 
     with patient(tmp_path, dlock_url=two) as app:
@@ -100,9 +98,7 @@ def test_a_node_with_a_replica_is_found(nodes: RedisNodes, tmp_path: Path) -> No
     until("it has left", lambda: nodes[1].info("replication")["connected_slaves"] == 0)
 
 
-def test_a_node_whose_clock_differs_from_the_others_is_found(
-    nodes: RedisNodes, tmp_path: Path
-) -> None:
+def test_a_node_whose_clock_differs_is_found(nodes: RedisNodes, tmp_path: Path) -> None:
     """This host's clock is put on after two looks, at the first node: so the others are behind."""
     looks = 0
 

@@ -34,9 +34,7 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def test_nothing_is_found_in_a_file_on_a_disk_before_and_after_its_first_use(
-    tmp_path: Path,
-) -> None:
+def test_nothing_is_found_in_a_file_on_a_disk(tmp_path: Path) -> None:
     with patient(tmp_path, dlock_url=url(tmp_path / "locks.db")) as app:
         assert examine(app) == []
         assert not (tmp_path / "locks.db").exists()

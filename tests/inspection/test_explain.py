@@ -73,9 +73,7 @@ def says(answer: Answer, what: str) -> bool:
     return any(what in sentence for sentence in (*answer.sentences, *answer.gaps))
 
 
-def test_who_waits_for_a_limit_is_not_told_to_be_woken_where_a_slot_is_reserved_for_it(
-    open_one: Open,
-) -> None:
+def test_who_waits_for_a_limit_is_not_told_to_be_woken(open_one: Open) -> None:
     desk = open_one()
     keys = [Limit("tenant:{order}", 2), Limit("all", 3)]
 
@@ -162,9 +160,7 @@ def test_a_store_that_is_away_is_named_and_others_are_asked(
         assert key.entries
 
 
-def test_a_history_and_a_result_backend_that_are_away_are_named(
-    open_one: Open, tmp_path: Path
-) -> None:
+def test_an_unavailable_history_is_named(open_one: Open, tmp_path: Path) -> None:
     away = f"sqlite:///{tmp_path / 'nowhere' / 'history.db'}"
     desk = open_one(dlock_history=away, result_backend="redis://127.0.0.1:1")
     answer = explain(desk.app, "nobody")
@@ -391,9 +387,7 @@ def test_one_that_has_run_by_a_copy_of_its_dead_message_is_done(
     assert explain(desk.app, result.id).state is state
 
 
-def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on(
-    open_one: Open,
-) -> None:
+def test_one_whose_lock_was_taken_away_may_run_on(open_one: Open) -> None:
     desk = open_one()
     sink = HistorySink.from_app(desk.app)
     sink(Lost(Subject("freed", "charge", "order:{order}"), KEY, "the store has given it up"))
@@ -407,9 +401,7 @@ def test_of_one_whose_lock_was_taken_away_it_is_said_once_and_that_it_may_run_on
     assert "its body may still run without the lock" in hint
 
 
-def test_each_key_has_its_own_token_and_a_parent_that_is_read_has_none(
-    open_one: Open,
-) -> None:
+def test_each_key_has_its_token_and_a_read_parent_has_none(open_one: Open) -> None:
     desk = open_one()
     tokens: dict[str, int] = {}
 

@@ -102,9 +102,7 @@ def test_a_store_that_refuses_writes_is_up_and_not_writable(
     assert report.gauges is not None
 
 
-def test_a_reading_that_fails_does_not_make_the_store_down(
-    app: Celery, asked: Any, at_once: None
-) -> None:
+def test_a_failed_reading_is_no_failed_store(app: Celery, asked: Any, at_once: None) -> None:
     asked(lambda: SOME)
     cached = CachedGauges(app)
     cached.get()

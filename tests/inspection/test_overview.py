@@ -221,9 +221,7 @@ def test_a_key_that_is_told_twice_is_listed_once(
     assert (found.counts.keys, [each.key for each in found.lines]) == (2, ["order:1", "order:2"])
 
 
-def test_of_a_queue_the_first_are_shown_and_the_others_counted(
-    app: Celery, store: LockBackend
-) -> None:
+def test_a_long_queue_is_shown_in_part_and_counted(app: Celery, store: LockBackend) -> None:
     held = hold(store, "order:42")
     for number in range(50):
         park(store, "order:42", f"task-{number:02}")
@@ -242,9 +240,7 @@ def test_of_a_queue_the_first_are_shown_and_the_others_counted(
         assert len(near.queue) + near.behind == 50
 
 
-def test_the_message_that_is_kept_of_a_task_that_runs_does_not_wait(
-    app: Celery, store: LockBackend
-) -> None:
+def test_a_running_tasks_kept_message_does_not_wait(app: Celery, store: LockBackend) -> None:
     kept = Claim("order:42", "runs:0:0", "n", ttl=A_MINUTE, wait=WaitMode.QUEUE, keep=True)
     assert isinstance(store.enter(kept, b"message").verdict, Run)
     park(store, "order:42", "waits")

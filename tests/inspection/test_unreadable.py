@@ -69,9 +69,7 @@ def spoil_file(folder: Path, *keys: str) -> None:
         db.executemany("UPDATE state SET holders='garbage' WHERE key=?", [(key,) for key in keys])
 
 
-def test_one_key_that_cannot_be_read_is_named_and_the_others_are_shown(
-    app: Celery, spoil: Spoil
-) -> None:
+def test_an_unreadable_key_is_named_beside_the_others(app: Celery, spoil: Spoil) -> None:
     hold_all(app)
     spoil("order:3")
 
@@ -117,9 +115,7 @@ def looks(app: Celery, monkeypatch: pytest.MonkeyPatch, look: Look) -> list[int]
     return asked
 
 
-def test_however_many_cannot_be_read_the_others_are_shown_and_these_are_counted(
-    app: Celery, tmp_path: Path
-) -> None:
+def test_unreadable_keys_are_counted_beside_the_others(app: Celery, tmp_path: Path) -> None:
     keys = [f"order:{number}" for number in range(60)]
     hold_all(app, keys)
     spoil_file(tmp_path, *keys[:57])

@@ -178,9 +178,7 @@ def test_without_events_thread_and_connection_are_given_back(
         ("sqlite:///:memory:", "needs a file"),
     ],
 )
-def test_a_url_that_cannot_be_is_refused_early_and_told_without_its_password(
-    history_url: str, what: str
-) -> None:
+def test_an_impossible_url_is_refused_without_its_password(history_url: str, what: str) -> None:
     with pytest.raises(ConfigurationError, match=what) as refused:
         HistorySink(HistoryOptions(history_url))
     assert "secret" not in str(refused.value)

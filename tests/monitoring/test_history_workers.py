@@ -110,9 +110,7 @@ os.waitpid(child, 0)
     ["sqlite", pytest.param("postgresql", marks=pytest.mark.server("postgresql"))],
     indirect=True,
 )
-def test_a_process_that_forks_writes_its_own_and_its_child_what_is_the_childs(
-    url: str, history: Open
-) -> None:
+def test_a_forked_child_writes_its_own_events(url: str, history: Open) -> None:
     _, reader = history()
 
     subprocess.run([sys.executable, "-c", FORKS, url], check=True, timeout=120)

@@ -37,9 +37,7 @@ def test_a_time_limit_that_strikes_in_the_event_stream_leaves_no_lock_taken() ->
     assert all(free)
 
 
-def test_an_event_of_a_signal_handler_is_counted_beside_the_one_it_interrupts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_signal_handlers_event_is_counted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, counted = tally._count, list[Event]()
     interrupted = StaleRejected(about(), KEY, 7)
     of_the_handler = Parked(about(), KEY, refused=True)

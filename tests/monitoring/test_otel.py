@@ -133,9 +133,7 @@ def test_all_deliveries_of_a_task_are_one_trace(desk: Desk, policy: str) -> None
 
 
 @pytest.mark.parametrize("policy", ["reschedule", "queue"])
-def test_under_the_spans_of_runs_a_wait_is_linked_to_the_run_that_began_it(
-    desk: Desk, policy: str
-) -> None:
+def test_a_wait_is_linked_to_the_run_that_began_it(desk: Desk, policy: str) -> None:
     tracer = trace.get_tracer("runs")
     locked(desk, policy).delay("42")
     with (

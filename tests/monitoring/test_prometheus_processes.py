@@ -45,18 +45,14 @@ def test_a_folder_that_is_taken_away_fails_no_task(folder: Path) -> None:
     assert "PROMETHEUS_MULTIPROC_DIR must name a folder" in done.stderr
 
 
-def test_what_the_killed_counted_stays_and_who_comes_after_them_counts_on_in_their_files(
-    folder: Path,
-) -> None:
+def test_what_the_killed_counted_stays_in_their_files(folder: Path) -> None:
     for times in (1, 2):
         run("killed")
         assert counted() == times * CHILDREN
     assert len(list(folder.glob("counter_*.db"))) <= 2, "one of the parent, one of its children"
 
 
-def test_a_library_that_keeps_its_values_elsewhere_counts_in_files_of_its_own(
-    folder: Path,
-) -> None:
+def test_a_library_that_keeps_its_values_elsewhere_counts(folder: Path) -> None:
     done = run("other-insides")
 
     assert counted() == CHILDREN
@@ -65,9 +61,7 @@ def test_a_library_that_keeps_its_values_elsewhere_counts_in_files_of_its_own(
 
 
 @pytest.mark.slow
-def test_a_worker_that_replaces_its_children_loses_no_count(
-    folder: Path, make_lab: MakeLab
-) -> None:
+def test_replaced_children_lose_no_count(folder: Path, make_lab: MakeLab) -> None:
     tasks = 12
     lab = make_lab(celery={"dlock_sinks": ["prometheus"], "worker_max_tasks_per_child": 1})
     with lab.worker(concurrency=2):

@@ -74,9 +74,7 @@ def test_measurements_arrive_with_their_tags(agent: Agent, sink: StatsdSink) -> 
     ]
 
 
-def test_no_tag_says_which_key_or_whose_and_the_client_tells_nothing_of_itself(
-    agent: Agent, sink: StatsdSink
-) -> None:
+def test_no_tag_names_a_key_or_an_owner(agent: Agent, sink: StatsdSink) -> None:
     for event in one_of_each(about()):
         sink(event)
 
@@ -129,9 +127,7 @@ def test_a_process_that_ends_sends_what_it_has(agent: Agent) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_sends_from_its_children_also_from_those_that_end(
-    agent: Agent, make_lab: MakeLab
-) -> None:
+def test_a_worker_sends_from_all_its_children(agent: Agent, make_lab: MakeLab) -> None:
     tasks = 6
     lab = make_lab(celery={"dlock_sinks": ["statsd"], "worker_max_tasks_per_child": 1})
     with lab.worker(concurrency=2):

@@ -180,9 +180,7 @@ def test_while_the_broker_is_away_the_newest_events_wait(
     sink.at_exit()
 
 
-def test_after_an_outage_that_is_over_the_next_one_is_waited_for_as_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_outage_after_another_is_waited_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     away: Iterator[bool] = iter([True] * 4 + [False] + [True] * 2)
     pauses: list[float] = []
     app = Celery("stream", broker="memory://", set_as_current=False)

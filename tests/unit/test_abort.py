@@ -58,9 +58,7 @@ def body() -> str:
     return "ran"
 
 
-def test_a_body_is_struck_or_returns_and_nothing_strikes_later(
-    run: Callable[[Callable[[], Any]], Any],
-) -> None:
+def test_a_body_is_struck_at_once_or_never(run: Callable[[Callable[[], Any]], Any]) -> None:
     def scenario(number: int) -> tuple[str, bool]:
         abort = Abort()
         instant = Instant(number, lambda: abort.strike("lost", "why"), {__file__})
@@ -102,9 +100,7 @@ def test_of_nested_bodies_the_one_that_lost_its_lease_is_struck(
     assert outcomes <= {"ran", *who}
 
 
-def test_what_is_shielded_is_struck_before_or_after_and_never_halfway(
-    run: Callable[[Callable[[], Any]], Any],
-) -> None:
+def test_what_is_shielded_is_never_struck_halfway(run: Callable[[Callable[[], Any]], Any]) -> None:
     def scenario(number: int) -> tuple[str, bool]:
         abort = Abort()
         done: list[str] = []

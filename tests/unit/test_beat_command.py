@@ -87,9 +87,7 @@ def test_who_has_not_asked_for_a_while_does_not_stand_by(three: Beats) -> None:
     assert json.loads(run(three, "--json").output)["standbys"] == []
 
 
-def test_it_hands_over_and_waits_until_that_is_so(
-    three: Beats, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_waits_until_it_has_handed_over(three: Beats, monkeypatch: pytest.MonkeyPatch) -> None:
     three.tick_all()
 
     def sleep(_: float) -> None:

@@ -48,9 +48,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [Odd, OnlyIfDue])
-def test_an_entry_that_is_odd_keeps_no_other_from_being_sent(
-    make: Make, kind: type[BaseSchedule]
-) -> None:
+def test_an_odd_entry_keeps_no_other_back(make: Make, kind: type[BaseSchedule]) -> None:
     with make({"odd": kind(), "ten": 10.0}) as of:
         for _ in range(3):
             of.tick(0)
@@ -61,9 +59,7 @@ def test_an_entry_that_is_odd_keeps_no_other_from_being_sent(
         assert of.leader() == 0
 
 
-def test_one_that_could_say_when_it_is_due_and_cannot_any_more(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_whose_due_time_cannot_be_had(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     with make({"odd": Odd(), "ten": 10.0}) as of:
         odd = of.app.conf.beat_schedule["odd"]["schedule"]
         odd.broken = False
@@ -76,9 +72,7 @@ def test_one_that_could_say_when_it_is_due_and_cannot_any_more(
         assert len(complaints(caplog)) == 1
 
 
-def test_it_is_asked_again_and_goes_on_from_what_is_known_of_it(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_goes_on_from_what_is_known(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     with make({"odd": Odd(), "ten": 10.0}, beat_max_loop_interval=20) as of:
         odd = of.app.conf.beat_schedule["odd"]["schedule"]
         odd.broken = False

@@ -95,9 +95,7 @@ def test_whatever_fails_in_the_scheduler_inside_ends_no_process(make: Make) -> N
         assert len(of.sent) == 1
 
 
-def test_a_store_that_is_away_is_said_once_and_claimed_from_once(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_store_is_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     tries = itertools.count()
 
     def away(*_: Any, **__: Any) -> None:

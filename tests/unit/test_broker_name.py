@@ -135,9 +135,7 @@ def all_transports() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("options", "urls"), SPELLINGS)
-def test_a_broker_has_one_name_however_it_is_spelt(
-    options: dict[str, Any], urls: list[Url]
-) -> None:
+def test_a_broker_has_one_name_in_any_spelling(options: dict[str, Any], urls: list[Url]) -> None:
     assert len({name(url, **options) for url in urls}) == 1
 
 

@@ -114,9 +114,7 @@ def gone(watched: ProcessWatcher) -> list[int]:
     return until("somebody is gone", lambda: watched.wait(1.0), timeout=10)
 
 
-def test_one_that_is_killed_is_gone_before_it_is_reaped(
-    watched: ProcessWatcher, two: Start
-) -> None:
+def test_a_killed_child_is_gone_before_it_is_reaped(watched: ProcessWatcher, two: Start) -> None:
     for process in two:
         watched.watch(process.pid)
         watched.watch(process.pid)
@@ -133,9 +131,7 @@ def test_one_that_was_reaped_before_is_gone(watched: ProcessWatcher, two: Start)
     assert gone(watched) == [two[0].pid]
 
 
-def test_one_that_is_reaped_while_it_is_watched_is_gone(
-    watched: ProcessWatcher, two: Start
-) -> None:
+def test_a_child_reaped_elsewhere_is_gone(watched: ProcessWatcher, two: Start) -> None:
     watched.watch(two[0].pid)
     two[0].kill()
     two[0].wait()

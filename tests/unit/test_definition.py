@@ -213,9 +213,7 @@ def test_the_result_of_any_call_says_that_it_is_no_duplicate(app: Celery, eager:
 @pytest.mark.parametrize(
     ("args", "kwargs"), [(([], "str"), {}), (("str",), {}), ((), {"kwargs": ["a"]}), ((5,), {})]
 )
-def test_arguments_of_another_kind_are_refused_as_by_celery(
-    app: Celery, args: Any, kwargs: Any
-) -> None:
+def test_wrong_arguments_are_refused_as_by_celery(app: Celery, args: Any, kwargs: Any) -> None:
     plain = app.task(name="plain")(body)
     task = locked_task("order:{order}", app=app, name="locked", unique="done")(body)
     for made in (plain, task):

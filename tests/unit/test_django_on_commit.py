@@ -52,9 +52,7 @@ print("as it should be", file=__import__("sys").stderr)
 """
 
 
-def test_a_task_is_sent_on_commit_and_a_unique_or_debounced_one_asks_the_store_then(
-    tmp_path: Path,
-) -> None:
+def test_a_task_is_sent_on_commit_and_a_unique_one_asks_then(tmp_path: Path) -> None:
     (tmp_path / "shop_settings.py").write_text(SETTINGS.format(folder=tmp_path, extra=DATABASE))
 
     assert "as it should be" in (said := run(DJANGO + TASKS + ON_COMMIT, tmp_path)), said

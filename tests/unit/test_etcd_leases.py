@@ -79,9 +79,7 @@ def test_a_lease_that_may_be_ending_is_not_prolonged_but_replaced() -> None:
     assert client.calls == ["LeaseGrant"]
 
 
-def test_what_the_server_counted_while_this_host_slept_is_not_promised_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_counted_asleep_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Scripted(5)
     leases, awake = leases_with(client), time.clock_gettime
     leases.lasting(30 * SECOND, unsleeping())

@@ -99,9 +99,7 @@ def test_what_became_of_a_delivery_is_one_line(
     assert record.levelno == logging.INFO
 
 
-def test_what_went_wrong_is_a_warning_and_what_is_said_elsewhere_for_debugging(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_went_wrong_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     happened = one_of_each(A)
     with caplog.at_level(logging.DEBUG, "celery_dlock"):
         for event in happened:
@@ -113,9 +111,7 @@ def test_what_went_wrong_is_a_warning_and_what_is_said_elsewhere_for_debugging(
         assert "shop.charge" in record.getMessage()
 
 
-def test_a_message_that_takes_its_place_as_it_is_published_is_no_news(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_place_taken_by_a_publisher_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "celery_dlock"):
         log(events.Parked(A, "k", refused=False))
     assert caplog.records == []
@@ -138,9 +134,7 @@ def test_a_holder_is_known_by_its_task_and_its_process() -> None:
     assert block.who == "lock() on host:12"
 
 
-def test_a_log_record_has_the_event_for_people_and_for_programs(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_record_is_for_people_and_for_programs(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "celery_dlock"):
         log(ACQUIRED)
     (record,) = caplog.records

@@ -36,9 +36,7 @@ def test_the_last_call_is_made_though_nobody_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_a_call_that_is_cancelled_before_its_turn_is_made_if_it_is_the_last_and_else_not(
-    last: bool,
-) -> None:
+def test_a_call_cancelled_before_its_turn_is_made_if_it_is_the_last(last: bool) -> None:
     goes_on, made = threading.Event(), threading.Event()
 
     async def ask() -> None:

@@ -70,9 +70,7 @@ def test_a_message_carries_what_sinks_say_and_what_it_came_with() -> None:
     assert Sinks().carry(came) == dict(came.carried)
 
 
-def test_a_sink_that_cannot_say_what_to_carry_stops_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_sink_that_fails_to_carry_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Carrier):
         def carry(self, subject: Subject) -> dict[str, str]:
             raise ZeroDivisionError("nothing today")

@@ -65,9 +65,7 @@ class TestAdmit:
             fencing.admit(db)
         assert fence(db) == {ORDER: (5, "t:0:0|n1")}
 
-    def test_leaves_read_locks_out_and_refuses_where_there_is_no_other(
-        self, db: sqlite3.Connection
-    ) -> None:
+    def test_read_locks_are_left_out_or_refused(self, db: sqlite3.Connection) -> None:
         with db:
             fencing.admit(db, lease(READS, term("order:1", 5)))
         assert set(fence(db)) == {"order:1"}

@@ -92,9 +92,7 @@ def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: Not
         helped.keys("nonsense")
 
 
-def test_nothing_is_started_before_it_is_used_and_a_wrong_url_is_told(
-    helped: HelperBackend,
-) -> None:
+def test_nothing_starts_before_its_use_and_a_wrong_url_is_told(helped: HelperBackend) -> None:
     assert helped._helper is None
     with pytest.raises(ConfigurationError):
         through_helper(SqliteBackend, "sqlite://locks.db", BackendOptions())

@@ -174,9 +174,7 @@ def test_a_loss_strikes_and_is_told_and_then_acted_upon_once(told: Told) -> None
 
 
 @pytest.mark.parametrize("ends_once", [False, True])
-def test_that_a_lock_is_uncertain_is_told_while_its_body_runs_or_its_beat_leads(
-    told: Told, ends_once: bool
-) -> None:
+def test_an_uncertain_lock_is_told_while_its_body_runs(told: Told, ends_once: bool) -> None:
     hold = told.hold(ends_once=ends_once)
     lease = begun(hold)
     hold._doubt(lease.terms[1], uncertain=True)
@@ -242,9 +240,7 @@ def test_that_the_store_does_not_answer_is_told_instead(told: Told) -> None:
 
 
 @pytest.mark.parametrize("end", ["released", "lost before", "lost unnoticed", "unheard"])
-def test_one_that_ends_once_is_released_or_lost_and_says_so_in_the_end(
-    told: Told, end: str
-) -> None:
+def test_one_that_ends_once_says_so_in_the_end(told: Told, end: str) -> None:
     hold = told.hold(ends_once=True)
     lease = taken(hold.ask(claims(keys="a")))
     hold.taken(lease, took=0.0)

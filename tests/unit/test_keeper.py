@@ -213,9 +213,7 @@ def test_one_that_a_part_of_the_store_does_not_answer_for_is_uncertain_alone(sta
     assert stage.losses() == []
 
 
-def test_a_lease_that_cannot_be_renewed_is_lost_when_it_can_no_longer_be_trusted(
-    stage: Stage,
-) -> None:
+def test_a_lease_without_a_renewal_is_lost_in_time(stage: Stage) -> None:
     held = stage.watch()
     stage.store.error = AWAY
     while stage.turn(held.trusted_until):

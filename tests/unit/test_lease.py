@@ -66,9 +66,7 @@ def test_the_margin_is_the_drift_allowance_of_the_redlock_article() -> None:
     assert margin(30) == pytest.approx(0.302)
 
 
-def test_a_renewal_counts_from_its_own_sending_however_late_it_is_answered(
-    clock: Monotonic,
-) -> None:
+def test_a_renewal_counts_from_its_own_sending(clock: Monotonic) -> None:
     kept = term(clock)
     sent_at = clock.now + 10
     clock.advance(15)
@@ -123,9 +121,7 @@ def test_a_loss_is_told_by_whoever_comes_first_with_it(clock: Monotonic) -> None
     assert [kept.first_to_tell(), kept.first_to_tell()] == [True, False]
 
 
-def test_it_is_uncertain_from_when_its_renewal_is_overdue_until_it_is_renewed_or_lost(
-    clock: Monotonic,
-) -> None:
+def test_it_is_uncertain_while_its_renewal_is_overdue(clock: Monotonic) -> None:
     kept = term(clock)
     held = lease(kept, term(clock, "other", ttl=600))
 
@@ -141,9 +137,7 @@ def test_it_is_uncertain_from_when_its_renewal_is_overdue_until_it_is_renewed_or
     assert (held.uncertain, held.lost) == (False, True)
 
 
-def test_it_is_uncertain_while_the_connection_that_keeps_it_is_interrupted(
-    clock: Monotonic,
-) -> None:
+def test_it_is_uncertain_while_its_connection_is_interrupted(clock: Monotonic) -> None:
     assert Lease((term(clock),), "strict", lambda seconds: seconds > 0).uncertain
 
 
@@ -238,9 +232,7 @@ def test_one_key_has_one_token_that_cannot_be_altered(clock: Monotonic) -> None:
         held.fencing_tokens["order:42"] = 8  # type: ignore[index]
 
 
-def test_a_read_lock_has_no_token_and_leaves_that_of_a_write_lock_beside_it(
-    clock: Monotonic,
-) -> None:
+def test_a_read_lock_has_no_token_beside_a_write_lock(clock: Monotonic) -> None:
     reads = term(clock, "a", token=0, mode=Mode.SHARED)
 
     assert lease(reads).fencing_tokens == {}
@@ -249,9 +241,7 @@ def test_a_read_lock_has_no_token_and_leaves_that_of_a_write_lock_beside_it(
     assert lease(reads, term(clock, "b", token=9)).fencing_token == 9
 
 
-def test_a_resource_is_named_by_its_key_and_from_the_second_on_by_its_slot(
-    clock: Monotonic,
-) -> None:
+def test_a_resource_is_named_by_its_key_and_its_slot(clock: Monotonic) -> None:
     names = [term(clock, "gate", slot=slot).resource for slot in range(3)]
 
     assert names == ["gate", "gate#1", "gate#2"]

@@ -125,9 +125,7 @@ def test_a_lost_process_is_a_failure_unless_store_or_broker_has_the_message(
 
 @pytest.mark.parametrize("policy", [Queue(), KEEP])
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_revocation_is_final_whoever_has_the_message_and_whether_it_has_begun(
-    desk: Desk, policy: Any, begun: bool
-) -> None:
+def test_a_revocation_is_final_whoever_has_it(desk: Desk, policy: Any, begun: bool) -> None:
     request, message = accepted(desk, policy, acks_late=True)
     if not begun:
         request.time_start = None
@@ -140,9 +138,7 @@ def test_a_revocation_is_final_whoever_has_the_message_and_whether_it_has_begun(
 
 
 @pytest.mark.parametrize("exc", [WorkerLostError("signal 15"), Terminated(15)])
-def test_what_was_terminated_does_not_run_again_though_the_store_has_it(
-    desk: Desk, exc: Exception
-) -> None:
+def test_what_was_terminated_does_not_run_again(desk: Desk, exc: Exception) -> None:
     request, message = accepted(desk, KEEP, **REJECTS)
     enters(desk, request)
     request.terminate(Pool())
@@ -170,9 +166,7 @@ def test_what_was_cancelled_runs_again_when_its_process_is_gone(desk: Desk, exc:
     assert desk.result(request.id).state == "SUCCESS"
 
 
-def test_a_store_that_is_unavailable_has_no_message(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unavailable_store_has_no_message(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     request, message = accepted(desk, KEEP)
     enters(desk, request)
     monkeypatch.setattr(runtime(desk.app).backend, "leave", raises(BackendUnavailable("no store")))
@@ -183,9 +177,7 @@ def test_a_store_that_is_unavailable_has_no_message(
     assert message.acknowledged
 
 
-def test_a_message_for_which_celery_cannot_record_the_failure_keeps_no_turn(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unrecorded_failure_keeps_no_turn(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     error = TypeError("argument after ** must be a mapping")
     request = called(desk)
     monkeypatch.setattr(desk.app.backend, "mark_as_failure", raises(error))
@@ -239,9 +231,7 @@ def test_a_turn_is_given_back_at_once_by_a_child_that_lives_and_else_when_it_is_
 
 
 @pytest.mark.parametrize("args", [(42,), ()])
-def test_what_is_revoked_before_it_begins_gives_its_turn_back(
-    desk: Desk, args: tuple[int, ...]
-) -> None:
+def test_what_is_revoked_early_gives_its_turn_back(desk: Desk, args: tuple[int, ...]) -> None:
     request = called(desk)
     request._request_dict["args"] = args
     request._announce_revoked("expired", False, None, True)
@@ -249,9 +239,7 @@ def test_what_is_revoked_before_it_begins_gives_its_turn_back(
 
 
 @pytest.mark.parametrize("exc", [WorkerLostError("signal 9"), TimeLimitExceeded(1)])
-def test_a_lost_process_whose_message_the_broker_keeps_is_not_the_end(
-    desk: Desk, exc: Exception
-) -> None:
+def test_a_process_whose_message_the_broker_keeps_is_no_end(desk: Desk, exc: Exception) -> None:
     # The message is not acknowledged for that
     request, message = accepted(desk, Queue(), acks_late=True, acks_on_failure_or_timeout=False)
     enters(desk, request)

@@ -73,9 +73,7 @@ def test_one_that_gets_more_time_waits_as_the_first_for_so_long_and_no_longer(ke
         assert key.endings == endings
 
 
-def test_only_the_delivery_that_ends_it_gets_more_time_and_only_if_its_time_was_up(
-    key: OneKey,
-) -> None:
+def test_only_the_delivery_that_ends_it_gets_more_time(key: OneKey) -> None:
     _time_out(key, "b")
     assert key.enter(queued("b", "first", gives_up=MINUTE)) == End(Ending.TIMED_OUT)
 
@@ -401,9 +399,7 @@ def test_an_ending_that_nobody_can_read_is_dead_lettered_too(key: OneKey) -> Non
 
 @pytest.mark.parametrize("wait", [WaitMode.QUEUE, WaitMode.LOOK])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_body_that_loses_its_lock_again_and_again_is_dead_lettered(
-    wait: WaitMode, keep: bool
-) -> None:
+def test_a_body_that_always_loses_its_lock_is_dead_lettered(wait: WaitMode, keep: bool) -> None:
     key = OneKey()
     for n in range(MAX_LOST_RUNS):
         mine = claim("a", str(n), wait=wait, keep=keep)

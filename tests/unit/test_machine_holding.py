@@ -78,9 +78,7 @@ def test_who_only_looks_is_refused_and_not_parked(key: OneKey) -> None:
 
 
 @pytest.mark.parametrize(("promised", "asked"), [(True, False), (False, True)])
-def test_what_goes_back_to_the_head_keeps_its_patience_and_its_order(
-    key: OneKey, promised: bool, asked: bool
-) -> None:
+def test_the_head_keeps_its_patience_and_order(key: OneKey, promised: bool, asked: bool) -> None:
     for mine in (
         *(queued("a", limit=2), queued("x", limit=2)),
         queued("b", limit=2, gives_up=TTL, ordered=promised),
@@ -109,9 +107,7 @@ def test_a_woken_message_stays_parked_where_the_new_version_does_not_queue(key: 
 
 
 @pytest.mark.parametrize("wait", [WaitMode.PLACE, WaitMode.NOT])
-def test_a_place_reserved_under_a_larger_limit_is_kept_as_a_place(
-    second_slot: OneKey, wait: WaitMode
-) -> None:
+def test_a_place_of_a_larger_limit_stays_a_place(second_slot: OneKey, wait: WaitMode) -> None:
     back = claim("b", "back", limit=1, wait=wait)
 
     assert isinstance(second_slot.enter(back), Busy)

@@ -97,9 +97,7 @@ def test_what_is_handed_back_was_not_woken_and_is_woken_elsewhere_soon(key: OneK
     ("after", "wait"),
     [(STRANGER_RESERVED - 1, WAKE_ELSEWHERE), (STRANGER_RESERVED, WAKE_AGAIN_FIRST)],
 )
-def test_what_is_handed_back_for_long_is_woken_less_often(
-    key: OneKey, after: int, wait: int
-) -> None:
+def test_what_is_handed_back_often_is_woken_less(key: OneKey, after: int, wait: int) -> None:
     key.enter(queued("b"))
     key.leave(queued("a"))
     key.hand_back("b")
@@ -149,9 +147,7 @@ def test_a_duplicate_of_what_runs_gets_no_place(key: OneKey) -> None:
 
 
 @pytest.mark.parametrize("second", [Mode.EXCLUSIVE, Mode.SHARED])
-def test_a_reader_with_a_place_waits_for_nobody_who_came_later_or_reads_too(
-    key: OneKey, second: Mode
-) -> None:
+def test_a_reader_with_a_place_waits_for_nobody_later(key: OneKey, second: Mode) -> None:
     key.enter(place("r", mode=Mode.SHARED))
     key.enter(place("s", mode=second))
     key.leave(queued("a"))

@@ -190,9 +190,7 @@ def test_who_is_woken_before_its_forerunner_has_left_takes_nothing_away(
     assert all("t:0:0" not in str(store.peek(key)) for key in "ab")
 
 
-def test_while_it_waits_for_a_narrower_limit_it_has_no_turn_at_the_wider_one(
-    store: Faulty,
-) -> None:
+def test_who_waits_at_the_narrower_limit_has_no_turn_at_the_wider(store: Faulty) -> None:
     manager = store.manager(lambda wakes: None)
     others = [replace(claims(f"o{n}", "b")[0], limit=WIDE) for n in range(WIDE)]
     for other in others:
@@ -260,9 +258,7 @@ def test_nobody_overtakes_a_task_that_did_not_hear_that_its_turn_has_come(
     assert isinstance(store.enter(copy, b"first").verdict, Run)
 
 
-def test_a_task_that_reads_its_first_key_keeps_its_turn_at_the_one_that_orders_it(
-    store: Faulty,
-) -> None:
+def test_a_task_that_reads_its_first_key_keeps_its_turn(store: Faulty) -> None:
     read, *writes = claims(wait=WaitMode.QUEUE, patience=9 * SECOND)
     store.late = fails_for(("enter", "c"))
     with pytest.raises(BackendUnavailable):
@@ -296,9 +292,7 @@ def test_the_error_is_that_of_the_request_even_when_taking_back_fails_too(store:
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(1, len(KEYS) + 1))
-def test_a_time_limit_at_any_call_of_acquiring_leaves_nothing_held(
-    store: Faulty, number: int, late: bool
-) -> None:
+def test_a_time_limit_while_acquiring_holds_nothing(store: Faulty, number: int, late: bool) -> None:
     strikes = nth(number, TimeLimit())
     if late:
         store.late = strikes
@@ -352,9 +346,7 @@ def test_a_time_limit_while_the_lease_is_made_leaves_nothing_held(
 
 
 @pytest.mark.parametrize("number", range(1, 2 * len(KEYS) + 1))
-def test_a_time_limit_while_releasing_can_be_made_good_by_releasing_again(
-    store: Faulty, number: int
-) -> None:
+def test_a_time_limit_while_releasing_can_be_made_good(store: Faulty, number: int) -> None:
     lease = taken(store.locks.acquire(claims(), KEEPING))
     strikes = nth(number, TimeLimit())
     store.fault = store.late = strikes
@@ -366,9 +358,7 @@ def test_a_time_limit_while_releasing_can_be_made_good_by_releasing_again(
 
 
 @pytest.mark.parametrize("struck", [True, False], ids=["a time limit", "no answer"])
-def test_who_was_woken_in_an_answer_that_was_lost_is_woken_again_and_nothing_is_told_as_lost(
-    store: Faulty, struck: bool
-) -> None:
+def test_who_was_woken_in_a_lost_answer_is_woken_again(store: Faulty, struck: bool) -> None:
     woken: list[str] = []
     manager = store.manager(lambda wakes: woken.extend(wake.task for wake in wakes))
     lease = taken(manager.acquire(claims(keys=["a"]), KEEPING))
@@ -402,9 +392,7 @@ def test_a_lease_that_ended_before_it_was_given_back_is_lost_and_one_that_ends_m
 
 
 @pytest.mark.parametrize("failing", KEYS)
-def test_a_key_that_cannot_be_released_does_not_keep_the_others(
-    store: Faulty, failing: str
-) -> None:
+def test_a_key_that_is_not_released_keeps_no_other(store: Faulty, failing: str) -> None:
     lease = taken(store.locks.acquire(claims(), KEEPING))
     store.fault = fails_for(("leave", failing))
     with pytest.raises(BackendUnavailable):
@@ -413,9 +401,7 @@ def test_a_key_that_cannot_be_released_does_not_keep_the_others(
     assert watched(store.locks) == set()
 
 
-def test_a_task_that_ended_without_a_lease_is_not_woken_again_for_a_store_that_was_unavailable(
-    store: Faulty,
-) -> None:
+def test_a_task_without_a_lease_is_not_woken_for_an_outage(store: Faulty) -> None:
     (mine,) = claims(keys=["a"], wait=WaitMode.QUEUE, done_ttl=int(TTL * SECOND))
     holder = taken(store.manager().acquire(claims("holder", ["a"]), KEEPING))
     store.enter(mine, b"message")

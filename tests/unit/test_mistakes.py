@@ -133,9 +133,7 @@ def test_nor_does_a_worker_start_with_another_one_over_it(app: Celery) -> None:
         ("order:{order_id:05d}", 'as in key=lambda order_id: f"…{order_id:05d}"'),
     ],
 )
-def test_a_template_that_cannot_be_read_is_told_what_to_write(
-    app: Celery, key: str, hint: str
-) -> None:
+def test_an_unreadable_template_is_told_what_to_write(app: Celery, key: str, hint: str) -> None:
     said = error(lambda: made(app, key))
     assert said.startswith(f"task shop.charge: lock key {key!r}: ")
     assert said.endswith(hint)

@@ -51,9 +51,7 @@ def test_it_is_said_until_it_is_heard_with_growing_pauses() -> None:
     assert store.pauses[:8] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0, 5.0]
 
 
-def test_a_store_that_stays_away_is_said_once_and_when_it_is_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_store_that_stays_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     store = Store(away=3)
     releases = store.releases()
     others = set(threading.enumerate())
@@ -95,9 +93,7 @@ def test_when_it_is_closed_all_is_tried_once_more_and_the_thread_ends() -> None:
     assert "celery-dlock-releases" not in _threads_but(others)
 
 
-def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_unavailable_store_is_asked_once_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     store = Store(away=2)
     releases = PendingReleases()
     store.retry(releases, "a is done", "b is done")
@@ -113,9 +109,7 @@ def test_a_store_that_is_away_as_it_is_closed_is_asked_once(
     ]
 
 
-def test_who_ends_waits_until_the_store_has_heard_and_has_it_asked_more_often(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_who_ends_waits_until_the_store_has_heard(caplog: pytest.LogCaptureFixture) -> None:
     store = Store(away=2)
 
     def wait(stirred: threading.Event, pause: float) -> bool:

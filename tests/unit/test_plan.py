@@ -174,9 +174,7 @@ def test_the_task_that_published_it_is_no_reason_to_refuse_it(decision: Decision
 
 @pytest.mark.parametrize("known", [KNOWN, EAGER], ids=["in a worker", "eagerly"])
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
-def test_every_answer_and_every_decision_comes_to_what_the_table_says(
-    answer: Refusal, known: Known
-) -> None:
+def test_each_answer_comes_to_what_the_table_says(answer: Refusal, known: Known) -> None:
     asked = contention(known, refused(answer)) is not None
     if known.eager and answer == Busy(OWN, 0, 0):  # which only shares its id
         assert asked
@@ -251,9 +249,7 @@ def test_one_that_was_replaced_ends_as_skipped_and_a_write_that_was_refused_is_t
 
 @pytest.mark.parametrize("queues", [False, True])
 @pytest.mark.parametrize("carried", [False, True])
-def test_what_is_to_run_again_is_published_unless_the_store_has_it(
-    queues: bool, carried: bool
-) -> None:
+def test_what_runs_again_is_published_or_in_the_store(queues: bool, carried: bool) -> None:
     found = repeated(replace(KNOWN, queues=queues), LOST, _half, carried=carried)
     if queues and carried:
         assert found == Gone(f"{LOST}; the lock store has its message")

@@ -82,9 +82,7 @@ def call(number: int = 0) -> ScriptCall:
 
 
 @pytest.mark.parametrize(("text", "value"), REPLIES.items())
-def test_replies_are_there_when_the_last_byte_of_the_last_has_come(
-    ours: Ours, text: bytes, value: Any
-) -> None:
+def test_replies_are_there_with_their_last_byte(ours: Ours, text: bytes, value: Any) -> None:
     ours.ask(call(), call())
     whole = text + b":8\r\n"
     for n in range(len(whole)):
@@ -116,9 +114,7 @@ def test_what_came_before_a_connection_was_closed_is_forgotten(ours: Ours) -> No
         (b"-\xff\xfe\r\n", "ERR"),
     ],
 )
-def test_of_an_error_the_first_word_is_repeated_and_nothing_that_may_be_a_secret(
-    ours: Ours, text: bytes, word: str
-) -> None:
+def test_only_the_first_word_of_an_error_is_said(ours: Ours, text: bytes, word: str) -> None:
     ours.ask(call(), call())
     ours.answer(text + b"*2\r\n:1\r\n" + text)  # it may be a part of a reply, too
 

@@ -70,9 +70,7 @@ def test_a_missing_driver_is_answered_with_the_command_that_installs_it() -> Non
     assert "s3cret" not in said
 
 
-def test_a_mistake_inside_the_library_is_not_called_a_missing_driver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mistake_in_the_library_is_no_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "celery_dlock.stores.redis.store", None)
 
     with pytest.raises(ConfigurationError, match=r"imported from celery_dlock\.stores\.redis"):
@@ -124,9 +122,7 @@ def test_a_sink_is_found_by_its_dotted_path(path: str) -> None:
     assert sink_named(path) is log
 
 
-def test_an_exporter_without_its_library_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_exporter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SINKS, "prometheus", ("surely_not_installed:Sink", "prometheus"))
     with pytest.raises(ConfigurationError, match=r'pip install "celery-dlock\[prometheus\]"'):
         sink_named("prometheus")

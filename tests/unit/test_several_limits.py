@@ -113,9 +113,7 @@ def test_whatever_goes_wrong_all_run_and_no_limit_is_exceeded(gather: Gather, se
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_hour_after_a_limit_was_widened_past_another_nobody_waits_for_the_version_before(
-    gather: Gather, seed: int
-) -> None:
+def test_nobody_waits_an_hour_after_a_limit_was_widened(gather: Gather, seed: int) -> None:
     before, now = keys({"x": 2, "y": 3}), keys({"x": 4, "y": 3})
     tasks = {f"t{n}:0:0": (before, now)[n % 2] for n in range(30)}
     crowd = gather(tasks, seed=seed)

@@ -44,9 +44,7 @@ def test_what_is_due_sorts_by_its_part_and_then_by_its_key(
 
 
 @given(st.sampled_from(Kind), TEXT, TEXT)
-def test_a_name_lies_in_the_range_of_its_kind_and_part_and_in_no_other(
-    kind: Kind, key: str, part: str
-) -> None:
+def test_a_name_lies_in_the_range_of_its_kind_alone(kind: Kind, key: str, part: str) -> None:
     written = NAMES.written(Name(kind, key, part))
     for each in Kind:
         first, end = NAMES.range(each)
@@ -57,9 +55,7 @@ def test_a_name_lies_in_the_range_of_its_kind_and_part_and_in_no_other(
 
 
 @given(st.sampled_from(sorted(set(Kind) - ORDERED)), TEXT, TEXT, TEXT)
-def test_a_name_lies_in_the_range_of_its_key_and_in_no_other(
-    kind: Kind, key: str, part: str, other: str
-) -> None:
+def test_a_name_lies_in_its_keys_range_alone(kind: Kind, key: str, part: str, other: str) -> None:
     written = NAMES.written(Name(kind, key, part))
     for each in (key, other):
         first, end = NAMES.range_of(kind, each)

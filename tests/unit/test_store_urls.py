@@ -51,9 +51,7 @@ REFUSED: list[str | tuple[str, str]] = [
 
 
 @pytest.mark.parametrize("url", REFUSED, ids=str)
-def test_a_url_that_cannot_be_meant_is_refused_and_its_password_not_told(
-    url: str | tuple[str, str],
-) -> None:
+def test_a_url_is_refused_without_telling_its_password(url: str | tuple[str, str]) -> None:
     given, why = url if isinstance(url, tuple) else (url, None)
 
     with pytest.raises(ConfigurationError, match=why) as caught:
@@ -128,9 +126,7 @@ class TestRedis:
             ("redlock://a,b,c", {"connection_class": SSLConnection}),
         ],
     )
-    def test_with_tls_the_name_in_a_certificate_is_checked(
-        self, url: str, driver: dict[str, Any]
-    ) -> None:
+    def test_tls_checks_the_name_in_a_certificate(self, url: str, driver: dict[str, Any]) -> None:
         assert connection(url, driver)["ssl_check_hostname"] is True
         unnamed = {**driver, "ssl_check_hostname": False}
         assert connection(url, unnamed)["ssl_check_hostname"] is False
@@ -185,9 +181,7 @@ class TestRedlock:
             assert (node["socket_timeout"], node["client_name"]) == (0.2, "shop")
 
     @pytest.mark.parametrize(("ttl", "patience"), [(30, 1.0), (2, 0.2), (0.5, 0.05)])
-    def test_a_node_is_waited_for_as_long_as_a_lease_can_spare_unless_told_otherwise(
-        self, ttl: float, patience: float
-    ) -> None:
+    def test_a_node_is_waited_for_as_long_as_a_lease_has(self, ttl: float, patience: float) -> None:
         options = BackendOptions(ttl=ttl, driver={})
         with closing(RedlockBackend.from_url("redlock://a,b,c", options)) as store:
             assert {node.timeout for node in store._pool().nodes} == {patience}

@@ -26,9 +26,7 @@ def new_app() -> Celery:
     return app
 
 
-def test_the_store_of_the_parent_is_not_taken_apart_in_a_forked_child(
-    fork: Callable[[], int],
-) -> None:
+def test_a_forked_child_leaves_its_parents_store_alone(fork: Callable[[], int]) -> None:
     alone(_keeps_the_store_of_its_parent, fork)
 
 

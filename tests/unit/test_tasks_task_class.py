@@ -77,9 +77,7 @@ def test_a_locked_task_is_of_the_applications_task_class(application: Make, task
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_task_class_may_be_assigned_until_the_application_makes_its_tasks(
-    application: Make, shared: bool
-) -> None:
+def test_a_task_class_may_be_assigned_until_tasks_exist(application: Make, shared: bool) -> None:
     app = application()
     locked_task("order:{order}", app=None if shared else app, name="charge")(charge)
     assert "Task" not in vars(app)  # it is made by the time the tasks are
@@ -93,9 +91,7 @@ def test_a_task_class_may_be_assigned_until_the_application_makes_its_tasks(
     assert called(app) == ["assigned", "42"]
 
 
-def test_a_shared_task_has_the_class_of_each_application_as_a_plain_one_has(
-    application: Make,
-) -> None:
+def test_a_shared_task_has_the_class_of_each_application(application: Make) -> None:
     early, plain, late = application(task_cls=InContext), application(), application()
     early.finalize()
     locked_task("order:{order}", name="charge")(charge)
@@ -108,18 +104,14 @@ def test_a_shared_task_has_the_class_of_each_application_as_a_plain_one_has(
         assert isinstance(app.tasks["plain"], app.Task)
 
 
-def test_a_task_that_is_defined_for_one_application_has_the_class_of_any_other_there(
-    application: Make,
-) -> None:
+def test_a_task_of_one_application_has_its_class_anywhere(application: Make) -> None:
     shop, bank = application(), application(task_cls=InContext)
     locked_task("order:{order}", app=shop, name="charge")(charge)
 
     assert (called(shop), called(bank)) == ("42", ["context", "42"])
 
 
-def test_the_header_of_an_applications_tasks_is_in_the_message_of_a_shared_one(
-    application: Make,
-) -> None:
+def test_an_applications_header_is_in_a_shared_tasks_message(application: Make) -> None:
     app = application(task_cls=OfTenant)
     locked_task("order:{order}", name="charge", unique="done")(charge)
     tenants = []
@@ -171,9 +163,7 @@ def test_the_module_of_a_task_class_is_imported_when_the_tasks_are_made(
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_an_option_that_the_applications_class_knows_is_its_own(
-    application: Make, given: bool
-) -> None:
+def test_an_option_of_the_applications_class_is_its_own(application: Make, given: bool) -> None:
     class Timed(Task):  # type: ignore[misc]
         timeout = 3
 
@@ -183,9 +173,7 @@ def test_an_option_that_the_applications_class_knows_is_its_own(
     assert app.tasks["charge"].timeout == 5
 
 
-def test_a_misspelt_option_is_an_error_when_an_application_makes_the_task(
-    application: Make,
-) -> None:
+def test_a_misspelt_option_is_an_error_when_the_task_is_made(application: Make) -> None:
     locked_task("order:{order}", name="charge", uniqe="done")(charge)
     with pytest.raises(ConfigurationError, match=r"task charge: uniqe= .* did you mean unique="):
         application().finalize()
@@ -210,9 +198,7 @@ def test_a_coroutine_needs_a_class_that_runs_it(application: Make) -> None:
 
 
 @pytest.mark.parametrize("based", [False, True])
-def test_what_a_class_says_of_locks_holds_for_tasks_that_do_not_say_it(
-    application: Make, based: bool
-) -> None:
+def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool) -> None:
     class Ours(LockedTask):
         abstract = True
         lock_key = "tenants"

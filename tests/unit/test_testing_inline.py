@@ -70,9 +70,7 @@ def test_a_queue_is_seen_to_wait_and_to_go_on(app: Celery, worker: InlineWorker)
     assert [worker.deliver(), second.get()] == ["succeeded", "ran"]
 
 
-def test_a_reschedule_comes_again_and_no_countdown_is_waited_for(
-    app: Celery, worker: InlineWorker
-) -> None:
+def test_a_reschedule_comes_again_at_once(app: Celery, worker: InlineWorker) -> None:
     charge = made(app, "reschedule")
     result = charge.delay(2)
     with held_by_another("order:2", app=app):

@@ -77,9 +77,7 @@ def somebody_holds(app: Celery, key: str, limit: int = 1) -> None:
     assert isinstance(runtime(app).backend.enter(claim).verdict, Run)
 
 
-def test_a_fenced_body_is_refused_and_its_write_is_not_there(
-    app: Celery, db: sqlite3.Connection
-) -> None:
+def test_a_fenced_bodys_write_is_not_there(app: Celery, db: sqlite3.Connection) -> None:
     pay = paying(app, lambda amount: write(db, amount))
     late = stale_holder(pay, 42, 10)
     pay(42, 20)
@@ -203,9 +201,7 @@ def test_one_key_of_several_that_was_taken_is_enough(app: Celery, db: sqlite3.Co
     assert refusal_of(late).resource == "to:2"
 
 
-def test_with_a_limit_whoever_takes_the_same_slot_refuses_it(
-    app: Celery, db: sqlite3.Connection
-) -> None:
+def test_the_next_of_the_same_slot_refuses_it(app: Celery, db: sqlite3.Connection) -> None:
     pay = paying(app, lambda amount: write(db, amount), limit=2)
     somebody_holds(app, "order:42", limit=2)
     late = stale_holder(pay, 42, 10)
@@ -215,18 +211,14 @@ def test_with_a_limit_whoever_takes_the_same_slot_refuses_it(
     assert paid(db) == [20]
 
 
-def test_who_wakes_up_before_anybody_has_written_is_not_late(
-    app: Celery, db: sqlite3.Connection
-) -> None:
+def test_who_wakes_up_first_is_not_late(app: Celery, db: sqlite3.Connection) -> None:
     late = stale_holder(paying(app, lambda amount: write(db, amount)), 42)
 
     with pytest.raises(AssertionError, match=r"nobody has written with a newer token"):
         late.wakes_up()
 
 
-def test_an_error_of_the_body_is_no_refusal_unless_it_says_that_its_lock_is_lost(
-    app: Celery,
-) -> None:
+def test_an_error_of_the_body_is_no_refusal(app: Celery) -> None:
     def fails(amount: int) -> None:
         raise KeyError(amount) if amount else LockLost("order:42")
 

@@ -14,9 +14,7 @@ from celery_dlock.locks.throttled_warning import (
 )
 
 
-def test_it_is_said_at_once_then_rarely_and_when_it_is_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_it_is_said_at_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
     warning = ThrottledWarning(lambda: now)
     warning.resolved("it is back")

@@ -122,9 +122,7 @@ def test_none_is_made_where_queues_are_not_to_be_made() -> None:
         ("celery_delayed_delivery", "0." * 28 + "paid", None),
     ],
 )
-def test_of_a_message_it_is_known_where_it_could_have_come_by_one_queue_only(
-    exchange: str, key: str, name: str | None
-) -> None:
+def test_the_only_queue_of_a_message_is_known(exchange: str, key: str, name: str | None) -> None:
     found = queues(
         Queue("paid", ORDERS, "paid"),
         Queue("sent", ORDERS, "sent"),
@@ -158,9 +156,7 @@ class Refusing:
         raise self.errors.pop(0)
 
 
-def test_a_broker_that_refuses_it_is_said_once_and_asked_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_refusing_broker_is_said_and_asked_once(caplog: pytest.LogCaptureFixture) -> None:
     found = queues()
     beside = found.beside(Queue("celery", ORDERS, "celery"))
     connection = Refusing(ConnectionResetError("gone"), PermissionError("403"), OSError("403"))

@@ -188,9 +188,7 @@ def test_who_comes_while_another_one_reads_gets_what_was_there() -> None:
         assert found.result(60) == 2
 
 
-def test_those_who_ask_after_one_task_share_a_reading_and_few_are_read_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_those_who_ask_after_a_task_share_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "WAIT_FOR_OTHERS", 0.0)
     go_on, readings = threading.Event(), list[str]()
     asked = threading.Semaphore(0)

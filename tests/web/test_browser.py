@@ -110,9 +110,7 @@ def test_a_queue_grows_and_drains_and_the_focus_stays(
     assert visitor.run("return window.loaded") == 1
 
 
-def test_a_holder_is_released_with_the_keyboard_alone(
-    lab: Lab, visitor: Browser, page: Page
-) -> None:
+def test_the_keyboard_alone_releases_a_holder(lab: Lab, visitor: Browser, page: Page) -> None:
     hold(lab.app, "order:stuck", "stuck")
     visitor.open(f"{page.at}/key?key=order%3Astuck")
     visitor.shows("Release…")

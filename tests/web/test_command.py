@@ -139,9 +139,7 @@ def test_a_file_that_has_no_token_is_said_to_have_none(
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.2"])
-def test_it_answers_by_the_address_that_it_prints_and_by_its_names(
-    served: Served, host: str
-) -> None:
+def test_it_answers_by_its_address_and_its_names(served: Served, host: str) -> None:
     printed = served.by("--host", host).output.strip()
 
     for at in (printed, HERE):

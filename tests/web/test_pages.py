@@ -54,9 +54,7 @@ def test_an_address_that_makes_no_sense_is_told_so(open_site: Open, address: str
     assert open_site().get(address).status_code == 400
 
 
-def test_an_end_that_no_calendar_has_keeps_nothing_from_being_shown(
-    app: Celery, open_site: Open
-) -> None:
+def test_an_end_beyond_the_calendar_is_shown(app: Celery, open_site: Open) -> None:
     hold(app, "order:43", "ship")
     forever = Claim("order:42", "pay:0:0", "nonce", ttl=9 * 10**18)  # somebody else wrote it
     runtime(app).backend.enter(forever)
@@ -145,9 +143,7 @@ def test_a_store_that_is_away_is_said_to_be(
     assert "refresh" not in sent.headers
 
 
-def test_looking_makes_no_store_and_a_lock_of_the_same_process_does(
-    app: Celery, tmp_path: Path
-) -> None:
+def test_looking_makes_no_store_and_a_lock_does(app: Celery, tmp_path: Path) -> None:
     file = tmp_path / "locks.db"
     client = Visitor(site(app, allowed=lambda request: True), AT)
 
@@ -364,9 +360,7 @@ def test_what_happens_again_and_again_is_told_once(
     assert ("shop.pay" in events, "waits" in events.split("<tbody>")[1]) == (False, False)
 
 
-def test_a_summary_comes_first_and_those_who_are_waited_for_longest(
-    app: Celery, open_site: Open
-) -> None:
+def test_a_summary_and_the_longest_waits_come_first(app: Celery, open_site: Open) -> None:
     hold(app, "order:1", "ship")
     hold(app, "order:2", "pay", "audit")
     again = Claim("order:1", "back:0:0", "n", MINUTE, wait=WaitMode.PLACE, patience=MINUTE)

@@ -97,9 +97,7 @@ def test_what_shows_something_takes_no_orders_at_all(operator: Visitor) -> None:
         assert operator.post(address, headers=OWN).status_code == 405, address
 
 
-def test_nothing_but_signing_in_is_to_be_seen_without_the_token(
-    app: Celery, open_site: Open
-) -> None:
+def test_without_the_token_there_is_only_signing_in(app: Celery, open_site: Open) -> None:
     client = open_site(token=TOKEN, writable=True)
     served: Any = site(app, token=TOKEN, writable=True)
     routes = [route for route in served.app.routes if isinstance(route, Route)]
@@ -143,9 +141,7 @@ def test_the_token_signs_in_and_is_not_kept(open_site: Open) -> None:
     assert elsewhere.status_code == 403
 
 
-def test_a_session_ends_and_is_worth_nothing_under_another_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     session = SignIn(TOKEN).open(TOKEN)
     assert session is not None
 
@@ -177,9 +173,7 @@ def test_who_may_do_what_is_said_when_the_site_is_made(
         site(app, **options)
 
 
-def test_inside_another_site_that_one_says_who_may_see_and_act(
-    app: Celery, open_site: Open
-) -> None:
+def test_the_other_site_says_who_may_see_and_act(app: Celery, open_site: Open) -> None:
     async def is_staff(request: Request) -> bool:
         return request.headers.get("user") in ("reader", "boss")
 

@@ -47,9 +47,7 @@ def check_that_only_the_last_run_ended(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("pool", HOW)
-def test_a_body_that_is_paused_past_its_lease_is_aborted_and_runs_again(
-    make_lab: MakeLab, pool: str
-) -> None:
+def test_a_body_paused_past_its_lease_runs_again(make_lab: MakeLab, pool: str) -> None:
     lab = make_lab(lock={"on_lost": "abort", "ttl": 1.0})
 
     result = run_past_its_lease(lab, pool, HOW[pool])

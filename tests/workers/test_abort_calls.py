@@ -84,9 +84,7 @@ def test_a_task_that_the_body_runs_eagerly_is_not_struck_for_the_bodys_loss(desk
 
 
 @pytest.mark.parametrize("on_lost", ["abort", "flag"])
-def test_a_plain_call_under_its_callers_key_is_struck_with_its_caller_or_not_at_all(
-    desk: Desk, on_lost: Any
-) -> None:
+def test_a_plain_call_is_struck_with_its_caller_or_not_at_all(desk: Desk, on_lost: Any) -> None:
     went_on: list[bool] = []
 
     @desk.locked("order:{order}", name="part", on_lost="abort")

@@ -193,9 +193,7 @@ def test_it_ends_as_it_should_whatever_becomes_of_its_member(
     assert not wrong, pformat(wrong)
 
 
-def test_celery_takes_the_permission_to_join_from_all_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_celery_takes_the_permission_from_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What docs/how-to/canvas.rst says of chords in a pool of threads, and the lab prevents."""
     monkeypatch.setattr("celery._state._task_join_will_block", True)  # as a worker starts
     one = allow_join_result()

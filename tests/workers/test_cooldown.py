@@ -128,9 +128,7 @@ def test_a_start_is_a_start_whatever_becomes_of_it(
     assert len(desk.ran) == 2
 
 
-def test_it_closes_the_key_for_all_who_ask_for_it_and_says_for_how_long(
-    desk: Desk, make: Make
-) -> None:
+def test_it_closes_the_key_for_all_and_says_for_how_long(desk: Desk, make: Make) -> None:
     sync, other = make("fail"), make("fail", name="other", cooldown=None)
     sync(0)
     desk.clock.advance(15)

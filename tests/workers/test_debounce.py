@@ -37,9 +37,7 @@ def keys(desk: Desk) -> tuple[str, ...]:
 
 
 @pytest.mark.every_store
-def test_the_newest_of_a_burst_runs_once_and_all_callers_hold_its_result(
-    desk: Desk, make: Make
-) -> None:
+def test_the_newest_of_a_burst_runs_once_for_all_callers(desk: Desk, make: Make) -> None:
     save = make()
     first, *more = [save.delay(text) for text in "abc"]
     assert {result.id for result in more} == {first.id}
@@ -57,9 +55,7 @@ def test_the_newest_of_a_burst_runs_once_and_all_callers_hold_its_result(
     assert keys(desk) == ()
 
 
-def test_the_message_of_the_newest_call_goes_out_under_the_id_of_the_first(
-    desk: Desk, make: Make
-) -> None:
+def test_the_newest_message_goes_out_under_the_first_id(desk: Desk, make: Make) -> None:
     save = make()
     first = save.delay("a")
     save.apply_async(("b",), headers={"of": "the newest"}, priority=3)
@@ -83,9 +79,7 @@ def test_what_differs_by_its_key_or_by_what_by_says_is_another_call(desk: Desk, 
 
 
 @pytest.mark.parametrize("policy", ["skip", "fail", "reschedule", Queue(keep=True)], ids=repr)
-def test_when_it_is_due_it_waits_for_its_key_whatever_the_policy_is(
-    desk: Desk, make: Make, policy: Any
-) -> None:
+def test_when_due_it_waits_for_its_key_by_any_policy(desk: Desk, make: Make, policy: Any) -> None:
     save = make(on_contention=policy)
     save.delay("a")
     with lock(KEY, app=desk.app, timeout=0):
@@ -259,9 +253,7 @@ def test_one_that_dies_between_its_two_keys_has_a_copy_that_is_dropped(
 
 
 @pytest.mark.parametrize("woken", [False, True])
-def test_an_operator_ends_it_before_it_is_due_and_when_it_was_woken(
-    desk: Desk, make: Make, woken: bool
-) -> None:
+def test_an_operator_ends_it_at_any_time(desk: Desk, make: Make, woken: bool) -> None:
     save = make()
     first = save.delay("a")
     if woken:

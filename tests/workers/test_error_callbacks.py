@@ -141,9 +141,7 @@ def test_it_runs_under_the_lease_of_the_task_that_failed(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("serializer", ["json", "pickle", "yaml"])
-def test_one_that_was_sent_takes_its_key_from_the_request_and_may_retry(
-    desk: Desk, serializer: str
-) -> None:
+def test_one_that_was_sent_takes_its_key_and_may_retry(desk: Desk, serializer: str) -> None:
     desk.app.conf.update(accept_content=["json", "pickle"], task_serializer=serializer)
     calls = []
 
@@ -314,9 +312,7 @@ CANVASES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("always", [True, False], ids=["always eager", "apply()"])
 @pytest.mark.parametrize("canvas", CANVASES)
-def test_an_eager_canvas_behaves_as_one_of_plain_tasks(
-    desk: Desk, canvas: str, always: bool
-) -> None:
+def test_an_eager_canvas_is_one_of_plain_tasks(desk: Desk, canvas: str, always: bool) -> None:
     desk.app.conf.task_always_eager = always
     plain = _uses(desk.app.task, CANVASES[canvas], always=always)
     locked = _uses(partial(desk.locked, "order"), CANVASES[canvas], always=always)
@@ -402,9 +398,7 @@ def test_calling_oneself_on_a_taken_key_never_reschedules_the_outer_message(desk
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_lock_on_the_key_of_the_body_in_the_other_mode_raises_at_once(
-    desk: Desk, shared: bool
-) -> None:
+def test_a_lock_in_the_other_mode_raises_at_once(desk: Desk, shared: bool) -> None:
     @desk.locked("k", name="outer", shared=not shared)
     def outer() -> None:
         with lock("k", app=desk.app, timeout=60, shared=shared):
@@ -468,9 +462,7 @@ def test_it_is_not_called_for_each_of_many_items(desk: Desk, how: str, published
 
 
 @pytest.mark.parametrize("name", ["fencing_token", "lease"])
-def test_callers_cannot_pass_what_the_lock_hands_over(
-    desk: Desk, charge: LockedTask, name: str
-) -> None:
+def test_callers_cannot_pass_the_locks_arguments(desk: Desk, charge: LockedTask, name: str) -> None:
     for call in (charge, charge.delay, charge.s().delay):
         with pytest.raises(TypeError, match=f"{name} is handed to the body"):
             call(**{"order": "42", name: 7})
@@ -486,9 +478,7 @@ def test_callers_cannot_pass_what_the_lock_hands_over(
     assert desk.holders("order:42") == []
 
 
-def test_celerys_own_check_of_arguments_misses_nothing_and_asks_for_nothing_more(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_celerys_check_of_arguments_asks_for_nothing_more(desk: Desk, charge: LockedTask) -> None:
     charge.delay("42")
     with pytest.raises(TypeError):
         charge.delay()

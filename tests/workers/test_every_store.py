@@ -163,9 +163,7 @@ def test_it_cools_down_although_its_worker_is_killed(make: Make) -> None:
         assert len(lab.journal.read("start")) == 1
 
 
-def test_what_a_command_has_put_on_hold_stays_closed_after_it_until_another_one_ends_it(
-    queue: Lab,
-) -> None:
+def test_what_a_command_put_on_hold_stays_closed(queue: Lab) -> None:
     (queue.folder / "lab.json").write_text(json.dumps(queue.config))
 
     def run(*arguments: str) -> str:

@@ -71,9 +71,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_a_body_holds_its_key_no_longer_than_its_hard_time_limit_unless_told(
-    desk: Desk, bound: str
-) -> None:
+def test_a_body_holds_its_key_for_its_hard_time_limit(desk: Desk, bound: str) -> None:
     options, config, call = BOUNDS[bound]
     desk.app.conf.update(config)
 

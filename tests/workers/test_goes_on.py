@@ -216,9 +216,7 @@ def test_what_retries_in_before_start_runs_once(desk: Desk, charge: LockedTask) 
     assert not desk.store.peek(KEY).grants
 
 
-def test_arguments_that_give_no_key_any_more_leave_the_turn_to_the_next(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_arguments_without_a_key_leave_the_turn(desk: Desk, charge: LockedTask) -> None:
     first = two_that_wait(desk, charge)
     old = type(charge.lock_definition).keys
 
@@ -234,9 +232,7 @@ def test_arguments_that_give_no_key_any_more_leave_the_turn_to_the_next(
     assert not desk.store.peek(KEY).grants
 
 
-def test_what_is_rejected_in_before_start_to_come_again_keeps_its_turn(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_what_before_start_rejects_keeps_its_turn(desk: Desk, charge: LockedTask) -> None:
     # Given one that was acknowledged early: its only message is the store's
     first = two_that_wait(desk, charge)
     charge.raises = lambda _: Reject(requeue=True)
@@ -266,9 +262,7 @@ def test_a_task_that_has_no_lock_any_more_is_not_woken_again(
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["it hears", "it does not hear"])
-def test_outages_in_the_instant_in_which_the_key_is_given(
-    desk: Desk, clock: ManualClock, hears: bool
-) -> None:
+def test_outages_as_the_key_is_given(desk: Desk, clock: ManualClock, hears: bool) -> None:
     """Those of which the store hears that they are over count once; others are lost runs."""
 
     @desk.locked("order:{order}", name="charge", on_contention="queue", acks_late=True)
@@ -309,9 +303,7 @@ def test_outages_in_the_instant_in_which_the_key_is_given(
     assert nothing_is_left(desk)
 
 
-def test_a_body_that_rejects_for_ever_takes_every_second_turn_of_its_key_and_no_more(
-    desk: Desk,
-) -> None:
+def test_a_body_that_always_rejects_takes_every_second_turn(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge", on_contention="queue", acks_late=True)
     def charge(order: str, number: int) -> None:
         desk.ran.append(number)

@@ -105,9 +105,7 @@ def both(
         close(attacked.app)
 
 
-def test_no_message_ends_a_worker_that_a_worker_without_locks_survives(
-    both: tuple[Attacked, Attacked],
-) -> None:
+def test_no_message_ends_a_worker_that_celerys_survives(both: tuple[Attacked, Attacked]) -> None:
     plain, locked = both
     batches = BATCHES * int(os.environ.get("DLOCK_FUZZ", "1"))
     messages = hostile_messages(plain.app, list(LOCKS), seed=1, number=BATCH * batches)

@@ -68,9 +68,7 @@ def fails_twice(desk: Desk, charge: LockedTask) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("option", BY_TASK, ids=repr)
-def test_a_failure_that_is_not_acknowledged_is_not_the_end_of_its_task(
-    desk: Desk, policy: Any, option: Any
-) -> None:
+def test_an_unacknowledged_failure_is_not_the_end(desk: Desk, policy: Any, option: Any) -> None:
     fails_twice(desk, failing(desk, on_contention=policy, **option))
 
 
@@ -91,9 +89,7 @@ def test_with_early_acknowledgement_a_failure_is_final_all_the_same(desk: Desk) 
     assert desk.ran == ["42"]
 
 
-def test_a_copy_that_waits_behind_the_failure_runs_for_the_broker_may_not_have_it(
-    desk: Desk,
-) -> None:
+def test_a_copy_that_waits_behind_the_failure_runs(desk: Desk) -> None:
     # Given a body that fails, And a copy of its message that came to wait behind it meanwhile
 
     @desk.locked(

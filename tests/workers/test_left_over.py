@@ -102,9 +102,7 @@ def test_one_whose_message_the_store_has_still_is_not(desk: Desk, charge: Locked
     assert desk.ran == [1]
 
 
-def test_nor_over_a_broker_that_does_not_say_what_it_delivers_again(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_nor_over_a_broker_that_does_not_say_it(desk: Desk, charge: LockedTask) -> None:
     desk.patch.setattr(taking, "tells_redelivery", tells_redelivery)
     desk.run(left_over(desk, charge))
     assert desk.ran == [1, 1]

@@ -138,9 +138,7 @@ def nothing_is_left(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("until", ["done", "start"])
-def test_at_whatever_instant_it_strikes_no_unique_task_blocks_its_calls(
-    until: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_strike_blocks_a_unique_tasks_calls(until: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_dlock.core.unique.GRACE", -1.0)
     instants = 0
     while _unique_struck_at(instants + 1, until):

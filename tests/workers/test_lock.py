@@ -204,9 +204,7 @@ def test_one_of_several_slots_is_not_the_key_alone(desk: Desk) -> None:
         pass  # who is alone is one of three, too
 
 
-def test_a_store_that_does_not_answer_is_waited_for_once_to_take_and_once_to_take_back(
-    desk: Desk,
-) -> None:
+def test_an_unavailable_store_is_waited_for_once_each_way(desk: Desk) -> None:
     asked = []
 
     def away(self: object, *args: object) -> None:
@@ -321,9 +319,7 @@ def asked(desk: Desk) -> list[str]:
     return questions
 
 
-def test_a_task_asks_twice_and_once_more_for_its_wait_or_its_place(
-    desk: Desk, asked: list[str]
-) -> None:
+def test_a_task_asks_twice_and_once_more_to_wait(desk: Desk, asked: list[str]) -> None:
     charge = charging(desk, "k", on_contention="queue")
     charge.delay()
     desk.deliver()
@@ -374,9 +370,7 @@ def test_that_it_waits_is_told_once(desk: Desk) -> None:
         assert len(desk.happened(Contended)) == 1
 
 
-def test_below_a_lock_that_is_lost_its_key_is_not_held_and_none_is_asked_for(
-    desk: Desk, asked: list[str]
-) -> None:
+def test_below_a_lost_lock_its_key_is_not_held(desk: Desk, asked: list[str]) -> None:
     @desk.locked("k", name="below")
     def below() -> str:
         return "ran"

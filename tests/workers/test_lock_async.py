@@ -93,9 +93,7 @@ def test_who_gives_up_or_may_not_wait_holds_nothing(desk: Desk, held: threading.
     assert len(desk.holders(KEY)) == 1
 
 
-def test_waiting_takes_no_thread_of_the_loops_and_few_of_its_own(
-    desk: Desk, held: threading.Event
-) -> None:
+def test_waiting_takes_few_threads_and_none_of_the_loops(desk: Desk, held: threading.Event) -> None:
     desk.patch.setattr(asking, "PLACE_TTL", 60.0)  # a busy machine asks less than once a second
 
     async def crowd() -> None:
@@ -203,9 +201,7 @@ def test_cancelled_while_it_gives_back_a_thread_does_so(desk: Desk) -> None:
     until("nobody holds it", lambda: nothing_is_left(desk))
 
 
-def test_inside_it_is_the_current_lease_and_its_key_is_reentrant_for_what_it_starts(
-    desk: Desk,
-) -> None:
+def test_inside_it_is_the_current_lease_and_its_key_is_reentrant(desk: Desk) -> None:
     @desk.locked("order:{order}", name="charge")
     def charge(order: int, *, fencing_token: int) -> int:
         return fencing_token
@@ -237,9 +233,7 @@ def test_inside_it_is_the_current_lease_and_its_key_is_reentrant_for_what_it_sta
 
 
 @pytest.mark.parametrize("timeout", [5.0, 0.01])
-def test_a_plain_with_that_may_wait_is_an_error_on_an_event_loop_also_for_a_free_key(
-    desk: Desk, timeout: float
-) -> None:
+def test_a_plain_with_that_may_wait_is_an_error_on_a_loop(desk: Desk, timeout: float) -> None:
     def plain(timeout: float) -> int:
         with lock(KEY, app=desk.app, timeout=timeout) as lease:
             return lease.fencing_token

@@ -36,9 +36,7 @@ def here() -> str:
     return f"{__file__}:{frame.f_back.f_lineno + 1}"
 
 
-def test_the_first_inversion_is_found_with_both_orders_and_where_they_are(
-    desk: Desk, order: LockOrder
-) -> None:
+def test_the_first_inversion_is_found_with_both_orders(desk: Desk, order: LockOrder) -> None:
     with lock("order:1", app=desk.app):
         place = here()
         with lock("account:7", app=desk.app):
@@ -60,9 +58,7 @@ def test_the_first_inversion_is_found_with_both_orders_and_where_they_are(
     )
 
 
-def test_the_lock_of_a_task_is_known_by_its_template_and_stays_held_in_its_body(
-    desk: Desk, order: LockOrder
-) -> None:
+def test_a_tasks_lock_is_known_by_its_template(desk: Desk, order: LockOrder) -> None:
     @desk.locked("tenant:{name}", name="bill", parents="region:{name}")
     def bill(name: str) -> None:
         nest(desk, "report")
@@ -78,9 +74,7 @@ def test_the_lock_of_a_task_is_known_by_its_template_and_stays_held_in_its_body(
     ]
 
 
-def test_two_keys_that_look_alike_are_to_be_nested_as_one_lock_would_ask_for_them(
-    desk: Desk, order: LockOrder
-) -> None:
+def test_two_keys_that_look_alike_are_nested_as_one_lock(desk: Desk, order: LockOrder) -> None:
     nest(desk, "account:1", "account:2")
     nest(desk, "account:3", "account:4")
     assert order.inversions == []

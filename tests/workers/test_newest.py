@@ -61,9 +61,7 @@ def test_while_one_runs_the_newest_of_the_others_waits(desk: Desk, make: Make) -
 @pytest.mark.parametrize(
     "policy", ["skip", "reschedule", Queue(), Queue(ordered="publish")], ids=repr
 )
-def test_it_keeps_its_place_among_those_who_wait_for_the_key(
-    desk: Desk, make: Make, policy: Any
-) -> None:
+def test_it_keeps_its_place_at_the_key(desk: Desk, make: Make, policy: Any) -> None:
     save, other = make(on_contention=policy), make(name="other", unique=None, on_contention="queue")
     with lock(KEY, app=desk.app, timeout=0):
         first = save.delay("a")
@@ -106,9 +104,7 @@ def test_calls_that_wait_at_another_key_are_replaced_there(desk: Desk, make: Mak
 
 
 @pytest.mark.parametrize("how", [{"task_id": "mine"}, {"countdown": 60}], ids=repr)
-def test_a_call_that_somebody_depends_on_neither_replaces_nor_is_replaced(
-    desk: Desk, make: Make, how: dict[str, Any]
-) -> None:
+def test_a_call_with_dependents_stays_as_it_is(desk: Desk, make: Make, how: dict[str, Any]) -> None:
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
         save.delay("a")
@@ -139,9 +135,7 @@ def test_a_publisher_that_died_before_it_parked_leaves_an_id_for_the_next(
     assert claim(desk, save) is None
 
 
-def test_one_that_is_overtaken_before_it_parks_does_not_replace_a_newer_one(
-    desk: Desk, make: Make
-) -> None:
+def test_one_that_is_overtaken_does_not_replace_a_newer_one(desk: Desk, make: Make) -> None:
     save = make()
     newest = UniqueClaims.newest
 
@@ -179,9 +173,7 @@ def test_who_meets_one_that_begins_meanwhile_waits_behind_it(desk: Desk, make: M
 
 
 @pytest.mark.parametrize("lost", ["swap", "enter"])
-def test_without_an_answer_of_the_store_it_is_published_by_the_broker(
-    desk: Desk, make: Make, lost: str
-) -> None:
+def test_without_an_answer_it_goes_by_the_broker(desk: Desk, make: Make, lost: str) -> None:
     save = make()
     with desk.patch.context() as patch:
         patch.setattr(desk.store, lost, without_answer())
@@ -236,9 +228,7 @@ def test_nor_where_the_newer_one_was_woken_already(desk: Desk, make: Make, large
     assert desk.ran == [("b", newer.id)]
 
 
-def test_one_too_large_that_has_to_wait_for_its_key_runs_all_the_same(
-    desk: Desk, make: Make
-) -> None:
+def test_one_too_large_that_has_to_wait_runs_all_the_same(desk: Desk, make: Make) -> None:
     """It has a place in the store, and no message. The simulation found that it was dropped."""
     desk.patch.setattr(desk.store, "largest_message", 100)
     save = make()
@@ -273,9 +263,7 @@ def test_one_too_large_is_overtaken_in_the_moment_in_which_it_begins(
     assert desk.ran == [("a", older.id)]
 
 
-def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
-    desk: Desk, make: Make
-) -> None:
+def test_the_newest_is_not_lost_behind_one_at_the_broker(desk: Desk, make: Make) -> None:
     """Which the store could not take: nobody can replace that one, which is dropped instead."""
     save = make()
     with desk.patch.context() as patch:
@@ -292,9 +280,7 @@ def test_the_newest_is_not_lost_where_the_one_before_is_with_the_broker(
     assert claim(desk, save) is None
 
 
-def test_one_that_is_too_large_replaces_nothing_and_goes_by_the_broker(
-    desk: Desk, make: Make
-) -> None:
+def test_one_too_large_replaces_nothing(desk: Desk, make: Make) -> None:
     save = make()
     with lock(KEY, app=desk.app, timeout=0):
         first = save.delay("a")
@@ -306,9 +292,7 @@ def test_one_that_is_too_large_replaces_nothing_and_goes_by_the_broker(
     assert sorted(texts(desk.ran)) == ["a", "b"]
 
 
-def test_one_that_is_cancelled_while_it_waits_makes_way_for_the_next(
-    desk: Desk, make: Make
-) -> None:
+def test_one_cancelled_while_it_waits_makes_way(desk: Desk, make: Make) -> None:
     save, here = make(), runtime(desk.app)
     with lock(KEY, app=desk.app, timeout=0):
         first = save.delay("a")

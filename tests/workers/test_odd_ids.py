@@ -29,9 +29,7 @@ def charge(desk: Desk) -> LockedTask:
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("task_id", ODD, ids=["no UTF-8", "two megabytes"])
-def test_a_task_whose_id_no_store_can_keep_runs_and_waits_like_any(
-    desk: Desk, charge: LockedTask, task_id: str
-) -> None:
+def test_a_task_with_an_unstorable_id_runs(desk: Desk, charge: LockedTask, task_id: str) -> None:
     charge.apply_async(("42", 1), task_id=task_id)
     desk.deliver_all()
     assert desk.ran == [1]
@@ -46,9 +44,7 @@ def test_a_task_whose_id_no_store_can_keep_runs_and_waits_like_any(
 
 
 @pytest.mark.parametrize("name", ["retries", "replaced_task_nesting", "dlock", "debounced_at"])
-def test_a_header_that_no_store_can_keep_puts_nothing_off(
-    desk: Desk, charge: LockedTask, name: str
-) -> None:
+def test_an_unstorable_header_puts_nothing_off(desk: Desk, charge: LockedTask, name: str) -> None:
     value = "half a pair \ud800"
     told = {"id": "odd", "task": "charge", name: value}
     headers = {

@@ -59,9 +59,7 @@ def charge(desk: Desk, policy: Any, **options: Any) -> Any:
     return charge
 
 
-def test_who_queues_waits_until_it_ends_and_the_log_says_for_whom(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_queues_waits_until_it_ends(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery_dlock")
     put_on_hold(desk)
     sent = charge(desk, "queue").delay(42)
@@ -98,9 +96,7 @@ def test_one_that_is_skipped_or_fails_says_who_and_why(desk: Desk) -> None:
     assert (str(error.value), error.value.hold, error.value.holder) == (CLOSED, WHO, None)
 
 
-def test_one_that_waits_in_its_slot_does_so_no_longer_than_ever(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_waits_in_its_slot_gives_up(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery_dlock")
     put_on_hold(desk)
     desk.clock.advance(600)
@@ -224,9 +220,7 @@ def wait_for(desk: Desk, seconds: float) -> None:
     desk.deliver_all()
 
 
-def test_a_hold_on_a_wide_limit_takes_no_time_of_those_at_the_narrow_one(
-    desk: Desk, narrow: Any
-) -> None:
+def test_a_hold_on_a_wide_limit_takes_no_time_at_the_narrow(desk: Desk, narrow: Any) -> None:
     put_on_hold(desk, "all", 14)
     sent = [narrow.delay("a", number) for number in range(5)]
     desk.deliver_all()
@@ -240,9 +234,7 @@ def test_a_hold_on_a_wide_limit_takes_no_time_of_those_at_the_narrow_one(
     assert [desk.result(task.id).result for task in sent] == [0, 1, 2, 3, 4]
 
 
-def test_a_hold_that_has_ended_has_taken_no_time_either_and_what_is_left_is_all_there_is(
-    desk: Desk, narrow: Any
-) -> None:
+def test_a_hold_that_has_ended_has_taken_no_time(desk: Desk, narrow: Any) -> None:
     store = desk.store
     for number in range(2):  # the limit of the customer is reached until the end
         claim = Claim("of:a", f"run{number}:0:0", "nonce", store.lease_of(60 * SECOND), limit=2)

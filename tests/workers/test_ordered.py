@@ -48,9 +48,7 @@ def test_only_the_head_is_at_the_broker(desk: Desk, charge: LockedTask) -> None:
     assert desk.size() == 0
 
 
-def test_the_order_is_that_of_publishing_whatever_the_broker_does(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_the_order_is_that_of_publishing_by_any_broker(desk: Desk, charge: LockedTask) -> None:
     # Given tasks of one order in two queues of the broker, one of them slow
     for number in range(6):
         charge.apply_async(("42", number), queue="slow" if number % 2 else "fast")
@@ -73,9 +71,7 @@ def test_a_body_of_the_key_publishes_behind_itself(desk: Desk) -> None:
     assert desk.ran == [0, 1, 2, 3]
 
 
-def test_one_with_a_countdown_takes_its_place_when_it_is_due(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_one_with_a_countdown_takes_its_place_when_due(desk: Desk, charge: LockedTask) -> None:
     # Given one that is published first and due later
     charge.apply_async(("42", 1), countdown=60)
     charge.delay("42", 2)
@@ -111,9 +107,7 @@ def test_a_retry_takes_no_place_before_it_is_due(desk: Desk) -> None:
     assert first.get() == 1
 
 
-def test_what_replaces_a_task_takes_a_place_of_its_own(
-    desk: Desk, make_ordered: MakeOrdered
-) -> None:
+def test_what_replaces_a_task_takes_its_own_place(desk: Desk, make_ordered: MakeOrdered) -> None:
     charge = make_ordered()
 
     @desk.locked("order:{order}", name="split", on_contention=Queue(ordered="publish"), bind=True)
@@ -173,9 +167,7 @@ def test_a_group_takes_its_places_in_its_order(desk: Desk, charge: LockedTask) -
     assert result.get() == [0, 1, 2, 3, 4]
 
 
-def test_each_of_a_chain_takes_its_place_when_it_is_published(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_each_of_a_chain_takes_its_place_when_sent(desk: Desk, charge: LockedTask) -> None:
     result = chain(charge.si("42", 1), charge.si("42", 2)).apply_async()
     charge.delay("42", 3)
     desk.deliver_all()
@@ -190,9 +182,7 @@ def test_links_take_places_behind(desk: Desk, charge: LockedTask) -> None:
     assert desk.ran == [1, 2, 4]
 
 
-def test_with_several_keys_the_place_is_in_the_queue_of_the_first(
-    desk: Desk, make_ordered: MakeOrdered
-) -> None:
+def test_with_several_keys_the_first_has_the_place(desk: Desk, make_ordered: MakeOrdered) -> None:
     charge = make_ordered(key=["stock", "order:{order}"])
     for number in range(4):
         charge.delay("42", number)
@@ -231,9 +221,7 @@ def test_a_full_queue_does_as_its_policy_says(
     assert (desk.ran, type(newest.result)) == (runs, ends)
 
 
-def test_without_the_store_the_publisher_gets_an_error_and_nothing_is_sent(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_without_the_store_nothing_is_sent(desk: Desk, charge: LockedTask) -> None:
     def away(*_: Any) -> None:
         raise BackendUnavailable("gone")
 

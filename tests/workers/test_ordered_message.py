@@ -262,9 +262,7 @@ def test_a_body_that_publishes_by_itself_is_told(
     assert desk.size() == 0
 
 
-def test_what_the_store_has_heard_of_all_the_same_runs_once(
-    desk: Desk, make_ordered: MakeOrdered, plain: Any
-) -> None:
+def test_what_the_store_heard_runs_once(desk: Desk, make_ordered: MakeOrdered, plain: Any) -> None:
     charge = make_ordered()
     backend = desk.store
     enter = backend.enter

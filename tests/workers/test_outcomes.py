@@ -45,9 +45,7 @@ def test_after_retry_it_runs_again_and_is_no_duplicate(desk: Desk, acks_late: bo
 @pytest.mark.parametrize(
     "policy", ["reschedule", "queue", Queue(keep=True), Queue(reserve_retries=True)], ids=repr
 )
-def test_a_retry_whose_count_the_body_takes_back_is_no_duplicate_either(
-    desk: Desk, policy: Any
-) -> None:
+def test_a_retry_whose_count_is_taken_back_is_no_duplicate(desk: Desk, policy: Any) -> None:
     """As celery-heimdall does for its rate limits, and others do."""
 
     @desk.locked(
@@ -137,9 +135,7 @@ def test_a_lost_lock_is_no_failure_and_spends_no_retry(
 
 
 @pytest.mark.parametrize("policy", ["reschedule", "skip"])
-def test_a_lost_lock_that_another_delivery_holds_keeps_its_message_all_the_same(
-    desk: Desk, policy: str
-) -> None:
+def test_a_lost_lock_that_a_duplicate_holds_keeps_its_message(desk: Desk, policy: str) -> None:
     @desk.locked("order:{order}", name="charge", on_contention=policy)
     def charge(order: str, *, lease: Lease) -> None:
         # Given that the store gives it up, and a copy of the message gets the key
@@ -220,9 +216,7 @@ def test_what_the_body_rejects_comes_back_and_runs(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("acks_late", [True, False])
-def test_a_replacement_runs_under_the_same_id_and_takes_the_same_key(
-    desk: Desk, acks_late: bool
-) -> None:
+def test_a_replacement_keeps_its_id_and_its_key(desk: Desk, acks_late: bool) -> None:
     @desk.locked("order:{order}", name="charge", bind=True, acks_late=acks_late)
     def charge(self: Any, order: str, part: int = 0) -> Any:
         if part == 0:

@@ -111,9 +111,7 @@ def test_when_the_parent_is_lost_so_is_the_lock(desk: Desk, parent: str) -> None
     assert result.get() is None
 
 
-def test_below_a_child_its_parent_is_not_to_be_had_and_a_sibling_is(
-    desk: Desk, parent: str
-) -> None:
+def test_below_a_child_a_sibling_is_to_be_had(desk: Desk, parent: str) -> None:
     @desk.locked(parent, name="audit")
     def audit() -> None: ...
 
@@ -187,9 +185,7 @@ def test_a_skipped_child_says_who_has_the_parent(desk: Desk, parent: str) -> Non
     assert [event.key for event in desk.happened(Skipped)] == [parent]
 
 
-def test_what_waits_for_a_parent_does_not_count_as_waiting_for_one_of_its_children(
-    desk: Desk, parent: str
-) -> None:
+def test_who_waits_for_a_parent_does_not_wait_for_a_child(desk: Desk, parent: str) -> None:
     charge = child(desk, parent, on_contention=Replace())
     with lock(parent, app=desk.app, timeout=0):
         sent = [charge.delay(order) for order in ("42", "43", "44")]
@@ -209,9 +205,7 @@ def test_its_message_is_kept_with_its_own_key_alone(desk: Desk, parent: str) -> 
     assert result.get() == [1, 0]
 
 
-def test_a_key_that_is_reserved_for_a_retry_leaves_the_parent_to_others(
-    desk: Desk, parent: str
-) -> None:
+def test_a_key_reserved_for_a_retry_leaves_the_parent(desk: Desk, parent: str) -> None:
     policy = Queue(reserve_retries=True)
 
     @desk.locked("order:{order}", name="charge", parents=[parent], on_contention=policy, bind=True)

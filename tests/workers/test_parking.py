@@ -133,9 +133,7 @@ def test_later_ones_are_parked_in_order_when_all_before_have_asked(desk: Desk, l
         assert [event.refused for event in desk.happened(Parked)] == [True] * 4
 
 
-def test_one_that_the_store_does_not_take_goes_to_the_pool_and_the_others_wait_for_it(
-    desk: Desk, loop: Loop
-) -> None:
+def test_one_that_the_store_refuses_goes_to_the_pool(desk: Desk, loop: Loop) -> None:
     with lock(KEY, app=desk.app, timeout=0):
         loop.somebody_waits()
         loop.arrive(*range(1, 9))  # where five may wait
@@ -147,9 +145,7 @@ def test_one_that_the_store_does_not_take_goes_to_the_pool_and_the_others_wait_f
         assert loop.in_pool() == [0, 6, 7]
 
 
-def test_where_the_store_is_away_all_go_to_the_pool_and_none_is_acknowledged(
-    desk: Desk, loop: Loop
-) -> None:
+def test_with_an_unavailable_store_all_go_to_the_pool(desk: Desk, loop: Loop) -> None:
     loop.somebody_waits()
     desk.patch.setattr(desk.store, "apply", without_answer())
     loop.arrive(1, 2, 3)

@@ -184,9 +184,7 @@ def test_a_store_that_does_not_answer_then_refuses_nobody(desk: Desk, make: Make
     assert result.state == "PENDING"
 
 
-def test_a_task_that_has_no_part_in_it_is_refused_without_another_question(
-    desk: Desk, make: Make
-) -> None:
+def test_a_task_without_a_part_in_it_is_refused_at_once(desk: Desk, make: Make) -> None:
     step, backend = make(Skip(), "step", limit=2), desk.store
     for task in ("first:0:0", "second:0:0"):
         backend.enter(Claim("order", task, "nonce", ttl=SECOND, limit=2))
@@ -251,9 +249,7 @@ def test_a_copy_of_a_finished_task_is_dropped_and_leaves_the_result_alone(
 
 
 @pytest.mark.parametrize("policy", [Reschedule(), Queue(), Queue(ordered="publish")], ids=repr)
-def test_each_use_of_a_chain_runs_all_of_its_steps_and_a_copy_of_one_is_dropped(
-    desk: Desk, policy: Policy
-) -> None:
+def test_each_use_of_a_chain_runs_all_of_its_steps(desk: Desk, policy: Policy) -> None:
     @desk.locked("order", name="step", bind=True, max_retries=1, on_contention=policy)
     def step(self: Any, number: str) -> None:
         desk.ran.append(f"{number}, attempt {self.request.retries}")
@@ -331,9 +327,7 @@ def test_a_copy_of_a_running_task_waits_and_writes_nothing(desk: Desk, policy: P
 
 
 @pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
-def test_a_retry_that_overtakes_its_own_first_attempt_is_not_contention(
-    desk: Desk, policy: Policy
-) -> None:
+def test_a_retry_before_its_first_attempt_is_no_contention(desk: Desk, policy: Policy) -> None:
     # With countdown=0 another process may have the next attempt while this one is still leaving
     attempts = []
 
@@ -354,9 +348,7 @@ def test_a_retry_that_overtakes_its_own_first_attempt_is_not_contention(
 
 
 @pytest.mark.parametrize("policy", IMPATIENT, ids=repr)
-def test_a_replacement_that_overtakes_the_replaced_is_not_contention(
-    desk: Desk, policy: Policy
-) -> None:
+def test_a_replacement_before_the_replaced_is_no_contention(desk: Desk, policy: Policy) -> None:
     class Overtaking(LockedTask):
         abstract = True
 

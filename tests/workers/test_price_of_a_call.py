@@ -77,9 +77,7 @@ def test_who_publishes_nothing_asks_the_broker_and_the_result_backend_for_nothin
 
 
 @pytest.mark.parametrize("ignored", [True, False])
-def test_what_waits_in_the_store_says_of_its_result_what_its_caller_said(
-    desk: Desk, ignored: bool
-) -> None:
+def test_what_waits_says_of_its_result_what_its_caller_said(desk: Desk, ignored: bool) -> None:
     @desk.locked("doc:{doc}", name="save", on_contention=Queue(ordered="publish"))
     def save(text: str, doc: int = 7) -> str:
         return text
@@ -90,9 +88,7 @@ def test_what_waits_in_the_store_says_of_its_result_what_its_caller_said(
     assert (message.headers["ignore_result"], call.ignored) == (ignored, ignored)
 
 
-def test_what_has_begun_when_it_is_to_be_replaced_costs_no_connection(
-    desk: Desk, spent: Counter[str]
-) -> None:
+def test_a_replaced_run_costs_no_connection(desk: Desk, spent: Counter[str]) -> None:
     @desk.locked("doc:{doc}", name="save", unique=Unique(on_duplicate="newest"))
     def save(text: str, doc: int = 7) -> str:
         return text

@@ -88,9 +88,7 @@ def test_who_is_refused_for_the_first_time_comes_back(
     close(lab.app)
 
 
-def test_who_is_refused_comes_back_into_the_queue_that_it_was_sent_to(
-    lab: Lab, worker: Worker, tenant: str
-) -> None:
+def test_who_is_refused_comes_back_into_its_queue(lab: Lab, worker: Worker, tenant: str) -> None:
     held(lab, "stays")
     result = lab.app.tasks["apply"].apply_async(("stays", 1), queue=tenant)
     refused(result, worker, times=2)  # also when it comes from RabbitMQ's wait
@@ -124,9 +122,7 @@ def test_who_retries_comes_back_into_it(
     assert ways(lab, order) == [(tenant, False), (tenant, waited)]
 
 
-def test_who_was_sent_by_an_exchange_of_its_own_comes_back_by_that(
-    lab: Lab, worker: Worker, tenant: str
-) -> None:
+def test_who_came_by_an_exchange_comes_back_by_it(lab: Lab, worker: Worker, tenant: str) -> None:
     # Given an exchange that leads to the tenant's queue, of which no worker knows
     with lab.app.connection_for_write() as connection:
         exchange = Exchange(f"by-{tenant}", "topic", channel=connection.default_channel)

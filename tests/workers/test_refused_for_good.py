@@ -40,9 +40,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("policy", "ends"), ENDS, ids=lambda given: type(given).__name__)
-def test_a_copy_does_not_run_after_the_key_was_refused_for_good(
-    desk: Desk, policy: Any, ends: str
-) -> None:
+def test_a_copy_does_not_run_after_a_final_refusal(desk: Desk, policy: Any, ends: str) -> None:
     # Given a task that has ended because its key is taken
     charge = charging(desk, on_contention=policy)
     with lock("order:42", app=desk.app, timeout=0):
@@ -80,9 +78,7 @@ def test_nor_after_its_queue_was_full(desk: Desk) -> None:
 @pytest.mark.parametrize("key", ["order:42", "stock:42"])
 @pytest.mark.parametrize("then", ["order:42", "stock:42", "another"])
 @pytest.mark.parametrize("policy", [Fail(), Reschedule(max_attempts=0)], ids=repr)
-def test_of_several_keys_it_does_not_matter_which_was_refused(
-    desk: Desk, policy: Any, key: str, then: str
-) -> None:
+def test_any_of_several_keys_may_be_refused(desk: Desk, policy: Any, key: str, then: str) -> None:
     # Given a task that one of its two keys was refused
     charge = charging(desk, ["stock:{order}", "order:{order}"], on_contention=policy)
     with lock(key, app=desk.app, timeout=0):

@@ -210,9 +210,7 @@ def test_nor_is_a_block_or_a_plain_call(desk: Desk, make: Make) -> None:
     assert desk.ran == [1, 2]
 
 
-def test_who_does_not_listen_loses_its_key_and_is_stopped_by_the_fence(
-    desk: Desk, clock: ManualClock, make: Make
-) -> None:
+def test_who_does_not_listen_loses_its_key(desk: Desk, clock: ManualClock, make: Make) -> None:
     def does(task: Any) -> None:
         newer.append(desk.app.tasks["sync"].delay(2).id)
         desk.deliver()
@@ -236,9 +234,7 @@ def test_who_does_not_listen_loses_its_key_and_is_stopped_by_the_fence(
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
-def test_one_that_gives_its_message_back_ends_when_it_comes_again(
-    desk: Desk, make: Make, late: bool
-) -> None:
+def test_one_that_is_rejected_ends_when_it_comes_again(desk: Desk, make: Make, late: bool) -> None:
     newer: list[str] = []
     sync = make(raises(desk, Reject("not now", requeue=True), newer), acks_late=late)
     first = sync.delay(1)

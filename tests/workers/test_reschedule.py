@@ -111,9 +111,7 @@ def test_it_comes_back_the_way_it_came_and_so_does_its_retry(
 # What it knows of its past, and what people see of it meanwhile.
 
 
-def test_the_header_counts_the_waits_and_keeps_the_first_refusal(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_the_header_counts_the_waits(desk: Desk, charge: LockedTask) -> None:
     charge.apply_async(("42",))
 
     _, second = refused(desk)

@@ -132,9 +132,7 @@ def retry(desk: Desk, make: Callable[..., LockedTask]) -> LockedRequest:
     return received(desk, message)
 
 
-def test_a_retry_that_is_revoked_gives_the_key_back_at_once(
-    desk: Desk, retry: LockedRequest
-) -> None:
+def test_a_revoked_retry_gives_the_key_back(desk: Desk, retry: LockedRequest) -> None:
     revoke(desk, retry.id)
 
     desk.deliver()
@@ -153,9 +151,7 @@ def test_a_retry_that_is_discarded_gives_the_key_back(
 
 
 @pytest.mark.parametrize("reported", [True, False])
-def test_a_task_that_is_revoked_while_it_runs_reserves_nothing_for_its_retry(
-    desk: Desk, reported: bool
-) -> None:
+def test_a_task_revoked_while_it_runs_reserves_nothing(desk: Desk, reported: bool) -> None:
     # Given a task that is revoked as its body runs, And whose retry Celery may not report
     @desk.locked("order:{order}", name="charge", bind=True, on_contention=RESERVES)
     def charge(self: LockedTask, order: str, number: int) -> None:

@@ -34,9 +34,7 @@ def charge(desk: Desk) -> LockedTask:
     return charge
 
 
-def test_it_ends_while_the_key_is_held_and_the_next_one_keeps_its_turn(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_it_ends_while_the_key_is_held(desk: Desk, charge: LockedTask) -> None:
     # Given two that wait
     first, second = charge.delay("42", 1), charge.delay("42", 2)
     with lock(KEY, app=desk.app, timeout=0):

@@ -64,9 +64,7 @@ def reserved(desk: Desk, key: str) -> list[str]:
 
 
 @pytest.mark.every_store
-def test_who_waits_for_the_wide_limit_keeps_its_slot_of_the_narrow_one(
-    desk: Desk, make: Make
-) -> None:
+def test_who_waits_for_the_wide_limit_keeps_its_narrow_slot(desk: Desk, make: Make) -> None:
     others = fill(desk, IMPORT, ALL)
     result = make().delay(1)
     desk.deliver()
@@ -148,9 +146,7 @@ def test_published_in_order_it_takes_its_place_at_the_narrowest(desk: Desk, make
     assert desk.ran == [0, 1, 2, 3, 4]
 
 
-def test_the_newest_replaces_who_waits_at_the_narrowest_and_nobody_elsewhere(
-    desk: Desk, make: Make
-) -> None:
+def test_the_newest_replaces_who_waits_at_the_narrowest_alone(desk: Desk, make: Make) -> None:
     load = make(on_contention=Replace())
     tenant, others = fill(desk, TENANT, EACH), fill(desk, IMPORT, ALL)
     sent = [load.delay(1), load.delay(2), load.delay(3, t=8), load.delay(4, t=9)]

@@ -101,9 +101,7 @@ def test_a_password_is_never_printed(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_nor_in_the_log_of_a_worker_that_does_not_start_whose_last_line_says_why(
-    make_lab: MakeLab,
-) -> None:
+def test_nor_in_the_log_of_a_worker_that_does_not_start(make_lab: MakeLab) -> None:
     lab = make_lab(celery={"dlock_url": f"redis://user:{SECRET}@localhost:port/0"})
     worker = Worker(lab.folder, lab.config, "refused", "prefork", 1)
     worker.start(ready=False)
@@ -169,9 +167,7 @@ def app() -> Iterator[Celery]:
     _state.default_app = default
 
 
-def test_a_task_that_is_defined_after_the_worker_has_started_waits_and_is_woken(
-    app: Celery,
-) -> None:
+def test_a_task_defined_after_the_worker_started_is_woken(app: Celery) -> None:
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30) as worker:
 
         @locked_task(

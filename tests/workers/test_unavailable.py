@@ -85,9 +85,7 @@ def test_a_store_that_is_away_reschedules_the_task(nowhere: str) -> None:
         check_it_is_rescheduled(desk)
 
 
-def test_a_duplicate_of_a_task_that_has_failed_leaves_its_failure_as_the_store_is_away(
-    nowhere: str,
-) -> None:
+def test_a_duplicate_leaves_a_failure_as_the_store_is_away(nowhere: str) -> None:
     with open_desk(dlock_url=nowhere) as desk:
         charge = charging(desk)
         result = charge.apply_async(("42",))
@@ -136,9 +134,7 @@ def test_a_folder_that_went_away_reschedules_and_back_again_it_runs(tmp_path: Pa
         assert result.get() == "42"
 
 
-def test_what_was_sent_away_is_no_duplicate_though_the_store_is_back_as_it_leaves(
-    desk: Desk,
-) -> None:
+def test_what_was_sent_away_is_no_duplicate(desk: Desk) -> None:
     charge = charging(desk)
 
     with desk.patch.context() as patch:
@@ -319,9 +315,7 @@ def a_desk(
 
 
 @pytest.mark.parametrize("store", SERVERS, indirect=True)
-def test_a_body_sees_that_its_lock_is_uncertain_and_that_it_is_certain_again(
-    desk: Desk, way: Way
-) -> None:
+def test_a_body_sees_whether_its_lock_is_certain(desk: Desk, way: Way) -> None:
     seen: list[tuple[bool, bool]] = []
 
     def see(lease: Lease) -> None:

@@ -65,9 +65,7 @@ def own_compression() -> Iterator[dict[str, str]]:
     [(spoilt_json, Cause.UNREADABLE), (own_compression, Cause.UNPUBLISHABLE)],
     ids=["a spoilt body", "an unknown compression"],
 )
-def test_a_message_that_cannot_be_decoded_is_dead_lettered_and_the_next_one_runs(
-    lab: Lab, spoilt: Spoilt, cause: Cause
-) -> None:
+def test_an_undecodable_message_is_dead_lettered(lab: Lab, spoilt: Spoilt, cause: Cause) -> None:
     apply = lab.app.tasks["apply"]
     with lab.worker() as worker, spoilt() as options:
         # Given two that wait, And the worker cannot decode the first

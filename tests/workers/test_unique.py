@@ -104,9 +104,7 @@ def test_what_counts_of_two_calls_says_whether_they_are_the_same(desk: Desk, mak
         assert report.apply_async(second.args, second.kwargs).is_duplicate is same, second
 
 
-def test_an_argument_without_a_text_of_its_own_is_refused_and_by_is_named(
-    desk: Desk, make: Make
-) -> None:
+def test_an_argument_without_a_text_is_refused(desk: Desk, make: Make) -> None:
     report = make(serializer="pickle")
 
     with pytest.raises(ConfigurationError, match=r"task report is unique.* say by="):
@@ -176,9 +174,7 @@ def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
 
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_a_duplicate_with_an_id_of_the_callers_is_published_and_skipped(
-    desk: Desk, make: Make, on_duplicate: Any
-) -> None:
+def test_a_duplicate_with_its_own_id_is_skipped(desk: Desk, make: Make, on_duplicate: Any) -> None:
     report = make(Unique(on_duplicate=on_duplicate))
     first = report.delay(1)
 
@@ -193,9 +189,7 @@ def test_a_duplicate_with_an_id_of_the_callers_is_published_and_skipped(
 
 
 @pytest.mark.parametrize("how", [{"link": []}, {"link": "tell"}, {"link_error": "tell"}], ids=str)
-def test_so_is_one_with_a_link_that_is_not_called_as_after_a_skip(
-    desk: Desk, make: Make, how: dict[str, Any]
-) -> None:
+def test_so_is_one_with_a_link(desk: Desk, make: Make, how: dict[str, Any]) -> None:
     @desk.app.task(name="tell")
     def tell(result: Any) -> None:
         pytest.fail("nothing was done")
@@ -254,9 +248,7 @@ def test_and_its_period_begins_there(desk: Desk, make: Make, until: Any) -> None
     assert second.get()["holder"] == first.id
 
 
-def test_a_claim_whose_message_nobody_has_seen_gives_way_to_one_that_is_here(
-    desk: Desk, make: Make
-) -> None:
+def test_a_lost_messages_claim_gives_way_to_one_that_is_here(desk: Desk, make: Make) -> None:
     report = make()
     report.delay(1)
     desk.receive()  # and lose

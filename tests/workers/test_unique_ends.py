@@ -27,9 +27,7 @@ pytestmark = pytest.mark.stores
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "woken"])
-def test_until_start_it_ends_before_the_first_line_of_the_body(
-    desk: Desk, make: Make, waits: bool
-) -> None:
+def test_until_start_it_ends_before_the_body(desk: Desk, make: Make, waits: bool) -> None:
     def calls(task: Any) -> bool:
         return bool(len(desk.ran) > 1 or task.delay(1).is_duplicate)
 

@@ -82,9 +82,7 @@ def both(desk: Desk, peer: str) -> Any:
 
 
 @EVERY
-def test_a_worker_with_both_bases_ends_the_claim_of_a_publisher_of_before(
-    desk: Desk, peer: str
-) -> None:
+def test_a_worker_ends_the_claim_of_an_older_publisher(desk: Desk, peer: str) -> None:
     both(desk, peer)
     old = before(desk, peer)
     old.delay(1)

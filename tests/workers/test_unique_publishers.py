@@ -86,9 +86,7 @@ def test_a_chain_ends_at_a_duplicate_as_at_a_skip(
 
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_what_replaces_a_task_and_is_a_duplicate_ends_it_as_skipped(
-    desk: Desk, make: Make, on_duplicate: Any
-) -> None:
+def test_a_replacement_that_is_a_duplicate_ends(desk: Desk, make: Make, on_duplicate: Any) -> None:
     report = make(Unique(on_duplicate=on_duplicate), key="day:{day}")
     lives, message = report.delay(1), desk.receive()
 
@@ -158,9 +156,7 @@ def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
 
 
-def test_where_the_store_does_not_answer_a_call_waits_for_its_timeout_and_is_published(
-    nobody: str, desk: Desk
-) -> None:
+def test_without_an_answer_a_call_waits_and_is_published(nobody: str, desk: Desk) -> None:
     options = {"socket_connect_timeout": 0.2, "socket_timeout": 0.2}
     with open_desk(dlock_url=nobody, dlock_backend_options=options) as desk:
         report = maker(desk)()

@@ -22,9 +22,7 @@ from tests.services.until import until as wait_until
 pytestmark = pytest.mark.stores
 
 
-def test_what_has_been_lost_for_a_minute_is_published_again_under_its_id(
-    desk: Desk, make: Make
-) -> None:
+def test_what_was_lost_for_a_minute_is_published_again(desk: Desk, make: Make) -> None:
     report = make()
     first = report.delay(1)
     desk.take()  # and lose
@@ -81,9 +79,7 @@ def test_a_retry_that_is_lost_is_published_again_as_that_attempt(desk: Desk, mak
     assert claims(desk, report) is None
 
 
-def test_a_copy_of_an_attempt_that_is_over_leaves_the_next_one_its_claim(
-    desk: Desk, make: Make
-) -> None:
+def test_a_copy_of_an_earlier_attempt_leaves_the_claim(desk: Desk, make: Make) -> None:
     report = make("done", once_more)
     first = report.delay(1)
     message = desk.deliver()
@@ -246,9 +242,7 @@ def test_no_call_that_somebody_depends_on_fails_for_its_claim(desk: Desk, make: 
     assert isinstance(keyless.result, ValueError)
 
 
-def test_headers_that_a_body_passes_on_say_nothing_of_what_it_publishes(
-    desk: Desk, make: Make
-) -> None:
+def test_headers_that_a_body_passes_on_say_nothing(desk: Desk, make: Make) -> None:
     def passes_on(task: Any) -> None:
         headers = {UNIQUE: task.request.get(UNIQUE)}
         other.apply_async(("other",), headers=headers)

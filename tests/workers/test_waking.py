@@ -46,9 +46,7 @@ def charge(desk: Desk) -> LockedTask:
     return charge
 
 
-def test_the_event_says_where_it_was_sent_and_how_often_in_vain_before(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_the_event_says_where_and_how_often_in_vain(desk: Desk, charge: LockedTask) -> None:
     charge.apply_async(("42",), queue="slow")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver("slow")
@@ -109,9 +107,7 @@ class CallsOthers(MemoryBackend):
         return Reply(True, self.both)
 
 
-def test_who_is_woken_when_a_message_is_handed_back_is_published_and_nobody_for_ever(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_who_is_woken_by_a_hand_back_is_published(desk: Desk, charge: LockedTask) -> None:
     # Given a store that calls a sound message as another one is handed back, and that one again
     charge.delay("42")
     with lock(KEY, app=desk.app, timeout=0):
@@ -127,9 +123,7 @@ def test_who_is_woken_when_a_message_is_handed_back_is_published_and_nobody_for_
     assert desk.size() == 1
 
 
-def test_a_sweep_is_followed_by_a_long_sleep_only_when_all_it_found_was_for_others(
-    desk: Desk, charge: LockedTask
-) -> None:
+def test_a_sweep_of_others_is_followed_by_a_long_sleep(desk: Desk, charge: LockedTask) -> None:
     charge.delay("42")
     with lock(KEY, app=desk.app, timeout=0):
         desk.deliver()

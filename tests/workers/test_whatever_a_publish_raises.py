@@ -292,9 +292,7 @@ def test_what_was_parked_runs_when_it_is_due_and_holds_up_nobody_until_then(
     assert nothing_is_left(desk)
 
 
-def test_what_is_woken_too_early_while_the_broker_is_unavailable_stays_parked(
-    desk: Desk, trouble: Trouble
-) -> None:
+def test_what_is_woken_too_early_stays_parked(desk: Desk, trouble: Trouble) -> None:
     result = make(desk, trouble, countdown=600).delay("42")
     desk.deliver()
     over(desk, trouble)
@@ -325,9 +323,7 @@ def test_it_comes_back_with_other_arguments(desk: Desk, trouble: Trouble) -> Non
     assert nothing_is_left(desk, "order:43")
 
 
-def test_arguments_that_nobody_can_write_fail_where_people_see_it(
-    desk: Desk, trouble: Trouble
-) -> None:
+def test_unwritable_arguments_fail_visibly(desk: Desk, trouble: Trouble) -> None:
     result = make(desk, trouble, kwargs={"what": object()}).delay("42")
     trouble.tries = 0
     desk.deliver()
@@ -339,9 +335,7 @@ def test_arguments_that_nobody_can_write_fail_where_people_see_it(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_one_that_is_at_fault_too_fails_where_people_see_it(
-    desk: Desk, trouble: Trouble, late: bool
-) -> None:
+def test_one_that_is_at_fault_too_fails_visibly(desk: Desk, trouble: Trouble, late: bool) -> None:
     desk.patch.setattr(type(desk.store), "largest_message", 10)
 
     @desk.locked("order:{order}", name="charge", bind=True, acks_late=late)

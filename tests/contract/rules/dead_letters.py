@@ -79,9 +79,7 @@ class DeadLetters(KeyTests):
         assert key.backend.dead() == []
         assert key.waiting == ["runs", "place", "waits"]
 
-    def test_a_task_whose_runs_are_lost_again_and_again_is_dead_lettered_with_its_message(
-        self, key: Key
-    ) -> None:
+    def test_a_task_whose_runs_are_always_lost_is_dead_lettered(self, key: Key) -> None:
         lose_runs(key, ANY_BYTES)
         key.parks("b")
 
@@ -94,9 +92,7 @@ class DeadLetters(KeyTests):
         assert letter.dead == Dead("a", Mode.EXCLUSIVE, 1, Cause.RUNS_LOST, key.clock())
         assert key.backend.parked(["a"]) == []
 
-    def test_a_task_that_never_left_its_message_is_dead_lettered_with_the_delivered_one(
-        self, key: Key
-    ) -> None:
+    def test_a_task_without_a_message_is_dead_lettered_with_the_delivered(self, key: Key) -> None:
         for n in range(MAX_LOST_RUNS):
             key.runs("a", nonce=str(n), wait=QUEUE)
             key.passes(10)
@@ -173,9 +169,7 @@ class Replaying(KeyTests):
         assert key.backend.dead() == []
         assert key.asks("a", "another") == Drop(Reason.DONE)
 
-    def test_a_task_whose_runs_were_lost_is_replayed_although_the_last_of_them_has_ended(
-        self, key: Key
-    ) -> None:
+    def test_a_task_whose_runs_were_lost_is_replayed_after_its_last_end(self, key: Key) -> None:
         lose_runs(key)
         key.enter("a", "once more", wait=QUEUE)
         late = key.leave("a", nonce=str(MAX_LOST_RUNS - 1))

@@ -31,9 +31,7 @@ class Endings(KeyTests):
         key.passes(MICROSECOND)
         return key
 
-    def test_a_message_is_woken_to_end_at_the_instant_when_it_has_waited_for_long_enough(
-        self, overdue: Key
-    ) -> None:
+    def test_a_message_is_woken_to_end_when_its_patience_is_over(self, overdue: Key) -> None:
         assert overdue.reap() == (TIMED_OUT,)
         assert overdue.reap() == ()
 
@@ -56,9 +54,7 @@ class Endings(KeyTests):
         assert overdue.reap() == ()
         assert overdue.asks("b", "two", wait=QUEUE) == Drop(Reason.DONE)
 
-    def test_an_ending_that_its_taker_does_not_bring_about_is_woken_again(
-        self, overdue: Key
-    ) -> None:
+    def test_an_ending_that_is_not_brought_about_is_woken_again(self, overdue: Key) -> None:
         overdue.reap()
         overdue.enter("b", "one", wait=QUEUE, ttl=10)
         overdue.passes(10 - MICROSECOND)
@@ -140,9 +136,7 @@ class Endings(KeyTests):
         assert (reply.verdict, woken(reply)) == (Park(), ["b"])
 
     @pytest.mark.parametrize("ending", [DROPPED, REVOKED], ids=["dropped", "revoked"])
-    def test_a_message_is_woken_again_until_somebody_has_brought_it_to_its_end(
-        self, key: Key, ending: Wake
-    ) -> None:
+    def test_a_message_is_woken_until_somebody_ends_it(self, key: Key, ending: Wake) -> None:
         key.runs("a", ttl=3600)
         key.parks("b", drop_oldest=True)
         if ending is DROPPED:
@@ -195,9 +189,7 @@ class Revoking(KeyTests):
 
         assert queue.parked == 1
 
-    def test_who_was_woken_already_ends_when_it_comes_and_the_next_is_woken(
-        self, queue: Key
-    ) -> None:
+    def test_a_woken_task_ends_when_it_comes_and_the_next_is_woken(self, queue: Key) -> None:
         assert queue.leaves("a") == ["b"]
 
         assert queue.cancels("b") == ["c"]

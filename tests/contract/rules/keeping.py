@@ -36,9 +36,7 @@ class KeepingTests(KeyTests):
         return key
 
     @pytest.mark.parametrize("outcome", [DONE, OVER])
-    def test_a_kept_message_goes_when_its_task_is_through(
-        self, kept: Key, outcome: Outcome
-    ) -> None:
+    def test_a_kept_message_goes_with_its_task(self, kept: Key, outcome: Outcome) -> None:
         kept.parks("b")
 
         assert kept.leaves("a", outcome, **KEEPS) == ["b"]
@@ -104,9 +102,7 @@ class KeepingTests(KeyTests):
         assert kept.asks("a", "woken", message=b"first", **KEEPS) == Drop(Reason.WAITING)
         assert kept.leave("a", ABANDONED, nonce="redelivered").wakes == (MESSAGE,)
 
-    def test_a_kept_task_that_finds_the_limit_lowered_goes_back_with_its_message(
-        self, key: Key
-    ) -> None:
+    def test_a_kept_task_that_finds_the_limit_lowered_goes_back(self, key: Key) -> None:
         key.runs("a", "b", limit=2)
         key.enter("c", message=b"first", limit=2, **KEEPS)
         key.leaves("a", limit=2)
@@ -138,9 +134,7 @@ class KeepingTests(KeyTests):
 
         assert key.leaves("r", ABANDONED, mode=SHARED) == ["r"]
 
-    def test_a_run_that_lasted_longer_than_its_patience_is_woken_to_run_again(
-        self, key: Key
-    ) -> None:
+    def test_a_run_longer_than_its_patience_is_woken_to_run_again(self, key: Key) -> None:
         key.runs("a", ttl=60, gives_up=5, message=b"first", **KEEPS)
         key.passes(30)
         assert key.sweep() == Swept((), 30.0)

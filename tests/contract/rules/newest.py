@@ -117,9 +117,7 @@ class Postponing(KeyTests):
 
         assert key.sweep().next_in == 5.0
 
-    def test_one_that_nobody_has_woken_in_time_is_replaced_and_woken_by_who_comes(
-        self, key: Key
-    ) -> None:
+    def test_one_that_is_not_woken_in_time_is_replaced_by_who_comes(self, key: Key) -> None:
         postpone(key, "a")
         key.passes(40)
 

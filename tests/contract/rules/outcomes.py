@@ -52,9 +52,7 @@ class Outcomes(KeyTests):
         assert reply == Reply(Left(carried=True), (REPEATED,))
 
     @pytest.mark.parametrize("dies", [False, True])
-    def test_a_task_to_be_repeated_is_carried_when_another_duplicate_runs(
-        self, key: Key, dies: bool
-    ) -> None:
+    def test_a_task_to_be_repeated_is_carried_by_a_duplicate(self, key: Key, dies: bool) -> None:
         key.runs("a", nonce="first", wait=QUEUE)
         key.passes(11)
         key.runs("a", nonce="second", wait=QUEUE)
@@ -68,9 +66,7 @@ class Outcomes(KeyTests):
         else:
             assert key.leaves("a", nonce="second") == []
 
-    def test_a_task_to_be_repeated_whose_lease_has_gone_waits_again_at_the_head(
-        self, key: Key
-    ) -> None:
+    def test_a_task_to_be_repeated_without_a_lease_waits_at_the_head(self, key: Key) -> None:
         key.runs("a", wait=QUEUE)
         key.passes(11)
         key.runs("b")
@@ -98,9 +94,7 @@ class Outcomes(KeyTests):
         assert key.leaves("b") == ["a"]
 
     @pytest.mark.parametrize("keep", [False, True])
-    def test_a_turn_that_nobody_heard_of_is_kept_with_its_message(
-        self, key: Key, keep: bool
-    ) -> None:
+    def test_an_unheard_turn_is_kept_with_its_message(self, key: Key, keep: bool) -> None:
         key.runs("a", wait=QUEUE, keep=keep)
         key.parks("b")
 
@@ -112,9 +106,7 @@ class Outcomes(KeyTests):
         key.runs("a", nonce="again", wait=QUEUE, keep=keep)
         assert key.leaves("a", nonce="again", wait=QUEUE, keep=keep) == ["b"]
 
-    def test_a_turn_that_nobody_heard_of_is_woken_where_its_task_does_not_come(
-        self, key: Key
-    ) -> None:
+    def test_an_unheard_turn_is_woken_where_its_task_does_not_come(self, key: Key) -> None:
         key.runs("a", wait=QUEUE)
         key.parks("b")
         key.leave("a", REPEAT, b"message", wait=QUEUE, patience=6, begun=False)
@@ -155,9 +147,7 @@ class Outcomes(KeyTests):
 
         assert key.leaves("b") == ["c"]
 
-    def test_a_task_that_finished_without_its_lease_is_finished_all_the_same(
-        self, key: Key
-    ) -> None:
+    def test_a_task_that_finished_without_its_lease_is_finished(self, key: Key) -> None:
         key.runs("a")
         key.passes(11)
         key.runs("b")
@@ -219,9 +209,7 @@ class Repeating(KeyTests):
         key.runs("a", nonce="woken", wait=QUEUE)
         assert key.leaves("a", nonce="woken") == ["b"]
 
-    def test_who_has_answered_a_wake_is_not_woken_when_a_release_is_asked_again(
-        self, key: Key
-    ) -> None:
+    def test_an_answered_wake_is_not_repeated_by_a_repeated_release(self, key: Key) -> None:
         key.runs("a")
         key.parks("b", "c")
         key.leaves("a")

@@ -58,9 +58,7 @@ class QueueingTests(KeyTests):
         assert isinstance(reply.verdict, Busy)
         assert [wake.task for wake in reply.wakes] == ["b"]
 
-    def test_a_duplicate_of_a_waiting_task_is_dropped_and_the_first_message_stays(
-        self, key: Key
-    ) -> None:
+    def test_a_duplicate_of_a_waiting_task_is_dropped(self, key: Key) -> None:
         key.runs("a")
         key.enter("b", "first", b"first", wait=QUEUE)
 
@@ -104,9 +102,7 @@ class QueueingTests(KeyTests):
         assert [wake.task for wake in key.reap()] == ["b"]
         assert key.reap() == ()
 
-    def test_a_woken_task_that_finds_the_limit_lowered_goes_back_to_the_head(
-        self, key: Key
-    ) -> None:
+    def test_a_woken_task_that_finds_the_limit_lowered_goes_back(self, key: Key) -> None:
         key.runs("a", "b", limit=2)
         key.parks("c", "d", limit=2)
         first = key.backend.peek("key").waiting[0].arrived
@@ -183,9 +179,7 @@ class Publishing(KeyTests):
         assert key.parks("a", wait=ENQUEUE, nonce="p") == ["a"]
         assert key.holders == []
 
-    def test_a_published_message_takes_over_a_place_and_what_is_reserved_for_it(
-        self, key: Key
-    ) -> None:
+    def test_a_published_message_takes_over_a_place_and_its_reservation(self, key: Key) -> None:
         key.runs("a")
         for task in "bc":
             key.refuses(task, wait=PLACE)
@@ -280,9 +274,7 @@ class Places(KeyTests):
         assert key.leave("a", OVER).wakes == (Wake("key", "place", message_of("place")),)
         assert [turn.arrived for turn in key.backend.look(["key"])[0].grants] == [first]
 
-    def test_a_turn_kept_for_a_place_goes_on_to_the_next_when_its_patience_is_over(
-        self, key: Key
-    ) -> None:
+    def test_a_turn_kept_for_a_place_goes_on_when_its_patience_is_over(self, key: Key) -> None:
         key.runs("a")
         key.refuses("place", wait=PLACE)
         key.parks("parked")

@@ -67,9 +67,7 @@ class Unanswered(KeyTests):
 
         key.runs("b", wait=QUEUE)
 
-    def test_who_comes_late_to_its_turn_is_the_next_and_as_patient_as_before(
-        self, key: Key
-    ) -> None:
+    def test_who_comes_late_to_its_turn_is_next_and_as_patient(self, key: Key) -> None:
         call(key, gives_up=3600)
         key.parks("d")
         wake_in_vain(key, WAKES_RESERVED)
@@ -83,9 +81,7 @@ class Unanswered(KeyTests):
         assert (first.task, first.gives_up) == ("b", before["b"])
         assert key.leaves("d") == ["b"]
 
-    def test_a_turn_that_nobody_takes_ends_when_it_has_waited_for_long_enough(
-        self, key: Key
-    ) -> None:
+    def test_a_turn_that_nobody_takes_ends_with_its_patience(self, key: Key) -> None:
         call(key, gives_up=60)
         key.parks("c")
         for _ in range(3):  # at 5, at 15 and at 35 seconds
@@ -135,9 +131,7 @@ class Unanswered(KeyTests):
 
         key.runs("c", wait=QUEUE)
 
-    def test_a_message_of_another_broker_ends_when_it_has_waited_for_long_enough(
-        self, key: Key
-    ) -> None:
+    def test_a_message_of_another_broker_ends_with_its_patience(self, key: Key) -> None:
         call(key, gives_up=60)
 
         for times in (13, 1):
@@ -183,9 +177,7 @@ class Pausing(KeyTests):
         assert endings(wakes) == [("b", None)]
         assert unserved.waiting == ["c", "d"]
 
-    def test_all_who_waited_have_their_turn_after_the_pause_which_is_forgotten_then(
-        self, unserved: Key
-    ) -> None:
+    def test_all_who_waited_have_their_turn_after_the_pause(self, unserved: Key) -> None:
         unserved.sweep()
         for task, following in (("b", ["c"]), ("c", ["d"]), ("d", [])):
             unserved.runs(task, wait=QUEUE)
@@ -215,9 +207,7 @@ class Pausing(KeyTests):
 
         assert endings(unserved.sweep().wakes) == [("e", Ending.TIMED_OUT)]
 
-    def test_a_turn_that_was_woken_before_a_pause_is_woken_again_and_not_ended(
-        self, key: Key
-    ) -> None:
+    def test_a_turn_from_before_a_pause_is_woken_again_and_not_ended(self, key: Key) -> None:
         key.runs("a")
         key.parks("b", gives_up=60)
         assert key.leaves("a", DONE) == ["b"]

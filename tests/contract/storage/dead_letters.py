@@ -105,9 +105,7 @@ class DeadLetters(KeyTests):
         assert [b.message for b in key.backend.dead_of(["a"])] == [b"again"]
         assert key.backend.count_dead() == 2
 
-    def test_the_dead_of_one_instant_come_by_key_and_task(
-        self, key: Key, stranger: LockBackend
-    ) -> None:
+    def test_dead_letters_of_an_instant_sort_by_key(self, key: Key, stranger: LockBackend) -> None:
         expected = [f"key {number}" for number in range(10)]
         for name in expected[::-1]:
             one = Key(key.backend, key.clock, name)

@@ -90,9 +90,7 @@ class Tokens(KeyTests, shipped.Tokens):
 
 
 class Renewal(KeyTests, shipped.Renewal):
-    def test_a_renewal_may_ask_for_more_time_and_a_later_one_takes_none_of_it(
-        self, key: Key
-    ) -> None:
+    def test_a_renewal_may_ask_for_more_time_and_never_for_less(self, key: Key) -> None:
         key.runs("a")
         key.passes(6)
         end = key.clock.now + 120 * SECOND

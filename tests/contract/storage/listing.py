@@ -218,9 +218,7 @@ class Looking(KeyTests, shipped.Looking):
         assert [entry.task for entry in state.waiting] == ["long"]
         assert not state.parked
 
-    def test_a_key_seen_by_each_kind_of_wait_is_as_an_operation_finds_it(
-        self, backend: LockBackend
-    ) -> None:
+    def test_each_kind_of_wait_is_seen_as_an_operation_finds_it(self, backend: LockBackend) -> None:
         for one, other in pairwise(WaitMode):
             running(backend.enter(claim("a", key=f"{one} {other}")))
             for wait in (one, other):

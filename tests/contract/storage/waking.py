@@ -79,9 +79,7 @@ class SweepingTests(KeyTests, shipped.SweepingTests):
             assert [wake.key for wake in swept.wakes] == [f"key {number}" for number in numbers]
             assert swept.next_in == next_in
 
-    def test_a_sweep_tells_the_name_of_any_key_of_its_prefix(
-        self, key: Key, stranger: LockBackend
-    ) -> None:
+    def test_a_sweep_names_any_key_of_its_prefix(self, key: Key, stranger: LockBackend) -> None:
         for name in ODD:
             wait_for(key.backend, name)
         key.passes(10)
