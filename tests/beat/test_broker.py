@@ -108,9 +108,7 @@ def test_a_broker_that_cannot_be_reached_leaves_nothing_in_doubt(make: Make, now
         assert of.repeated() == {}
 
 
-def test_what_is_in_doubt_is_told_when_it_is_sent_and_not_at_each_try(
-    make: Make, nowhere: str
-) -> None:
+def test_a_doubt_is_told_when_it_is_sent_and_not_at_each_try(make: Make, nowhere: str) -> None:
     with make(TEN) as of:
         of.tick(0)
         of.advance(7)

@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.server("redis")]
 TTL = 90.0
 
 
-def test_a_leader_that_is_shut_down_is_followed_before_its_lease_would_end(
-    make_crew: MakeCrew,
-) -> None:
+def test_a_leader_that_is_shut_down_is_followed_before_its_lease_ends(make_crew: MakeCrew) -> None:
     crew, _, runs = make_crew(REDIS, TTL)
     first = crew.new_leader()
     crew.settle()

@@ -74,9 +74,7 @@ def test_what_the_database_says_after_a_tick(make: Make) -> None:
 
 @pytest.mark.parametrize("ends", [dies, refuses])
 @pytest.mark.parametrize("point", ["before it is published", "after it was published"])
-def test_a_takeover_neither_repeats_nor_forgets(
-    make: Make, point: str, ends: Callable[[], None]
-) -> None:
+def test_a_takeover_repeats_nothing(make: Make, point: str, ends: Callable[[], None]) -> None:
     with make() as of:
         row = task(**every(10))
         run(of, until=15)

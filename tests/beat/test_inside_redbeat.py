@@ -93,9 +93,7 @@ def test_who_was_late_looks_again_when_the_next_one_is_due(make: Make) -> None:
 
 @pytest.mark.parametrize("ends", [dies, refuses])
 @pytest.mark.parametrize("point", ["before it is published", "after it was published"])
-def test_a_tick_that_was_claimed_is_sent_by_the_next_leader_at_once(
-    make: Make, point: str, ends: Callable[[], None]
-) -> None:
+def test_a_claimed_tick_is_sent_at_once(make: Make, point: str, ends: Callable[[], None]) -> None:
     with make({**TEN, "rarely": 3600.0}) as of:
         of.tick(0)
         of.advance(7)
@@ -141,9 +139,7 @@ def test_what_was_missed_while_nobody_led(make: Make, catch_up: str, sent: list[
         assert of.dues("ten") == [at(due) for due in [*sent, 40]]
 
 
-def test_of_what_was_missed_only_what_was_claimed_is_sent_where_nothing_is_made_up_for(
-    make: Make,
-) -> None:
+def test_of_what_was_missed_only_what_was_claimed_is_sent(make: Make) -> None:
     with make(TEN, dlock_beat_catch_up="none") as of:
         of.tick(0)
         of.advance(7)
@@ -251,9 +247,7 @@ def test_its_own_lock_is_not_waited_for(make: Make, caplog: pytest.LogCaptureFix
         assert of.leader() == 1
 
 
-def test_a_redis_that_is_away_and_comes_back_empty(
-    make: Make, own_redis_server: RedisServer
-) -> None:
+def test_a_redis_that_comes_back_empty(make: Make, own_redis_server: RedisServer) -> None:
     with make(TEN, own_redis_server) as of:
         run(of, until=15)
         own_redis_server.kill()

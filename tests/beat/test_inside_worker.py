@@ -41,9 +41,7 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
     made.kill()
 
 
-def test_it_leads_as_any_other_and_gives_the_lead_back_when_its_worker_stops(
-    crew: Crew, tmp_path: Path
-) -> None:
+def test_it_leads_as_any_other_until_its_worker_stops(crew: Crew, tmp_path: Path) -> None:
     (other,) = crew.beats
     with WithBeat(tmp_path, other.name) as worker:
         until("it leads", lambda: [t.beat for t in terms(crew.journal)] == ["inside"], PATIENCE)

@@ -243,9 +243,7 @@ def test_who_dies_before_the_store_has_heard_is_believed_for_a_minute(
 
 
 @pytest.mark.parametrize(("at", "right"), [(15.4, True), (15.6, False)])
-def test_calls_are_answered_with_who_has_ended_until_the_store_can_have_heard_of_it(
-    at: float, right: bool
-) -> None:
+def test_calls_are_answered_with_who_has_ended_for_a_while(at: float, right: bool) -> None:
     key = FEATURES["unique until done"][0]
     calls = [Sent("a", key, (), 0.0, arrived=0.1, call=1, published=0.0)]
     calls += [Sent("a", key, (), at, call=2, published=at, duplicate=True)]
@@ -264,9 +262,7 @@ def test_of_two_calls_before_it_starts_one_is_published() -> None:
 
 
 @pytest.mark.parametrize(("until", "right"), [(-1.0, True), (-6.0, False)])
-def test_a_call_may_go_without_its_claim_while_members_choose_who_leads(
-    until: float, right: bool
-) -> None:
+def test_a_call_may_go_without_its_claim_in_an_election(until: float, right: bool) -> None:
     (key,) = FEATURES["unique until start"]
     calls = [Sent(t, key, (), at, 0.1, published=at) for t, at in [("a", 0.0), ("b", 0.1)]]
     found = checks(
@@ -288,9 +284,7 @@ def test_so_may_one_that_the_store_does_not_answer(took: float, found: list[Chec
 
 
 @pytest.mark.parametrize(("over", "found"), [(1.2, []), (-1.0, [Check.DOUBLED])])
-def test_so_may_one_after_a_task_that_was_struck_and_takes_the_claim_as_it_runs(
-    over: float, found: list[Check]
-) -> None:
+def test_so_may_one_after_a_task_that_was_struck(over: float, found: list[Check]) -> None:
     (key,) = FEATURES["unique until start"]
     at = {"a": -3.0, "b": 0.0, "c": 0.1}
     effects = [replace(effect(task, n), key="again") for n, task in enumerate("abc", start=1)]
@@ -331,17 +325,13 @@ def test_what_was_to_follow_fails_visibly_where_the_broker_was_away(struck: list
 
 
 @pytest.mark.parametrize(("retries", "found"), [(1, []), (0, [Check.MISSING])])
-def test_the_end_of_one_that_was_revoked_may_be_under_its_retry(
-    retries: int, found: list[Check]
-) -> None:
+def test_a_revoked_tasks_end_may_be_under_its_retry(retries: int, found: list[Check]) -> None:
     gone = replace(CLEAN.sent[2], revoked=True, args=("first", (), retries))
     assert checks(sent=[*CLEAN.sent[:2], gone], effects=CLEAN.effects[:2]) == found
 
 
 @pytest.mark.parametrize(("struck", "found"), [([], [Check.RESERVED]), ([Kind.KILL_CHILD], [])])
-def test_who_comes_before_a_retry_that_has_its_key_is_seen(
-    struck: list[Kind], found: list[Check]
-) -> None:
+def test_who_comes_before_a_retry_is_seen(struck: list[Kind], found: list[Check]) -> None:
     (key,) = FEATURES["reserved retries"]
     runs = [*seen("a", 1, 1.0, 1.2), *seen("b", 2, 1.3, 1.5), *seen("a", 3, 1.6, 1.7, run="again")]
     assert (

@@ -195,9 +195,7 @@ def told(tmp_path: Path) -> tuple[list[Entry], list[Spoken]]:
     return entries, spoken(tmp_path)
 
 
-def test_of_what_nobody_heard_the_ledger_knows_whether_it_was_done(
-    told: tuple[list[Entry], list[Spoken]],
-) -> None:
+def test_the_ledger_knows_what_nobody_heard(told: tuple[list[Entry], list[Spoken]]) -> None:
     entries, said = told
     said[2] = replace(said[2], answered=None, answer=None)
     assert not replay(entries, said).wrong

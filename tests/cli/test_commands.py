@@ -110,9 +110,7 @@ def test_nothing_is_done_when_the_answer_is_no(
     assert (desk.holders("order:42"), desk.woken()) == (["holder"], [])
 
 
-def test_what_becomes_of_a_body_that_still_runs_is_said_before_the_question(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_still_runs_is_said(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.hold("order:42")
     answers(monkeypatch, False)
 

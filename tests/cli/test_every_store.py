@@ -93,9 +93,7 @@ def test_a_key_that_changed_hands_before_the_answer_is_left_alone(
     assert desk.holders("order:42") == ["other"]
 
 
-def test_another_delivery_of_the_very_task_that_was_shown_is_left_alone(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_delivery_is_left_alone(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = desk.hold("order:42", "redelivered")
 
     def comes_again() -> None:

@@ -73,9 +73,7 @@ def test_who_waits_and_the_key_say_so_too(desk: Operator, runs: bool) -> None:
     assert ("nobody holds it\n" in of_key) is not runs
 
 
-def test_release_ends_it_and_wakes_who_waits(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_release_wakes_who_waits(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     holds(desk)
     desk.park(KEY, "waits")
     asked = answers(monkeypatch, True)
@@ -89,9 +87,7 @@ def test_release_ends_it_and_wakes_who_waits(
     assert desk.woken() == [("waits", None)]
 
 
-def test_release_ends_the_hold_first_and_takes_it_from_a_holder_that_is_named(
-    desk: Operator,
-) -> None:
+def test_release_takes_it_from_a_named_holder_and_ends_the_hold_first(desk: Operator) -> None:
     desk.hold(KEY)
     holds(desk)
 
@@ -108,9 +104,7 @@ def others(desk: Operator, was: str, name: str) -> None:
     assert desk.backend.put_on_hold(KEY, was, name, "bob", "mine", 600 * SECOND).verdict
 
 
-def test_a_hold_that_was_not_shown_is_neither_ended_nor_replaced(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_hold_shown_is_changed(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, True, meanwhile=lambda: others(desk, "", "of bob"))
     code, printed = holds(desk, "--by", "ann")
     assert code == 1
@@ -123,9 +117,7 @@ def test_a_hold_that_was_not_shown_is_neither_ended_nor_replaced(
     assert f"Nothing was done: {KEY} is on another hold by now" in result.stderr
 
 
-def test_a_second_hold_is_asked_about_and_replaces_the_first(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_hold_replaces_the_first(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     holds(desk)
     asked = answers(monkeypatch, True)
 

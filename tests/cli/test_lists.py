@@ -28,9 +28,7 @@ def test_nothing_to_list_is_no_error(desk: Operator) -> None:
     assert desk.run("top").exit_code == 0
 
 
-def test_of_many_the_first_are_shown_and_the_rest_is_told_of(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_of_many_are_shown(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "BATCH", 3)  # so that they come on several pages
     for number in range(10):
         desk.hold(f"order:{number}", f"task-{number}")

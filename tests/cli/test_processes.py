@@ -83,9 +83,7 @@ def test_a_disk_that_is_full_is_said_in_a_line(
 
 
 @pytest.mark.parametrize("quiet", [True, False], ids=["NO_COLOR", "in colour"])
-def test_at_a_terminal_a_long_key_goes_on_in_the_next_line(
-    desk: Operator, tmp_path: Path, quiet: bool
-) -> None:
+def test_a_long_key_goes_on_in_the_next_line(desk: Operator, tmp_path: Path, quiet: bool) -> None:
     key = "order:" + "0123456789" * 12
     desk.hold(key, "holder", ttl=1)
 

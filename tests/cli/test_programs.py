@@ -37,9 +37,7 @@ def test_a_reader_that_is_released_has_no_token(desk: Operator) -> None:
     assert (holder["mode"], holder["token"], holder["released"]) == ("shared", None, True)
 
 
-def test_a_holder_that_has_gone_was_not_released(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gone_holder_was_not_released(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     held = desk.hold("order:42", "shown")
     release = actions.release
 
@@ -98,9 +96,7 @@ def test_of_what_is_discarded_each_message_is_told(desk: Operator) -> None:
         (None, False),
     ],
 )
-def test_what_has_expired_stays_dead_and_is_told(
-    desk: Operator, expires: Any, expired: bool
-) -> None:
+def test_what_has_expired_stays_dead(desk: Operator, expires: Any, expired: bool) -> None:
     headers = {"id": "late", "task": "charge", "expires": expires}
     desk.dead_letter("order:42", "late", desk.message("late", headers=headers))
     desk.dead_letter("order:43", "other")
@@ -114,9 +110,7 @@ def test_what_has_expired_stays_dead_and_is_told(
     assert [letter.key for letter in desk.backend.dead()] == ["order:42"] * expired
 
 
-def test_what_has_run_by_a_copy_is_not_replayed_and_told(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_run_is_not_replayed(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.dead_letter("order:42", "copied")
     desk.dead_letter("order:43", "other")
     replay = actions.replay
@@ -157,9 +151,7 @@ def test_where_nothing_was_there_to_do_the_list_is_empty(
     assert desk.holders("order:42") == ["holder"]
 
 
-def test_what_was_done_before_the_store_went_away_is_told(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_done_is_told(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.dead_letter("order:42", "unlucky")
     desk.dead_letter("order:43", "unlucky-too")
     replay = actions.replay

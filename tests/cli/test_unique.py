@@ -148,9 +148,7 @@ def test_who_waits_and_is_cancelled_lives_no_more(desk: Operator) -> None:
     assert not stands(desk)
 
 
-def test_what_another_has_taken_meanwhile_is_left_alone(
-    desk: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_has_is_left_alone(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     first = claims(desk)
 
     def meanwhile() -> None:

@@ -98,9 +98,7 @@ def test_an_idle_process_gets_another_lease(rows: EtcdRows, own_etcd_server: Etc
     assert rows.alive([holder], SECOND) == [True]
 
 
-def test_a_lease_that_the_server_has_lost_is_replaced_within_a_commit(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_a_lost_lease_is_replaced_in_a_commit(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     old = hold(rows, "a", 30 * SECOND)
     done = Name(Kind.DONE, "a", "task")
     other = Name(Kind.VERSION_ROW, "other")
@@ -213,9 +211,7 @@ def test_who_is_alive_costs_two_calls(rows: EtcdRows, own_etcd_server: EtcdServe
     assert cost == {"LeaseKeepAlive": 1, "Txn": 1}
 
 
-def test_a_row_is_kept_for_as_long_as_its_holder_needs_it_now(
-    rows: EtcdRows, own_etcd_server: EtcdServer
-) -> None:
+def test_a_row_is_kept_as_long_as_it_is_needed(rows: EtcdRows, own_etcd_server: EtcdServer) -> None:
     holder = hold(rows, "a", 2 * SECOND)
     (before,) = rows.read([holder])
 
@@ -242,9 +238,7 @@ def test_a_row_that_is_changed_keeps_its_lease(rows: EtcdRows) -> None:
     assert rows.read([holder]) == [None]
 
 
-def test_memories_share_a_lease_that_nobody_prolongs_and_outlive_the_process(
-    own_etcd_server: EtcdServer,
-) -> None:
+def test_memories_share_a_lease_and_outlive_the_process(own_etcd_server: EtcdServer) -> None:
     done = [Name(Kind.DONE, f"key {number}", "task") for number in range(20)]
     with rows_at(own_etcd_server.url, "prefix") as rows:
         rows.read(done)

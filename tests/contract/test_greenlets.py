@@ -97,9 +97,7 @@ def test_greenlets_go_on_while_one_waits(own_redis_nodes: RedisNodes, library: s
 
 @pytest.mark.server("zookeeper")
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
-def test_greenlets_go_on_while_one_waits_for_zookeeper(
-    own_zookeeper_server: ZooKeeperServer, library: str
-) -> None:
+def test_greenlets_go_on_meanwhile(own_zookeeper_server: ZooKeeperServer, library: str) -> None:
     goes_on(library, own_zookeeper_server.url, own_zookeeper_server)
 
 

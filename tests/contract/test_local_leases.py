@@ -84,9 +84,7 @@ def test_a_lock_that_is_renewed_stays(store: RowsBackend) -> None:
 NEWEST: dict[str, Any] = {"wait": WaitMode.QUEUE, "gives_way": True, "supersedes": True}
 
 
-def test_one_that_is_asked_to_give_way_is_told_so_and_given_up_when_its_time_is_over(
-    store: RowsBackend, other: RowsBackend
-) -> None:
+def test_one_that_is_asked_to_give_way_is_told(store: RowsBackend, other: RowsBackend) -> None:
     first, newest = claim("a", ttl=0.5, **NEWEST), claim("b", **NEWEST)
     running(store.enter(first, b"a"))
     assert isinstance(store.renew([first])[0], Renewed)

@@ -44,9 +44,7 @@ def test_what_a_process_has_left_behind_is_cleared_away_some_time(
     assert decode(version_row.value).holders == ()  # a lost run is remembered for a day
 
 
-def test_a_key_that_fails_does_not_keep_the_others_waiting(
-    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_key_keeps_no_other(store: RowsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     defects: list[Exception] = []
 
     def reap(key: str) -> Reply[None]:
@@ -76,9 +74,7 @@ def test_a_key_that_fails_does_not_keep_the_others_waiting(
     assert "bad" in {wake.key for wake in store.sweep().wakes}
 
 
-def test_a_sweep_of_a_store_that_is_away_says_so(
-    store: RowsBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_says_what_is_away(store: RowsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: str) -> None:
         raise BackendUnavailable("away")
 

@@ -175,9 +175,7 @@ def test_what_is_left_runs_and_so_does_what_is_parked_from_then_on(
 
 
 @pytest.mark.parametrize("newcomers", [[], ["d"]])
-def test_however_long_a_queue_is_whose_key_was_evicted_all_of_it_runs(
-    redis_server: RedisServer, newcomers: list[str]
-) -> None:
+def test_a_queue_of_an_evicted_key_runs(redis_server: RedisServer, newcomers: list[str]) -> None:
     clock = ManualClock()
     with store_on(redis_server, clock) as store:
         running(store.backend.enter(claim("a")))

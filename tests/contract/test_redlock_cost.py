@@ -86,9 +86,7 @@ def settled(scripts: Callable[[], list[int]]) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_an_uncontended_task_takes_three_flights(
-    store: StoreOnNodes, count: Counted, mode: Mode
-) -> None:
+def test_a_free_task_takes_three_flights(store: StoreOnNodes, count: Counted, mode: Mode) -> None:
     mine = claim("a", wait=QUEUE, mode=mode)
 
     # One for the queue's leave to enter, one in which a majority finds the token large enough.

@@ -161,9 +161,7 @@ def test_a_lease_outlives_a_restart_of_each_node(store: StoreOnNodes, clock: Man
 
 
 @HARMS
-def test_a_late_leave_frees_nobody_else_on_any_node(
-    store: StoreOnNodes, clock: ManualClock, harm: Harm
-) -> None:
+def test_a_late_leave_frees_nobody(store: StoreOnNodes, clock: ManualClock, harm: Harm) -> None:
     running(store.backend.enter(claim("a")))
     harm(store.nodes[4])
     clock.advance(11)

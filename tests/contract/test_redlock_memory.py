@@ -221,9 +221,7 @@ def test_a_token_grows_when_every_node_has_forgotten_in_turn_and_the_clocks_are_
         assert gets_it(store.backend, claim("b")).token > before
 
 
-def test_a_reader_that_is_forgotten_keeps_a_writer_out(
-    known_to_two: StoreOnNodes, clock: ManualClock
-) -> None:
+def test_a_forgotten_reader_keeps_a_writer(known_to_two: StoreOnNodes, clock: ManualClock) -> None:
     store = known_to_two
     gets_it(store.backend, claim("r", key="other", mode=SHARED))
     store.forget(0)

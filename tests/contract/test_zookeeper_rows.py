@@ -153,9 +153,7 @@ def test_a_name_is_told_from_its_node(rows: ZooKeeperRows) -> None:
         assert name_of(name.kind, file) == name
 
 
-def test_a_process_forgets_a_hundred_at_a_time_by_itself(
-    rows: ZooKeeperRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_forgets_a_hundred(rows: ZooKeeperRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_memory, "SLACK", 0)
     names = [Name(Kind.DONE, "key", str(n)) for n in range(zookeeper_memory.BATCH)]
     for name in names:

@@ -87,9 +87,7 @@ def failed(folder: Path, names: list[str], url: str) -> set[str]:
 
 
 @pytest.mark.server("redis")
-def test_nothing_arrives_at_the_servers_that_are_configured(
-    own_redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_nothing_reaches_configured_servers(own_redis_server: RedisServer, tmp_path: Path) -> None:
     names = files_of_the_page(tmp_path)
     before = own_redis_server.info("stats")["total_connections_received"]
 

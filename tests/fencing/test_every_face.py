@@ -51,9 +51,7 @@ def write(client: Client, resource: str, token: int, owner: str = "a") -> None:
 
 
 class TestAdmit:
-    def test_a_holder_writes_many_times_and_then_a_newer_one(
-        self, client: Client, name: str
-    ) -> None:
+    def test_a_holder_writes_often_and_a_newer_one_then(self, client: Client, name: str) -> None:
         write(client, name, 7)
         assert stands(client, name) == (7, "a")
         write(client, name, 7)

@@ -40,9 +40,7 @@ def fence_all(connection: Any, name: str) -> None:
     assert not fencing.once(connection, name, resource="shop")
 
 
-def test_a_script_of_sqlite3_ends_the_transaction_and_so_the_fence(
-    database: Database, name: str
-) -> None:
+def test_a_script_of_sqlite3_ends_the_fence(database: Database, name: str) -> None:
     with closing(sqlite3.connect(make_url(database("sqlite")).database or "")) as db:
         assert fencing.once(db, name, resource="shop")
         db.executescript("SELECT 1")
@@ -168,9 +166,7 @@ class TestMySQL:
             fence_all(db, f"{name} 🦀")
             fence_all(db, "é" * 500 + name[-20:])
 
-    def test_a_new_table_ends_the_transaction_and_so_the_fence(
-        self, connect: Connect, name: str
-    ) -> None:
+    def test_a_new_table_ends_the_fence(self, connect: Connect, name: str) -> None:
         with connect() as db, db.cursor() as cursor:
             assert fencing.once(db, name, resource="shop")
             cursor.execute("CREATE TABLE IF NOT EXISTS made_under_the_fence (number INTEGER)")

@@ -32,9 +32,7 @@ class TestInBetween:
             fence.transaction(mine, pay, lease(order, 1))
         assert paid(mine, order) == 100
 
-    def test_what_an_older_holder_wrote_after_it_was_read_is_read_again(
-        self, connect: Connect, order: str
-    ) -> None:
+    def test_an_older_holders_write_is_read_again(self, connect: Connect, order: str) -> None:
         mine, theirs = connect(), connect()
         older = iter([lease(order, 1)])
 

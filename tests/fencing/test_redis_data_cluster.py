@@ -60,9 +60,7 @@ def test_keys_of_two_slots_cannot_be_written_together(client: Any) -> None:
         pay(client, lease(1, "order:1", "order:2"))
 
 
-def test_a_client_of_one_server_is_told_that_another_has_the_slot(
-    redis_cluster: RedisCluster, order: str
-) -> None:
+def test_a_client_is_told_who_has_the_slot(redis_cluster: RedisCluster, order: str) -> None:
     owner = redis_cluster.master_of(f"{{{order}}}")
     other = next(server for server in redis_cluster.servers[:3] if server is not owner)
     with other.client() as client, pytest.raises(MovedError):

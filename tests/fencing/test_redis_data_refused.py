@@ -17,9 +17,7 @@ pytestmark = pytest.mark.server("redis")
 
 
 class TestMint:
-    def test_each_count_is_larger_and_what_it_gives_out_is_a_fence(
-        self, client: Any, order: str
-    ) -> None:
+    def test_each_count_is_larger_and_is_a_fence(self, client: Any, order: str) -> None:
         held, name = lease(order), f"minted:{order}"
         first, second = (fence.mint(client, name, held) for _ in range(2))
         client.delete(f"dlock_minted:{{{name}}}")  # forgotten: it has expired
@@ -52,9 +50,7 @@ class TestMint:
 
 
 class TestWrongUse:
-    def test_a_write_that_forgets_multi_fails_whenever_it_is_called(
-        self, client: Any, order: str
-    ) -> None:
+    def test_a_write_that_forgets_multi_fails(self, client: Any, order: str) -> None:
         with pytest.raises(ConfigurationError, match=r"pipe\.multi\(\)"):
             fence.transaction(client, lambda pipe: pipe.get(order), lease(order))
 

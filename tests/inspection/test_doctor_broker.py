@@ -75,9 +75,7 @@ def test_a_redis_that_forgets_messages_is_found(
 @pytest.mark.parametrize(
     ("policy", "where"), [("allkeys-lru", {"store", "broker"}), ("volatile-lru", {"store"})]
 )
-def test_a_redis_that_throws_messages_away_is_found(
-    tmp_path: Path, policy: str, where: set[str]
-) -> None:
+def test_an_evicting_redis_is_found(tmp_path: Path, policy: str, where: set[str]) -> None:
     """Messages never expire, and locks do."""
     keeps = ("--appendonly", "yes", "--appendfsync", "always")
     evicts = ("--maxmemory", "50mb", "--maxmemory-policy", policy)

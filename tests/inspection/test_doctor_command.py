@@ -97,9 +97,7 @@ def test_a_configuration_that_cannot_be_used_is_no_traceback(tmp_path: Path) -> 
     assert "hunter2" not in result.output
 
 
-def test_a_store_of_somebody_else_is_not_examined_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_store_is_not_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_dlock.ops.doctor.examine.BACKENDS", {})
 
     with patient(tmp_path, **in_threads()) as app:

@@ -68,9 +68,7 @@ def test_the_clock_of_whoever_may_be_promoted_counts(
     assert of_cluster == six
 
 
-def test_a_sentinel_that_does_not_answer_is_found(
-    redis_sentinel: RedisSentinel, tmp_path: Path
-) -> None:
+def test_a_silent_sentinel_is_found(redis_sentinel: RedisSentinel, tmp_path: Path) -> None:
     (gone,) = free_ports(1)
     url = redis_sentinel.url.replace(f"/{NAME}", f",127.0.0.1:{gone}/{NAME}")
     away = {"sentinel-unavailable": "weak"}
@@ -91,9 +89,7 @@ def test_one_sentinel_and_a_master_alone_are_found(tmp_path: Path) -> None:
         }
 
 
-def test_masters_of_a_cluster_that_nothing_makes_wait_are_found(
-    redis_cluster: RedisCluster, tmp_path: Path
-) -> None:
+def test_masters_that_wait_for_none_are_found(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     def places() -> list[str]:
         with patient(tmp_path, dlock_url=redis_cluster.url) as app:
             findings = examine(app)
@@ -108,9 +104,7 @@ def test_masters_of_a_cluster_that_nothing_makes_wait_are_found(
     assert waiting == nothing
 
 
-def test_one_master_of_a_cluster_that_forgets_is_found(
-    redis_cluster: RedisCluster, tmp_path: Path
-) -> None:
+def test_a_clusters_forgetful_master_is_found(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     master = redis_cluster.master_of("any")
     careless = [master, redis_cluster.replica_of(master)]
     others = [server for server in redis_cluster.servers if server not in careless]

@@ -106,9 +106,7 @@ def test_a_member_that_does_not_wait_for_its_disk_is_found(
         assert found(tmp_path, dlock_url=server.url) == {"etcd-single": "weak", **finding}
 
 
-def test_revisions_that_nobody_compacts_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uncompacted_revisions_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with EtcdServer() as server:
         for _ in range(20):
             put(server, b"")

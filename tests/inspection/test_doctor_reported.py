@@ -88,9 +88,7 @@ def test_nor_has_a_worker_that_is_asked_for_its_configuration(
         ({"credential": PASSWORD}, True),
     ],
 )
-def test_the_doctor_finds_a_password_that_celery_shows(
-    tmp_path: Path, options: dict[str, Any], shown: bool
-) -> None:
+def test_a_password_shown_is_found(tmp_path: Path, options: dict[str, Any], shown: bool) -> None:
     with patient(tmp_path) as app:
         app.conf.dlock_backend_options = options
         found = list(examine_report(Case(app, Settings(url="memory://"), float)))

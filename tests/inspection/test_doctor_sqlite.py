@@ -75,9 +75,7 @@ def test_where_the_file_system_is_not_told_is_no_error(tmp_path: Path) -> None:
     assert (finding.check, finding.severity) == ("sqlite-file-system", "unknown")
 
 
-def test_a_path_that_depends_on_where_a_worker_is_started_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     with patient(tmp_path, dlock_url="sqlite:///locks.db") as app:
@@ -159,9 +157,7 @@ def as_nobody() -> Iterator[None]:
         ("amqp://", []),
     ],
 )
-def test_a_broker_that_other_machines_reach_is_a_hint(
-    tmp_path: Path, broker: str, hints: list[str]
-) -> None:
+def test_a_broker_for_all_machines_is_a_hint(tmp_path: Path, broker: str, hints: list[str]) -> None:
     """It is not asked for more than its name."""
     conf: dict[str, Any] = {
         "broker_url": broker,

@@ -138,9 +138,7 @@ def test_of_a_task_nobody_knows_it_says_where_it_may_be(open_one: Open) -> None:
 
 
 @pytest.mark.server("redis")
-def test_a_store_that_is_away_is_named_and_others_are_asked(
-    open_one: Open, own_redis_server: RedisServer
-) -> None:
+def test_an_unavailable_store_is_named(open_one: Open, own_redis_server: RedisServer) -> None:
     desk = open_one(dlock_url=own_redis_server.url)
     waits = task(desk, "queue").delay("42")
     with lock(KEY, app=desk.app, timeout=0):
@@ -195,9 +193,7 @@ def test_one_whose_turn_has_come_and_one_that_is_woken_to_end(open_one: Open) ->
     assert "times" not in called.sentences[0]
 
 
-def test_one_that_was_woken_in_vain_says_how_often(
-    open_one: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_woken_in_vain_says_how_often(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "WAKE_AGAIN_FIRST", 0)
     desk = open_one()
     waits = task(desk, "queue").delay("42")

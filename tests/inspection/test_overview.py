@@ -133,9 +133,7 @@ def test_a_call_that_is_debounced_waits_for_nobody_until_it_is_due(
     assert (gauges.waiting_tasks, gauges.oldest_wait) == (0, 0.0)
 
 
-def test_a_beat_that_stands_by_is_no_task_that_waits(
-    app: Celery, store: LockBackend, clock: ManualClock
-) -> None:
+def test_a_standby_is_no_waiting_task(app: Celery, store: LockBackend, clock: ManualClock) -> None:
     leads, stands_by = hold(store, key_of(app), "leads"), Leader(app)
     for _ in range(16 * 60 // 4):
         assert not stands_by.campaign()

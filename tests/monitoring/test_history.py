@@ -141,9 +141,7 @@ def test_tasks_are_counted_by_name(history: Open) -> None:
     assert reader.by_task(datetime.now(UTC) + timedelta(days=1)).tasks == ()
 
 
-def test_of_much_that_happened_the_latest_is_counted(
-    history: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_much_the_latest_is_counted(history: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "COUNTED", 3)
     sink, reader = history()
     for _ in range(5):

@@ -83,9 +83,7 @@ def test_no_tag_names_a_key_or_an_owner(agent: Agent, sink: StatsdSink) -> None:
     assert not [secret for secret in (KEY, TASK_ID, HOLDER, "datadog.") if secret in text]
 
 
-def test_an_agent_that_is_away_is_no_error(
-    sink: StatsdSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_away_is_no_error(sink: StatsdSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DD_AGENT_HOST", "127.0.0.1")
     monkeypatch.setenv("DD_DOGSTATSD_PORT", str(free_ports(1)[0]))
 

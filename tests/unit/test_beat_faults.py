@@ -95,9 +95,7 @@ def every_due(entry: str, until: datetime, of: Beats) -> list[datetime]:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 @given(st.lists(ACTIONS, max_size=40))
-def test_every_tick_is_sent_once_or_said_to_be_left_out_and_twice_only_where_that_is_said(
-    actions: list[tuple[str, object]],
-) -> None:
+def test_every_tick_is_sent_once_or_said_to_be_left_out(actions: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder, beats(Path(folder), SCHEDULE) as of:
         of.tick(0)
 

@@ -55,9 +55,7 @@ def test_the_last_that_was_said_of_a_child_counts(
     assert said.empty()
 
 
-def test_a_defect_does_not_end_the_thread(
-    children: Children, process: subprocess.Popen[bytes]
-) -> None:
+def test_a_defect_ends_no_thread(children: Children, process: subprocess.Popen[bytes]) -> None:
     said: SimpleQueue[str] = SimpleQueue()
     children.call(fail)
     children.watch(process.pid, fail)

@@ -119,9 +119,7 @@ def test_a_helper_that_dies_fails_one_call_and_is_started_again(helped: HelperBa
     assert isinstance(helped.leave(claim("a"), Outcome.OVER).verdict, Left)
 
 
-def test_a_helper_that_hangs_is_not_waited_for_without_end(
-    helped: HelperBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_helper_is_left(helped: HelperBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     helped.sweep()
     stuck = process_of(helped)
     stuck.suspend()

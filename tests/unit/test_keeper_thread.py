@@ -77,9 +77,7 @@ def test_the_thread_of_one_that_is_closed_ends_when_nothing_is_held(losses: Loss
     until("the thread has ended", lambda: not thread.is_alive())
 
 
-def test_a_short_task_that_comes_and_goes_wakes_nobody(
-    losses: Losses, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_task_wakes_nobody(losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[Claim]] = []
 
     def renew(claims: Sequence[Claim]) -> list[RenewVerdict]:

@@ -74,9 +74,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("toy.first")
 
 
-def test_a_call_counts_once_and_neither_its_comprehensions_nor_what_is_there_for_tests(
-    toy: ModuleType, tmp_path: Path
-) -> None:
+def test_a_call_counts_once_without_its_comprehensions(toy: ModuleType, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "toy")
 
     with recorder.walk("a walk"):

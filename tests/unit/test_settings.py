@@ -133,9 +133,7 @@ def test_a_missing_url_is_named_with_a_store_that_needs_nothing() -> None:
         ("celery", "celery_dlock_tll", "celery_dlock_ttl"),
     ],
 )
-def test_an_unknown_setting_is_answered_with_the_nearest(
-    namespace: str | None, key: str, meant: str
-) -> None:
+def test_an_unknown_setting_names_the_nearest(namespace: str | None, key: str, meant: str) -> None:
     app = app_of(namespace, **{key: 3})
     app.conf.dlock_url = "memory://"
 

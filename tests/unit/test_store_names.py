@@ -131,9 +131,7 @@ def test_the_items_of_a_task_are_told_apart(key: str, found: list[tuple[bool, st
 
 
 @given(one=st.tuples(braced, braced), other=st.tuples(braced, braced))
-def test_no_part_of_a_key_is_a_part_of_another(
-    one: tuple[str, str], other: tuple[str, str]
-) -> None:
+def test_no_part_of_a_key_is_anothers(one: tuple[str, str], other: tuple[str, str]) -> None:
     mine, theirs = (set(names(base_name("dlock", key), task)) for key, task in (one, other))
     assert bool(mine & theirs) is (one[0] == other[0])
 

@@ -78,9 +78,7 @@ def test_a_url_is_refused_without_telling_its_password(url: str | tuple[str, str
     ],
     ids=str,
 )
-def test_an_option_that_cannot_be_is_refused(
-    url: str, driver: dict[str, Any], why: str | None
-) -> None:
+def test_an_impossible_option_is_refused(url: str, driver: dict[str, Any], why: str | None) -> None:
     with pytest.raises(ConfigurationError, match=why):
         open_backend(url, BackendOptions(driver=driver))
 
@@ -97,9 +95,7 @@ class TestRedis:
             ("redis+unix:///run/redis.sock?db=3", {"path": "/run/redis.sock", "db": 3}),
         ],
     )
-    def test_a_url_names_host_port_database_and_user(
-        self, url: str, expected: dict[str, Any]
-    ) -> None:
+    def test_a_url_names_host_port_and_user(self, url: str, expected: dict[str, Any]) -> None:
         settings = pool_of(url).connection_kwargs
         assert {name: settings.get(name) for name in expected} == expected
 
@@ -167,9 +163,7 @@ class TestRedlock:
             ("redlock://a,b,c:7?queue=b", ["a:6379", "b:6379", "c:7"], 1),
         ],
     )
-    def test_a_url_names_the_nodes_and_the_one_with_the_queue(
-        self, url: str, places: list[str], queue: int
-    ) -> None:
+    def test_a_url_names_nodes_and_queue(self, url: str, places: list[str], queue: int) -> None:
         nodes = Nodes.of(url, {}, 30)
         assert [f"{node['host']}:{node['port']}" for node in nodes.options] == places
         assert nodes.queue == queue
@@ -268,9 +262,7 @@ class TestZooKeeper:
         ("driver", "checks"),
         [({}, True), ({"check_hostname": False}, False), ({"verify_certs": False}, False)],
     )
-    def test_with_tls_the_name_of_the_server_is_checked(
-        self, driver: dict[str, Any], checks: bool
-    ) -> None:
+    def test_tls_checks_the_servers_name(self, driver: dict[str, Any], checks: bool) -> None:
         assert arguments_of("zookeeper://h", use_ssl=True, **driver)["check_hostname"] is checks
 
     def test_a_name_in_a_certificate_that_is_not_verified_says_nothing(self) -> None:

@@ -90,9 +90,7 @@ def test_a_lock_appears_and_goes_without_a_reload(lab: Lab, visitor: Browser) ->
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_queue_grows_and_drains_and_the_focus_stays(
-    lab: Lab, visitor: Browser, page: Page
-) -> None:
+def test_a_queue_drains_and_the_focus_stays(lab: Lab, visitor: Browser, page: Page) -> None:
     visitor.open(f"{page.at}/?waiting=1")
     apply(lab, "grows", hold="grows")
     lab.journal.wait_for("start", order="grows")

@@ -182,9 +182,7 @@ def test_without_a_history_the_page_says_what_to_set(app: Celery, open_site: Ope
         assert "dlock_history is not set" in said(client, address)
 
 
-def test_a_key_shows_who_held_it_with_which_token(
-    app: Celery, happened: Happened, open_site: Open
-) -> None:
+def test_a_key_shows_its_past_holders(app: Celery, happened: Happened, open_site: Open) -> None:
     first, second = Subject("first", "shop.ship", "o"), Subject("second", "shop.pay", "o")
     happened(
         Acquired(first, ("order:42",), (16,), 0.1, 30.0),
@@ -297,9 +295,7 @@ def test_ages_are_by_the_stores_clock(
         assert "expired" not in page
 
 
-def test_a_task_beyond_a_danger_line_is_lit(
-    app: Celery, happened: Happened, open_site: Open
-) -> None:
+def test_a_task_in_danger_is_lit(app: Celery, happened: Happened, open_site: Open) -> None:
     bad, good = Subject("1", "shop.bad", "o"), Subject("2", "shop.good", "o")
     happened(
         Acquired(bad, ("a",), (1,), took=16.0, ttl=30.0),
@@ -341,9 +337,7 @@ def test_a_task_that_waits_for_its_turn_and_holds_its_lock_for_long_is_not_lit(
     assert "50 %" in page  # of two tasks one was refused, however often it asked
 
 
-def test_what_happens_again_and_again_is_told_once(
-    app: Celery, happened: Happened, open_site: Open
-) -> None:
+def test_what_repeats_is_told_once(app: Celery, happened: Happened, open_site: Open) -> None:
     task = Subject("waits", "shop.pay", "o")
     for attempt in range(9):
         happened(Contended(task, "order:42", "holds", attempt, 2.0 * attempt))

@@ -62,9 +62,7 @@ def test_it_is_to_be_read_by_day_by_night_and_on_a_telephone(
         fits(visitor, name, tmp_path)
 
 
-def test_by_hand_and_on_a_telephone_a_key_is_put_on_hold(
-    visitor: Browser, page: Page, tmp_path: Path
-) -> None:
+def test_a_key_is_put_on_hold_by_hand(visitor: Browser, page: Page, tmp_path: Path) -> None:
     visitor.width(400)
     visitor.open(f"{page.at}/key?key=account%3A17")
     visitor.all("#hold")[0].click()

@@ -166,9 +166,7 @@ def test_a_session_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"token": "short"}, "16 characters"),
     ],
 )
-def test_who_may_do_what_is_said_when_the_site_is_made(
-    app: Celery, options: dict[str, Any], says: str
-) -> None:
+def test_the_site_says_who_may_do_what(app: Celery, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         site(app, **options)
 

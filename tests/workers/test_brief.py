@@ -103,9 +103,7 @@ def test_what_became_of_it_is_one_line_of_ours_and_none_of_celerys(
     assert "succeeded in" in caplog.text
 
 
-def test_celery_goes_on_saying_it_where_ours_is_not_read(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_celery_says_it_where_ours_is_unread(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     @desk.locked("order:{order}", on_contention=Queue())
     def charge(order: str) -> None: ...
 

@@ -113,9 +113,7 @@ def _is_rejected(_: Any) -> None:
 
 
 @pytest.mark.parametrize("does", [_fails, _is_rejected, once_more])
-def test_a_start_is_a_start_whatever_becomes_of_it(
-    desk: Desk, make: Make, does: Callable[[Any], Any]
-) -> None:
+def test_a_start_counts_in_any_case(desk: Desk, make: Make, does: Callable[[Any], Any]) -> None:
     sync = make("queue", does, max_retries=1)
     sync.delay(0)
     sync.delay(1)

@@ -100,9 +100,7 @@ def test_when_due_it_waits_for_its_key_by_any_policy(desk: Desk, make: Make, pol
 @pytest.mark.parametrize(
     "how", [{"task_id": "mine"}, {"link": "other"}, {"countdown": 60}], ids=repr
 )
-def test_a_call_that_somebody_depends_on_or_that_says_when_is_published_as_it_is(
-    desk: Desk, make: Make, how: dict[str, Any]
-) -> None:
+def test_a_call_with_dependents_is_published(desk: Desk, make: Make, how: dict[str, Any]) -> None:
     @desk.app.task(name="other")
     def other() -> None: ...
 

@@ -45,9 +45,7 @@ def threads_of_grpc(pid: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # on a machine with much else to do
-def test_children_are_replaced_without_one_failed_call(
-    make_lab: MakeLab, own_etcd_server: EtcdServer
-) -> None:
+def test_replaced_children_fail_no_call(make_lab: MakeLab, own_etcd_server: EtcdServer) -> None:
     lab = on_etcd(make_lab, own_etcd_server, worker_max_tasks_per_child=1)
 
     with lab.worker("prefork", concurrency=4) as worker:

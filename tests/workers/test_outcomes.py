@@ -153,9 +153,7 @@ def test_a_lost_lock_that_a_duplicate_holds_keeps_its_message(desk: Desk, policy
 
 
 @pytest.mark.parametrize("define", DEFINED[1:])
-def test_the_projects_own_exceptions_to_automatic_retries_still_count(
-    desk: Desk, define: Callable[..., LockedTask]
-) -> None:
+def test_the_projects_own_exceptions_count(desk: Desk, define: Callable[..., LockedTask]) -> None:
     def charge(self: Any, order: str) -> None:
         raise KeyError(order)
 

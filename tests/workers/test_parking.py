@@ -296,9 +296,7 @@ def test_whose_messages_are(desk: Desk, key: Any, options: dict[str, Any], may: 
 
 
 @pytest.mark.server("redis")
-def test_a_burst_behind_a_key_takes_no_slots_and_keeps_its_order(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_burst_takes_no_slots(redis_server: RedisServer, tmp_path: Path) -> None:
     celery = {**over_redis(redis_server.port), **kept_in_redis(redis_server.port)}
     lab = Lab(tmp_path, {"celery": celery, "lock": {"policy": "queue"}})
     with lab.worker("prefork", concurrency=2) as worker:

@@ -101,9 +101,7 @@ def test_the_next_step_of_a_chain_runs(desk: Desk, early: Any, make: Make, polic
 @pytest.mark.parametrize(
     "canvas", ["link", "error callback", "group", "chord's body", "several keys"]
 )
-def test_so_does_all_else_that_a_task_publishes(
-    desk: Desk, early: Any, make: Make, canvas: str
-) -> None:
+def test_so_does_all_that_a_task_publishes(desk: Desk, early: Any, make: Make, canvas: str) -> None:
     first, second = make(Fail(), "first"), make(Fail(), "second")
     two = make(Skip(), "two", key=["free", "order"])
     sent = make(Skip(), "second one", bind=True)

@@ -129,9 +129,7 @@ def test_who_fails_has_failed(desk: Desk, make: Make) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"autoretry_for": (Exception,), "retry_backoff": 5}])
-def test_one_that_wants_to_retry_ends_instead(
-    desk: Desk, make: Make, options: dict[str, Any]
-) -> None:
+def test_one_that_would_retry_ends(desk: Desk, make: Make, options: dict[str, Any]) -> None:
     newer: list[str] = []
 
     def does(task: Any) -> None:

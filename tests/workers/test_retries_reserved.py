@@ -141,9 +141,7 @@ def test_a_revoked_retry_gives_the_key_back(desk: Desk, retry: LockedRequest) ->
 
 
 @pytest.mark.parametrize("expired", [False, True])
-def test_a_retry_that_is_discarded_gives_the_key_back(
-    desk: Desk, retry: LockedRequest, expired: bool
-) -> None:
+def test_a_discarded_retry_frees_the_key(desk: Desk, retry: LockedRequest, expired: bool) -> None:
     retry._announce_revoked("discarded", False, None, expired)
 
     desk.deliver()

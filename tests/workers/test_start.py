@@ -183,9 +183,7 @@ def test_a_task_defined_after_the_worker_started_is_woken(app: Celery) -> None:
         assert result.get(timeout=60) == "42"
 
 
-def test_a_worker_without_a_lock_store_is_told_of_its_first_lock(
-    app: Celery, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_without_a_store_is_told(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
     app.conf.dlock_url = None
     prepare_worker(SimpleNamespace(app=app))
 

@@ -65,9 +65,7 @@ def test_it_stays_while_the_task_waits_for_its_lock(
 
 @UNTIL
 @pytest.mark.parametrize("policy", [Skip(), Fail(), Wait(timeout=0.01)], ids=repr)
-def test_it_ends_when_the_task_is_skipped_or_gives_up(
-    desk: Desk, make: Make, until: str, policy: Any
-) -> None:
+def test_it_ends_when_the_task_gives_up(desk: Desk, make: Make, until: str, policy: Any) -> None:
     report = make(until, key="day:{day}", on_contention=policy)
     report.delay(1)
 
@@ -78,9 +76,7 @@ def test_it_ends_when_the_task_is_skipped_or_gives_up(
 
 
 @UNTIL
-def test_it_ends_when_the_task_has_waited_for_too_long(
-    desk: Desk, make: Make, clock: ManualClock, until: str
-) -> None:
+def test_it_ends_with_its_patience(desk: Desk, make: Make, clock: ManualClock, until: str) -> None:
     report = make(until, key="day:{day}", on_contention=Queue(max_wait=60))
     result = report.delay(1)
     desk.store.enter(Claim("day:1", "other:0:0", "1", ttl=10**9))

@@ -71,9 +71,7 @@ def test_a_tick_of_ours_that_is_a_duplicate_ends_as_skipped(tmp_path: Path, desk
 
 
 @pytest.mark.parametrize("on_duplicate", ["existing", "raise"])
-def test_a_chain_ends_at_a_duplicate_as_at_a_skip(
-    desk: Desk, make: Make, on_duplicate: Any
-) -> None:
+def test_a_chain_ends_at_a_duplicate(desk: Desk, make: Make, on_duplicate: Any) -> None:
     first, report = make(None, name="first"), make(Unique(on_duplicate=on_duplicate))
     lives, message = report.delay(1), desk.receive()
 

@@ -141,9 +141,7 @@ def test_a_sweep_of_others_is_followed_by_a_long_sleep(desk: Desk, charge: Locke
     assert sleeps_after(newer) == LONGEST_SLEEP
 
 
-def test_a_store_that_is_away_for_many_sweeps_is_told_once_and_that_it_is_back(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_store_is_told_once(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     backend = desk.store
     sound, away = backend.sweep, mock.Mock(side_effect=BackendUnavailable("nobody is there"))
     sweeper = Sweeper(SimpleNamespace(app=desk.app))

@@ -317,9 +317,7 @@ class Shadows(KeyTests):
         assert shadowed.leaves("b") == []
 
     @pytest.mark.parametrize("outcome", [ABANDONED, REPEAT])
-    def test_a_shadow_is_woken_first_when_the_task_did_not_get_through(
-        self, shadowed: Key, outcome: Outcome
-    ) -> None:
+    def test_a_shadow_is_woken_first_after_a_loss(self, shadowed: Key, outcome: Outcome) -> None:
         reply = shadowed.leave("a", outcome, b"repeat", wait=QUEUE)
 
         assert reply == Reply(Left(carried=True), (Wake("key", "a", message_of("a")),))

@@ -169,9 +169,7 @@ class Pausing(KeyTests):
         return key
 
     @pytest.mark.parametrize("outcome", [None, OVER], ids=["a sweep", "a release"])
-    def test_whatever_happens_first_after_a_pause_ends_nobody(
-        self, unserved: Key, outcome: Outcome | None
-    ) -> None:
+    def test_a_pause_ends_nobody(self, unserved: Key, outcome: Outcome | None) -> None:
         wakes = unserved.leave("a", outcome).wakes if outcome else unserved.sweep().wakes
 
         assert endings(wakes) == [("b", None)]
