@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.services.etcd import etcd_server, own_etcd_server
 from tests.services.etcd_cluster import own_etcd_cluster
-from tests.services.mariadb import mariadb_server, own_mariadb_server
+from tests.services.mariadb import mariadb_server
 from tests.services.pgbouncer import pgbouncer
 from tests.services.postgresql import own_postgresql_server, postgresql_server, postgresql_standby
 from tests.services.rabbitmq import own_rabbitmq_server, rabbitmq_server
@@ -27,7 +27,6 @@ __all__ = [
     "mariadb_server",
     "own_etcd_cluster",
     "own_etcd_server",
-    "own_mariadb_server",
     "own_postgresql_server",
     "own_rabbitmq_server",
     "own_redis_cluster",

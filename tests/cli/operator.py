@@ -124,7 +124,7 @@ def operator(**config: Any) -> Iterator[Operator]:
         forget(made.app)
         made.app.close()
         memory.Channel.queues.clear()
-        memory.Transport.global_state.clear()  # type: ignore[no-untyped-call]
+        memory.Transport.global_state.clear()
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, answer: bool, meanwhile: Any = None) -> list[str]:

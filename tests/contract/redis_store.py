@@ -109,7 +109,7 @@ def requests_sent() -> Iterator[Counter[int]]:
 
     def count(self: Any, *args: Any, **kwargs: Any) -> None:
         sent[self.port] += 1
-        send(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        send(self, *args, **kwargs)
 
     with mock.patch.object(redis.connection.Connection, "send_packed_command", count):
         yield sent

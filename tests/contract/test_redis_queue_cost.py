@@ -145,7 +145,7 @@ def rows_read(command: list[str]) -> int:
 def inside(store: StoreOnRedis, operation: Callable[[], object]) -> list[list[str]]:
     """The commands that the script of *operation* calls."""
     found: list[list[str]] = []
-    with store.client.monitor() as monitor:  # type: ignore[no-untyped-call]
+    with store.client.monitor() as monitor:
         operation()
         store.client.echo("the end")
         for said in monitor.listen():

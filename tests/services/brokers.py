@@ -3,8 +3,6 @@
 Each lab has a queue name of its own, so labs may share a server.
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import json

@@ -126,7 +126,7 @@ class Browser(Started):
         ]
 
     def _log(self, name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.driver.get_log(name)  # type: ignore[no-untyped-call]
+        found: list[dict[str, Any]] = self.driver.get_log(name)
         return found
 
 

@@ -5,8 +5,6 @@ it restores messages through a client that is closed already, an AttributeError 
 expects).
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """A real MariaDB of our own: a free loopback port, its data in a temporary folder.
 
 It does not like to run as root; started by root it runs as another user. ``mariadb_server`` is
-shared by a whole run, so a test takes tables or a database of its own; ``own_mariadb_server`` is
-for a test that kills it.
+shared by a whole run, so a test takes tables or a database of its own.
 """
 
 from __future__ import annotations
@@ -95,11 +94,5 @@ class MariadbServer(ServerProcess):
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariadbServer]:
-    with MariadbServer(require("mariadb")) as server:
-        yield server
-
-
-@pytest.fixture
-def own_mariadb_server() -> Iterator[MariadbServer]:
     with MariadbServer(require("mariadb")) as server:
         yield server

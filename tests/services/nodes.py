@@ -4,7 +4,7 @@
 name, its logs, where it is reached, and to be killed and started again. A process can do that.
 """
 
-# mypy: allow-untyped-calls, disable-error-code="misc"
+# mypy: disable-error-code="misc"
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ CONTENT_TYPE = "application/x-picky"
 def read(data: str) -> Any:
     if current_process().name != "MainProcess":
         raise ValueError("a child cannot read this")
-    return loads(data)  # type: ignore[no-untyped-call]
+    return loads(data)
 
 
-register("picky", dumps, read, CONTENT_TYPE, "utf-8")  # type: ignore[no-untyped-call]
+register("picky", dumps, read, CONTENT_TYPE, "utf-8")

@@ -20,11 +20,6 @@ input()
 """
 
 
-def test_ports_are_given_once() -> None:
-    ports = [port for _ in range(20) for port in free_ports(3)]
-    assert len(set(ports)) == 60
-
-
 def test_threads_are_not_given_the_same_port() -> None:
     with ThreadPoolExecutor(8) as threads:
         ports = [port for found in threads.map(free_ports, [5] * 40) for port in found]

@@ -33,7 +33,7 @@ class Trouble:
                 self.tries -= 1
                 self.failed += threading.get_ident() == mine
                 raise self.error
-            return publish(producer, *args, **options)  # type: ignore[no-untyped-call]
+            return publish(producer, *args, **options)
 
         patch.setattr(Producer, "publish", trouble)
 

@@ -84,10 +84,10 @@ CARRIED = {
 
 def through(serializer: str, value: Any) -> Any:
     """*value* as a worker gets it."""
-    accept = prepare_accept_content([serializer])  # type: ignore[no-untyped-call]
-    message = dumps(value, serializer=serializer)  # type: ignore[no-untyped-call]
+    accept = prepare_accept_content([serializer])
+    message = dumps(value, serializer=serializer)
     content_type, encoding, payload = message
-    return loads(payload, content_type, encoding, accept)  # type: ignore[no-untyped-call]
+    return loads(payload, content_type, encoding, accept)
 
 
 @pytest.mark.parametrize("serializer", CARRIED)

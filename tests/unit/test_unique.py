@@ -276,9 +276,9 @@ def test_a_worker_that_has_the_message_knows_the_same_call(value: Any) -> None:
     unique, carried = named(lambda value: None), 0
     for serializer in ("json", "msgpack", "yaml", "pickle"):
         with suppress(EncodeError, DecodeError):  # not each carries each
-            message: Any = dumps(((value,), {}), serializer=serializer)  # type: ignore[no-untyped-call]
+            message: Any = dumps(((value,), {}), serializer=serializer)
             content_type, encoding, data = message
-            args, kwargs = loads(data, content_type, encoding, accept=[content_type])  # type: ignore[no-untyped-call]
+            args, kwargs = loads(data, content_type, encoding, accept=[content_type])
             assert unique.name(args, kwargs) == unique.name((value,), {})
             carried += 1
 

@@ -3,8 +3,6 @@
 Its message may be all that is left of the task: the delivery that waits was acknowledged.
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whatever arrives, a worker whose tasks have locks goes on as one without locks does."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import os

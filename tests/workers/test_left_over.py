@@ -1,7 +1,5 @@
 """Messages that come late, or again: which of them are duplicates, and how long a wait may be."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import math

@@ -1,7 +1,5 @@
 """``ordered="publish"``: the place is taken where the task is published, and kept from there."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import logging

@@ -1,7 +1,5 @@
 """What the worker's main process does with messages for a key that is waited for."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A worker whose configuration cannot keep the promises does not start, and says why."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import logging

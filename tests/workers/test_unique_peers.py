@@ -4,8 +4,6 @@ The class that has ``LockedTask`` first and the other one's base behind it takes
 a task is published, and ends both in the worker.
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who publishes unique tasks: beat, canvases, and processes without a store."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import socket

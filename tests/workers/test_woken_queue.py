@@ -1,7 +1,5 @@
 """Woken messages have a queue of their own at the broker, and go by turns with the others."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 from collections.abc import Iterator
