@@ -197,10 +197,3 @@ def test_a_program_is_told_what_stands(desk: Operator) -> None:
 
     assert (told["key"], told["on_hold"], told["hold"]["because"]) == (KEY, True, WHY)
     assert "@" in told["hold"]["by"]
-
-
-def test_a_beats_key_is_not_put_on_hold(desk: Operator) -> None:
-    code, printed = holds(desk, key="dlock:beat:shop")
-
-    assert code == 1
-    assert "a beat leads by" in printed

@@ -169,15 +169,6 @@ def test_what_was_taken_in_vain_does_not_cool_down(desk: Desk) -> None:
         pass
 
 
-def test_a_person_can_open_it(desk: Desk, make: Make) -> None:
-    sync = make("fail")
-    sync(0)
-    actions.open_now(desk.app, KEY, overview.line(desk.app, KEY).cooling)
-
-    sync(1)
-    assert desk.ran == [0, 1]
-
-
 def test_what_a_person_takes_away_is_free_at_once(desk: Desk) -> None:
     with lock(KEY, app=desk.app, cooldown=MINUTE):
         (holder,) = overview.line(desk.app, KEY).holders
