@@ -24,6 +24,7 @@ from celery_dlock.worker.startup import CheckAtStart
 from tests.services.desk import Desk
 from tests.services.stores import Store, at_the_desk
 from tests.services.until import until
+from tests.workers.conftest import charging
 
 #: The leases of one of each can differ, and one has to have a majority of nodes extend it.
 EACH = [
@@ -167,33 +168,24 @@ def pauses(desk: Desk) -> list[str]:
 
 
 def test_a_task_goes_back_to_its_place_and_runs_then(desk: Desk, pauses: list[str]) -> None:
-    @desk.locked("order:{order}", name="charge")
-    def charge(order: str) -> str:
-        desk.ran.append(order)
-        return "charged"
-
-    result = charge.delay("42")
+    result = charging(desk).delay("42")
     desk.deliver()
 
     assert pauses == ["order:42"]
     assert desk.ran == []
     assert result.state == "RETRY"
     desk.deliver()
-    assert result.get() == "charged"
+    assert result.get() == "42"
     assert desk.store.peek("order:42").holders == ()
 
 
 def test_a_call_and_a_block_raise(desk: Desk, pauses: list[str]) -> None:
-    @desk.locked("order:{order}", name="charge")
-    def charge(order: str) -> str:
-        pytest.fail("somebody else may have the key")
-
     with pytest.raises(LockLost, match="not renewed in time"):
-        charge("42")
+        charging(desk)("42")
     pauses.clear()
     with pytest.raises(LockLost), lock("order:42", app=desk.app):
         pytest.fail("somebody else may have the key")
-    assert desk.holders("order:42") == []
+    assert desk.holders("order:42") == desk.ran == []
 
 
 def test_a_loss_that_shows_only_at_the_end_is_told_once(desk: Desk) -> None:

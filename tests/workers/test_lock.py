@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -125,26 +124,6 @@ def test_of_several_keys_it_takes_all_or_none(desk: Desk) -> None:
         assert len(set(lease.fencing_tokens.values())) == 3
         assert all(desk.holders(key) for key in lease.keys)
     assert desk.holders("a") == desk.holders("b") == desk.holders("c") == []
-
-
-def test_with_a_limit_so_many_hold_it(desk: Desk) -> None:
-    with ExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(held(desk, "k", limit=3))
-        with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0, limit=3):
-            pytest.fail("three hold it")
-    with lock("k", app=desk.app, timeout=0):
-        pass
-
-
-def test_readers_hold_it_together_and_carry_no_token(desk: Desk) -> None:
-    with held(desk, "k", shared=True), held(desk, "k", shared=True):
-        with pytest.raises(LockContended), lock("k", app=desk.app, timeout=0):
-            pytest.fail("two read")
-        with lock("k", app=desk.app, timeout=0, shared=True) as lease:
-            assert lease.fencing_tokens == {}
-            with pytest.raises(ConfigurationError, match="read lock"):
-                _ = lease.fencing_token
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])

@@ -46,6 +46,15 @@ def charge(desk: Desk) -> LockedTask:
     return charge
 
 
+def sound(desk: Desk, charge: LockedTask) -> Wake:
+    """Have a message wait, and be woken; its wake."""
+    charge.delay("42")
+    with lock(KEY, app=desk.app, timeout=0):
+        desk.deliver()
+        ((task, message),) = desk.store._keys[KEY].messages.items()  # type: ignore[attr-defined]
+    return Wake(KEY, task, message)
+
+
 def test_the_event_says_where_and_how_often_in_vain(desk: Desk, charge: LockedTask) -> None:
     charge.apply_async(("42",), queue="slow")
     with lock(KEY, app=desk.app, timeout=0):
@@ -72,15 +81,10 @@ def test_a_countdown_is_over_once_it_has_waited(desk: Desk, charge: LockedTask) 
 def test_one_message_that_cannot_be_read_does_not_stop_the_others(
     desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    charge.delay("42")
-    with lock(KEY, app=desk.app, timeout=0):
-        desk.deliver()
-        store = desk.store
-        message = store._keys[KEY].messages.copy()  # type: ignore[attr-defined]
+    own = sound(desk, charge)
     desk.take()
-    ((task, sound),) = message.items()
 
-    runtime(desk.app).wake([Wake(KEY, "spoilt:0:0", b"nonsense"), Wake(KEY, task, sound)])
+    runtime(desk.app).wake([Wake(KEY, "spoilt:0:0", b"nonsense"), own])
 
     assert desk.size() == 1
     assert "spoilt:0:0" in caplog.text
@@ -109,27 +113,18 @@ class CallsOthers(MemoryBackend):
 
 def test_who_is_woken_by_a_hand_back_is_published(desk: Desk, charge: LockedTask) -> None:
     # Given a store that calls a sound message as another one is handed back, and that one again
-    charge.delay("42")
-    with lock(KEY, app=desk.app, timeout=0):
-        desk.deliver()
-        parked = desk.store._keys[KEY].messages  # type: ignore[attr-defined]
-        ((task, sound),) = parked.items()
+    own, newer = sound(desk, charge), Wake(KEY, "newer:0:0", NEWER)
     desk.take()
     store = CallsOthers.from_url("memory://", BackendOptions())
-    store.both = (Wake(KEY, task, sound), Wake(KEY, "newer:0:0", NEWER))
+    store.both = (own, newer)
 
     # When it is handed back, Then the sound one is published, once
-    assert Waker(desk.app, store, Sinks())([Wake(KEY, "newer:0:0", NEWER)]) == 1
+    assert Waker(desk.app, store, Sinks())([newer]) == 1
     assert desk.size() == 1
 
 
 def test_a_sweep_of_others_is_followed_by_a_long_sleep(desk: Desk, charge: LockedTask) -> None:
-    charge.delay("42")
-    with lock(KEY, app=desk.app, timeout=0):
-        desk.deliver()
-        parked = desk.store._keys[KEY].messages  # type: ignore[attr-defined]
-        ((task, sound),) = parked.items()
-    own, newer = Wake(KEY, task, sound), Wake(KEY, "newer:0:0", NEWER)
+    own, newer = sound(desk, charge), Wake(KEY, "newer:0:0", NEWER)
 
     def sleeps_after(*wakes: Wake) -> float:
         backend = desk.store
@@ -157,10 +152,8 @@ def test_an_unavailable_store_is_told_once(desk: Desk, caplog: pytest.LogCapture
 
 
 def test_a_soft_time_limit_that_strikes_here_passes_through(desk: Desk, charge: LockedTask) -> None:
-    def struck(*_: object, **__: object) -> None:
-        raise SoftTimeLimitExceeded(1)
-
     here = runtime(desk.app)
+    struck = mock.Mock(side_effect=SoftTimeLimitExceeded(1))
     desk.patch.setattr(here.wake, "_publish", struck)
     charge.delay("42")
     with pytest.raises(SoftTimeLimitExceeded), lock(KEY, app=desk.app, timeout=0):
