@@ -1,7 +1,5 @@
 """Labs on a real Redis: broker, results and locks, each in a database of its own."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping

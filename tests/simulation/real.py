@@ -1,7 +1,5 @@
 """The stage on which real workers play a scenario, over RabbitMQ."""
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import functools

@@ -5,8 +5,6 @@ chance. What is seen is each message's way through Celery, its bodies, its resul
 at the broker. The same hooks note it on both sides.
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import os

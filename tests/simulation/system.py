@@ -3,8 +3,6 @@
 What each process has for itself, the pipe to a main process, the ends of children, and signals.
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import time

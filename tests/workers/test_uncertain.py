@@ -1,5 +1,7 @@
 """A body learns that its lock is uncertain before it is lost, over servers whose way is cut."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
