@@ -417,7 +417,7 @@ def _waits_first(claims: Sequence[Claim], parents: Collection[str]) -> Claim:
 
 def remembered(claim: Claim, least: int) -> Claim:
     """*claim* of a task that the store is to remember for that long, if for any time."""
-    return replace(claim, done_ttl=max(claim.done_ttl, least)) if claim.done_ttl else claim
+    return replace(claim, done_ttl=least) if 0 < claim.done_ttl < least else claim
 
 
 def waits_for_a_limit(refused: Refused) -> bool:
