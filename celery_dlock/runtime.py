@@ -108,7 +108,10 @@ def runtime(app: Any) -> Runtime:
     Raises :exc:`~celery_dlock.ConfigurationError` when the configuration is not usable. It does
     not connect to the store.
     """
-    app, process = real_app(app), _this_process()
+    if isinstance(app, Proxy):
+        app = real_app(app)
+    forking.notice()
+    process = _processes()
     found = process.runtimes.get(app)
     if found is not None:
         return found

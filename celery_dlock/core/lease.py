@@ -121,12 +121,6 @@ class Term:
         return self.key if self.slot == 0 else f"{self.key}#{self.slot}"
 
     @property
-    def lost(self) -> str | None:
-        """Why the lock can no longer be trusted, or ``None`` while it can."""
-        self.notice()
-        return self._reason
-
-    @property
     def uncertain(self) -> bool:
         """Whether its renewal is overdue: due with two thirds of its ttl left, it is not there with
         half of it left. Until ``trusted_until`` it can be trusted all the same.
@@ -138,10 +132,13 @@ class Term:
         """Why it was lost, if that has been noticed: whatever the time is by now."""
         return self._reason
 
-    def notice(self) -> None:
-        """Look at the clock."""
+    def notice(self) -> str | None:
+        """Look at the clock: why the lock can no longer be trusted, or ``None`` while it can."""
         if self._reason is None and self.monotonic() >= self.trusted_until:
             self._reason = "it was not renewed in time"
+        return self._reason
+
+    lost = property(notice)
 
     def first_to_tell(self) -> bool:
         """Whether its loss is still to be told; from now on it is not.
@@ -219,7 +216,7 @@ class Lease:
         Raises :exc:`~celery_dlock.ConfigurationError` with several keys (see
         :attr:`fencing_tokens`) and for a read lock, which has none.
         """
-        tokens = self.fencing_tokens
+        tokens = self._tokens
         if len(tokens) != 1:
             why = "several keys are held: use fencing_tokens" if tokens else "a read lock has none"
             raise ConfigurationError(f"no single fencing token: {why}")
