@@ -8,7 +8,7 @@ field, and a rule for it, has it go the general way in every store, without a li
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
@@ -43,11 +43,15 @@ WAYS = frozenset({WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE})
 
 def others(value: Any) -> dict[str, Any]:
     """The fields of *value* that shortcuts do not know, where they do not have their defaults."""
-    return {
-        name: field
-        for name, default in _unknown(cast("Any", type(value)))
-        if (field := getattr(value, name)) != default
-    }
+    known = KNOWN[type(value)]
+    return {name: field for name, field in given(value).items() if name not in known}
+
+
+def given(value: Any) -> dict[str, Any]:
+    """The fields of *value* that do not have their defaults."""
+    names, defaults, of = _fields(cast("Any", type(value)))
+    values = zip(names, of(value), defaults, strict=True)
+    return {name: field for name, field, default in values if field != default}
 
 
 def is_plain(claim: Claim) -> bool:
@@ -70,6 +74,13 @@ def known_fields(kind: Any) -> tuple[str, ...]:
     """The fields of *kind* that shortcuts know, in their order; of another value all."""
     names = tuple(field.name for field in fields(kind))
     return tuple(name for name in names if name in KNOWN.get(kind, names))
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of the fields, their defaults, and what reads them."""
+    names = tuple(field.name for field in fields(kind))
+    return names, tuple(field.default for field in fields(kind)), attrgetter(*names)
 
 
 @cache

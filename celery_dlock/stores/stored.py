@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from enum import StrEnum
 from functools import cache
-from operator import attrgetter
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
+from celery_dlock.core.plain import given
 from celery_dlock.core.state import Cause, Dead, Mode
 from celery_dlock.stores.unreadable import NONSENSE, cause_of, is_text
 
@@ -55,22 +54,10 @@ def as_json(value: object) -> str:
     return _encoder.encode(value)
 
 
-def _plain(value: Any) -> object:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    names, defaults, of = _fields(cast("Any", type(value)))
-    values = zip(names, of(value), defaults, strict=True)
-    return {name: field for name, field, default in values if field != default}
-
-
-_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)
-
-
-@cache
-def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The names of the fields, their defaults, and what reads them."""
-    names = tuple(field.name for field in fields(kind))
-    return names, tuple(field.default for field in fields(kind)), attrgetter(*names)
+_encoder = json.JSONEncoder(
+    separators=(",", ":"),
+    default=lambda value: sorted(value) if isinstance(value, frozenset) else given(value),
+)
 
 
 @cache
