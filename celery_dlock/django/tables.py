@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.db import router as router_of_django
@@ -30,16 +30,16 @@ class MakeTables(Operation):  # type: ignore[misc]
     def database_forwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        if router.allow_migrate(schema_editor.connection.alias, app_label):
-            _execute(schema_editor, self.made_by(schema_editor))
+        self._execute(app_label, schema_editor, self.made_by)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
+        self._execute(app_label, schema_editor, self.dropped_by)
+
+    def _execute(
+        self, app_label: str, schema_editor: Any, statements: Callable[[Any], Iterable[str]]
+    ) -> None:
         if router.allow_migrate(schema_editor.connection.alias, app_label):
-            _execute(schema_editor, self.dropped_by(schema_editor))
-
-
-def _execute(schema_editor: Any, statements: Iterable[str]) -> None:
-    for statement in statements:
-        schema_editor.execute(statement, params=None)
+            for statement in statements(schema_editor):
+                schema_editor.execute(statement, params=None)

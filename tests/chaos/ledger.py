@@ -97,7 +97,8 @@ def ledger(store: LockBackend) -> list[Entry] | None:
                 return list(map(_of_script, session.run(("LRANGE", LEDGER, 0, -1))))
         case SqliteBackend():
             with store.transaction() as (db, _):
-                return [pickle.loads(row[0]) for row in db.execute(f"{_READ} ORDER BY place")]
+                rows = db.execute(f"{_READ} ORDER BY place")
+                return [pickle.loads(row[0]) for row in rows.fetchall()]
         case PostgresqlBackend():
             return list(_of_flights(store))
         case OptimisticBackend():
@@ -244,17 +245,17 @@ def _of_rows(store: OptimisticBackend) -> Iterator[Entry]:
 
 _TABLE = b"""CREATE TABLE IF NOT EXISTS dlock.ledger
     (place BIGSERIAL PRIMARY KEY, entry BYTEA NOT NULL, now BIGINT NOT NULL)"""
-_TAKE, _RELEASE, _RENEW, _LOAD = (
-    numbered(text) for text in (rows._TAKE, rows._RELEASE, store_rules._RENEW, rows._LOAD)
+_TAKE, _RELEASE = (
+    numbered(f"SELECT dlock.{function}({', '.join('?' * values)})")
+    for function, values in (("take", 11), ("release", 7))
 )
-_TAKEN = b"""INSERT INTO dlock.ledger (entry, now) SELECT $1, since FROM holder WHERE prefix=$2
-    AND key=$3 AND task=$4 AND nonce=$5 AND xmin = pg_current_xact_id()::xid"""
-_RELEASED = _RELEASE.replace(
-    b"SELECT count(*)",
-    b", noted AS (INSERT INTO dlock.ledger (entry, now) SELECT $%d, "
-    b"(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM released) SELECT count(*)"
-    % (_RELEASE.count(b"$") + 1),
-)
+_RENEW, _LOAD = numbered(store_rules._RENEW), numbered(rows._LOAD)
+_TAKEN = b"""INSERT INTO dlock.ledger (entry, now) SELECT $1, since FROM dlock.holder
+    WHERE prefix=$2 AND key=$3 AND task=$4 AND nonce=$5 AND xmin = pg_current_xact_id()::xid"""
+_RELEASED = b"""WITH released AS MATERIALIZED (%b AS is_done),
+    noted AS (INSERT INTO dlock.ledger (entry, now) SELECT $8,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM released WHERE is_done)
+    SELECT is_done FROM released""" % (_RELEASE)
 _RENEWED = _RENEW.replace(b"lock INT)", b"lock INT, entry TEXT)").replace(
     b"\nSELECT asked.number",
     b", noted AS (INSERT INTO dlock.ledger (entry, now) SELECT decode(entry, 'hex'), now "

@@ -13,6 +13,7 @@ from celery_dlock.core.state import Outcome
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.connection import address_of
+from celery_dlock.stores.postgresql.schema import grants
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import claim, park, running, woken
 from tests.contract.postgresql_store import refusing, stopping
@@ -92,7 +93,7 @@ def test_without_a_connection_to_be_had_nothing_has_happened(
     server.query("CREATE ROLE worker LOGIN CONNECTION LIMIT 1")
     with closing(PostgresqlBackend.from_url(server.url, BackendOptions())) as owner:
         owner.now()
-        for statement in PostgresqlBackend.tables("worker")[-3:]:
+        for statement in grants("worker"):
             server.query(statement)
         url = server.url.replace("dlock@", "worker@")
         address, _ = address_of(url, {})

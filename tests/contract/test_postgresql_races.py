@@ -23,7 +23,7 @@ from celery_dlock.core.state import (
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions, Reply
 from celery_dlock.stores.consensus import commit
-from celery_dlock.stores.postgresql.flight import WritingFlight
+from celery_dlock.stores.postgresql.connection import Statement
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.testing.contract.words import QUEUE, claim, park, running, woken
 from tests.contract.postgresql_store import counted, stopped, stopping, until_stopped
@@ -146,13 +146,18 @@ def test_a_flight_goes_by_its_own_isolation_and_waits_for_the_disk_whatever_the_
     defaults: str, opened: Callable[..., PostgresqlBackend]
 ) -> None:
     backend = opened(options=DEFAULTS[defaults])
-    flight = WritingFlight(backend._connections(), ())
-    settings = ("transaction_isolation", "transaction_read_only", "synchronous_commit")
-    answers = [flight.write(f"SELECT current_setting('{name}')", ()) for name in settings]
+    backend.now()
+    with counted() as flights:
+        running(backend.enter(claim("a", limit=2)))  # a free key
+        running(backend.enter(claim("b", limit=2)))
+    names = ("transaction_isolation", "transaction_read_only", "synchronous_commit")
+    settings = ", ".join(f"current_setting('{name}')" for name in names)
+    asked = Statement(f"SELECT {settings}".encode()), Statement(b"ROLLBACK")
 
-    values = [answer.fetchone()[0] for answer in answers]
+    taken, _, _, written = flights.sent
+    answers = [backend._connections().fly([*sent[:2], *asked]) for sent in (taken, written)]
 
-    assert values == ["read committed", "off", "on"]
+    assert [rows for *_, (rows, _), _ in answers] == 2 * [[("read committed", "off", "on")]]
 
 
 @pytest.mark.usefixtures("impatient")

@@ -8,16 +8,20 @@ from typing import Any
 from django.db import migrations
 
 from celery_dlock.django.tables import MakeTables
-from celery_dlock.stores.postgresql.schema import SCHEMA
-
-_FOUND = "SELECT to_regnamespace('dlock') IS NOT NULL, to_regclass('dlock.version') IS NOT NULL"
+from celery_dlock.stores.postgresql.schema import FOUND, SCHEMA, missing
 
 
 class CreateTables(MakeTables):
     """The tables, in databases that are PostgreSQL."""
 
     def made_by(self, schema_editor: Any) -> Iterable[str]:
-        return _missing(schema_editor) if _is_postgresql(schema_editor) else ()
+        if not _is_postgresql(schema_editor):
+            return ()
+        if schema_editor.collect_sql:
+            return SCHEMA
+        with schema_editor.connection.cursor() as cursor:
+            cursor.execute(FOUND)
+            return missing(*cursor.fetchone())
 
     def dropped_by(self, schema_editor: Any) -> Iterable[str]:
         return ("DROP SCHEMA IF EXISTS dlock CASCADE",) if _is_postgresql(schema_editor) else ()
@@ -27,20 +31,7 @@ class CreateTables(MakeTables):
 
 
 def _is_postgresql(schema_editor: Any) -> bool:
-    vendor: str = schema_editor.connection.vendor
-    return vendor == "postgresql"
-
-
-def _missing(schema_editor: Any) -> tuple[str, ...]:
-    """The statements that are still to be executed."""
-    if schema_editor.collect_sql:
-        return SCHEMA
-    with schema_editor.connection.cursor() as cursor:
-        cursor.execute(_FOUND)
-        has_schema, has_tables = cursor.fetchone()
-    if has_tables:
-        return ()
-    return SCHEMA[1:] if has_schema else SCHEMA
+    return bool(schema_editor.connection.vendor == "postgresql")
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]

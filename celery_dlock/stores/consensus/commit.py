@@ -30,11 +30,30 @@ V_co = TypeVar("V_co", covariant=True)
 #: Seconds for which an operation is tried that others overtake.
 COMMIT_TIMEOUT = 5.0
 
+#: So many keys are remembered as used.
+REMEMBERED = 10_000
+
 #: The longest pause between two attempts, in seconds.
 _PAUSE = 0.05
 
 #: Keys share so many mutexes.
 _LOCKS = 64
+
+
+class Overtaken(BackendUnavailable):
+    """Somebody else was faster, and nothing happened."""
+
+
+class UsedKeys(set[str]):
+    """Keys that were not free when they were last asked for: to try it is not worth a flight."""
+
+    def note(self, key: str, *, used: bool) -> None:
+        if not used:
+            self.discard(key)
+            return
+        if len(self) >= REMEMBERED:
+            self.clear()
+        self.add(key)
 
 
 class KeyMutexes:
@@ -51,7 +70,7 @@ class KeyMutexes:
     def until_committed(
         self, key: str, attempt: Callable[[], T | None], *, first: bool = False
     ) -> T:
-        """What *attempt* returns, made again for a while if others are faster.
+        """What *attempt* returns, made again for a while if others are faster: at ``None``.
 
         One that comes *first* does not wait for its turn. Raises
         :exc:`~celery_dlock.errors.BackendUnavailable` if others always are faster.
@@ -59,9 +78,10 @@ class KeyMutexes:
         with self.at(key, 0 if first else COMMIT_TIMEOUT):
             give_up = time.monotonic() + COMMIT_TIMEOUT
             for failed in count():
-                done = attempt()
-                if done is not None:
-                    return done
+                with suppress(Overtaken):
+                    done = attempt()
+                    if done is not None:
+                        return done
                 if time.monotonic() > give_up:
                     raise BackendUnavailable(f"other processes keep changing {key!r}")
                 time.sleep(CHANCE.uniform(0, min(_PAUSE, 0.001 * 2**failed)))

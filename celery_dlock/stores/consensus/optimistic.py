@@ -55,7 +55,7 @@ from celery_dlock.stores.base import (
     last_of,
     page,
 )
-from celery_dlock.stores.consensus.commit import KeyMutexes, Transactions, read_each
+from celery_dlock.stores.consensus.commit import KeyMutexes, Transactions, UsedKeys, read_each
 from celery_dlock.stores.consensus.local_leases import LocalLeases
 from celery_dlock.stores.consensus.messages import items_of, letter_of
 from celery_dlock.stores.consensus.record import decode, listed_dead, number_in
@@ -67,9 +67,6 @@ from celery_dlock.stores.unreadable import UnreadableKey, is_text
 V = TypeVar("V")
 
 logger = logging.getLogger("celery_dlock")
-
-#: So many keys are remembered as used.
-REMEMBERED = 10_000
 
 #: The token of a grant until its commit has a number.
 _UNNUMBERED = -1
@@ -140,7 +137,7 @@ class OptimisticBackend(NoteStore):
     def _enter_used(self, enter: Enter, own: _Own) -> Reply[EnterVerdict]:
         applied = self._transactions.apply(enter, _UNNUMBERED)
         version_row, number = applied.committed.version_row, applied.committed.number
-        own.note(enter.claim.key, used=version_row is not None and version_row.born != number)
+        own.used.note(enter.claim.key, used=version_row is not None and version_row.born != number)
         verdict, wakes = applied.reply.verdict, applied.reply.wakes
         if isinstance(verdict, Run) and verdict.token == _UNNUMBERED:
             verdict = replace(verdict, token=number)
@@ -154,7 +151,7 @@ class OptimisticBackend(NoteStore):
         reply = self._leave_alone(leave, row, version_row)
         if reply is None:
             applied = self._transactions.apply(leave)
-            own.note(leave.claim.key, used=applied.committed.version_row is not None)
+            own.used.note(leave.claim.key, used=applied.committed.version_row is not None)
             reply = applied.reply
         if isinstance(reply.verdict, Left):  # else it may be that it has yet to come
             own.leases.forget(row)
@@ -291,22 +288,13 @@ class _Own:
     """What a process remembers of its own claims, and the thread that watches over them.
 
     ``alone`` are those that took a free key, with the version row that they left: a release
-    starts from that. ``used`` are keys that were not free when they were last asked for: the
-    chance that they are is not worth a commit.
+    starts from that.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.leases = LocalLeases(rows.drop)
         self.alone: dict[Name, Row] = {}
-        self.used: set[str] = set()
-
-    def note(self, key: str, *, used: bool) -> None:
-        if not used:
-            self.used.discard(key)
-            return
-        if len(self.used) >= REMEMBERED:
-            self.used.clear()
-        self.used.add(key)
+        self.used = UsedKeys()
 
 
 def _version_row(key: str) -> Name:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.waiting import Ready, Wait
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.stores.consensus.commit import Overtaken
 
 #: How long a connection may take, in libpq's words; the URL and the driver's options override them.
 LIMITS: Mapping[str, Any] = {
@@ -47,34 +49,28 @@ MOST = 8
 #: What is sent and received is in the binary form, but for numbers that are sent.
 _TEXT, _BINARY = 0, 1
 _BYTEA = 17
-_BOOLEAN, _INTEGERS = 16, (20, 21, 23)
+_READERS: Mapping[int, Callable[[bytes], Any]] = {
+    16: b"\1".__eq__,
+    _BYTEA: bytes,
+    **dict.fromkeys((20, 21, 23), partial(int.from_bytes, byteorder="big", signed=True)),
+}
 
 #: Somebody else was at the same rows, in the server's words: nothing happened.
 _OVERTAKEN = frozenset({"40001", "40P01", "55P03"})
 
 
-#: A schema or a table that is missing.
-NOT_THERE = frozenset({"3F000", "42P01"})
+#: A schema, a table or a function that is missing.
+NOT_THERE = frozenset({"3F000", "42P01", "42883"})
 
 
 class Lost(BackendUnavailable):
     """The answer was lost: what was asked may have happened or not."""
 
 
-class Overtaken(BackendUnavailable):
-    """Somebody else was faster, and nothing happened."""
-
-
 class Refused(BackendUnavailable):
     """The server's answer is an error, *state* by its ``SQLSTATE``; nothing happened."""
 
-    def __init__(self, reason: str, state: str) -> None:
-        super().__init__(reason, state)
-        self.reason = reason
-        self.state = state
-
-    def __str__(self) -> str:
-        return self.reason
+    state = ""
 
 
 class Statement(NamedTuple):
@@ -147,7 +143,7 @@ class Connections:
         self._flying = 0
         self._idle: Connection | None = None
         self._used = 0.0
-        self._closing: threading.Event | None = None
+        self._timer: threading.Timer | None = None
 
     def fly(self, statements: Sequence[Statement], *, repeats: bool = True) -> list[Rows]:
         """The answers to *statements*, sent in one flight.
@@ -218,7 +214,9 @@ class Connections:
             return Lost(self._text(error))
         if error.sqlstate in _OVERTAKEN:
             return Overtaken(self._text(error))
-        return Refused(self._text(error), error.sqlstate)
+        refused = Refused(self._text(error))
+        refused.state = error.sqlstate
+        return refused
 
     def _text(self, error: psycopg.Error) -> str:
         return f"PostgreSQL at {self._where}: {str(error).strip()}"
@@ -229,35 +227,34 @@ class Connections:
             self._flying -= 1
             self._used = monotonic()
             self._mutex.notify()
-            if self._closing is None:
-                self._closing = threading.Event()
-                target, args = self._close_idle, (self._closing,)
-                threading.Thread(target=target, args=args, name="dlock-idle", daemon=True).start()
+            if self._timer is None:
+                self._close_in(IDLE)
         if surplus is not None:
             surplus.close()
 
-    def _close_idle(self, closing: threading.Event) -> None:
-        """Close the connection that nobody has used for a minute, and end."""
-        left = IDLE
-        while not closing.wait(left):
-            with self._mutex:
-                left = self._used + IDLE - monotonic()
-                if left > 0:
-                    continue
-                if self._closing is closing:
-                    self._closing = None
-                idle, self._idle = self._idle, None
-            if idle is not None:
-                idle.close()
-            return
+    def _close_in(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._close_idle)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close_idle(self) -> None:
+        """Close the connection that nobody has used for a minute."""
+        with self._mutex:
+            left = self._used + IDLE - monotonic()
+            if self._timer is not threading.current_thread():
+                return
+            if left > 0:
+                self._close_in(left)
+                return
+        self.close()
 
     def close(self) -> None:
         """Close the idle connection; the next flight makes another."""
         with self._mutex:
-            closing, self._closing = self._closing, None
+            timer, self._timer = self._timer, None
             idle, self._idle = self._idle, None
-        if closing is not None:
-            closing.set()
+        if timer is not None:
+            timer.cancel()
         if idle is not None:
             idle.close()
 
@@ -303,7 +300,7 @@ def _sent(value: object) -> bytes | None:
 
 
 def _received(result: Any) -> Rows:
-    readers = [_reader(result.ftype(column)) for column in range(result.nfields)]
+    readers = [_READERS.get(result.ftype(n), _text) for n in range(result.nfields)]
     rows = [
         tuple(
             None if (value := result.get_value(row, column)) is None else read(value)
@@ -312,22 +309,6 @@ def _received(result: Any) -> Rows:
         for row in range(result.ntuples)
     ]
     return rows, result.command_tuples or 0
-
-
-def _reader(kind: int) -> Callable[[bytes], Any]:
-    if kind in _INTEGERS:
-        return _integer
-    if kind == _BYTEA:
-        return bytes
-    return _boolean if kind == _BOOLEAN else _text
-
-
-def _integer(value: bytes) -> int:
-    return int.from_bytes(value, "big", signed=True)
-
-
-def _boolean(value: bytes) -> bool:
-    return value == b"\1"
 
 
 def _text(value: bytes) -> str:

@@ -7,17 +7,15 @@ flight for which that is not so changes nothing, and leaves no error in the serv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from hashlib import blake2b
 from itertools import count
 from typing import Any
 
 from celery_dlock.stores.postgresql.connection import Connections, Rows, Statement
-
-#: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
-#: not use this one.
-LOCK_CLASS = 0x646C636B
+from celery_dlock.stores.postgresql.schema import LOCK_CLASS
 
 #: The time on the server; a value that is given replaces it, for tests.
 NOW = "coalesce(?::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
@@ -54,40 +52,29 @@ set_config('dlock.locked', coalesce((SELECT string_agg(lock, ',')
     WHERE pg_try_advisory_xact_lock({LOCK_CLASS}, lock::int)), ''), true)""".encode()
 _COMMIT = Statement(b"COMMIT")
 
-_GUARD_HOLDERS = f"""WITH free AS MATERIALIZED (SELECT token FROM holder WHERE prefix=? AND key=?
-    AND token = ANY(string_to_array(?, ',')::bigint[]) FOR UPDATE SKIP LOCKED)
-SELECT CASE WHEN {GO} THEN (SELECT string_agg(token::text, ',') FROM free) END,
-    CASE WHEN {GO} THEN set_config('dlock.go', ((SELECT count(*) FROM free) = ?)::text, true) END"""
-
 
 class Answer:
     """The answer to one statement; the flight is sent when somebody asks for it."""
 
-    def __init__(self, flight: Flight) -> None:
-        self._flight = flight
-        self._rows: Rows | None = None
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
+        self.arrived: Rows | None = None
 
-    def arrive(self, rows: Rows) -> None:
-        self._rows = rows
+    def _rows(self) -> Rows:
+        if self.arrived is None:
+            self._send()
+        assert self.arrived is not None
+        return self.arrived
 
     @property
     def rowcount(self) -> int:
-        return self._arrived()[1]
+        return self._rows()[1]
 
     def fetchone(self) -> Any:
         return next(iter(self.fetchall()), None)
 
     def fetchall(self) -> list[Any]:
-        return self._arrived()[0]
-
-    def __iter__(self) -> Any:
-        return iter(self.fetchall())
-
-    def _arrived(self) -> Rows:
-        if self._rows is None:
-            self._flight.send()
-        assert self._rows is not None
-        return self._rows
+        return self._rows()[0]
 
 
 class Flight:
@@ -98,25 +85,19 @@ class Flight:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._statements: list[Statement] = []
-        self._answers: list[Answer] = []
+        self._asked: list[tuple[Statement, Answer]] = []
 
     def execute(self, statement: str, values: tuple[Any, ...] = (), /) -> Answer:
-        self._statements.append(Statement(self._translated(statement), values))
-        answer = Answer(self)
-        self._answers.append(answer)
+        answer = Answer(self.send)
+        self._asked.append((Statement(numbered(statement), values), answer))
         return answer
 
     def send(self) -> None:
-        statements, self._statements = self._statements, []
-        answers, self._answers = self._answers, []
-        flight = [*self._begin, *statements, _COMMIT]
+        asked, self._asked = self._asked, []
+        flight = [*self._begin, *(statement for statement, _ in asked), _COMMIT]
         rows = self._connections.fly(flight, repeats=self._repeats)
-        for answer, own in zip(answers, rows[len(self._begin) : -1], strict=True):
-            answer.arrive(own)
-
-    def _translated(self, statement: str) -> bytes:
-        return numbered(statement)
+        for (_, answer), own in zip(asked, rows[len(self._begin) : -1], strict=True):
+            answer.arrived = own
 
 
 class WritingFlight(Flight):
@@ -139,27 +120,21 @@ class WritingFlight(Flight):
         Its answer is whether it has the locks, and whether it may write.
         """
         has_locks = f"cardinality({LOCKED}) = {len(self._locks)}"
-        return super().execute(
+        return self.execute(
             f"SELECT {has_locks}, "
             f"set_config('dlock.go', ({has_locks} AND ({condition}))::text, true) = 'true'",
             tuple(values),
         )
 
-    def guard_holders(self, prefix: str, key: str, tokens: Collection[int]) -> Answer:
-        """As well, only if no transaction of the application has locked one of these holders' rows.
-
-        That is not waited for. The answer is the tokens of the other rows, in one text, if the
-        guard held.
-        """
-        listed = ",".join(map(str, tokens))
-        return super().execute(_GUARD_HOLDERS, (prefix, key, listed, len(tokens)))
-
-    def write(self, statement: str, values: Sequence[object]) -> Answer:
-        """Execute a statement that has a condition of its own."""
-        return super().execute(statement, tuple(values))
-
     def execute(self, statement: str, values: tuple[Any, ...] = (), /) -> Answer:
         return super().execute(_if_go(statement), values)
+
+
+def call(connections: Connections, function: str, values: tuple[Any, ...]) -> Any:
+    """What a *function* of the schema returns, in a flight that may write, and is not repeated."""
+    statement = numbered(f"SELECT dlock.{function}({', '.join('?' * len(values))})")
+    flight = _WRITE, Statement(statement, values), _COMMIT
+    return connections.fly(flight, repeats=False)[1][0][0][0]
 
 
 def lock_of(*names: str) -> int:
@@ -176,12 +151,15 @@ def numbered(statement: str) -> bytes:
     return "".join([first, *(f"${next(numbers)}{part}" for part in parts)]).encode()
 
 
+_INSERT = re.compile(r"(.*?) VALUES \((.*)\) ((?:ON CONFLICT|RETURNING) .*)", re.DOTALL)
+
+
 @cache
 def _if_go(statement: str) -> str:
-    if statement.startswith("SELECT"):
+    """What begins with ``WITH`` has conditions of its own."""
+    if statement.startswith(("SELECT", "WITH")):
         return statement
-    if not statement.startswith("INSERT"):
-        return f"{statement} AND {GO}"
-    into, _, rest = statement.partition(" VALUES (")
-    values, _, conflict = rest.partition(") ON CONFLICT")
-    return f"{into} SELECT {values} WHERE {GO} ON CONFLICT{conflict}"
+    if insert := _INSERT.fullmatch(statement):
+        into, values, rest = insert.groups()
+        return f"{into} SELECT {values} WHERE {GO} {rest}"
+    return f"{statement} AND {GO}"

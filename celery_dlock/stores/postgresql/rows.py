@@ -6,31 +6,21 @@ writes has the key's lock, and compares the stamp with the one that was read.
 
 A holder's row that a transaction of the application has locked, as the fence does, is not deleted,
 and not waited for: its holder counts as one that still has the key, and is looked at again soon.
-
-A free key has no row of its own. So it is taken, and released, in one flight, on the chance that
-nothing else is there.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import OnDeadLetter, Operation
-from celery_dlock.core.plain import is_done
 from celery_dlock.core.state import (
     WINDOW,
-    Claim,
-    Cooling,
-    Grant,
     Holder,
     KeyState,
     Mode,
-    OperatorHold,
-    Outcome,
     Run,
     Waiting,
 )
@@ -39,14 +29,22 @@ from celery_dlock.stores.change import Change
 from celery_dlock.stores.postgresql.flight import (
     GO,
     INSTANT,
-    LOCKED,
     NOW,
     Answer,
     Flight,
     WritingFlight,
 )
-from celery_dlock.stores.sql.rows import BY_TASK, KeyRows, SqlDialect, columns, entry, put
-from celery_dlock.stores.stored import as_json, restored, restored_each
+from celery_dlock.stores.sql.rows import (
+    BY_TASK,
+    STATE,
+    Cursor,
+    KeyRows,
+    SqlDialect,
+    columns,
+    entry,
+    put,
+)
+from celery_dlock.stores.stored import as_json, restored
 
 V = TypeVar("V")
 
@@ -63,8 +61,6 @@ _HOLDERS = f"""SELECT token, task, nonce, mode, "limit", slot, since,
     coalesce(l.expires, h.expires), name, "where", cools, coalesce(l.replaced_by, h.replaced_by)
 FROM holder AS h LEFT JOIN lease AS l USING (prefix, key, token) WHERE {_KEY} ORDER BY token"""
 
-_STATE = "grants, cooling, hold, parked, paused, due"
-
 _STAMP = f"""concat_ws('|', coalesce((SELECT version FROM state WHERE {_KEY}), 0),
     coalesce((SELECT string_agg(concat_ws(':', token, l.expires, l.replaced_by), ',' ORDER BY token)
         FROM holder AS h LEFT JOIN lease AS l USING (prefix, key, token) WHERE {_KEY}), ''),
@@ -76,7 +72,7 @@ _IS_LIVE = f"(expires IS NULL OR expires > {NOW})"
 _LOAD = f"""SELECT {NOW}, {_STAMP},
     (SELECT rank FROM waiting WHERE {_KEY} AND {_IS_LIVE} ORDER BY rank DESC LIMIT 1),
     EXISTS (SELECT FROM waiting WHERE {_KEY} AND expires <= {INSTANT}),
-    state.key IS NOT NULL, {_STATE}
+    state.key IS NOT NULL, {STATE}
 FROM (SELECT) AS one LEFT JOIN state ON {_KEY}"""
 
 _QUEUE = f"""(SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE}
@@ -93,34 +89,20 @@ _PAST = f"""SELECT found.* FROM (SELECT task FROM holder WHERE {_KEY} UNION SELE
 _HELD = [field.name for field in fields(Holder) if field.name != "token"]
 
 _HOLD = f"""INSERT INTO holder (prefix, key, {", ".join(f'"{name}"' for name in _HELD)})
-SELECT ?, ?, {", ".join("?" * len(_HELD))} WHERE {GO} RETURNING token"""
+    VALUES (?, ?, {", ".join("?" * len(_HELD))}) RETURNING token"""
 
 _DROP_ENTRY = f"""DELETE FROM waiting
     WHERE ctid = (SELECT ctid FROM waiting WHERE {_KEY} AND {BY_TASK})"""
 
+# The guard holds only if no transaction of the application has locked one of these holders' rows,
+# for which nobody waits. The answer is the tokens of the other rows, if it held before.
+_GUARD_HOLDERS = f"""WITH free AS MATERIALIZED (SELECT token FROM holder WHERE prefix=? AND key=?
+    AND token = ANY(string_to_array(?, ',')::bigint[]) FOR UPDATE SKIP LOCKED)
+SELECT CASE WHEN {GO} THEN (SELECT string_agg(token::text, ',') FROM free) END,
+    CASE WHEN {GO} THEN set_config('dlock.go', ((SELECT count(*) FROM free) = ?)::text, true) END"""
+
 _PUT_LEASE = put("lease", "prefix, key, token", "expires", "replaced_by")
-_PUT_STATE = put("state", "prefix, key", *_STATE.split(", ")) + ", version=excluded.version"
-
-# A free key, and what a plain claim leaves of it: see celery_dlock.core.plain.
-_TAKE = f"""INSERT INTO holder (prefix, key, task, nonce, mode, "limit", slot, since, expires, name,
-    "where", cools)
-SELECT ?, ?, ?, ?, ?, ?, 0, now, now + ?, ?, ?, 0 FROM (SELECT {NOW} AS now OFFSET 0) AS clock
-WHERE cardinality({LOCKED}) = 1 AND NOT EXISTS (SELECT FROM holder WHERE {_KEY})
-    AND NOT EXISTS (SELECT FROM state WHERE {_KEY})
-    AND NOT EXISTS (SELECT FROM past WHERE {_KEY} AND task=?)
-RETURNING token"""
-
-_RELEASE = f"""WITH released AS (
-    DELETE FROM holder WHERE ctid = (SELECT ctid FROM holder
-    WHERE {_KEY} AND task=? AND nonce=? AND cools = 0 AND replaced_by IS NULL
-    AND cardinality({LOCKED}) = 1 AND NOT EXISTS (SELECT FROM state WHERE {_KEY})
-    AND NOT EXISTS (SELECT FROM holder WHERE {_KEY} AND (task, nonce) <> (?, ?))
-    AND NOT EXISTS (SELECT FROM past WHERE {_KEY} AND task=?) FOR UPDATE SKIP LOCKED)
-    RETURNING token),
-leases AS (DELETE FROM lease USING released WHERE {_KEY} AND lease.token = released.token),
-finished AS (INSERT INTO past (prefix, key, task, done, lost, until)
-    SELECT ?, ?, ?, 1, 0, {NOW} + ? FROM released WHERE ?)
-SELECT count(*) FROM released"""
+_PUT_STATE = put("state", "prefix, key", *STATE.split(", ")) + ", version=excluded.version"
 
 
 class PostgresqlKeyRows(KeyRows):
@@ -136,10 +118,10 @@ class PostgresqlKeyRows(KeyRows):
         self._has_state = False
         self._has_expired = False
         self._last = 0
-        self._free: Answer | None = None
+        self._free: Cursor | None = None
         self._gone: list[int] = []
         self.in_use: frozenset[int] = frozenset()
-        self._granted: Answer | None = None
+        self._granted: Cursor | None = None
         self.is_changed = False
         self.is_used = False
 
@@ -169,22 +151,12 @@ class PostgresqlKeyRows(KeyRows):
         )
 
     def ask_key(self) -> Callable[[], KeyState]:
-        state, holders = self._run(f"SELECT {_STATE} FROM state WHERE {_KEY}"), self._run(_HOLDERS)
+        state, holders = self._run(f"SELECT {STATE} FROM state WHERE {_KEY}"), self._run(_HOLDERS)
         return lambda: self._key_state(state.fetchone(), holders.fetchall())
 
     def _key_state(self, state: Any, holders: list[Any]) -> KeyState:
         held = tuple(map(self._holder, holders))
-        if state is None:
-            return KeyState(held)
-        grants, cooling, hold, parked, paused, self._due = state
-        return KeyState(
-            held,
-            restored_each(Grant, json.loads(grants)),
-            parked=parked,
-            paused=paused,
-            cooling=restored_each(Cooling, json.loads(cooling)),
-            hold=None if hold is None else restored(OperatorHold, json.loads(hold)),
-        )
+        return KeyState(held) if state is None else self._key(held, state)
 
     def _holder(self, row: tuple[Any, ...]) -> Holder:
         token, *values = row
@@ -208,7 +180,8 @@ class PostgresqlKeyRows(KeyRows):
         self._gone = [token for owner, token in self._tokens.items() if owner not in stays]
         guard = flight.guard(f"{_STAMP} = ?", (*self._stamp_values(task), self._stamp))
         if self._gone:
-            self._free = flight.guard_holders(*self._at, self._gone)
+            listed = ",".join(map(str, self._gone))
+            self._free = self._run(_GUARD_HOLDERS, listed, len(self._gone))
         return guard
 
     def found_in_use(self) -> frozenset[int]:
@@ -257,34 +230,10 @@ class PostgresqlKeyRows(KeyRows):
         for holder in state.holders:
             if holder.owner not in held:
                 values = (getattr(holder, name) for name in _HELD)
-                self._granted = self._write(_HOLD, *values)
+                self._granted = self._run(_HOLD, *values)
             elif holder != held[holder.owner]:
                 token = self._tokens[holder.owner]
                 self._run(_PUT_LEASE, token, holder.expires, holder.replaced_by)
 
     def _drop_entry(self, task: str) -> None:
         self._run(_DROP_ENTRY, task, task)
-
-    def _write(self, statement: str, *values: object) -> Answer:
-        assert isinstance(self._db, WritingFlight)
-        return self._db.write(statement, (*self._at, *values))
-
-
-def take_free(flight: WritingFlight, prefix: str, claim: Claim, clock: int | None) -> Run | None:
-    """Take the key of *claim* if nothing is there of it; ``None`` if something is."""
-    at = prefix, claim.key
-    who = claim.task, claim.nonce, claim.mode, claim.limit, claim.ttl, claim.name, claim.where
-    granted = flight.write(_TAKE, (*at, *who, clock, *at, *at, *at, claim.task)).fetchone()
-    if granted is None:
-        return None
-    return Run(0, granted[0] if claim.mode is Mode.EXCLUSIVE else 0)
-
-
-def release_alone(
-    flight: WritingFlight, prefix: str, claim: Claim, outcome: Outcome, clock: int | None
-) -> bool:
-    """Release the key of *claim* if nothing else is there of it; whether that was so."""
-    at, owner = (prefix, claim.key), (claim.task, claim.nonce)
-    only = *at, *owner, *at, *at, *owner, *at, claim.task
-    done = *at, claim.task, clock, claim.done_ttl, is_done(claim, outcome)
-    return bool(flight.write(_RELEASE, (*only, *at, *done)).fetchone()[0])

@@ -8,14 +8,99 @@ from __future__ import annotations
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.postgresql.connection import NOT_THERE, Fly, Refused, Statement
+from celery_dlock.stores.sql.tables import TABLES
 
 SCHEMA_VERSION = 1
 
-# Names are compared by their characters, whatever the language of the database. Room is left in the
-# pages of what is updated, so that an update needs no new entry in an index.
+#: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
+#: not use this one.
+LOCK_CLASS = 0x646C636B
+
+# A free key is taken, and released by its only holder, by functions: of these a connection keeps
+# the plans, behind a pooler too, and to plan takes longer than to execute. Each of their statements
+# sees what was committed before it began, so that after the lock misses nothing.
+_FUNCTION = """CREATE FUNCTION dlock.{name}
+RETURNS {returns} LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    v_now BIGINT;
+    v_token BIGINT;
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    IF NOT pg_try_advisory_xact_lock({lock_class}, p_lock) THEN
+        RETURN NULL;
+    END IF;
+    v_now := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+    IF EXISTS (SELECT FROM dlock.state WHERE prefix = p_prefix AND key = p_key)
+        OR EXISTS (SELECT FROM dlock.past
+            WHERE prefix = p_prefix AND key = p_key AND task = p_task)
+        OR EXISTS (SELECT FROM dlock.holder WHERE prefix = p_prefix AND key = p_key{others})
+    THEN
+        RETURN NULL;
+    END IF;
+    {body}
+END $$"""
+
+# See celery_dlock.core.plain for what a plain claim has, and leaves.
+_TAKE = _FUNCTION.format(
+    name="""take(p_clock BIGINT, p_lock INT, p_prefix TEXT, p_key TEXT, p_task TEXT, p_nonce TEXT,
+    p_mode TEXT, p_limit BIGINT, p_ttl BIGINT, p_name TEXT, p_where TEXT)""",
+    returns="BIGINT",
+    lock_class=LOCK_CLASS,
+    others="",
+    body="""INSERT INTO dlock.holder (prefix, key, task, nonce, mode, "limit", slot, since, expires,
+        name, "where", cools)
+    VALUES (p_prefix, p_key, p_task, p_nonce, p_mode, p_limit, 0, v_now, v_now + p_ttl,
+        p_name, p_where, 0)
+    RETURNING token INTO v_token;
+    RETURN v_token;""",
+)
+
+_RELEASE = _FUNCTION.format(
+    name="""release(p_clock BIGINT, p_lock INT, p_prefix TEXT, p_key TEXT, p_task TEXT,
+    p_nonce TEXT, p_done_ttl BIGINT)""",
+    returns="BOOLEAN",
+    lock_class=LOCK_CLASS,
+    others=" AND (task, nonce) <> (p_task, p_nonce)",
+    body="""DELETE FROM dlock.holder WHERE ctid = (SELECT ctid FROM dlock.holder
+        WHERE prefix = p_prefix AND key = p_key AND cools = 0 AND replaced_by IS NULL
+        FOR UPDATE SKIP LOCKED)
+    RETURNING token INTO v_token;
+    IF v_token IS NULL THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM dlock.lease WHERE prefix = p_prefix AND key = p_key AND token = v_token;
+    IF p_done_ttl > 0 THEN
+        INSERT INTO dlock.past (prefix, key, task, done, lost, until)
+        VALUES (p_prefix, p_key, p_task, 1, 0, v_now + p_done_ttl);
+    END IF;
+    RETURN true;""",
+)
+
+# Names are compared by their characters, whatever the language of the database.
+_TEXT = 'TEXT COLLATE "C" NOT NULL'
+
+_WORDS = {
+    "CREATE TABLE ": "CREATE TABLE dlock.",
+    " ON ": " ON dlock.",
+    "TEXT NOT NULL": _TEXT,
+    "INTEGER": "BIGINT",
+    "BLOB": "BYTEA",
+    " WITHOUT ROWID": "",
+}
+
+
+def _translated(statement: str) -> str:
+    """*statement* of SQLite in the words of PostgreSQL."""
+    for word, other in _WORDS.items():
+        statement = statement.replace(word, other)
+    return statement
+
+
+# Room is left in the pages of what is updated, so that an update needs no new entry in an index.
 SCHEMA = (
     "CREATE SCHEMA dlock",
-    'CREATE DOMAIN dlock.exact AS TEXT COLLATE "C" NOT NULL',
     # By the store's name a fence sees that locks and data are in one database.
     """CREATE TABLE dlock.version (
     number INTEGER NOT NULL, store TEXT NOT NULL DEFAULT gen_random_uuid())""",
@@ -24,53 +109,25 @@ SCHEMA = (
     # grant has the larger token.
     "CREATE SEQUENCE dlock.number",
     # One row for each grant of a key, inserted and deleted and never updated.
-    """CREATE TABLE dlock.holder (
-    prefix dlock.exact, key dlock.exact, token BIGINT NOT NULL DEFAULT nextval('dlock.number'),
-    task dlock.exact, nonce dlock.exact, mode TEXT NOT NULL, "limit" BIGINT NOT NULL,
-    slot BIGINT NOT NULL, since BIGINT NOT NULL, expires BIGINT NOT NULL, name dlock.exact,
-    "where" dlock.exact, cools BIGINT NOT NULL, replaced_by TEXT,
+    f"""CREATE TABLE dlock.holder (
+    prefix {_TEXT}, key {_TEXT}, token BIGINT NOT NULL DEFAULT nextval('dlock.number'),
+    task {_TEXT}, nonce {_TEXT}, mode TEXT NOT NULL, "limit" BIGINT NOT NULL,
+    slot BIGINT NOT NULL, since BIGINT NOT NULL, expires BIGINT NOT NULL, name {_TEXT},
+    "where" {_TEXT}, cools BIGINT NOT NULL, replaced_by TEXT,
     PRIMARY KEY (prefix, key, token))""",
     # What has become of the lease of one that was renewed, or that is to give way.
-    """CREATE TABLE dlock.lease (
-    prefix dlock.exact, key dlock.exact, token BIGINT NOT NULL, expires BIGINT NOT NULL,
+    f"""CREATE TABLE dlock.lease (
+    prefix {_TEXT}, key {_TEXT}, token BIGINT NOT NULL, expires BIGINT NOT NULL,
     replaced_by TEXT, PRIMARY KEY (prefix, key, token)) WITH (fillfactor = 50)""",
     # One row for each key that has more than holders. Each change of the key gives it a new number.
-    """CREATE TABLE dlock.state (
-    prefix dlock.exact, key dlock.exact, version BIGINT NOT NULL DEFAULT nextval('dlock.number'),
+    f"""CREATE TABLE dlock.state (
+    prefix {_TEXT}, key {_TEXT}, version BIGINT NOT NULL DEFAULT nextval('dlock.number'),
     grants TEXT NOT NULL, cooling TEXT NOT NULL, hold TEXT, parked BIGINT NOT NULL,
     paused BIGINT NOT NULL, due BIGINT, PRIMARY KEY (prefix, key)) WITH (fillfactor = 50)""",
     "CREATE INDEX state_due ON dlock.state (prefix, due) WHERE due IS NOT NULL",
-    """CREATE TABLE dlock.waiting (
-    prefix dlock.exact, key dlock.exact, task dlock.exact, mode TEXT NOT NULL,
-    "limit" BIGINT NOT NULL, rank BIGINT NOT NULL, arrived BIGINT NOT NULL, expires BIGINT,
-    gives_up BIGINT, ordered BOOLEAN NOT NULL, makes_room_for TEXT,
-    PRIMARY KEY (prefix, key, task))""",
-    "CREATE INDEX waiting_rank ON dlock.waiting (prefix, key, rank)",
-    """CREATE INDEX waiting_expires ON dlock.waiting (prefix, key, expires)
-    WHERE expires IS NOT NULL""",
-    """CREATE TABLE dlock.message (
-    prefix dlock.exact, key dlock.exact, task dlock.exact, body BYTEA NOT NULL,
-    PRIMARY KEY (prefix, key, task))""",
-    "CREATE INDEX message_task ON dlock.message (prefix, task)",
-    """CREATE TABLE dlock.dead (
-    prefix dlock.exact, key dlock.exact, task dlock.exact, mode TEXT NOT NULL,
-    "limit" BIGINT NOT NULL, cause TEXT NOT NULL, at BIGINT NOT NULL, body BYTEA NOT NULL,
-    PRIMARY KEY (prefix, key, task))""",
-    "CREATE INDEX dead_at ON dlock.dead (prefix, at, key, task)",
-    "CREATE INDEX dead_task ON dlock.dead (prefix, task)",
-    """CREATE TABLE dlock.past (
-    prefix dlock.exact, key dlock.exact, task dlock.exact, done INTEGER NOT NULL,
-    lost BIGINT NOT NULL, until BIGINT NOT NULL, PRIMARY KEY (prefix, key, task, done))""",
-    "CREATE INDEX past_until ON dlock.past (until)",
-    """CREATE TABLE dlock.bar (
-    prefix dlock.exact, key dlock.exact, token BIGINT NOT NULL, PRIMARY KEY (prefix, key))""",
-    """CREATE TABLE dlock.note (
-    prefix dlock.exact, key dlock.exact, name dlock.exact, body BYTEA NOT NULL,
-    PRIMARY KEY (prefix, key, name))""",
-    """CREATE TABLE dlock.swap (
-    prefix dlock.exact, name dlock.exact, body BYTEA NOT NULL, until BIGINT NOT NULL,
-    PRIMARY KEY (prefix, name))""",
-    "CREATE INDEX swap_until ON dlock.swap (until)",
+    *map(_translated, TABLES),
+    _TAKE,
+    _RELEASE,
 )
 
 _NOT_ALLOWED = "42501"
@@ -78,9 +135,8 @@ _NOT_ALLOWED = "42501"
 #: It was made meanwhile.
 _IS_THERE = frozenset({"42P06", "42P07", "42710", "23505"})
 
-_LOOK = Statement(b"SELECT to_regnamespace('dlock')::text")
-_VERSION = Statement(b"SELECT number FROM dlock.version")
-_STORE = Statement(b"SELECT store FROM dlock.version")
+FOUND = "SELECT to_regnamespace('dlock') IS NOT NULL, to_regclass('dlock.version') IS NOT NULL"
+_VERSION = Statement(b"SELECT number, store FROM dlock.version")
 
 
 def grants(role: str) -> tuple[str, ...]:
@@ -90,7 +146,15 @@ def grants(role: str) -> tuple[str, ...]:
         f"GRANT USAGE ON SCHEMA dlock TO {name}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock TO {name}",
         f"GRANT USAGE ON SEQUENCE dlock.number TO {name}",
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA dlock TO {name}",
     )
+
+
+def missing(has_schema: bool, has_tables: bool) -> tuple[str, ...]:
+    """The statements that are still to be executed, by the answer to :data:`FOUND`."""
+    if has_tables:
+        return ()
+    return SCHEMA[1:] if has_schema else SCHEMA
 
 
 def prepare(fly: Fly) -> str:
@@ -98,22 +162,21 @@ def prepare(fly: Fly) -> str:
 
     Raises :exc:`~celery_dlock.errors.ConfigurationError` where they are not, and cannot be made.
     """
-    version = table_version(fly)
-    if version is None:
+    if table_version(fly) is None:
         _make(fly)
-        version = table_version(fly)
+    ((version, store),) = fly([_VERSION])[0][0]
     if version != SCHEMA_VERSION:
         raise ConfigurationError(
             f"the schema dlock has version {version} and this release of celery-dlock reads "
             f"version {SCHEMA_VERSION}; run one release on all workers"
         )
-    return str(fly([_STORE])[0][0][0][0])
+    return str(store)
 
 
 def table_version(fly: Fly) -> int | None:
     """Of which version the tables are; ``None`` if there are none."""
     try:
-        ((version,),) = fly([_VERSION])[0][0]
+        ((version, _),) = fly([_VERSION])[0][0]
     except Refused as exc:
         if exc.state in NOT_THERE:
             return None
@@ -122,10 +185,9 @@ def table_version(fly: Fly) -> int | None:
 
 
 def _make(fly: Fly) -> None:
-    ((schema,),) = fly([_LOOK])[0][0]
-    statements = SCHEMA if schema is None else SCHEMA[1:]
+    ((has_schema, has_tables),) = fly([Statement(FOUND.encode())])[0][0]
     try:
-        texts = ("BEGIN READ WRITE", *statements, "COMMIT")
+        texts = ("BEGIN READ WRITE", *missing(has_schema, has_tables), "COMMIT")
         fly([Statement(text.encode()) for text in texts])
     except Refused as exc:
         if exc.state == _NOT_ALLOWED:

@@ -11,27 +11,34 @@ has to be to a synchronous one.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from celery_dlock.core.backoff import CHANCE
-from celery_dlock.core.lease import SECOND, HolderRow
+from celery_dlock.core.lease import HolderRow
 from celery_dlock.core.operations import Enter, Leave, Operation, Reap
 from celery_dlock.core.plain import ends_plainly, is_done, is_plain
-from celery_dlock.core.state import Claim, Left, NotHeld, Renewed, RenewVerdict, Replaced, Unknown
-from celery_dlock.core.turns import WAKE_AGAIN_LAST
+from celery_dlock.core.state import (
+    Claim,
+    Left,
+    Mode,
+    NotHeld,
+    Renewed,
+    RenewVerdict,
+    Replaced,
+    Run,
+    Unknown,
+)
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.forking import PerProcess
-from celery_dlock.stores.base import BackendOptions, Guarantee, Reply, Swept, Trait, Wake
-from celery_dlock.stores.consensus.commit import KeyMutexes
+from celery_dlock.stores.base import BackendOptions, Guarantee, Reply, Trait, Wake
+from celery_dlock.stores.consensus.commit import KeyMutexes, Overtaken, UsedKeys
 from celery_dlock.stores.postgresql.connection import (
     Connections,
     Lost,
-    Overtaken,
     address_of,
     stored_text,
 )
@@ -41,26 +48,16 @@ from celery_dlock.stores.postgresql.flight import (
     NOW,
     Flight,
     WritingFlight,
+    call,
     lock_of,
 )
-from celery_dlock.stores.postgresql.rows import (
-    UNNUMBERED,
-    PostgresqlKeyRows,
-    release_alone,
-    take_free,
-)
+from celery_dlock.stores.postgresql.rows import UNNUMBERED, PostgresqlKeyRows
 from celery_dlock.stores.postgresql.schema import SCHEMA, grants, prepare, table_version
-from celery_dlock.stores.sql.rows import SWEEP, Database, SqlDialect, put_notes, raise_bar
-from celery_dlock.stores.sql.store import SqlBackend
-from celery_dlock.stores.unreadable import UnreadableKey, naming
+from celery_dlock.stores.sql.rows import Database, KeyRows, SqlDialect
+from celery_dlock.stores.sql.store import RAISE_BAR, SqlBackend
+from celery_dlock.stores.unreadable import naming
 
-logger = logging.getLogger("celery_dlock")
-
-T = TypeVar("T")
 V = TypeVar("V")
-
-#: So many keys are remembered as used.
-REMEMBERED = 10_000
 
 #: So often a renewal is asked for whose key is in use, after so many seconds at most.
 RENEWALS = 20
@@ -74,15 +71,7 @@ _IN_USE = (
     "before the task or the block ends"
 )
 
-_OVER = """DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}
-    WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))"""
-
-_DUE = f"SELECT key FROM state WHERE prefix=? AND due <= {INSTANT} ORDER BY due LIMIT ?"
-_NEXT = f"SELECT min(due) - {NOW} FROM state WHERE prefix=?"
-
 _STANDS = f"SELECT body FROM swap WHERE prefix=? AND name=? AND until > {NOW}"
-_SWAP = f"""INSERT INTO swap (prefix, name, body, until) VALUES (?, ?, ?, {NOW} + ?) ON CONFLICT
-    (prefix, name) DO UPDATE SET body=excluded.body, until=excluded.until"""
 
 # The rule of celery_dlock.core.machine.renew, for many keys at once.
 _RENEW = f"""WITH clock AS MATERIALIZED (SELECT {NOW} AS now),
@@ -113,15 +102,18 @@ class PostgresqlBackend(SqlBackend):
     guarantee: ClassVar[Guarantee] = Guarantee.STRICT
     largest_message: ClassVar[int] = 250_000_000  # twice that goes over the line, of 1 GB at most
     dialect = SqlDialect(
-        in_use=("state", "holder"), forget=_OVER.format(table="past", now="?", limit=SWEEP)
+        in_use=("state", "holder"),
+        now=INSTANT,
+        over="""DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}
+    WHERE until <= {now} ORDER BY until LIMIT {limit} FOR UPDATE SKIP LOCKED))""",
     )
 
     def __init__(self, connect: Callable[[], Connections], options: BackendOptions) -> None:
         super().__init__(options)
-        self._clock: Callable[[], int | None] = options.clock or (lambda: None)
+        self._now = options.clock or (lambda: None)
         self._connections = PerProcess(connect)
         self._mutexes = KeyMutexes()
-        self._used: set[str] = set()
+        self._used = UsedKeys()
 
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
@@ -147,40 +139,42 @@ class PostgresqlBackend(SqlBackend):
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
         """Where the answer is lost, it is asked for again once, at a new connection."""
-        try:
-            return self._apply(operation)
-        except Lost:
-            return self._apply(operation.again())
-
-    def _apply(self, operation: Operation[V]) -> Reply[V]:
         # Those whose turn it is would wait for a release that waits for its turn.
-        key, first = operation.claim.key, isinstance(operation, Leave)
-        return self._mutexes.until_committed(key, partial(self._attempt, operation), first=first)
+        first = isinstance(operation, Leave)
+        commit = partial(self._mutexes.until_committed, operation.claim.key, first=first)
+        try:
+            return commit(lambda: self._attempt(operation))
+        except Lost:
+            return commit(lambda: self._attempt(operation.again()))
 
     def _attempt(self, operation: Operation[Any]) -> Reply[Any] | None:
         """``None`` if somebody else was faster."""
-        try:
-            with naming(operation.claim.key):
-                return self._at_free_key(operation) or self._at_key(operation)
-        except Overtaken:
-            return None
+        with naming(operation.claim.key):
+            return self._at_free_key(operation) or self._at_key(operation)
 
     def _at_free_key(self, operation: Operation[Any]) -> Reply[Any] | None:
         """On the chance that nobody else uses the key."""
         claim = operation.claim
         if claim.key in self._used:
             return None
-        flight, clock = self._writing(claim.key), self._clock()
         match operation:
             case Enter() if is_plain(claim):
-                run = take_free(flight, self._prefix, claim, clock)
-                return None if run is None else Reply(run)
+                terms = claim.mode, claim.limit, claim.ttl, claim.name, claim.where
+                if token := self._called("take", claim, *terms):
+                    return Reply(Run(0, token if claim.mode is Mode.EXCLUSIVE else 0))
             case Leave(outcome=outcome) if ends_plainly(claim, outcome):
-                if release_alone(flight, self._prefix, claim, outcome, clock):
-                    return Reply(Left(is_done(claim, outcome)))
+                done = is_done(claim, outcome)
+                if self._called("release", claim, claim.done_ttl if done else 0):
+                    return Reply(Left(done))
             case _:
                 pass
         return None
+
+    def _called(self, function: str, claim: Claim, *values: object) -> Any:
+        """What a function of the schema returns of the key of *claim*."""
+        key = claim.key
+        asked = self._now(), self._lock(key), self._prefix, key, claim.task, claim.nonce
+        return call(self._connections(), function, (*asked, *values))
 
     def _at_key(
         self, operation: Operation[V], in_use: frozenset[int] = frozenset()
@@ -195,7 +189,7 @@ class PostgresqlBackend(SqlBackend):
         messages = rows.ask_messages(step)
         change = rows.save(operation, before, step)
         others = any(holder.owner != claim.owner for holder in step.state.holders)
-        self._note(claim, used=others or rows.is_used)
+        self._used.note(claim.key, used=others or rows.is_used)
         if not rows.is_changed and not step.wakes:
             return Reply(step.verdict)
         _, stood = guard.fetchone()
@@ -208,15 +202,6 @@ class PostgresqlBackend(SqlBackend):
         bodies = messages.fetchall() if messages else []
         wakes = rows.wakes(step, change, rows.message_of(operation, before), bodies)
         return Reply(rows.verdict(step.verdict), wakes)
-
-    def _note(self, claim: Claim, *, used: bool) -> None:
-        """A key that is used is not worth the chance that it is free."""
-        if not used:
-            self._used.discard(claim.key)
-            return
-        if len(self._used) >= REMEMBERED:
-            self._used.clear()
-        self._used.add(claim.key)
 
     def row_of(self, claim: Claim) -> HolderRow:
         texts = self._prefix, claim.key, claim.task, claim.nonce
@@ -244,8 +229,8 @@ class PostgresqlBackend(SqlBackend):
         }
         rows = list(asked.values())
         flight = WritingFlight(self._connections(), {row["lock"] for row in rows})
-        values = self._clock(), json.dumps(rows), self._prefix, self._prefix
-        for number, locked, expires, replaced_by in flight.write(_RENEW, values).fetchall():
+        values = self._now(), json.dumps(rows), self._prefix, self._prefix
+        for number, locked, expires, replaced_by in flight.execute(_RENEW, values).fetchall():
             if locked:
                 renewed = NotHeld() if expires is None else Renewed(expires)
                 verdicts[number] = Replaced(replaced_by) if replaced_by else renewed
@@ -254,79 +239,59 @@ class PostgresqlBackend(SqlBackend):
         names = {name: stored_text(getattr(claim, name)) for name in ("key", "task", "nonce")}
         return {"number": number, **names, "ttl": claim.ttl, "lock": self._lock(claim.key)}
 
-    def sweep(self, limit: int = 100) -> Swept:
-        flight, clock = WritingFlight(self._connections(), ()), self._clock()
+    @contextmanager
+    def sweeping(self) -> Iterator[Database]:
+        flight = WritingFlight(self._connections(), ())
         flight.guard("true")
         for table in ("past", "swap"):
-            over = _OVER.format(table=table, now=INSTANT, limit=TIDY)
-            flight.execute(over, (clock,))
-        due = flight.write(_DUE, (self._prefix, clock, limit))
-        later = flight.write(_NEXT, (clock, self._prefix))
-        keys = [key for (key,) in due.fetchall()]
-        wakes = tuple(wake for key in keys for wake in self._reap_or_put_off(key))
-        if keys:
-            later = Flight(self._connections()).execute(_NEXT, (self._clock(), self._prefix))
-        (left,) = later.fetchone()
-        return Swept(wakes, None if left is None else max(0, left) / SECOND)
+            self.dialect.delete_over(flight, table, self._now(), TIDY)
+        yield flight
 
-    def _reap_or_put_off(self, key: str) -> tuple[Wake, ...]:
-        """One key that cannot be read must not keep the others waiting.
+    @contextmanager
+    def writing(self, key: str) -> Iterator[KeyRows]:
+        flight = self._writing(key)
+        flight.guard("true")
+        yield self._rows(flight, key)
+        flight.send()
 
-        Nor one at which somebody else is, be it another sweep: it stays due if it is.
-        """
-        try:
+    def reap_due(self, key: str) -> tuple[Wake, ...]:
+        """If somebody else is at *key*, be it another sweep, it stays due if it is."""
+        with suppress(Overtaken):
             reply = self._attempt(Reap(key))
-        except UnreadableKey:
-            logger.exception("nobody is woken for %r", key)
-            flight = self._writing(key)
-            flight.guard("true")
-            due = f"UPDATE state SET due = {NOW} + ? WHERE prefix=? AND key=?"
-            flight.execute(due, (self._clock(), WAKE_AGAIN_LAST, self._prefix, key))
-            flight.send()
-            return ()
-        return () if reply is None else reply.wakes
+            return () if reply is None else reply.wakes
+        return ()
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
+        at = (self._prefix, key)
+        larger = "SELECT FROM bar WHERE prefix=? AND key=? AND token > ?"
+
         def attempt() -> bool | None:
-            flight, at = WritingFlight(self._connections(), {self._lock(key)}), (self._prefix, key)
-            larger = "SELECT FROM bar WHERE prefix=? AND key=? AND token > ?"
+            flight = WritingFlight(self._connections(), {lock_of(*at)})
             guard = flight.guard(f"NOT EXISTS ({larger})", (*at, token))
-            raise_bar(flight, *at, token)
-            put_notes(flight, *at, notes)
+            flight.execute(RAISE_BAR, (*at, token))
+            self.put_notes(flight, key, notes)
             locked, written = guard.fetchone()
             return written if locked else None
 
-        return self._until(key, attempt)
+        return self._mutexes.until_committed(key, attempt)
 
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        at = (self._prefix, name)
+
         def attempt() -> tuple[bytes | None] | None:
-            at, clock = (self._prefix, name), self._clock()
-            flight = WritingFlight(self._connections(), {lock_of("swap", *at)})
+            clock, flight = self._now(), WritingFlight(self._connections(), {lock_of("swap", *at)})
             same = f"({_STANDS}) IS NOT DISTINCT FROM ?::bytea"
             guard = flight.guard(same, (*at, clock, was))
-            if becomes is None:
-                flight.execute("DELETE FROM swap WHERE prefix=? AND name=?", at)
-            else:
-                flight.execute(_SWAP, (*at, becomes, clock, stays))
+            self.put_swap(flight, name, becomes, clock, stays)
             stands = flight.execute(_STANDS, (*at, clock))
-            if not guard.fetchone()[0]:
-                return None
-            return stands.fetchone() or (None,)
+            locked, _ = guard.fetchone()
+            return (stands.fetchone() or (None,)) if locked else None
 
-        (body,) = self._until(name, attempt)
+        (body,) = self._mutexes.until_committed(name, attempt)
         return body
 
-    def _until(self, key: str, attempt: Callable[[], T | None]) -> T:
-        def again() -> T | None:
-            try:
-                return attempt()
-            except Overtaken:
-                return None
-
-        return self._mutexes.until_committed(key, again)
-
     def now(self) -> int:
-        answer = Flight(self._connections()).execute(f"SELECT {NOW}", (self._clock(),))
+        answer = Flight(self._connections()).execute(f"SELECT {NOW}", (self._now(),))
         return int(answer.fetchone()[0])
 
     def close(self) -> None:
@@ -341,4 +306,4 @@ class PostgresqlBackend(SqlBackend):
         return lock_of(self._prefix, key)
 
     def _rows(self, db: Database, key: str, now: int = 0) -> PostgresqlKeyRows:
-        return PostgresqlKeyRows(cast("Flight", db), self.dialect, self._prefix, key, self._clock())
+        return PostgresqlKeyRows(cast("Flight", db), self.dialect, self._prefix, key, self._now())

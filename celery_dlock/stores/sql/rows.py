@@ -8,7 +8,7 @@ The statements are those that SQLite and PostgreSQL share; what differs is an :c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
@@ -24,19 +24,14 @@ from celery_dlock.core.state import (
     OperatorHold,
     Step,
     Waiting,
-    task_id_of,
 )
 from celery_dlock.core.turns import due
-from celery_dlock.stores.base import DeadMessage, KeyPage, Wake, live, page
+from celery_dlock.stores.base import DeadMessage, Wake, live
 from celery_dlock.stores.change import REMEMBER_LOST, Change, difference
 from celery_dlock.stores.stored import as_json, dead_or_unreadable, restored, restored_each
 from celery_dlock.stores.unreadable import is_text, number
 
 T = TypeVar("T")
-V = TypeVar("V")
-
-#: The latest instant that a column can keep.
-_LATEST = 2**63 - 1
 
 #: How many expired memories of tasks are deleted whenever one is added, and expired swaps.
 SWEEP = 16
@@ -55,18 +50,7 @@ BY_TASK = "task BETWEEN ? AND ? ORDER BY task LIMIT 1"
 
 ENTRY = f"SELECT {', '.join(_WAITING)} FROM waiting WHERE prefix=? AND key=?"
 
-_LETTER = f"SELECT key, body, {', '.join(_DEAD)} FROM dead"
-
-_OF_TASK = "prefix=? AND task BETWEEN ? AND ?"
-
-# A queue has many rows under one key: this steps from key to key, so a page costs the same
-# whatever waits, and holds up the writers of the file only for as long.
-_DISTINCT = """WITH RECURSIVE found(key) AS (
-    SELECT min(key) FROM {table} WHERE prefix=? AND key>=?
-    UNION ALL
-    SELECT (SELECT min(key) FROM {table} WHERE prefix=? AND key>found.key)
-    FROM found WHERE found.key IS NOT NULL)
-SELECT key FROM found WHERE key IS NOT NULL LIMIT ?"""
+LETTER = f"SELECT key, body, {', '.join(_DEAD)} FROM dead"
 
 
 def put(table: str, names: str, *values: str) -> str:
@@ -79,9 +63,10 @@ def put(table: str, names: str, *values: str) -> str:
 
 
 _TASK = "prefix, key, task"
-_PUT_STATE = put(
-    *("state", "prefix, key", "holders", "grants", "cooling", "hold", "parked", "paused", "due")
-)
+
+#: The columns of a key's state beside its holders.
+STATE = "grants, cooling, hold, parked, paused, due"
+_PUT_STATE = put("state", "prefix, key", "holders", *STATE.split(", "))
 _PUT_WAITING = put("waiting", _TASK, *_WAITING[1:])
 _PUT_MESSAGE = put("message", _TASK, "body")
 # Its body is that of the operation, or that of the message that waits.
@@ -89,11 +74,6 @@ _PUT_DEAD = put("dead", _TASK, *_DEAD[1:], "body").replace(
     "?) ON", "COALESCE(?, (SELECT body FROM message WHERE prefix=? AND key=? AND task=?), ?)) ON"
 )
 _PUT_PAST = put("past", f"{_TASK}, done", "lost", "until")
-
-# Notes beside a key, and the largest token that has written there.
-_PUT_NOTE = put("note", "prefix, key, name", "body")
-_PUT_SWAP = put("swap", "prefix, name", "body", "until")
-_RAISE = put("bar", "prefix, key", "token") + " WHERE excluded.token>=bar.token"
 
 _of_waiting = attrgetter(*(field.name for field in fields(Waiting)))
 _of_dead = attrgetter(*(field.name for field in fields(Dead)))
@@ -109,8 +89,6 @@ class Cursor(Protocol):
 
     def fetchall(self) -> list[Any]: ...
 
-    def __iter__(self) -> Iterator[Any]: ...
-
 
 class Database(Protocol):
     """A connection in a transaction. In a statement ``?`` stands for each of the *values*."""
@@ -122,143 +100,20 @@ class Database(Protocol):
 class SqlDialect:
     """Where one SQL is not as the other.
 
-    ``in_use`` are the tables with rows of each key that is in use. ``forget`` deletes some of what
-    is remembered of tasks, and was so until an instant.
+    ``in_use`` are the tables with rows of each key that is in use. ``now`` is the time, made of one
+    value. ``over`` deletes some rows of a table, by its primary key, whose time is over.
     """
 
     in_use: tuple[str, ...]
-    forget: str = f"""DELETE FROM past WHERE (prefix, key, task, done) IN
-    (SELECT prefix, key, task, done FROM past WHERE until<=? ORDER BY until LIMIT {SWEEP})"""
+    now: str = "?"
+    over: str = """DELETE FROM {table} WHERE ({names}) IN
+    (SELECT {names} FROM {table} WHERE until<={now} ORDER BY until LIMIT {limit})"""
 
-
-def due_keys(db: Database, prefix: str, now: int, limit: int) -> list[str]:
-    """Keys on which something is to be done without anybody coming, the most overdue first."""
-    rows = db.execute(
-        "SELECT key FROM state WHERE prefix=? AND due<=? ORDER BY due LIMIT ?", (prefix, now, limit)
-    )
-    return [row[0] for row in rows]
-
-
-def next_due(db: Database, prefix: str) -> int | None:
-    """When the next of them will be. What is no instant is behind all that are."""
-    row = db.execute("SELECT min(due) FROM state WHERE prefix=? AND due<=?", (prefix, _LATEST))
-    found: int | None = row.fetchone()[0]
-    return found
-
-
-def dead_messages(db: Database, prefix: str, limit: int) -> list[DeadMessage]:
-    """The dead of all keys, the oldest first."""
-    rows = db.execute(f"{_LETTER} WHERE prefix=? ORDER BY at, key, task LIMIT ?", (prefix, limit))
-    return [_dead_message(row) for row in rows]
-
-
-def parked_tasks(db: Database, prefix: str, task_ids: Collection[str]) -> list[tuple[str, str]]:
-    """Key and task of each message under any of *task_ids*, wherever it waits."""
-    rows = _of_tasks(db, "SELECT key, task FROM message", prefix, task_ids)
-    readable = ((key, task) for key, task in rows if is_text(key) and is_text(task))
-    return [(key, task) for key, task in readable if task_id_of(task) in task_ids]
-
-
-def dead_messages_of(db: Database, prefix: str, task_ids: Collection[str]) -> list[DeadMessage]:
-    """The dead of *task_ids*, whatever their keys, in any order."""
-    rows = _of_tasks(db, _LETTER, prefix, task_ids)
-    letters = map(_dead_message, rows)
-    return [letter for letter in letters if task_id_of(letter.dead.task) in task_ids]
-
-
-def _of_tasks(db: Database, query: str, prefix: str, task_ids: Collection[str]) -> Iterator[Any]:
-    """The rows whose task has one of *task_ids*: is called so, or so with a colon behind."""
-    bounds = [b for t in task_ids for b in ((t, t), (f"{t}:", f"{t};"))]
-    answers = [db.execute(f"{query} WHERE {_OF_TASK}", (prefix, *each)) for each in bounds]
-    for answer in answers:
-        yield from answer.fetchall()
-
-
-def count_dead(db: Database, prefix: str) -> int:
-    """How many are dead, of all keys."""
-    count: int = db.execute("SELECT count(*) FROM dead WHERE prefix=?", (prefix,)).fetchone()[0]
-    return count
-
-
-def message_of(db: Database, prefix: str, key: str, task: str) -> bytes | None:
-    """The message of *task* for *key*, if there is one."""
-    at = (prefix, key, task)
-    row = db.execute("SELECT body FROM message WHERE prefix=? AND key=? AND task=?", at).fetchone()
-    return None if row is None else bytes(row[0])
-
-
-def list_keys(
-    db: Database, prefix: str, tables: Collection[str], first: str, limit: int
-) -> KeyPage:
-    """Keys with a row in any of *tables* from *first* on, in the order of their names."""
-    values = prefix, first, prefix, limit + 1
-    answers = [db.execute(_DISTINCT.format(table=table), values) for table in tables]
-    names = {key for answer in answers for (key,) in answer.fetchall() if is_text(key)}
-    return page(sorted(names)[: limit + 1], limit)
-
-
-def raise_bar(db: Database, prefix: str, key: str, token: int) -> Cursor:
-    """Note that *token* writes beside *key*; of one that is smaller than the last, no row."""
-    return db.execute(_RAISE, (prefix, key, token))
-
-
-def put_notes(db: Database, prefix: str, key: str, notes: Mapping[str, bytes | None]) -> None:
-    """Write *notes* beside *key*."""
-    for name, text in notes.items():
-        if text is None:
-            db.execute("DELETE FROM note WHERE prefix=? AND key=? AND name=?", (prefix, key, name))
-        else:
-            db.execute(_PUT_NOTE, (prefix, key, name, text))
-
-
-def read_notes(db: Database, prefix: str, key: str) -> dict[str, bytes]:
-    """What stands beside *key*."""
-    rows = db.execute("SELECT name, body FROM note WHERE prefix=? AND key=?", (prefix, key))
-    return {name: _note(name, body) for name, body in rows.fetchall()}
-
-
-def listed_swaps(db: Database, prefix: str, now: int, limit: int) -> list[tuple[str, bytes]]:
-    """The first *limit* names, in their order, and what stands there."""
-    rows = db.execute(
-        "SELECT name, body FROM swap WHERE prefix=? AND until>? ORDER BY name LIMIT ?",
-        (prefix, now, limit),
-    ).fetchall()
-    return [(name, bytes(body)) for name, body in rows if is_text(name)]
-
-
-class Swaps:
-    """What is put under names, within one transaction that began at *now*."""
-
-    def __init__(self, db: Database, prefix: str, now: int) -> None:
-        self._db = db
-        self._prefix = prefix
-        self._now = now
-
-    def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
-        """Put *becomes* there if it is *was*; what stands there now."""
-        at = (self._prefix, name)
-        stands = self._stands(at)
-        if stands != was:
-            return stands
-        if becomes is None:
-            self._db.execute("DELETE FROM swap WHERE prefix=? AND name=?", at)
-        else:
-            self._sweep()
-            self._db.execute(_PUT_SWAP, (*at, becomes, self._now + stays))
-        return becomes
-
-    def _stands(self, at: tuple[str, str]) -> bytes | None:
-        rows = self._db.execute("SELECT body, until FROM swap WHERE prefix=? AND name=?", at)
-        body, until = rows.fetchone() or (b"", 0)
-        return bytes(body) if until > self._now else None
-
-    def _sweep(self) -> None:
-        """Delete some of those whose time is over, whoever put them there."""
-        self._db.execute(
-            "DELETE FROM swap WHERE (prefix, name) IN "
-            "(SELECT prefix, name FROM swap WHERE until<=? ORDER BY until LIMIT ?)",
-            (self._now, SWEEP),
-        )
+    def delete_over(self, db: Database, table: str, clock: int | None, limit: int = SWEEP) -> None:
+        """Delete some rows of *table* whose time is over, whoever put them there."""
+        names = "prefix, name" if table == "swap" else "prefix, key, task, done"
+        over = self.over.format(table=table, names=names, now=self.now, limit=limit)
+        db.execute(over, (clock,))
 
 
 class KeyRows:
@@ -274,18 +129,18 @@ class KeyRows:
 
     def ask_key(self) -> Callable[[], KeyState]:
         """Who holds the key and whose turn has come: all that a renewal needs."""
-        answer = self._run(
-            "SELECT holders, grants, cooling, hold, parked, paused, due FROM state "
-            "WHERE prefix=? AND key=?"
-        )
-        return lambda: self._key(answer.fetchone())
+        answer = self._run(f"SELECT holders, {STATE} FROM state WHERE prefix=? AND key=?")
 
-    def _key(self, row: tuple[Any, ...] | None) -> KeyState:
-        if row is None:
-            return KeyState()
-        holders, grants, cooling, hold, parked, paused, self._due = row
+        def key() -> KeyState:
+            row = answer.fetchone()
+            return self._key(_records(Holder, row[0]), row[1:]) if row else KeyState()
+
+        return key
+
+    def _key(self, holders: tuple[Holder, ...], row: Sequence[Any]) -> KeyState:
+        grants, cooling, hold, parked, paused, self._due = row
         return KeyState(
-            _records(Holder, holders),
+            holders,
             _records(Grant, grants),
             parked=number(parked),
             paused=number(paused),
@@ -318,14 +173,14 @@ class KeyRows:
     def _entries(self, rows: Iterable[tuple[Any, ...]]) -> tuple[Waiting, ...]:
         return tuple(map(entry, rows))
 
-    def put_off(self, delay: int) -> None:
+    def put_off(self, delay: int, clock: int | None) -> None:
         """Make the key due in *delay* microseconds, whatever is in it."""
         prefix, key = self._at
         which, name = "key=?", cast("object", key)
         if isinstance(name, str) and not is_text(name):
             which, name = "key=CAST(? AS TEXT)", name.encode("utf-8", "surrogateescape")
-        update = f"UPDATE state SET due=? WHERE prefix=? AND {which}"
-        self._db.execute(update, (self.now + delay, prefix, name))
+        update = f"UPDATE state SET due={self._dialect.now} + ? WHERE prefix=? AND {which}"
+        self._db.execute(update, (clock, delay, prefix, name))
 
     def ask_messages(self, step: Step[object]) -> Cursor | None:
         """The messages of those whom *step* wakes, before it deletes any."""
@@ -396,7 +251,7 @@ class KeyRows:
 
     def ask_dead(self, task: str) -> Cursor:
         """The dead letter of *task*, for :meth:`_dead`."""
-        return self._run(f"{_LETTER} WHERE prefix=? AND key=? AND task=?", task)
+        return self._run(f"{LETTER} WHERE prefix=? AND key=? AND task=?", task)
 
     def _dead(self, rows: list[Any]) -> tuple[Dead, ...]:
         for row in rows:
@@ -415,7 +270,7 @@ class KeyRows:
                 self._run("DELETE FROM past WHERE prefix=? AND key=? AND task=? AND done=0", task)
 
     def _remember(self, task: str, *, done: int, lost: int, until: int) -> None:
-        self._db.execute(self._dialect.forget, (self.now,))
+        self._dialect.delete_over(self._db, "past", self.now)
         self._run(_PUT_PAST, task, done, lost, until)
 
     def _run(self, statement: str, *values: object) -> Cursor:
@@ -445,18 +300,12 @@ def _dead(row: tuple[Any, ...]) -> Dead:
     return restored(Dead, named(Dead, row[2:]))
 
 
-def _note(name: object, body: object) -> bytes:
-    if not is_text(name) or not isinstance(body, bytes):
-        raise TypeError(f"the note {name!r} cannot be read")
-    return body
-
-
 def _body(value: object) -> bytes:
     """A message as it was written; of another type it is none."""
     return value if isinstance(value, bytes) else b""
 
 
-def _dead_message(row: tuple[Any, ...]) -> DeadMessage:
+def dead_message(row: tuple[Any, ...]) -> DeadMessage:
     key, body, task, *_ = row
     dead = dead_or_unreadable(_shown(task), lambda: _dead(row))
     return DeadMessage(_shown(key), dead, _body(body))

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
-from celery_dlock.core.lease import SECOND
-from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Reap, Renew
+from celery_dlock.core.operations import Enter, OnDeadLetter, Operation, Renew
 from celery_dlock.core.state import (
     WINDOW,
     Claim,
@@ -26,32 +25,19 @@ from celery_dlock.core.state import (
     Step,
     Unknown,
 )
-from celery_dlock.core.turns import WAKE_AGAIN_LAST
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.base import (
     BackendOptions,
     Guarantee,
     Reply,
-    Swept,
     Trait,
-    Wake,
     wall_clock,
 )
-from celery_dlock.stores.sql.rows import (
-    ENTRY,
-    Database,
-    KeyRows,
-    SqlDialect,
-    Swaps,
-    due_keys,
-    next_due,
-    put_notes,
-    raise_bar,
-)
+from celery_dlock.stores.sql.rows import ENTRY, Database, KeyRows, SqlDialect
 from celery_dlock.stores.sql.sqlite_file import DatabaseFile
-from celery_dlock.stores.sql.store import SqlBackend
+from celery_dlock.stores.sql.store import RAISE_BAR, SqlBackend
 from celery_dlock.stores.stored import as_json
-from celery_dlock.stores.unreadable import NONSENSE, is_text, naming
+from celery_dlock.stores.unreadable import NONSENSE, naming
 
 logger = logging.getLogger("celery_dlock")
 
@@ -205,46 +191,35 @@ class SqliteBackend(SqlBackend):
         with self.transaction([claim.key for claim in claims]) as (db, now):
             return [_renewed(self._rows(db, claim.key, now), claim) for claim in claims]
 
-    def sweep(self, limit: int = 100) -> Swept:
-        with self.transaction() as (db, now):
-            overdue = due_keys(db, self._prefix, now, limit)
-        wakes = [wake for key in overdue for wake in self._reap_or_put_off(key)]
-        with self.transaction() as (db, now):
-            later = next_due(db, self._prefix)
-        next_in = None if later is None else max(0, later - now) / SECOND
-        return Swept(tuple(wakes), next_in)
-
-    def _reap_or_put_off(self, key: str) -> tuple[Wake, ...]:
-        """One key that cannot be read must not keep the others waiting."""
+    @contextmanager
+    def writing(self, key: str) -> Iterator[KeyRows]:
         with self.transaction([key]) as (db, now):
-            rows = self._rows(db, key, now)
-            db.execute("SAVEPOINT one_key")
-            try:
-                if not is_text(key):
-                    raise ValueError("a name that is no text is none of ours")
-                return rows.apply(Reap(key)).wakes
-            except NONSENSE:
-                logger.exception("nobody is woken for %r", key)
-                db.execute("ROLLBACK TO one_key")
-                rows.put_off(WAKE_AGAIN_LAST)
-                return ()
+            yield self._rows(db, key, now)
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         with self.transaction([key]) as (db, _):
-            if not raise_bar(db, self._prefix, key, token).rowcount:
+            if not db.execute(RAISE_BAR, (self._prefix, key, token)).rowcount:
                 return False
-            put_notes(db, self._prefix, key, notes)
+            self.put_notes(db, key, notes)
             return True
 
     def swap(self, name: str, was: bytes | None, becomes: bytes | None, stays: int) -> bytes | None:
+        at = (self._prefix, name)
         with self.transaction([name]) as (db, now), naming(name):
-            return Swaps(db, self._prefix, now).swap(name, was, becomes, stays)
+            rows = db.execute("SELECT body, until FROM swap WHERE prefix=? AND name=?", at)
+            body, until = rows.fetchone() or (b"", 0)
+            stands = bytes(body) if until > now else None
+            if stands != was:
+                return stands
+            self.dialect.delete_over(db, "swap", now)
+            self.put_swap(db, name, becomes, now, stays)
+            return becomes
 
     def _rows(self, db: Database, key: str, now: int = 0) -> SqliteKeyRows:
         return SqliteKeyRows(db, self.dialect, self._prefix, key, now)
 
     def now(self) -> int:
-        return self._now()
+        return int(self._now())
 
     def missing(self) -> str:
         if self._file.path.exists():

@@ -23,6 +23,7 @@ from celery_dlock import forking
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.files import make_for_owner
+from celery_dlock.stores.sql.tables import TABLES
 from celery_dlock.stores.unreadable import NONSENSE, UnreadableKey
 
 #: "dlck": marks the file as ours, so that another program's database is never touched.
@@ -42,44 +43,7 @@ SCHEMA = (
         cooling TEXT NOT NULL, hold TEXT, parked INTEGER NOT NULL, paused INTEGER NOT NULL,
         due INTEGER, PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
     "CREATE INDEX state_due ON state (prefix, due) WHERE due IS NOT NULL",
-    """CREATE TABLE waiting (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
-        "limit" INTEGER NOT NULL, rank INTEGER NOT NULL, arrived INTEGER NOT NULL,
-        expires INTEGER, gives_up INTEGER, ordered INTEGER NOT NULL, makes_room_for TEXT,
-        PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
-    "CREATE INDEX waiting_rank ON waiting (prefix, key, rank)",
-    "CREATE INDEX waiting_expires ON waiting (prefix, key, expires) WHERE expires IS NOT NULL",
-    # Messages of tasks that wait or were woken, apart from the queue that every operation reads.
-    # With a rowid: without one, what is larger than a kilobyte takes a page of 4 kB more.
-    """CREATE TABLE message (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (prefix, key, task))""",
-    "CREATE INDEX message_task ON message (prefix, task)",
-    # Messages that wait for a person: their runs were lost, or nobody can read them.
-    """CREATE TABLE dead (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, mode TEXT NOT NULL,
-        "limit" INTEGER NOT NULL, cause TEXT NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (prefix, key, task)) WITHOUT ROWID""",
-    "CREATE INDEX dead_at ON dead (prefix, at, key, task)",
-    "CREATE INDEX dead_task ON dead (prefix, task)",
-    # What is remembered of a task for a while: lost runs, or with lost = 0 that it is done.
-    """CREATE TABLE past (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, done INTEGER NOT NULL,
-        lost INTEGER NOT NULL, until INTEGER NOT NULL,
-        PRIMARY KEY (prefix, key, task, done)) WITHOUT ROWID""",
-    "CREATE INDEX past_until ON past (until)",
-    # The largest token that has written beside a key.
-    """CREATE TABLE bar (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, token INTEGER NOT NULL,
-        PRIMARY KEY (prefix, key)) WITHOUT ROWID""",
-    """CREATE TABLE note (
-        prefix TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (prefix, key, name)) WITHOUT ROWID""",
-    # What is put under a name for a while, by compare-and-set.
-    """CREATE TABLE swap (
-        prefix TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL, until INTEGER NOT NULL,
-        PRIMARY KEY (prefix, name)) WITHOUT ROWID""",
-    "CREATE INDEX swap_until ON swap (until)",
+    *TABLES,
 )
 
 
