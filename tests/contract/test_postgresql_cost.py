@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+import psycopg
 import pytest
 
 from celery_dlock.core.operations import Reap
-from celery_dlock.core.state import Cause, Outcome, Renewed
+from celery_dlock.core.state import Cause, Claim, Outcome, Renewed
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.connection import Connection, Rows, Statement
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
@@ -150,6 +152,34 @@ def test_everything_else_takes_at_most_three_flights(
 
     assert max(costs.values()) <= MOST, costs
     assert costs["parking"] == costs["release"] == costs["turn"] == 2
+
+
+def test_a_holders_row_that_is_in_use_is_one_flight_more_for_who_had_hoped_for_a_free_key(
+    backend: PostgresqlBackend, cost: Cost, postgresql_server: PostgresqlServer
+) -> None:
+    over, released = claim("over", key="over", ttl=1e-6), claim("released", key="released")
+    for mine in (over, released):
+        running(backend.enter(mine))
+    with psycopg.connect(postgresql_server.url) as writes:
+        writes.execute("SELECT FROM dlock.holder FOR KEY SHARE")
+        operations: dict[str, Callable[[], object]] = {
+            "parking, by a process that takes the key for free": lambda: park(
+                backend, "task 0", key="over"
+            ),
+            "parking": lambda: park(backend, "task 1", key="over"),
+            "refusal": lambda: backend.enter(claim("other", key="over")),
+            "reaping": lambda: backend.apply(Reap("over")),
+            "release": partial(refused, backend, released),
+        }
+        costs = {name: cost(operation) for name, operation in operations.items()}
+
+    assert costs.pop("parking, by a process that takes the key for free") == MOST + 1
+    assert max(costs.values()) == costs["parking"] == costs["release"] == MOST, costs
+
+
+def refused(backend: PostgresqlBackend, claim: Claim) -> None:
+    with pytest.raises(BackendUnavailable, match="still open"):
+        backend.leave(claim, Outcome.DONE)
 
 
 def fill(server: PostgresqlServer, prefix: str, key: str, waiting: int) -> None:

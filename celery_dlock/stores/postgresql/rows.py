@@ -120,7 +120,6 @@ class PostgresqlKeyRows(KeyRows):
         self._last = 0
         self._free: Cursor | None = None
         self._gone: list[int] = []
-        self.in_use: frozenset[int] = frozenset()
         self._granted: Cursor | None = None
         self.is_changed = False
         self.is_used = False
@@ -161,8 +160,6 @@ class PostgresqlKeyRows(KeyRows):
     def _holder(self, row: tuple[Any, ...]) -> Holder:
         token, *values = row
         held = dict(zip(_HELD, values, strict=True))
-        if token in self.in_use:
-            held["expires"] = max(held["expires"], self.now + IN_USE)
         carried = token if held["mode"] == Mode.EXCLUSIVE else 0  # readers carry none
         holder = restored(Holder, {**held, "token": carried})
         self._tokens[holder.owner] = token
@@ -179,6 +176,7 @@ class PostgresqlKeyRows(KeyRows):
         stays = {h.owner for h in state.holders} & self._held(before).keys()
         self._gone = [token for owner, token in self._tokens.items() if owner not in stays]
         guard = flight.guard(f"{_STAMP} = ?", (*self._stamp_values(task), self._stamp))
+        self._free = None
         if self._gone:
             listed = ",".join(map(str, self._gone))
             self._free = self._run(_GUARD_HOLDERS, listed, len(self._gone))
@@ -190,6 +188,18 @@ class PostgresqlKeyRows(KeyRows):
             return frozenset()
         free, _ = self._free.fetchone()
         return frozenset(self._gone) - {int(token) for token in (free or "").split(",") if token}
+
+    def keep(self, before: KeyState, in_use: frozenset[int]) -> KeyState | None:
+        """*before*, with the holders of these tokens for longer; ``None`` if a lease is not over.
+
+        That one is released, and the others expired.
+        """
+        owners = {holder.owner for holder in before.holders if self._tokens[holder.owner] in in_use}
+        if owners & self._held(before).keys():
+            return None
+        longer = self.now + IN_USE
+        holders = (replace(h, expires=longer) if h.owner in owners else h for h in before.holders)
+        return replace(before, holders=tuple(holders))
 
     def _held(self, before: KeyState) -> dict[str, Holder]:
         """Whose lease has expired is gone after any operation: whoever is there is new."""

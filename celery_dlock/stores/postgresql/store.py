@@ -23,6 +23,7 @@ from celery_dlock.core.operations import Enter, Leave, Operation, Reap
 from celery_dlock.core.plain import ends_plainly, is_done, is_plain
 from celery_dlock.core.state import (
     Claim,
+    KeyState,
     Left,
     Mode,
     NotHeld,
@@ -176,13 +177,14 @@ class PostgresqlBackend(SqlBackend):
         asked = self._now(), self._lock(key), self._prefix, key, claim.task, claim.nonce
         return call(self._connections(), function, (*asked, *values))
 
-    def _at_key(
-        self, operation: Operation[V], in_use: frozenset[int] = frozenset()
+    def _at_key(self, operation: Operation[V]) -> Reply[V] | None:
+        rows = self._rows(Flight(self._connections()), operation.claim.key)
+        return self._change(operation, rows, rows.load(operation))
+
+    def _change(
+        self, operation: Operation[V], rows: PostgresqlKeyRows, before: KeyState
     ) -> Reply[V] | None:
         claim = operation.claim
-        rows = self._rows(Flight(self._connections()), claim.key)
-        rows.in_use = in_use
-        before = rows.load(operation)
         step = operation.apply(before, rows.now, UNNUMBERED)
         flight = self._writing(claim.key)
         guard = rows.write_to(flight, claim.task, before, step.state)
@@ -196,9 +198,10 @@ class PostgresqlBackend(SqlBackend):
         if not stood:
             return None
         if tokens := rows.found_in_use():
-            if tokens <= in_use:
+            kept = rows.keep(before, tokens)
+            if kept is None:
                 raise BackendUnavailable(_IN_USE.format(key=claim.key))
-            return self._at_key(operation, in_use | tokens)
+            return self._change(operation, rows, kept)
         bodies = messages.fetchall() if messages else []
         wakes = rows.wakes(step, change, rows.message_of(operation, before), bodies)
         return Reply(rows.verdict(step.verdict), wakes)
