@@ -5,7 +5,7 @@ help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 demo:   ## install the package in .venv-demo and run the shop, with workers killed and paused
-	@scripts/demo
+	@scripts/demo $(SHOP)
 
 test:   ## lint, types, docs and every test on one Python and Celery; installs servers where it may
 	@scripts/test

@@ -1,5 +1,7 @@
 """``python -m example_project.compare``: all sides at once, and a table of what came of it.
 
+With ``postgresql`` after it the orders and the locks of a side are in one database of a server that
+runs meanwhile; otherwise they are in files.
 The exit code is 0 only if each side has shown what it is there for.
 """
 
@@ -10,8 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from example_project import command
@@ -23,7 +25,7 @@ from example_project.compare.figures import FILE, SIDES, Figures
 def run(folder: Path, interrupts: Interrupts) -> bool:
     """All sides, each in a folder of its own; whether they show what they should."""
     print("\nThe shop: two lamps, five customers, and the same faults for all", flush=True)
-    with _sides(folder) as running:
+    with _databases() as database, _sides(folder, database) as running:
         while any(side.poll() is None for side in running):
             interrupts.check()
             time.sleep(0.05)
@@ -45,15 +47,24 @@ def as_expected(no_lock: Figures, lock_only: Figures, fenced: Figures) -> bool:
     )
 
 
+def _databases() -> AbstractContextManager[Callable[[str], str]]:
+    """Makes a database, given its name: its URL, or none for files."""
+    if sys.argv[1:] != ["postgresql"]:
+        return nullcontext(lambda _: "")
+    from example_project import postgresql  # which needs psycopg
+
+    return postgresql.running()
+
+
 @contextmanager
-def _sides(folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _sides(folder: Path, database: Callable[[str], str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Each on a database of its own; none is left after the block, nor are its workers."""
     sides: list[subprocess.Popen[bytes]] = []
     try:
         for name in SIDES:
-            env = {**os.environ, "SHOP_DIR": str(folder / name), "SHOP_DATABASE": ""}
+            shop = {"SHOP_DIR": str(folder / name), "SHOP_DATABASE": database(name)}
             line = (sys.executable, "-m", "example_project.compare.side", name)
-            sides.append(subprocess.Popen(line, env=env))
+            sides.append(subprocess.Popen(line, env={**os.environ, **shop}))
         yield sides
     finally:
         for side in sides:

@@ -1,4 +1,4 @@
-"""The shop's data, on SQLite unless ``SHOP_DATABASE`` names another database.
+"""The shop's data, on SQLite or PostgreSQL.
 
 A row is written under one lock at a time: stock under its own, an order under that of its item
 until it has been decided whether there is one, and under its own lock afterwards.
@@ -6,7 +6,6 @@ until it has been decided whether there is one, and under its own lock afterward
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +13,9 @@ from sqlalchemy import create_engine, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from celery_dlock import fencing
-from example_project.settings import FOLDER
+from example_project.settings import ORDERS
 
-engine = create_engine(os.environ.get("SHOP_DATABASE") or f"sqlite:///{FOLDER / 'shop.db'}")
+engine = create_engine(ORDERS)
 Transaction = sessionmaker(engine, expire_on_commit=False)
 
 

@@ -32,9 +32,9 @@ class Command:
         return self._log.read_text()
 
     @contextmanager
-    def started(self, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
         """As its user starts it."""
-        line = (sys.executable, "-u", "-m", self._module)
+        line = (sys.executable, "-u", "-m", self._module, *arguments)
         env = {**os.environ, "TMPDIR": str(self.temp), **environment}
         with self._log.open("wb") as output:
             running = subprocess.Popen(

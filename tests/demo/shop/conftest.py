@@ -133,5 +133,7 @@ def shop(
             yield opened
         return
     server = request.getfixturevalue("postgresql_server")
-    with own_database(server.url) as url, _shop(tmp_path, url, monkeypatch) as opened:
-        yield opened
+    with own_database(server.url) as url:
+        both = url.replace("+psycopg", "")
+        with _shop(tmp_path, both, monkeypatch) as opened:
+            yield opened

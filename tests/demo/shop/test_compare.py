@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from rich.text import Text
 from example_project.compare.__main__ import as_expected
 from example_project.compare.figures import FILE, Figures
 from tests.demo.command import Command
+from tests.demo.shop.conftest import POSTGRESQL
 from tests.pictures.drawing import shows_terminal
 from tests.services.until import until
 
@@ -27,6 +30,15 @@ REPORT: dict[str, Any] = {"reports": 2}
 
 NO_LOCK = replace(RIGHT, **STOCK, **MONEY, **REPORT)
 LOCK_ONLY = replace(RIGHT, **STOCK, **MONEY)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """For a server that another user runs, which cannot enter the folders of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        yield folder
 
 
 @pytest.fixture
@@ -65,8 +77,12 @@ def row(output: str, label: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_only_a_lock_with_a_fence_damages_nothing(compare: Command) -> None:
-    with compare.started(FORCE_COLOR="1", COLUMNS="92") as process:
+@pytest.mark.parametrize("database", [(), pytest.param(("postgresql",), marks=POSTGRESQL.marks)])
+def test_only_a_lock_with_a_fence_damages_nothing(
+    database: tuple[str, ...], open_folder: Path
+) -> None:
+    compare = Command(open_folder, "example_project.compare")
+    with compare.started(*database, FORCE_COLOR="1", COLUMNS="92") as process:
         assert process.wait(200) == 0, compare.output
         compare.check_nothing_is_left()
     shows_terminal("compare.svg", "python -m example_project.compare", compare.output.strip(), 92)

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import text
 
 from example_project.compare.gates import Gates
 from tests.demo.shop.conftest import Shop
@@ -57,3 +58,7 @@ def test_the_last_item_is_sold_once(shop: Shop) -> None:
     assert shop.states() == {"paid": 1, "sold out": ORDERS - 1}
     assert shop.left("vase") == 0
     assert [amount for _, amount in shop.provider.charges()] == [9900]
+    # And where locks and orders are in one database, the fence was the holder's row
+    with shop.models.engine.begin() as db:
+        fenced = db.scalar(text("SELECT count(*) FROM dlock_fence"))
+        assert (fenced == 0) == (db.dialect.name == "postgresql")
