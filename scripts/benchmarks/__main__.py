@@ -21,6 +21,7 @@ from scripts.benchmarks.cycles_etcd import etcd_cycles
 from scripts.benchmarks.cycles_postgresql import (
     measured_servers,
     postgresql_cycles,
+    postgresql_turns,
     show_server_costs,
 )
 from scripts.benchmarks.cycles_redis import redis_cycles, redlock_cycles
@@ -101,6 +102,8 @@ def cycles(console: Console, folder: Path, redis_url: str) -> None:
             show_cycles(console, title, postgresql_cycles(server.url))
             show_cycles(console, f"{title} through PgBouncer", postgresql_cycles(pooler.url))
             show_server_costs(console, server)
+            title = f"PostgreSQL, {disk}: from a release to the next holder"
+            show_cycles(console, title, postgresql_turns(server.url))
     show_cycles(console, "Redis: take and free, one connection", redis_cycles(redis_url))
     show_scripts(console, redis_url)
     show_cycles(console, "Redlock: take and free", redlock_cycles())

@@ -25,7 +25,7 @@ from scripts.benchmarks.cycles import TTL, ours, store
 MESSAGE = b"x" * 800
 
 #: The mean of these runs, in microseconds for each operation of which one consists of so many.
-Mean = Callable[[Iterable[Callable[[], None]], int], float]
+Mean = Callable[[Iterable[Callable[[], object]], int], float]
 
 
 def show_scripts(console: Console, url: str) -> None:
@@ -72,18 +72,18 @@ def _round(url: str, mean: Mean, tasks: int) -> dict[str, float]:
     }
 
 
-def _counted(client: Redis, runs: Iterable[Callable[[], None]], _: int) -> float:
+def _counted(client: Redis, runs: Iterable[Callable[[], object]], _: int) -> float:
     client.config_resetstat()
     for run in runs:
         run()
     return float(client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"])
 
 
-def _waited(runs: Iterable[Callable[[], None]], operations: int) -> float:
+def _waited(runs: Iterable[Callable[[], object]], operations: int) -> float:
     return statistics.mean(1e6 * time_of(run) for run in runs) / operations
 
 
-def time_of(run: Callable[[], None]) -> float:
+def time_of(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began

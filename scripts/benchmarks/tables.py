@@ -13,15 +13,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from celery_dlock.core.state import Claim, Outcome, Run, WaitMode
+from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from tests.services.postgresql import PostgresqlServer
 from tests.services.require import require
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Processes of each kind, and how many keys the others take.
 PROCESSES, KEYS = 2, 10_000
@@ -48,13 +53,13 @@ def hot(store: PostgresqlBackend, name: str) -> Iterator[None]:
     for number in itertools.count():
         task = f"{name}-{number}"
         claim = Claim("hot", task, "1", TTL, wait=WaitMode.QUEUE, done_ttl=DONE_TTL)
-        while not isinstance(store.enter(claim, b"m" * 500).verdict, Run):
-            store.sweep()
+        while not isinstance(insist(store.enter, claim, b"m" * 500).verdict, Run):
+            insist(store.sweep)
             time.sleep(0.002)
             yield
         if number % RENEWED == 0:
-            store.renew([claim])
-        store.leave(claim, Outcome.DONE)
+            insist(store.renew, [claim])
+        insist(store.leave, claim, Outcome.DONE)
         yield
 
 
@@ -63,11 +68,20 @@ def many(store: PostgresqlBackend, name: str) -> Iterator[None]:
     chance = random.Random(name)
     for number in itertools.count():
         claim = Claim(f"key {chance.randrange(KEYS)}", f"{name}-{number}", "1", TTL)
-        if isinstance(store.enter(claim).verdict, Run):
+        if isinstance(insist(store.enter, claim).verdict, Run):
             if number % RENEWED == 0:
-                store.renew([claim])
-            store.leave(claim, Outcome.OVER)
+                insist(store.renew, [claim])
+            insist(store.leave, claim, Outcome.OVER)
         yield
+
+
+def insist(ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """A machine with too much to do keeps the server from answering in time."""
+    while True:
+        try:
+            return ask(*args, **options)
+        except BackendUnavailable:
+            time.sleep(0.1)
 
 
 Cycles = Callable[[PostgresqlBackend, str], Iterator[None]]

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
+import psycopg
 import pytest
 
 from celery_dlock.core.lease import SECOND
@@ -17,6 +18,7 @@ from celery_dlock.core.state import Claim, Outcome, Park, Run, WaitMode
 from celery_dlock.registry import open_backend
 from celery_dlock.stores.base import BackendOptions, LockBackend
 from tests.services.etcd import EtcdServer
+from tests.services.postgresql import PostgresqlServer
 from tests.services.redis import RedisServer
 from tests.services.require import require
 from tests.services.zookeeper import ZooKeeperServer
@@ -24,10 +26,10 @@ from tests.services.zookeeper import ZooKeeperServer
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 PAGE = Path("docs/how-to/sizing.rst").read_text(encoding="utf-8")
-STORES = ("Redis", "SQLite", "etcd", "ZooKeeper")
+STORES = ("Redis", "SQLite", "PostgreSQL", "etcd", "ZooKeeper")
 ROWS = {
     name: dict(zip(STORES, (int(figure.replace(",", "")) for figure in figures), strict=True))
-    for name, *figures in re.findall(r"   \* - (a .*)\n" + 4 * r"     - ([\d,]+)\n", PAGE)
+    for name, *figures in re.findall(r"   \* - (a .*)\n" + 5 * r"     - ([\d,]+)\n", PAGE)
 }
 
 #: How many bytes the store takes by now.
@@ -60,6 +62,22 @@ def sqlite(folder: Path) -> Iterator[tuple[str, Size]]:
         return int((pages - free) * of_bytes)
 
     yield f"sqlite:///{folder / 'locks.db'}", size
+
+
+@contextmanager
+def postgresql(_: Path) -> Iterator[tuple[str, Size]]:
+    with PostgresqlServer(require("postgresql").parent) as server:
+
+        def size() -> int:
+            server.query("VACUUM FULL")
+            return int(
+                server.query(
+                    "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+                    "WHERE relkind = 'r' AND relnamespace = 'dlock'::regnamespace"
+                )
+            )
+
+        yield server.url, size
 
 
 @contextmanager
@@ -134,6 +152,7 @@ ACTS = {
     [
         pytest.param("Redis", redis, 2000, marks=pytest.mark.server("redis")),
         pytest.param("SQLite", sqlite, 500),
+        pytest.param("PostgreSQL", postgresql, 2000, marks=pytest.mark.server("postgresql")),
         pytest.param("etcd", etcd, 500, marks=pytest.mark.server("etcd")),
         pytest.param("ZooKeeper", zookeeper, 500, marks=pytest.mark.server("zookeeper")),
     ],
@@ -154,6 +173,28 @@ def test_a_store_takes_about_as_much_as_the_page_says(
     assert found == pytest.approx(
         {name: row[store] for name, row in ROWS.items()}, rel=0.25, abs=20
     )
+
+
+@pytest.mark.server("postgresql")
+def test_a_finished_task_writes_to_postgresqls_log_about_as_much_as_the_page_says(
+    tmp_path: Path,
+) -> None:
+    (said,) = re.findall(r"([\d,]+) bytes of WAL", PAGE)
+    with (
+        postgresql(tmp_path) as (url, _),
+        closing(open_backend(url, BackendOptions())) as backend,
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
+
+        def written() -> int:
+            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+            return int(row[0]) if row else 0
+
+        finish(backend, 100)  # after a checkpoint the first change of a page writes all of it
+        before = written()
+        finish(backend, 500)
+
+        assert (written() - before) / 500 == pytest.approx(int(said.replace(",", "")), rel=0.25)
 
 
 def test_the_page_calculates_with_its_own_figures() -> None:
