@@ -179,7 +179,7 @@ def test_a_store_takes_about_as_much_as_the_page_says(
 def test_a_finished_task_writes_to_postgresqls_log_about_as_much_as_the_page_says(
     tmp_path: Path,
 ) -> None:
-    (said,) = re.findall(r"([\d,]+) bytes of WAL", PAGE)
+    (said,) = re.findall(r"([\d,]+) bytes of\s+WAL", PAGE)
     with (
         postgresql(tmp_path) as (url, _),
         closing(open_backend(url, BackendOptions())) as backend,
