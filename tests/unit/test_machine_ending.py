@@ -216,6 +216,42 @@ def test_whatever_else_is_due_is_woken_when_one_is_revoked(key: OneKey) -> None:
     assert (key.wakes, key.endings) == (["c", "b"], {"c": Ending.REVOKED})
 
 
+def test_more_time_begins_after_what_its_key_was_paused(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.passes(MINUTE)
+    key.reap()
+    key.state = replace(key.state, paused=7)
+
+    key.enter(queued("b", "late", gives_up=MINUTE, more_time=5))
+
+    assert key.woken == []
+    (waits,) = key.state.waiting
+    assert (waits.gives_up or 0) + key.state.paused == key.now + 5
+
+
+def test_a_turn_that_nobody_took_once_ends_when_its_patience_is_over(key: OneKey) -> None:
+    key.enter(queued("b", gives_up=MINUTE))
+    key.leave(queued("a", ttl=LONG))
+    assert (key.wakes, key.endings) == (["b"], {})
+    (turn,) = key.state.grants
+    key.state = replace(key.state, grants=(replace(turn, due=key.now + MINUTE),))
+    key.passes(MINUTE)
+
+    key.reap()
+
+    assert key.endings == {"b": Ending.TIMED_OUT}
+
+
+def test_a_hold_lasts_when_a_lease_expires_under_it(key: OneKey) -> None:
+    hold = OperatorHold("h", "ann", "why", key.now, key.now + 2 * LONG)
+    key.state = replace(key.state, hold=hold)
+    key.passes(LONG)
+
+    key.reap()
+
+    assert (key.running, key.state.hold) == ([], hold)
+
+
 # Replaced.
 
 

@@ -5,6 +5,8 @@ What a store shows as well is in the contract over memory; here is what only the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from celery_dlock.core import machine
@@ -12,6 +14,8 @@ from celery_dlock.core.operations import Cancel, Enter, Leave, Reap, Renew
 from celery_dlock.core.state import (
     WINDOW,
     Drop,
+    Ending,
+    Grant,
     KeyState,
     Left,
     Mode,
@@ -272,3 +276,37 @@ def test_it_outlives_the_place_that_another_delivery_of_its_task_had(key: OneKey
     key.leave(queued("a"), Outcome.OVER)
 
     assert (key.wakes, key.waiting) == (["b"], [])
+
+
+# Whose run counts as lost.
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        Grant("b", Mode.EXCLUSIVE, 1, True, 1, START + TTL, Ending.TIMED_OUT),
+        Grant("b", Mode.EXCLUSIVE, 1, False, 0, START + TTL, Ending.DROPPED, by="c"),
+    ],
+    ids=["it timed out", "it gave way"],
+)
+def test_a_lost_run_counts_whatever_another_task_has_come_to(key: OneKey, turn: Grant) -> None:
+    key.state = replace(key.state, grants=(turn,))
+
+    key.leave(queued("a"), Outcome.REPEAT)
+
+    assert key.state.lost == (("a", 1),)
+    assert "a" in (*key.woken, *key.waiting)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REPEAT, Outcome.UNUSED, Outcome.ABANDONED])
+def test_who_holds_nothing_loses_no_run(key: OneKey, outcome: Outcome) -> None:
+    key.leave(queued("b", "gone"), outcome)
+
+    assert key.state.lost == ()
+
+
+def test_a_duplicate_that_waits_behind_its_run_hears_who_runs(key: OneKey) -> None:
+    verdict = key.enter(queued("a", "copy"))
+
+    assert isinstance(verdict, Park)
+    assert verdict.holder == key.state.holders[0]
