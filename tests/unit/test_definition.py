@@ -313,20 +313,6 @@ def test_a_key_is_a_template_a_callable_or_a_list(
     assert keys(charge, 42) == keys(charge, order=42) == expected
 
 
-def test_bare_it_locks_on_the_tasks_name() -> None:
-    @locked_task
-    def report(*, lease: Lease) -> list[str]:
-        return list(lease.keys)
-
-    app = Celery("bare", set_as_current=False, backend="cache+memory://")
-    app.conf.dlock_url = "memory://"
-    # Not report.name: that is of the current app, which other tests of this process may have set.
-    name = app.gen_task_name("report", __name__)
-
-    assert name.endswith(".report")
-    assert keys(app.tasks[name]) == [name]
-
-
 def test_the_settings_policy_counts_where_the_task_names_none(app: Celery) -> None:
     class Later:
         def decide(self, contention: Contention) -> Decision:
