@@ -54,10 +54,11 @@ def as_json(value: object) -> str:
     return _encoder.encode(value)
 
 
-_encoder = json.JSONEncoder(
-    separators=(",", ":"),
-    default=lambda value: sorted(value) if isinstance(value, frozenset) else given(value),
-)
+def _plain(value: Any) -> Any:
+    return sorted(cast("frozenset[str]", value)) if isinstance(value, frozenset) else given(value)
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 @cache
