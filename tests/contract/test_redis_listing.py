@@ -93,6 +93,7 @@ def test_who_waits_is_listed_and_looked_at_in_one_trip(redis_server: RedisServer
             running(store.backend.enter(claim("a", key=key)))
             park(store.backend, "b", key=key)
         store.backend.look(keys)
+        store.backend.keys(waiting=True)  # opens a connection
 
         with store.counted() as cost:
             assert sorted(store.backend.keys(waiting=True).keys) == sorted(keys)
