@@ -14,7 +14,7 @@ from celery import Celery, Task, _state, shared_task
 from celery._state import _on_app_finalizers
 from celery.signals import before_task_publish
 
-from celery_dlock import ConfigurationError, Lease, LockedTask, locked_task
+from celery_dlock import ConfigurationError, LockedTask, locked_task
 
 
 class InContext(Task):  # type: ignore[misc]
@@ -213,17 +213,3 @@ def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool) -
     theirs, own = app.tasks["charge"].lock_definition, app.tasks["own"].lock_definition
     assert (theirs.label, theirs.ttl, theirs.access[0].limit) == ("tenants", 60, 5)
     assert (own.label, own.ttl, own.access[0].limit) == ("order:{order}", 10, 1)
-
-
-def test_bare_it_locks_on_the_tasks_name() -> None:
-    @locked_task
-    def report(*, lease: Lease) -> list[str]:
-        return list(lease.keys)
-
-    app = Celery("bare", set_as_current=False, backend="cache+memory://")
-    app.conf.dlock_url = "memory://"
-    # Not report.name: that is of the current app, which other tests of this process may have set.
-    name = app.gen_task_name("report", __name__)
-
-    assert name.endswith(".report")
-    assert app.tasks[name].apply().get() == [name]
