@@ -66,7 +66,7 @@ class SqlBackend(NoteStore):
         """What is read within is of one instant."""
 
     def sweeping(self) -> AbstractContextManager[Database]:
-        """The same for a look at what is due."""
+        """The same for the look at what is due with which a sweep begins."""
         return self.reading()
 
     @abstractmethod
@@ -149,13 +149,15 @@ class SqlBackend(NoteStore):
             db.execute(put_until, (*at, body, clock, stays))
 
     def sweep(self, limit: int = 100) -> Swept:
-        keys, left = self._due(limit)
+        with self.sweeping() as db:
+            keys, left = self._due(db, limit)
         wakes = tuple(wake for key in keys for wake in self._reap_or_put_off(key))
         if keys:
-            _, left = self._due(0)
+            with self.reading() as db:
+                _, left = self._due(db, 0)
         return Swept(wakes, None if left is None else max(0, left) / SECOND)
 
-    def _due(self, limit: int) -> tuple[list[str], int | None]:
+    def _due(self, db: Database, limit: int) -> tuple[list[str], int | None]:
         """Keys on which something is to be done without anybody coming, the most overdue first.
 
         And in how long the next of all will be. What is no instant is behind all that are.
@@ -163,11 +165,10 @@ class SqlBackend(NoteStore):
         now = self.dialect.now
         due = f"SELECT key FROM state WHERE prefix=? AND due<={now} ORDER BY due LIMIT ?"
         left = f"SELECT min(due) - {now} FROM state WHERE prefix=? AND due<=?"
-        with self.sweeping() as db:
-            clock = self._now()
-            keys = db.execute(due, (self._prefix, clock, limit))
-            next_in = db.execute(left, (clock, self._prefix, _LATEST))
-            return [key for (key,) in keys.fetchall()], next_in.fetchone()[0]
+        clock = self._now()
+        keys = db.execute(due, (self._prefix, clock, limit))
+        next_in = db.execute(left, (clock, self._prefix, _LATEST))
+        return [key for (key,) in keys.fetchall()], next_in.fetchone()[0]
 
     def _reap_or_put_off(self, key: str) -> tuple[Wake, ...]:
         """One key that cannot be read must not keep the others waiting."""
