@@ -67,6 +67,14 @@ class KeyMutexes:
         # A thread of the parent may have had its turn at the fork.
         self._locks = PerProcess(_new_locks)
 
+    def until_applied(self, operation: Operation[Any], attempt: Callable[[], T | None]) -> T:
+        """The same as :meth:`until_committed`; a release does not wait for its turn.
+
+        Those whose turn it is would wait for it.
+        """
+        first = isinstance(operation, Leave)
+        return self.until_committed(operation.claim.key, attempt, first=first)
+
     def until_committed(
         self, key: str, attempt: Callable[[], T | None], *, first: bool = False
     ) -> T:
@@ -133,9 +141,7 @@ class Transactions:
             found = self._loader.load(operation, self.now())
             return self._attempt(operation, operation.apply(found.state, found.now, token), found)
 
-        # Those whose turn it is would wait for a release that waits for its turn.
-        first = isinstance(operation, Leave)
-        return self._mutexes.until_committed(operation.claim.key, attempt, first=first)
+        return self._mutexes.until_applied(operation, attempt)
 
     def _attempt(
         self, operation: Operation[Any], step: Step[V], found: Loaded

@@ -140,13 +140,13 @@ class PostgresqlBackend(SqlBackend):
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
         """Where the answer is lost, it is asked for again once, at a new connection."""
-        # Those whose turn it is would wait for a release that waits for its turn.
-        first = isinstance(operation, Leave)
-        commit = partial(self._mutexes.until_committed, operation.claim.key, first=first)
         try:
-            return commit(lambda: self._attempt(operation))
+            return self._applied(operation)
         except Lost:
-            return commit(lambda: self._attempt(operation.again()))
+            return self._applied(operation.again())
+
+    def _applied(self, operation: Operation[V]) -> Reply[V]:
+        return self._mutexes.until_applied(operation, partial(self._attempt, operation))
 
     def _attempt(self, operation: Operation[Any]) -> Reply[Any] | None:
         """``None`` if somebody else was faster."""
