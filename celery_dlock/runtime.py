@@ -108,10 +108,7 @@ def runtime(app: Any) -> Runtime:
     Raises :exc:`~celery_dlock.ConfigurationError` when the configuration is not usable. It does
     not connect to the store.
     """
-    if isinstance(app, Proxy):
-        app = real_app(app)
-    forking.notice()
-    process = _processes()
+    app, process = real_app(app), _this_process()
     found = process.runtimes.get(app)
     if found is not None:
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from celery_dlock.core.checks import duration
 from celery_dlock.core.state import Claim, Mode
@@ -103,8 +103,8 @@ class Term:
         monotonic: Monotonic = unsleeping,
     ) -> None:
         self.claim = claim
-        self.key = claim.key
-        self.ttl = claim.ttl / SECOND
+        self.key: Final = claim.key
+        self.ttl: Final = claim.ttl / SECOND
         self.slot = slot
         self.token = token
         self.since = sent_at
@@ -182,11 +182,11 @@ class Lease:
         row_of: RowOf = _no_row,
     ) -> None:
         #: One for each key and each parent, in sorted order of the keys.
-        self.terms = terms
+        self.terms: Final = terms
         #: Those of its keys, without their parents.
-        self.own = tuple([term for term in terms if term.key not in parents])
+        self.own: Final = tuple([term for term in terms if term.key not in parents])
         #: Seconds that one renewal is good for.
-        self.ttl = min([term.ttl for term in terms], default=0.0)
+        self.ttl: Final = min([term.ttl for term in terms], default=0.0)
         self.guarantee = guarantee
         self.row_of = row_of
         self._certain = certain
