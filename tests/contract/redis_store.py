@@ -1,5 +1,7 @@
 """A store on a real server, and a look at what its operations cost there."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import re

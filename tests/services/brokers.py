@@ -3,6 +3,8 @@
 Each lab has a queue name of its own, so labs may share a server.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import json

@@ -3,6 +3,8 @@
 It notes what a page does wrong and which addresses it asks for.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import json

@@ -5,6 +5,8 @@ request class, the solo pool and the tracer that a worker would send it through;
 there to be looked at and are not waited for.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import logging

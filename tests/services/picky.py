@@ -1,5 +1,7 @@
 """A serializer by which a worker's main process can read a message and its children cannot."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from typing import Any

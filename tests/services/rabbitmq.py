@@ -6,6 +6,8 @@ a port of its own and goes with the server. Import the fixtures into a ``conftes
 ``own_rabbitmq_server`` is for a test that kills it.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import os

@@ -4,6 +4,8 @@ Redis as a broker delivers a message again when it was not acknowledged for an h
 code for that is run here, with a timeout of nothing.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from typing import Any

@@ -6,6 +6,8 @@ delivered again, and says so. Two queues of a worker are served by chance. A mes
 wait by Celery's native delayed delivery comes to its queue as it is due.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import pickle

@@ -17,6 +17,8 @@ do not give way here. Children that outlive their main process are there for oth
 Linux, where the kernel kills them.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import math

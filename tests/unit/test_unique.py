@@ -1,5 +1,7 @@
 """The rules of unique claims, and under which name a call's claim stands."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import inspect

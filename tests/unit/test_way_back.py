@@ -1,5 +1,7 @@
 """What is published again over quorum queues finds back, or the worker waits for it."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from collections.abc import Iterator

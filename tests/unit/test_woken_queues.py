@@ -1,5 +1,7 @@
 """Which queue stands beside which, and for which message it is known."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -2,6 +2,8 @@
 comes back has gone another way: it is the same message all the same, in the same queue.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import uuid
