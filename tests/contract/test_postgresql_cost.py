@@ -154,6 +154,20 @@ def test_everything_else_takes_at_most_three_flights(
     assert costs["parking"] == costs["release"] == costs["turn"] == 2
 
 
+def test_a_sweep_writes_to_tidy_up_and_to_reap_and_else_reads(
+    backend: PostgresqlBackend, postgresql_server: PostgresqlServer
+) -> None:
+    running(backend.enter(claim("holder")))
+    park(backend, "task 0")
+    postgresql_server.query(f"UPDATE dlock.state SET due = 1 WHERE prefix = '{backend._prefix}'")
+
+    with counted() as flights:
+        backend.sweep()
+
+    writes = [b"READ WRITE" in flight[0].text for flight in flights.sent]
+    assert writes == [True, False, True, False]
+
+
 def test_a_holders_row_that_is_in_use_is_one_flight_more_for_who_had_hoped_for_a_free_key(
     backend: PostgresqlBackend, cost: Cost, postgresql_server: PostgresqlServer
 ) -> None:
