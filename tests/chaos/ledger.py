@@ -25,7 +25,13 @@ from celery_dlock.stores.consensus.optimistic import OptimisticBackend
 from celery_dlock.stores.consensus.rows import Commit, Committed, Kind, Name, Row
 from celery_dlock.stores.postgresql import rows
 from celery_dlock.stores.postgresql import store as store_rules
-from celery_dlock.stores.postgresql.connection import Connections, Fly, Refused, Statement
+from celery_dlock.stores.postgresql.connection import (
+    Connections,
+    Fly,
+    Refused,
+    Statement,
+    read_json,
+)
 from celery_dlock.stores.postgresql.flight import GO, numbered
 from celery_dlock.stores.postgresql.store import PostgresqlBackend
 from celery_dlock.stores.redis.scripts import Command, Script
@@ -249,7 +255,7 @@ _TAKE, _RELEASE = (
     numbered(f"SELECT dlock.{function}({', '.join('?' * values)})")
     for function, values in (("take", 11), ("release", 7))
 )
-_RENEW, _LOAD = numbered(store_rules._RENEW), numbered(rows._LOAD)
+_RENEW, _LOAD = numbered(store_rules._RENEW), numbered(rows.LOAD)
 _TAKEN = b"""INSERT INTO dlock.ledger (entry, now) SELECT $1, since FROM dlock.holder
     WHERE prefix=$2 AND key=$3 AND task=$4 AND nonce=$5 AND xmin = pg_current_xact_id()::xid"""
 _RELEASED = b"""WITH released AS MATERIALIZED (%b AS is_done),
@@ -288,10 +294,13 @@ def _in_flights(store: PostgresqlBackend, trace: Trace) -> None:
             call = trace.under_way
             noted = statements if call is None else _with_entry(call, statements, store._prefix)
             answers: list[Any] = flies(noted, repeats=repeats)
+            if len(statements) == 1:
+                return answers[1:2] if len(noted) > 1 else answers
             if len(noted) > len(statements):
                 del answers[-2]
             if call is not None and statements[2].text == _LOAD:
-                call.attempt = Seen(answers[2][0][0][0])
+                now, *_ = read_json(answers[2][0][0][0])
+                call.attempt = Seen(now)
                 call.seen |= dict.fromkeys((*call.asked, *call.doing), call.attempt)
             return answers
 
@@ -310,7 +319,7 @@ def _with_entry(call: Call, statements: Sequence[Statement], prefix: str) -> Seq
     if _TAKE in texts:
         claim = cast("Operation[Any]", what).claim
         values = entry, prefix, claim.key, claim.task, claim.nonce
-        return [*statements[:-1], Statement(_TAKEN, values), statements[-1]]
+        return [Statement(b"BEGIN"), *statements, Statement(_TAKEN, values), Statement(b"COMMIT")]
     if _RELEASE in texts:
         return [_replaced(each, _RELEASE, _RELEASED, entry) for each in statements]
     if _RENEW in texts:

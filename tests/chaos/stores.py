@@ -57,7 +57,7 @@ class ProxiedStore(Store):
     """A server of its own, behind a proxy that loses replies to requests with these *words*."""
 
     def __init__(
-        self, stack: ExitStack, server: PostgresqlServer | RedisServer, words: bytes
+        self, stack: ExitStack, server: PostgresqlServer | RedisServer, *words: bytes
     ) -> None:
         self._server: PostgresqlServer | RedisServer = server
         stack.enter_context(server)
@@ -68,7 +68,10 @@ class ProxiedStore(Store):
         self._proxy.cut()
 
     def lose_replies(self, count: int) -> None:
-        self._proxy.lose_replies(count, lambda request: self._words in request)
+        self._proxy.lose_replies(count, self._writes)
+
+    def _writes(self, request: bytes) -> bool:
+        return any(word in request for word in self._words)
 
     def away(self) -> AbstractContextManager[None]:
         return self._server.away()
@@ -105,7 +108,8 @@ class PostgresqlStore(ProxiedStore):
     kinds: ClassVar[tuple[Kind, ...]] = (Kind.CUT_STORE, Kind.LOSE_REPLIES, Kind.STORE_AWAY)
 
     def __init__(self, stack: ExitStack) -> None:
-        super().__init__(stack, PostgresqlServer(require("postgresql").parent), b"READ WRITE")
+        server = PostgresqlServer(require("postgresql").parent)
+        super().__init__(stack, server, b"READ WRITE", b"dlock.take", b"dlock.release")
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -218,37 +218,43 @@ def fill(server: PostgresqlServer, prefix: str, key: str, waiting: int) -> None:
 
 @dataclass
 class Explained:
-    """How many blocks of tables and indices statements look at, and what is read as a whole."""
+    """How many blocks of tables and indices are looked at, and which tables are read as a whole."""
 
     blocks: int = 0
     scanned: set[str] = field(default_factory=set[str])
 
     def add(self, plan: dict[str, Any]) -> None:
         self.blocks += int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
-        nodes = [plan]
-        for node in nodes:
-            nodes += node.get("Plans", ())
-            if node["Node Type"] == "Seq Scan":
-                self.scanned.add(node["Relation Name"])
+
+
+#: How often each table was read as a whole since the connection last told the server.
+_SCANS = Statement(
+    b"SELECT relname, seq_scan FROM pg_stat_xact_user_tables WHERE schemaname = 'dlock'"
+)
 
 
 @contextmanager
 def explained() -> Iterator[Explained]:
     """What ``EXPLAIN (ANALYZE, BUFFERS)`` says of the statements of the flights meanwhile.
 
-    Each flight is made once for that, and rolled back.
+    Each flight is made twice for that, and rolled back: the first time functions are planned, for
+    which the server reads its catalogues. What functions look at is counted in what calls them.
     """
     seen, fly = Explained(), Connection.fly
 
     def explaining(self: Connection, statements: Sequence[Statement]) -> list[Rows]:
-        begin, settings, *others, _ = statements
+        begin = [Statement(b"BEGIN")] if len(statements) == 1 else statements[:2]
+        asked = statements if len(statements) == 1 else statements[2:-1]
         explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
-        plans = [Statement(explain + each.text, each.values) for each in others]
-        answers = fly(self, [begin, settings, *plans, Statement(b"ROLLBACK")])[2:-1]
-        for ((text,),), _ in answers:
+        plans = [Statement(explain + each.text, each.values) for each in asked]
+        for _ in range(2):
+            answers = fly(self, [*begin, _SCANS, *plans, _SCANS, Statement(b"ROLLBACK")])
+        (before, _), *explanations, (after, _) = answers[len(begin) : -1]
+        for ((text,),), _ in explanations:
             (explanation,) = json.loads(text)
             assert "JIT" not in explanation  # to compile is dearer
             seen.add(explanation["Plan"])
+        seen.scanned |= {table for table, _ in set(after) - set(before)}
         return fly(self, statements)
 
     with mock.patch.object(Connection, "fly", explaining):

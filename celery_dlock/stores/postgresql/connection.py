@@ -8,6 +8,7 @@ a session: prepared statements, ``SET``, options at the start, locks of the sess
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -312,4 +313,27 @@ def _received(result: Any) -> Rows:
 
 
 def _text(value: bytes) -> str:
-    return value.decode().replace("\1\1", "\0").replace("\1\2", "\1")
+    return _unmarked(value.decode())
+
+
+def _unmarked(text: str) -> str:
+    """The inverse of :func:`stored_text`."""
+    return text.replace("\1\1", "\0").replace("\1\2", "\1")
+
+
+def read_json(text: str) -> Any:
+    """What the server has made of rows, in which a character 0 is two, too."""
+    rows = json.loads(text)
+    return _restored(rows) if r"\u0001" in text else rows
+
+
+def _restored(value: Any) -> Any:
+    match value:
+        case str():
+            return _unmarked(value)
+        case list():
+            return [_restored(item) for item in value]
+        case dict():
+            return {name: _restored(item) for name, item in value.items()}
+        case _:
+            return value

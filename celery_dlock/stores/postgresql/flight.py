@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from celery_dlock.stores.postgresql.connection import Connections, Rows, Statement
-from celery_dlock.stores.postgresql.schema import LOCK_CLASS
+from celery_dlock.stores.postgresql.functions import LOCK_CLASS
 
 #: The time on the server; a value that is given replaces it, for tests.
 NOW = "coalesce(?::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
@@ -34,6 +34,7 @@ LOCKED = "string_to_array(current_setting('dlock.locked'), ',')::int[]"
 # planner whose statistics are of a time when few waited reads all that wait, and sorts them.
 _SETTINGS = {
     "search_path": "dlock, pg_temp",
+    "plan_cache_mode": "force_generic_plan",
     # What cannot be done but by a sort counts as so dear that it would be compiled each time.
     **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off"),
 }
@@ -131,10 +132,13 @@ class WritingFlight(Flight):
 
 
 def call(connections: Connections, function: str, values: tuple[Any, ...]) -> Any:
-    """What a *function* of the schema returns, in a flight that may write, and is not repeated."""
+    """What a *function* of the schema returns: one statement, which is a transaction by itself.
+
+    It is not repeated if its answer is lost.
+    """
     statement = numbered(f"SELECT dlock.{function}({', '.join('?' * len(values))})")
-    flight = _WRITE, Statement(statement, values), _COMMIT
-    return connections.fly(flight, repeats=False)[1][0][0][0]
+    (((answer,),), _) = connections.fly([Statement(statement, values)], repeats=False)[0]
+    return answer
 
 
 def lock_of(*names: str) -> int:

@@ -11,13 +11,12 @@ and not waited for: its holder counts as one that still has the key, and is look
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.operations import OnDeadLetter, Operation
 from celery_dlock.core.state import (
-    WINDOW,
     Holder,
     KeyState,
     Mode,
@@ -26,25 +25,23 @@ from celery_dlock.core.state import (
 )
 from celery_dlock.core.turns import due
 from celery_dlock.stores.change import Change
+from celery_dlock.stores.postgresql.connection import read_json
 from celery_dlock.stores.postgresql.flight import (
     GO,
-    INSTANT,
-    NOW,
     Answer,
     Flight,
     WritingFlight,
 )
+from celery_dlock.stores.postgresql.functions import HELD
 from celery_dlock.stores.sql.rows import (
     BY_TASK,
     STATE,
     Cursor,
     KeyRows,
     SqlDialect,
-    columns,
-    entry,
     put,
 )
-from celery_dlock.stores.stored import as_json, restored
+from celery_dlock.stores.stored import as_json, restored, restored_each
 
 V = TypeVar("V")
 
@@ -57,39 +54,11 @@ UNNUMBERED = -1
 
 _KEY = "prefix=? AND key=?"
 
-_HOLDERS = f"""SELECT token, task, nonce, mode, "limit", slot, since,
-    coalesce(l.expires, h.expires), name, "where", cools, coalesce(l.replaced_by, h.replaced_by)
-FROM holder AS h LEFT JOIN lease AS l USING (prefix, key, token) WHERE {_KEY} ORDER BY token"""
+#: See :mod:`celery_dlock.stores.postgresql.functions`.
+LOAD = "SELECT load(?, ?, ?, ?, ?)"
 
-_STAMP = f"""concat_ws('|', coalesce((SELECT version FROM state WHERE {_KEY}), 0),
-    coalesce((SELECT string_agg(concat_ws(':', token, l.expires, l.replaced_by), ',' ORDER BY token)
-        FROM holder AS h LEFT JOIN lease AS l USING (prefix, key, token) WHERE {_KEY}), ''),
-    (SELECT string_agg(concat_ws(':', done, lost, until), ',' ORDER BY done)
-        FROM past WHERE {_KEY} AND task=?))"""
-
-_IS_LIVE = f"(expires IS NULL OR expires > {NOW})"
-
-_LOAD = f"""SELECT {NOW}, {_STAMP},
-    (SELECT rank FROM waiting WHERE {_KEY} AND {_IS_LIVE} ORDER BY rank DESC LIMIT 1),
-    EXISTS (SELECT FROM waiting WHERE {_KEY} AND expires <= {INSTANT}),
-    state.key IS NOT NULL, {STATE}
-FROM (SELECT) AS one LEFT JOIN state ON {_KEY}"""
-
-_QUEUE = f"""(SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE}
-    ORDER BY rank LIMIT {WINDOW})
-UNION (SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND {BY_TASK})
-UNION (SELECT {{columns}} FROM waiting WHERE {_KEY} AND {_IS_LIVE} AND {BY_TASK})
-ORDER BY rank""".format(columns=", ".join(columns(Waiting)))
-
-# Each task is looked for by itself, for what is remembered of all others of the key may be much.
-_PAST = f"""SELECT found.* FROM (SELECT task FROM holder WHERE {_KEY} UNION SELECT ?) AS asked,
-    LATERAL (SELECT task, done, lost FROM past WHERE {_KEY} AND task = asked.task AND until > {NOW}
-        OFFSET 0) AS found"""
-
-_HELD = [field.name for field in fields(Holder) if field.name != "token"]
-
-_HOLD = f"""INSERT INTO holder (prefix, key, {", ".join(f'"{name}"' for name in _HELD)})
-    VALUES (?, ?, {", ".join("?" * len(_HELD))}) RETURNING token"""
+_HOLD = f"""INSERT INTO holder (prefix, key, {", ".join(f'"{name}"' for name in HELD)})
+    VALUES (?, ?, {", ".join("?" * len(HELD))}) RETURNING token"""
 
 _DROP_ENTRY = f"""DELETE FROM waiting
     WHERE ctid = (SELECT ctid FROM waiting WHERE {_KEY} AND {BY_TASK})"""
@@ -126,42 +95,38 @@ class PostgresqlKeyRows(KeyRows):
 
     def load(self, operation: Operation[object]) -> KeyState:
         """What *operation* may see: the bounded part of the key's state."""
-        clock, at = self._clock, self._at
-        task, successor = operation.claim.task, operation.claim.successor
-        stamp = clock, *self._stamp_values(task)
-        first = self._db.execute(_LOAD, (*stamp, *at, clock, *at, clock, *at))
-        holders = self._run(_HOLDERS)
-        named = *at, clock, task, task, *at, clock, successor, successor
-        queue = self._run(_QUEUE, clock, *named)
-        past = self._run(_PAST, task, *at, clock)
-        dead = self.ask_dead(task) if isinstance(operation, OnDeadLetter) else None
-        self.now, self._stamp, last, self._has_expired, self._has_state, *state = first.fetchone()
+        claim = operation.claim
+        loaded = self._db.execute(LOAD, (self._clock, *self._at, claim.task, claim.successor))
+        dead = self.ask_dead(claim.task) if isinstance(operation, OnDeadLetter) else None
+        self.now, self._stamp, last, self._has_expired, state, holders, queue, past = read_json(
+            loaded.fetchone()[0]
+        )
         self._last = last or 0
-        waiting = tuple(map(entry, queue.fetchall()))
-        remembered = past.fetchall()
+        self._has_state = state is not None
+        waiting = restored_each(Waiting, queue)
         return replace(
-            self._key_state(state if self._has_state else None, holders.fetchall()),
+            self._key_state(state, holders),
             waiting=waiting,
             first=waiting[0].rank if waiting else 0,
             last=self._last,
-            done=frozenset(name for name, done, _ in remembered if done and name == task),
-            lost=tuple(sorted((name, lost) for name, done, lost in remembered if not done)),
+            done=frozenset(task for task, done, _ in past if done and task == claim.task),
+            lost=tuple(sorted((task, lost) for task, done, lost in past if not done)),
             dead=self._dead(dead.fetchall()) if dead else (),
         )
 
     def ask_key(self) -> Callable[[], KeyState]:
-        state, holders = self._run(f"SELECT {STATE} FROM state WHERE {_KEY}"), self._run(_HOLDERS)
-        return lambda: self._key_state(state.fetchone(), holders.fetchall())
+        state = self._run(f"SELECT {STATE} FROM state WHERE {_KEY}")
+        holders = self._run("SELECT holders(?, ?)")
+        return lambda: self._key_state(state.fetchone(), read_json(holders.fetchone()[0]))
 
-    def _key_state(self, state: Any, holders: list[Any]) -> KeyState:
+    def _key_state(self, state: Any, holders: list[dict[str, Any]]) -> KeyState:
         held = tuple(map(self._holder, holders))
         return KeyState(held) if state is None else self._key(held, state)
 
-    def _holder(self, row: tuple[Any, ...]) -> Holder:
-        token, *values = row
-        held = dict(zip(_HELD, values, strict=True))
-        carried = token if held["mode"] == Mode.EXCLUSIVE else 0  # readers carry none
-        holder = restored(Holder, {**held, "token": carried})
+    def _holder(self, row: dict[str, Any]) -> Holder:
+        token = row["token"]
+        carried = token if row["mode"] == Mode.EXCLUSIVE else 0  # readers carry none
+        holder = restored(Holder, {**row, "token": carried})
         self._tokens[holder.owner] = token
         return holder
 
@@ -175,7 +140,7 @@ class PostgresqlKeyRows(KeyRows):
         self._db = flight
         stays = {h.owner for h in state.holders} & self._held(before).keys()
         self._gone = [token for owner, token in self._tokens.items() if owner not in stays]
-        guard = flight.guard(f"{_STAMP} = ?", (*self._stamp_values(task), self._stamp))
+        guard = flight.guard("stamp(?, ?, ?) = ?", (*self._at, task, self._stamp))
         self._free = None
         if self._gone:
             listed = ",".join(map(str, self._gone))
@@ -204,9 +169,6 @@ class PostgresqlKeyRows(KeyRows):
     def _held(self, before: KeyState) -> dict[str, Holder]:
         """Whose lease has expired is gone after any operation: whoever is there is new."""
         return {h.owner: h for h in before.holders if h.expires > self.now}
-
-    def _stamp_values(self, task: str) -> tuple[str, ...]:
-        return *self._at, *self._at, *self._at, task
 
     def verdict(self, verdict: V) -> V:
         """*verdict* with the token that its grant has got."""
@@ -239,7 +201,7 @@ class PostgresqlKeyRows(KeyRows):
                 self._run(f"DELETE FROM {table} WHERE {_KEY} AND token=?", token)
         for holder in state.holders:
             if holder.owner not in held:
-                values = (getattr(holder, name) for name in _HELD)
+                values = (getattr(holder, name) for name in HELD)
                 self._granted = self._run(_HOLD, *values)
             elif holder != held[holder.owner]:
                 token = self._tokens[holder.owner]

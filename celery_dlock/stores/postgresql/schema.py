@@ -8,75 +8,10 @@ from __future__ import annotations
 
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.stores.postgresql.connection import NOT_THERE, Fly, Refused, Statement
+from celery_dlock.stores.postgresql.functions import FUNCTIONS
 from celery_dlock.stores.sql.tables import TABLES
 
 SCHEMA_VERSION = 1
-
-#: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
-#: not use this one.
-LOCK_CLASS = 0x646C636B
-
-# A free key is taken, and released by its only holder, by functions: of these a connection keeps
-# the plans, behind a pooler too, and to plan takes longer than to execute. Each of their statements
-# sees what was committed before it began, so that after the lock misses nothing.
-_FUNCTION = """CREATE FUNCTION dlock.{name}
-RETURNS {returns} LANGUAGE plpgsql SET enable_seqscan = off AS $$
-DECLARE
-    v_now BIGINT;
-    v_token BIGINT;
-BEGIN
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-    IF NOT pg_try_advisory_xact_lock({lock_class}, p_lock) THEN
-        RETURN NULL;
-    END IF;
-    v_now := coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
-    IF EXISTS (SELECT FROM dlock.state WHERE prefix = p_prefix AND key = p_key)
-        OR EXISTS (SELECT FROM dlock.past
-            WHERE prefix = p_prefix AND key = p_key AND task = p_task)
-        OR EXISTS (SELECT FROM dlock.holder WHERE prefix = p_prefix AND key = p_key{others})
-    THEN
-        RETURN NULL;
-    END IF;
-    {body}
-END $$"""
-
-# See celery_dlock.core.plain for what a plain claim has, and leaves.
-_TAKE = _FUNCTION.format(
-    name="""take(p_clock BIGINT, p_lock INT, p_prefix TEXT, p_key TEXT, p_task TEXT, p_nonce TEXT,
-    p_mode TEXT, p_limit BIGINT, p_ttl BIGINT, p_name TEXT, p_where TEXT)""",
-    returns="BIGINT",
-    lock_class=LOCK_CLASS,
-    others="",
-    body="""INSERT INTO dlock.holder (prefix, key, task, nonce, mode, "limit", slot, since, expires,
-        name, "where", cools)
-    VALUES (p_prefix, p_key, p_task, p_nonce, p_mode, p_limit, 0, v_now, v_now + p_ttl,
-        p_name, p_where, 0)
-    RETURNING token INTO v_token;
-    RETURN v_token;""",
-)
-
-_RELEASE = _FUNCTION.format(
-    name="""release(p_clock BIGINT, p_lock INT, p_prefix TEXT, p_key TEXT, p_task TEXT,
-    p_nonce TEXT, p_done_ttl BIGINT)""",
-    returns="BOOLEAN",
-    lock_class=LOCK_CLASS,
-    others=" AND (task, nonce) <> (p_task, p_nonce)",
-    body="""DELETE FROM dlock.holder WHERE ctid = (SELECT ctid FROM dlock.holder
-        WHERE prefix = p_prefix AND key = p_key AND cools = 0 AND replaced_by IS NULL
-        FOR UPDATE SKIP LOCKED)
-    RETURNING token INTO v_token;
-    IF v_token IS NULL THEN
-        RETURN NULL;
-    END IF;
-    DELETE FROM dlock.lease WHERE prefix = p_prefix AND key = p_key AND token = v_token;
-    IF p_done_ttl > 0 THEN
-        INSERT INTO dlock.past (prefix, key, task, done, lost, until)
-        VALUES (p_prefix, p_key, p_task, 1, 0, v_now + p_done_ttl);
-    END IF;
-    RETURN true;""",
-)
 
 # Names are compared by their characters, whatever the language of the database.
 _TEXT = 'TEXT COLLATE "C" NOT NULL'
@@ -126,8 +61,7 @@ SCHEMA = (
     paused BIGINT NOT NULL, due BIGINT, PRIMARY KEY (prefix, key)) WITH (fillfactor = 50)""",
     "CREATE INDEX state_due ON dlock.state (prefix, due) WHERE due IS NOT NULL",
     *map(_translated, TABLES),
-    _TAKE,
-    _RELEASE,
+    *FUNCTIONS,
 )
 
 _NOT_ALLOWED = "42501"
