@@ -44,6 +44,7 @@ def server(request: pytest.FixtureRequest) -> PostgresqlServer | PgBouncer:
 @pytest.fixture
 def proxy(server: PostgresqlServer | PgBouncer) -> Iterator[Proxy]:
     with proxy_to(server.port) as proxy:
+        proxy.ends = b"S\0\0\0\4"  # Sync
         yield proxy
 
 

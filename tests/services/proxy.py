@@ -3,7 +3,8 @@
 The request has then reached the server, which has done what it was asked; the client sees its
 connection end. ``nonsense`` answers in the server's place; of one that ``is_mute`` no answer comes
 back, and connections stay; ``delay`` is how many seconds an answer takes. ``turns`` counts the
-requests that came after an answer, or first on a connection: the round trips.
+requests that came after an answer, or first on a connection: the round trips. A request in pieces
+counts once if each ``ends`` alike.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Proxy:
         self.is_mute = False
         self.delay = 0.0
         self.turns = 0
+        self.ends = b""
         self.lost: list[bytes] = []
         self.target = port
         self._mutex = threading.Lock()
@@ -76,7 +78,7 @@ class Proxy:
                 threading.Thread(target=self._replies, args=args, daemon=True).start()
                 try:
                     while request := client.recv(65536):
-                        if answered.is_set():
+                        if answered.is_set() and request.endswith(self.ends):
                             answered.clear()
                             self.turns += 1
                         if self._is_to_be_lost(request):
