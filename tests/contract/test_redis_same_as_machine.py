@@ -17,7 +17,16 @@ from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from tests.contract import twin_examples as examples
-from tests.contract.twins import Clock, Crowd, Twin, assert_alike, crowded, crowds, operations
+from tests.contract.twins import (
+    Clock,
+    Crowd,
+    Twin,
+    assert_alike,
+    crowded,
+    crowds,
+    operations,
+    plain_operations,
+)
 from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.server("redis")
@@ -34,6 +43,17 @@ def _options(clock: Clock) -> BackendOptions:
 @settings(max_examples=250, deadline=None)
 @given(ops=st.lists(operations, min_size=40, max_size=80))
 def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Operations) -> None:
+    clock = Clock()
+    memory = Twin(MemoryBackend(_options(clock)))
+    with closing(RedisBackend.from_url(redis_server.url, _options(clock))) as store:
+        assert_alike(memory, Twin(store), clock, ops)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ops=st.lists(plain_operations, min_size=10, max_size=30))
+def test_redis_answers_plain_claims_as_the_machine_does(
+    redis_server: RedisServer, ops: Operations
+) -> None:
     clock = Clock()
     memory = Twin(MemoryBackend(_options(clock)))
     with closing(RedisBackend.from_url(redis_server.url, _options(clock))) as store:

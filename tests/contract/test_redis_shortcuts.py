@@ -13,7 +13,7 @@ import pytest
 from celery_dlock.core.state import Busy, Mode, Outcome, Park, Run, WaitMode
 from celery_dlock.stores.redis import scripts as redis_scripts
 from celery_dlock.stores.redis.scripts import Script
-from celery_dlock.testing.contract.words import DAY, QUEUE, claim
+from celery_dlock.testing.contract.words import DAY, QUEUE, claim, running
 from tests.contract.redis_store import store_on
 from tests.services.redis import RedisServer
 
@@ -38,6 +38,23 @@ def test_they_are_taken_by_who_is_alone(
             for outcome in (Outcome.OVER, Outcome.OVER, Outcome.DONE):
                 assert isinstance(store.backend.enter(mine, b"message").verdict, Run)
                 store.backend.leave(mine, outcome)
+
+
+def test_they_are_taken_by_who_is_refused(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_on(redis_server) as store:
+        running(store.backend.enter(claim("a", ttl=60)))
+        take_the_rules_away(monkeypatch)
+        for wait in (WaitMode.NOT, WaitMode.LOOK, WaitMode.PLACE, WaitMode.PLACE):
+            mine = claim(f"is told {wait}", wait=wait, patience=60)
+            assert isinstance(store.backend.enter(mine, b"message").verdict, Busy)
+        lying = [store.lying()[name] for name in store.names("key")[:3]]
+        assert all(DAY < stays / 1000 < 2 * DAY for stays in lying), lying
+
+        assert isinstance(store.backend.enter(claim("b", wait=QUEUE), b"message").verdict, Park)
+        lying = [store.lying()[name] for name in store.names("key")[:3]]
+        assert lying == [-1, -1, -1]  # as long as a message is there
 
 
 @pytest.mark.parametrize("gives_up", [0, DAY])

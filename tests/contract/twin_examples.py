@@ -155,6 +155,12 @@ def _kept_counts_as_nothing() -> Operations:
     return [_enter(first), _enter(_claim("n")), _enter(second), *waits, *full, _leave(first)]
 
 
+def _a_shadow_counts_as_nothing() -> Operations:
+    """Nor does the duplicate of the holder, for whoever is refused beside it."""
+    waits = [_enter(_claim("b", wait)) for wait in (WaitMode.NOT, LOOK, PLACE, PLACE)]
+    return [_enter(_claim("a")), _enter(_claim("a", QUEUE, nonce="2")), *waits]
+
+
 def _room_beside_one_that_is_kept() -> Operations:
     """Its message does not wait, so who comes with room beside it runs."""
     return [_enter(_claim(task, QUEUE, keep=task == "a", limit=2)) for task in "aw"]
@@ -311,6 +317,7 @@ ALL: dict[str, Operations] = {
     "dead and discarded": _dead_and_discarded(),
     "kept": _kept(),
     "kept counts as nothing": _kept_counts_as_nothing(),
+    "a shadow counts as nothing": _a_shadow_counts_as_nothing(),
     "kept in turn": _kept_in_turn(),
     "room beside one that is kept": _room_beside_one_that_is_kept(),
     "handed on by one that is done": _handed_on_by_one_that_is_done(),

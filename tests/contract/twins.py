@@ -61,6 +61,20 @@ claims = st.builds(
     again=st.booleans(),
     begun=st.sampled_from([True, True, False]),
 )
+# Those that shortcuts know, of which there are hardly any among the others; and they meet.
+_ways = [WaitMode.NOT, WaitMode.LOOK, *[WaitMode.PLACE] * 4, WaitMode.QUEUE]
+_plain_claims = st.builds(
+    Claim,
+    st.just(KEY),
+    st.sampled_from("aabcd"),
+    st.sampled_from("1112"),
+    st.just(9 * SECOND),
+    wait=st.sampled_from(_ways),
+    patience=st.sampled_from([2 * SECOND, 4 * SECOND]),
+    gives_up=st.sampled_from([0, 0, DAY]),
+    max_waiting=st.sampled_from([0, 0, 1]),
+    drop_oldest=st.booleans(),
+)
 
 _messages = st.none() | st.binary(min_size=1, max_size=8)
 _enter = st.tuples(st.just("enter"), claims, _messages)
@@ -98,6 +112,11 @@ operations = st.one_of(
     _hold,
     _discard,
 )
+
+_plain_enter = st.tuples(st.just("enter"), _plain_claims, _messages)
+_plain_leave = st.tuples(st.just("leave"), _plain_claims, st.just(Outcome.OVER), _messages)
+_brief_pass = st.tuples(st.just("pass"), st.just(SECOND))
+plain_operations = st.one_of(*[_plain_enter] * 5, *[_brief_pass] * 2, _plain_leave, _reap)
 
 
 class Clock:

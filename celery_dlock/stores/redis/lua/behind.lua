@@ -1,50 +1,87 @@
--- A task that looks at a key or comes with its message where others wait already, and one whose
--- turn has come, of a key that is simple.
+-- A task that is refused at a key with one holder, or that waits behind it, and one whose turn has
+-- come, of a key that is simple.
 --
 -- It is what the rules come to. Behind a lease that lasts nobody is let in, woken or ended: who
--- looks is told so, and a message goes to the end of the queue. With its turn taken the key is free
--- but for who takes it, and taken then for all others. Whose claim is not plain is left to the
--- rules.
+-- looks is told so, a message goes to the end of the queue, and a place keeps its rank. With its
+-- turn taken the key is free but for who takes it, and taken then for all others. Whose claim is
+-- not plain is left to the rules.
 
 local state = claim.plain and look_at_state(look_at_row(STATE))
-if state and (is_simple(state, 1, 0) or is_simple(state, 0, 1)) then
+if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
   local now = clock()
   local holder, grant = state.holders[1], state.grants[1]
 
-  local function park()
-    local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
-    local entry = {
-      task = claim.task, mode = claim.mode, limit = claim.limit, arrived = now,
-      gives_up = claim.gives_up > 0 and now + claim.gives_up - state.paused or nil,
-      ordered = claim.ordered, makes_room_for = claim.makes_room_for,
-      rank = tonumber(last or 0) + 1,
+  -- Without a message nothing is due, and the key does not stay for ever.
+  local function write(expires)
+    state.queued, state.latest = true, math.max(state.latest, expires or 0)
+    if state.parked > 0 then return write_simple(state, holder.expires) end
+    local stays = milliseconds(math.max(state.latest, holder.expires) - now + DAY)
+    redis.call('SET', STATE, pack_state(state), 'PX', stays)
+    redis.call('PEXPIRE', QUEUE, stays)
+    redis.call('PEXPIRE', ENTRIES, stays)
+  end
+
+  local function behind_all()
+    return tonumber(redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2] or 0) + 1
+  end
+
+  local function entry_of(rank, arrived)
+    return {
+      task = claim.task, mode = claim.mode, limit = claim.limit, arrived = arrived or now,
+      ordered = claim.ordered, makes_room_for = claim.makes_room_for, rank = rank or behind_all(),
     }
+  end
+
+  local function park()
+    if state.parked == 0 then
+      redis.call('PERSIST', QUEUE)
+      redis.call('PERSIST', ENTRIES)
+    end
+    local entry = entry_of()
+    entry.gives_up = claim.gives_up > 0 and now + claim.gives_up - state.paused or nil
     enqueue(entry, claim.message)
     state.parked, state.patient = state.parked + 1, earlier(state.patient, entry.gives_up)
-    write_simple(state, holder.expires)
+    write()
     return {{'park', holder_row(holder)}, {}}
   end
 
-  local function tell()
-    if state.due ~= holder.expires then write_simple(state, holder.expires) end
+  local function busy()
     return {{'busy', holder_row(holder), holder.expires - now, state.parked, 0}, {}}
+  end
+
+  local function tell()
+    if state.parked > 0 and state.due ~= holder.expires then write() end
+    return busy()
+  end
+
+  -- What the task has in the queue, if that is a place.
+  local function own_place()
+    local readable, place = pcall(unpack_head, redis.call('HGET', ENTRIES, claim.task))
+    if not readable or not place.expires then return end
+    place.member = pack_head(place) .. claim.task
+    place.rank = tonumber(redis.call('ZSCORE', QUEUE, place.member) or nil)
+    return place.rank and place
+  end
+
+  local function take_place(old)
+    if old then redis.call('ZREM', QUEUE, old.member) end
+    local lasts = old and old.expires > now
+    local entry = entry_of(lasts and old.rank, lasts and old.arrived)
+    entry.expires = now + claim.patience
+    enqueue(entry, '')
+    write(entry.expires)
+    return busy()
   end
 
   local function is_behind()
     return holder and holder.task ~= claim.task and is_single(holder.mode, holder.limit)
       and holder.expires > now and are_patient(state, holder.expires) and is_new(claim.task)
-      and redis.call('HEXISTS', ENTRIES, claim.task) == 0
   end
 
   local function may_park()
     if claim.wait ~= 'queue' then return false end
     if claim.max_waiting > 0 and state.parked >= claim.max_waiting then return false end
     return claim.gives_up == 0 or now + claim.gives_up > holder.expires
-  end
-
-  local function looks()
-    if claim.wait ~= 'look' and claim.wait ~= 'not' then return false end
-    return redis.call('HEXISTS', ENTRIES, holder.task) == 0  -- else its own does not count
   end
 
   local function run()
@@ -62,9 +99,19 @@ if state and (is_simple(state, 1, 0) or is_simple(state, 0, 1)) then
       and is_single(claim.mode, claim.limit) and is_new(claim.task)
   end
 
+  local function may_be_told()
+    return redis.call('HEXISTS', ENTRIES, holder.task) == 0  -- else its own does not count
+  end
+
   if is_behind() then
-    if may_park() then return park() end
-    if looks() then return tell() end
+    local is_first_visit = redis.call('HEXISTS', ENTRIES, claim.task) == 0
+    if is_first_visit and may_park() then return park() end
+    if claim.wait == 'place' and may_be_told() then
+      local place = not is_first_visit and own_place()
+      if is_first_visit or place then return take_place(place) end
+    end
+    local looks = claim.wait == 'look' or claim.wait == 'not'
+    if is_first_visit and looks and may_be_told() then return tell() end
   end
   if is_its_turn() then return run() end
 end
