@@ -59,7 +59,7 @@ class UniqueRun:
 
     def __post_init__(self) -> None:
         self.claims = UniqueClaims(self.here.backend)
-        self.known = self.terms.stands
+        self.known = self.terms.stored
         self.concern = not (self.retried and self.terms.until == "start")
 
     @classmethod
@@ -213,7 +213,7 @@ def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> N
     here, task_id = runtime(app), storable(headers["id"])
     claims = UniqueClaims(here.backend)
     if began:
-        _tell(here, terms, partial(claims.end, terms.name, task_id, terms.ttl, terms.stands))
+        _tell(here, terms, partial(claims.end, terms.name, task_id, terms.ttl, terms.stored))
     else:
         _tell(here, terms, partial(claims.forget, terms.name, task_id))
 

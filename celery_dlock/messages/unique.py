@@ -1,9 +1,9 @@
-"""What the message of a unique task carries: where its claim stands, whose duplicate it is, or at
-which key a newer one of its task may wait.
+"""The header of a task that is unique or debounced: the claim that is its own, or whose duplicate
+it is, or at which key a newer message of it may wait.
 
-The claim that is named here is the one that is ended, whatever the task says in the version of the
-worker that runs it. What is said names the task that it is said of: a body may pass its own headers
-on to whatever it publishes.
+The claim that is named there is the one that is ended, whatever the task says in the version of the
+worker that runs it. The header names the task that it is about: a body may pass its own headers on
+to whatever it publishes.
 """
 
 from __future__ import annotations
@@ -24,48 +24,49 @@ UNIQUE = "dlock_unique"
 
 @dataclass(frozen=True, slots=True)
 class UniqueTerms:
-    """Under which ``name`` the claim stands, and how long it lasts: ``until`` when, in seconds the
-    ``ttl``. ``stands`` is what was put there as the task was published. Where the newest call wins
+    """The ``name`` of the claim, and how long it lasts: ``until`` when, in seconds the ``ttl``.
+
+    ``stored`` is what the store had there as the task was published. Where the newest call wins
     (``newest_wins``) no worker asks who lives: it only ends the claim of what it starts.
     """
 
     name: str
     until: Until
     ttl: float
-    stands: bytes | None = None
+    stored: bytes | None = None
     newest_wins: bool = False
 
     @classmethod
-    def of(cls, unique: Uniqueness, name: str, stands: bytes | None = None) -> Self:
-        asks = unique.options
-        return cls(name, asks.until, asks.ttl, stands, asks.newest_wins)
+    def of(cls, unique: Uniqueness, name: str, stored: bytes | None = None) -> Self:
+        options = unique.options
+        return cls(name, options.until, options.ttl, stored, options.newest_wins)
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Self | None:
-        """What a message with *headers* carries; ``None`` if that is nothing, or nonsense."""
-        match _told(headers):
+        """The terms of the task with *headers*; ``None`` for a task without, and for nonsense."""
+        header = _header_of(headers)
+        match header:
             case {
                 "name": str(name),
                 "until": "done" | "start" as until,
                 "ttl": int(ttl) | float(ttl),
-                "stands": str(stands),
-            } if name and is_text(name) and is_text(stands) and 0 < ttl <= LONGEST_DURATION:
-                newest_wins = _told(headers).get("newest_wins") is True
-                return cls(name, until, float(ttl), stands.encode() or None, newest_wins)
+                "stored": str(stored),
+            } if name and is_text(name) and is_text(stored) and 0 < ttl <= LONGEST_DURATION:
+                newest_wins = header.get("newest_wins") is True
+                return cls(name, until, float(ttl), stored.encode() or None, newest_wins)
             case _:
                 return None
 
     def header(self, task_id: str, task: str) -> dict[str, Any]:
-        """What goes into the message of the *task* with that id."""
-        stands = (self.stands or b"").decode()
-        told = {"name": self.name, "until": self.until, "ttl": self.ttl, "stands": stands}
-        mode = {"newest_wins": True} if self.newest_wins else {}
-        return {UNIQUE: {"id": task_id, "task": task, **told, **mode}}
+        """The header of the *task* with that id."""
+        stored = (self.stored or b"").decode()
+        terms = {"name": self.name, "until": self.until, "ttl": self.ttl, "stored": stored}
+        return _about(task_id, task, **terms, **({"newest_wins": True} if self.newest_wins else {}))
 
 
 def duplicate(task_id: str, task: str, of: str) -> dict[str, Any]:
     """The header of a message that is published although another one lives."""
-    return {UNIQUE: {"id": task_id, "task": task, "duplicate_of": of}}
+    return _about(task_id, task, duplicate_of=of)
 
 
 def duplicate_of(headers: Mapping[str, Any]) -> str | None:
@@ -77,7 +78,7 @@ def debounced(task_id: str, task: str, key: str) -> dict[str, Any]:
     """The header of a debounced call that goes by the broker, for the store did not answer. It may
     wait at that *key* nevertheless.
     """
-    return {UNIQUE: {"id": task_id, "task": task, "debounced_at": key}}
+    return _about(task_id, task, debounced_at=key)
 
 
 def debounced_at(headers: Mapping[str, Any]) -> str | None:
@@ -85,21 +86,25 @@ def debounced_at(headers: Mapping[str, Any]) -> str | None:
     return _text(headers, "debounced_at")
 
 
-def is_told(headers: Mapping[str, Any] | None, task_id: str | None, task: str) -> bool:
-    """Whether a message that is published with *headers* says something of this task."""
-    return bool(headers) and bool(_told({**(headers or {}), "id": task_id, "task": task}))
+def is_about(task_id: str | None, task: str, headers: Mapping[str, Any] | None) -> bool:
+    """Whether *headers* of a call of *task* under that id have the header, and it is about it."""
+    return bool(headers) and bool(_header_of({**(headers or {}), "id": task_id, "task": task}))
+
+
+def _about(task_id: str, task: str, **facts: Any) -> dict[str, Any]:
+    return {UNIQUE: {"id": task_id, "task": task, **facts}}
 
 
 def _text(headers: Mapping[str, Any], name: str) -> str | None:
     if headers.get(UNIQUE) is None:  # as of most messages
         return None
-    return text_or_none(_told(headers).get(name)) or None
+    return text_or_none(_header_of(headers).get(name)) or None
 
 
-def _told(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of the task that *headers* are of."""
-    told = headers.get(UNIQUE)
-    if not isinstance(told, dict):
+def _header_of(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The header of the task with *headers*; empty if it is about another one."""
+    header, task_id = headers.get(UNIQUE), headers.get("id")
+    if not isinstance(header, dict) or task_id is None:
         return {}
-    of_it = told.get("id") == headers.get("id") and told.get("task") == headers.get("task")
-    return told if of_it and headers.get("id") is not None else {}
+    is_own = header.get("id") == task_id and header.get("task") == headers.get("task")
+    return header if is_own else {}

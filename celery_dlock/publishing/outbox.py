@@ -1,53 +1,122 @@
 """A task's message goes to the lock store, where Celery would hand it to the broker.
 
 Celery does all that it does to publish a task: routing, signals, serializing, its own event. An
-outbox stands where it expects a producer.
+outbox stands where it expects a producer, and asks the store one question with the message.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import logging
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
 
 from celery import Celery
 from celery.backends.base import BaseKeyValueStoreBackend
+from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_dlock.core.events import Subject, TooLarge
-from celery_dlock.errors import DLockError
+from celery_dlock.contention import Queueing, policy_named, queueing
+from celery_dlock.core.debounce import Debounce
+from celery_dlock.core.events import Debounced, Dropped, Event, Parked, Subject, TooLarge
+from celery_dlock.core.lease import SECOND
+from celery_dlock.core.state import (
+    Busy,
+    Claim,
+    Drop,
+    End,
+    EnterVerdict,
+    Park,
+    Reason,
+    Run,
+    Same,
+    WaitMode,
+    task_id_of,
+)
+from celery_dlock.errors import BackendUnavailable, DLockError
 from celery_dlock.locks.definition import TaskWithLock
+from celery_dlock.locks.unique import UniqueClaims
+from celery_dlock.messages.claims import enqueued
 from celery_dlock.messages.envelope import ParkedMessage
 from celery_dlock.messages.headers import HISTORY, History, identity_in
+from celery_dlock.messages.unique import UniqueTerms
 from celery_dlock.runtime import Runtime, runtime
-from celery_dlock.stores.base import Reply
+from celery_dlock.stores.base import LockBackend, Reply
+
+logger = logging.getLogger("celery_dlock")
+
+#: What Celery says of a link, and of each task of a canvas; one that stands alone has neither.
+_OF_A_CANVAS = frozenset({"parent_id", "reply_to"})
 
 
-class Unsent(Exception):  # nothing is wrong; Celery is to do no more for this message
-    """The message is not published, as the outbox has found out."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether the message may wait at ``key``, or at the first key of its arguments: in its queue,
+    or debounced, as the ``terms`` say.
+
+    It waits ``since`` then. If it ``replaces`` the message that waits there, and cannot, it is not
+    published. If a canvas ``goes_on`` with the task, it goes by the broker where the store cannot
+    be asked: nobody could publish it again.
+    """
+
+    terms: Queueing | Debounce
+    key: str = ""
+    since: float | None = None
+    replaces: bool = False
+    goes_on: bool = False
 
 
-class NotKept(Unsent):  # the broker takes it instead
-    """The store has no message of the call, which is too large for it."""
+def ordered_here(task: TaskWithLock, options: Mapping[str, Any]) -> Question | None:
+    """The question of a call with *options*, if *task* takes its place where it is published.
+
+    The settings as a whole are not read: a process that publishes only other tasks needs no lock
+    store.
+    """
+    conf = task.app.conf
+    policy = task.lock_definition.policy or conf.get("dlock_on_contention")
+    terms = queueing(policy_named(policy)) if policy else None
+    if terms is None or not terms.at_publish or conf.task_always_eager:
+        return None
+    # A canvas that a body publishes looks the same as what a worker publishes after the body.
+    of_a_canvas = not options.keys().isdisjoint(_OF_A_CANVAS)
+    goes_on = of_a_canvas and task.app.current_worker_task is not None
+    return Question(terms, since=time.time(), goes_on=goes_on)
 
 
-class Outbox(ABC):
-    """Leaves the task's message with the store, and publishes all else with the *producer*."""
+class NotPublished(Exception):  # nothing is wrong
+    """The message is not published: the store has that of the *living* task, or has none, for it
+    is too large.
+    """
 
-    def __init__(self, task: TaskWithLock, producer: Any) -> None:
+    def __init__(self, living: str | None = None) -> None:
+        super().__init__(living)
+        self.living = living
+
+
+class Outbox:
+    """Leaves the task's message with the store, and publishes all else with the *producer*.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable` when the store does not answer. Nothing was sent
+    then; to publish again under the same task id is safe, should the store have it nevertheless.
+    """
+
+    def __init__(self, task: TaskWithLock, producer: Any, question: Question) -> None:
         self._task = task
         self._producer = producer
-        self._definition = task.lock_definition
+        self._question = question
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
 
-    @property
-    def _here(self) -> Runtime:
-        return runtime(self._task.app)
-
     def publish(self, body: Any, **options: Any) -> Any:
         """What the store does not take is published as usual, and Celery's event about the task."""
-        if not _is_due(body, options["headers"]) or not self._left(body, options):
+        answer = _is_due(body, options["headers"]) and self._ask_or_go_on(body, options)
+        if isinstance(answer, NotPublished):
+            # Whatever Celery does next tells of the task as published: a signal, an event, a child
+            # of the running task. Only an exception keeps it from that.
+            raise answer
+        if not answer:
             self._subscribe(options)
             return self._producer.publish(body, **options)
 
@@ -57,33 +126,85 @@ class Outbox(ABC):
         Celery's events have no such id.
         """
         app, task_id = self._task.app, options.get("correlation_id")
-        if task_id and _is_kept(app) and not options["headers"].get("ignore_result"):
+        if task_id and _keeps_results(app) and not options["headers"].get("ignore_result"):
             app.backend.on_task_call(self._producer, task_id)
 
-    @abstractmethod
-    def _left(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Whether the store has the message."""
+    def _ask_or_go_on(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool | NotPublished:
+        """Whether the store has the message. If not, the broker is to have it."""
+        try:
+            return self._ask(body, options)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as exc:
+            # Celery would take it for a failure of the task before, which has succeeded.
+            if not self._question.goes_on:
+                raise
+            _note_by_broker(self._task.name, exc)
+            return False
 
-    def _subject(self, options: Mapping[str, Any]) -> Subject:
-        return Subject(options["headers"]["id"], self._task.name, self._definition.label)
+    def _ask(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool | NotPublished:
+        headers, question, own = options["headers"], self._question, runtime(self._task.app)
+        subject = Subject(headers["id"], self._task.name, self._task.lock_definition.label)
+        claim, is_repeated = self._claim(body, identity_in(headers)), HISTORY in headers
+        message = self._written(own, claim, subject, body, options)
+        if message is None:
+            return NotPublished() if question.replaces else False
+        reply: Reply[EnterVerdict | str]
+        if isinstance(question.terms, Debounce):
+            delay, max_delay = question.terms.delay, question.terms.max_delay
+            reply = own.backend.postpone(
+                claim, message, int(delay * SECOND), int(max_delay * SECOND)
+            )
+        else:
+            reply = own.backend.enter(claim, message)
+        if event := _event(subject, claim.key, reply.verdict, is_repeated=is_repeated):
+            own.sinks.emit(event)
+        if reply.verdict == Drop(Reason.DONE):
+            _end_unique_claim(own.backend, headers, claim.task)
+        # Over this very connection: another one of the pool may never be free.
+        own.wake(reply.wakes, self._producer)
+        return self._answer(reply.verdict, subject.task_id)
+
+    def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
+        match verdict:
+            case str(task):
+                living = task_id_of(task)
+                return living == task_id or NotPublished(living)
+            case Park():
+                return True
+            case Drop() if not self._question.replaces:
+                return True
+            case Drop() | Busy() | Run() | Same() | End():  # it has begun, or the queue is full
+                return NotPublished(task_id) if self._question.replaces else False
+            case _:
+                assert_never(verdict)
+
+    def _claim(self, body: tuple[Any, ...], task: str) -> Claim:
+        terms, key = self._question.terms, self._question.key
+        if isinstance(terms, Debounce):
+            return Claim(key, task, nonce="", ttl=0)
+        definition = self._task.lock_definition
+        access = definition.access[0]
+        if not key:
+            keys = definition.keys(body[0], body[1])
+            key, access = keys.first, keys.access[keys.first]
+        claim = enqueued(access, terms, key, task, self._task.name)
+        return replace(claim, wait=WaitMode.NEWEST) if self._question.replaces else claim
 
     def _written(
-        self, key: str, body: Any, options: dict[str, Any], since: float | None = None
+        self, own: Runtime, claim: Claim, subject: Subject, body: Any, options: dict[str, Any]
     ) -> bytes | None:
-        """The message as it waits at *key*, since then; ``None`` if it is too large for that."""
-        here, subject, who = self._here, self._subject(options), identity_in(options["headers"])
-        history = History(who, since=since, carried=here.sinks.carry(subject))
+        """The message as it waits; ``None`` if it is too large for that."""
+        carried = own.sinks.carry(subject)
+        history = History(claim.task, since=self._question.since, carried=carried)
         options["headers"][HISTORY] = history.header()
-        message = ParkedMessage.of_publish(here.wake.broker, key, who, body, options).encode({})
-        if len(message) <= here.backend.largest_message:
-            self._declare(options)
-            return message
-        here.sinks.emit(TooLarge(subject, len(message)))
-        return None
-
-    def _wake(self, reply: Reply[Any]) -> None:
-        """Over this very connection: another one of the pool may never be free."""
-        self._here.wake(reply.wakes, self._producer)
+        parked = ParkedMessage.of_publish(own.wake.broker, claim.key, claim.task, body, options)
+        message = parked.encode({})
+        if len(message) > own.backend.largest_message:
+            own.sinks.emit(TooLarge(subject, len(message)))
+            return None
+        self._declare(options)
+        return message
 
     def _declare(self, options: Mapping[str, Any]) -> None:
         """Where a process that wakes the task later finds its queue."""
@@ -98,37 +219,63 @@ class Outbox(ABC):
         declare()
 
 
-def publish_by(
-    outbox: Callable[[Any], Outbox],
+def publish_asking(
+    question: Question,
     task: TaskWithLock,
     publish: Callable[..., Any],
     task_id: str | None,
     producer: Any,
     options: Mapping[str, Any],
 ) -> Any:
-    """What *publish* returns, which is Celery's, with an *outbox* in place of the *producer*.
+    """What *publish* returns, which is Celery's, with an outbox in place of the *producer*; or
+    :class:`NotPublished`.
 
     What the outbox raises is no fault of the broker's connection: kombu would close the connection
-    of whoever leaves it with an exception.
+    of whoever leaves the block with an exception.
     """
     ignored = options.get("ignore_result", task.ignore_result)
-    if _is_kept(task.app) and not ignored:
+    if _keeps_results(task.app) and not ignored:
         # Celery would subscribe to the result before it is known under which id there is one.
         headers = {**(options.get("headers") or {}), "ignore_result": ignored}
         options = {**options, "headers": headers, "ignore_result": True}
     with task.app.producer_or_acquire(producer) as acquired:
         try:
-            result = publish(task_id=task_id, producer=outbox(acquired), **options)
-        except (Unsent, DLockError) as exc:
-            unsent = exc
+            result = publish(task_id=task_id, producer=Outbox(task, acquired, question), **options)
+        except NotPublished as answer:
+            return answer.with_traceback(None)  # whose frames have the answer: a circle
+        except DLockError as exc:
+            error = exc
         else:
             if result is not None:  # a base class of the project's may return what it likes
                 result.ignored = ignored
             return result
-    raise unsent
+    raise error
 
 
-def _is_kept(app: Celery) -> bool:
+def _event(
+    subject: Subject, key: str, verdict: EnterVerdict | str, *, is_repeated: bool
+) -> Event | None:
+    match verdict:
+        case str(task):
+            return Debounced(subject, key, task_id_of(task))
+        case Park():
+            return Parked(subject, key, refused=False)
+        case Drop(reason=reason):
+            return Dropped(subject, key, reason, is_repeated)
+        case _:
+            return None
+
+
+def _end_unique_claim(store: LockBackend, headers: Mapping[str, Any], attempt: str) -> None:
+    """What was published under the id of a finished task is not there to end its claim."""
+    terms = UniqueTerms.read(headers)
+    if terms is not None:
+        with suppress(BackendUnavailable):  # then it is believed for a minute of calls
+            task_id = task_id_of(attempt)
+            UniqueClaims(store).end(terms.name, task_id, terms.ttl, terms.stored, attempt)
+
+
+def _keeps_results(app: Celery) -> bool:
     """Whether a result can be asked for when it is there; one of ``rpc://`` has to be awaited."""
     return isinstance(app.backend, BaseKeyValueStoreBackend)
 
@@ -139,3 +286,19 @@ def _is_due(body: Any, headers: Mapping[str, Any]) -> bool:
     Celery's events, and tasks of message protocol 1, are no tuples.
     """
     return isinstance(body, tuple) and not (headers.get("eta") or headers.get("retries"))
+
+
+#: Tasks of a canvas that went by the broker.
+_by_broker: set[str] = set()
+
+
+def _note_by_broker(name: str, exc: Exception) -> None:
+    """Once for a task."""
+    if name not in _by_broker:
+        _by_broker.add(name)
+        logger.warning(
+            "%s is the next task of a canvas and could not take its place (%r): it goes to the "
+            "broker, and is ordered by its arrival",
+            name,
+            exc,
+        )

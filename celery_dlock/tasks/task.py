@@ -47,10 +47,7 @@ from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.messages.headers import step_of
-from celery_dlock.publishing.answer import answered
-from celery_dlock.publishing.call import call_of
-from celery_dlock.publishing.ordered import ordered_here
-from celery_dlock.publishing.outbox import publish_by
+from celery_dlock.publishing.call import Call, marked
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.asking import Asking
 from celery_dlock.tasks.block import locked_block
@@ -236,21 +233,13 @@ class LockedTask(TypedTask[P, R_co]):
         if execution is not None:
             again = message_of_next(execution, args or (), kwargs or {}, options)
             again.send(lambda p: publish(task_id=task_id, producer=p, **options))
-            return cast("TaskResult[R_co]", answered(self.AsyncResult(task_id), duplicate=False))
+            return cast("TaskResult[R_co]", marked(self.AsyncResult(task_id), duplicate=False))
         step = step_of(task_id, options, self._ended_before())
         if step and (task_id is None or task_id != self.request.id):
             options["headers"] = {**(options.get("headers") or {}), **step}
+        call = Call(self, publish, producer, task_id, options)
         sent = self.lock_definition.sent(args or (), kwargs or {})
-        call = call_of(self, *sent, task_id, options)
-        if call is None:
-            result = self._publish(publish, task_id, producer, options)
-            return cast("TaskResult[R_co]", answered(result, duplicate=False))
-
-        def send(task_id: str, headers: Mapping[str, Any], outbox: Any = None, **more: Any) -> Any:
-            told = {**options, "headers": {**(options.get("headers") or {}), **headers}, **more}
-            return self._publish(publish, task_id, producer, told, outbox)
-
-        return cast("TaskResult[R_co]", call.publish(send))
+        return cast("TaskResult[R_co]", call.publish(*sent))
 
     def _ended_before(self) -> str | None:
         """The id of the task whose body has ended in this thread, and which is not over yet."""
@@ -259,19 +248,6 @@ class LockedTask(TypedTask[P, R_co]):
         if isinstance(execution, Execution) and execution.body_ended:
             return cast("str", execution.request.id)
         return None
-
-    def _publish(
-        self,
-        publish: Callable[..., Any],
-        task_id: str | None,
-        producer: Any,
-        options: Mapping[str, Any],
-        outbox: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        outbox = outbox or ordered_here(self, options)
-        if outbox is None:
-            return publish(task_id=task_id, producer=producer, **options)
-        return publish_by(outbox, self, publish, task_id, producer, options)
 
     def apply(self, *args: Any, **options: Any) -> EagerResult[R_co]:
         return shielded(super().apply, *args, **options)

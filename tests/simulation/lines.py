@@ -61,7 +61,7 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "no call has the id of a finished task": {
-        "publishing/ordered.py": ("Ordered._end_claim",),
+        "publishing/outbox.py": ("_end_unique_claim",),
     },
     "whether the store takes writes is not asked": {
         "locks/probe.py": ("check_writes",),

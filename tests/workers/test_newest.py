@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from celery_dlock.core.events import Deduplicated, Skipped, TooLarge
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
 from celery_dlock.ops.overview import lines_in_use
-from celery_dlock.publishing.newest import NewestCall
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.unique import Make, saver, without_answer
@@ -124,7 +124,7 @@ def test_a_publisher_that_died_before_it_parked_leaves_an_id_for_the_next(
     save = make()
     unique = save.lock_definition.unique
     assert unique is not None
-    dead = NewestCall(save, unique, unique.name(("a",), {}), KEY)._mine
+    dead = UniqueClaim("dead:0:0", "save", "web:1", time.time(), KEY)
     UniqueClaims(desk.store).newest(unique.name(("a",), {}), dead, 60, None)
 
     result = save.delay("b")

@@ -60,7 +60,7 @@ def test_an_unstorable_header_puts_nothing_off(desk: Desk, charge: LockedTask, n
 def test_a_unique_claim_that_was_never_in_the_store_is_not_looked_for(
     desk: Desk, charge: LockedTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    claim = {"name": "charge(1)", "until": "done", "ttl": 60.0, "stands": "nonsense"}
+    claim = {"name": "charge(1)", "until": "done", "ttl": 60.0, "stored": "nonsense"}
     told = {"id": "odd", "task": "charge", **claim}
     charge.apply_async(("42", 1), task_id="odd", headers={"dlock_unique": told})
     with caplog.at_level(logging.INFO, logger="celery_dlock"):
@@ -73,7 +73,7 @@ def test_a_unique_claim_that_was_never_in_the_store_is_not_looked_for(
 def test_a_number_that_is_none_counts_nothing(value: object) -> None:
     odd = {"id": "id", "retries": value, "replaced_task_nesting": value}
     assert identity_in(odd) == identity_in({"id": "id"})
-    claim = {"name": "n", "until": "done", "ttl": value, "stands": ""}
+    claim = {"name": "n", "until": "done", "ttl": value, "stored": ""}
     told = {"id": "id", "task": "charge", **claim}
     assert UniqueTerms.read({"id": "id", "task": "charge", "dlock_unique": told}) is None
 

@@ -17,7 +17,7 @@ from kombu.entity import Queue as BrokerQueue
 from celery_dlock import BackendUnavailable, LockedTask, Queue, lock
 from celery_dlock.core.events import Parked
 from celery_dlock.core.state import WaitMode
-from celery_dlock.publishing import ordered
+from celery_dlock.publishing import outbox
 from celery_dlock.runtime import runtime
 from tests.services.desk import Desk
 from tests.services.trouble import Trouble
@@ -161,7 +161,7 @@ MakeOrdered = Callable[..., LockedTask]
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     told: set[str] = set()
-    monkeypatch.setattr(ordered, "_gone_by_broker", told, raising=False)
+    monkeypatch.setattr(outbox, "_by_broker", told)
     return told
 
 

@@ -153,7 +153,7 @@ def test_what_makes_no_sense_is_refused_as_it_is_defined(unique: Any, key: Any, 
 def test_a_body_that_calls_its_next_run_is_told_once_why_there_is_none(
     desk: Desk, make: Make, caplog: pytest.LogCaptureFixture, until: str
 ) -> None:
-    desk.patch.setattr("celery_dlock.publishing.unique._calls_itself", set())
+    desk.patch.setattr("celery_dlock.publishing.call._calls_itself", set())
 
     def call_again(task: Any) -> None:
         if len(desk.ran) < 3:

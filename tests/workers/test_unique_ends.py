@@ -106,7 +106,7 @@ def test_it_ends_when_a_call_under_the_id_of_a_finished_task_is_dropped(
 def test_it_ends_also_where_the_clock_of_the_publisher_is_ahead(desk: Desk, make: Make) -> None:
     report = make("done")
     ahead = SimpleNamespace(time=lambda: time.time() + 60)
-    desk.patch.setattr("celery_dlock.publishing.unique.time", ahead)
+    desk.patch.setattr("celery_dlock.publishing.call.time", ahead)
     report.delay(1)
     desk.deliver_all()
 
