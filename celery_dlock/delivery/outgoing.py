@@ -1,10 +1,10 @@
-"""A message of the running task that has to go on, whatever its broker says.
+"""A message of the running task that must not be lost, whatever its broker says.
 
 Celery does all that it does to publish it, and hands it to an :class:`Outgoing` where it would hand
-it to a producer. What is not taken there is tried again over connections of its own: that of the
-pool may be what is broken. Then, with late acknowledgement, the delivery goes back to the broker.
-If that has it no more, or the message itself is at fault, it is left with the lock store, and the
-sweeper of any worker publishes it.
+it to a producer. A message that the broker does not take is tried again over new connections: that
+of the pool may be what is broken. Then, with late acknowledgement, the delivery goes back to the
+broker. If the delivery is acknowledged already, or the message itself is at fault, it is parked in
+the lock store, and the sweeper of any worker publishes it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from celery_dlock.messages.waking import UNPUBLISHABLE
 
 logger = logging.getLogger("celery_dlock")
 
-#: So many seconds a message takes at least that goes back: the broker may deliver it at once.
+#: Seconds that a delivery takes at least before it goes back: the broker may deliver it at once.
 ROUND = 1.0
 
 #: How often a message is tried where Celery's retry policy names no end.
 TRIES = 3
 
-#: Between two tries of a message that nobody takes and nobody else has.
+#: Between two tries of a message that nobody takes.
 _STAYING = FullJitter(base=1, cap=30)
 
 Publish = Callable[[Any], object]
@@ -50,15 +50,15 @@ Publish = Callable[[Any], object]
 class Outgoing:
     """One message of the task of *execution*, under the identity in *history*.
 
-    It would wait in the queue of the first of *keys*; *original* says what would if it cannot be
-    written anew.
+    It is parked at the first of *keys*; *original* is the message to park if this one cannot be
+    serialized.
     """
 
     execution: Execution
     history: History
     keys: Keys
     original: Callable[[], ParkedMessage | None]
-    went: bool = False
+    published: bool = False
     parked: bool = False
 
     @property
@@ -81,13 +81,13 @@ class Outgoing:
         except Reject:
             raise
         except SoftTimeLimitExceeded:
-            if not (self.went or self.parked):  # else it only happens to strike here
+            if not (self.published or self.parked):  # else the message is safe
                 raise
         except Exception as exc:
-            if self.went or self.parked:
+            if self.published or self.parked:
                 logger.exception("%s is published; a later step failed", self.history.task)
                 return
-            self._instead(exc, self._written(), None)
+            self._park_or_give_back(exc, self._written(), None)
 
     # What Celery asks of a producer.
 
@@ -105,26 +105,26 @@ class Outgoing:
 
         def publish(producer: Any) -> None:
             exchange = options.get("exchange") or ""
-            ways = to_declare(self._app, producer, getattr(exchange, "name", exchange))
-            declare = [*(options.get("declare") or ()), *ways]
+            entities = to_declare(self._app, producer, getattr(exchange, "name", exchange))
+            declare = [*(options.get("declare") or ()), *entities]
             producer.publish(body, **{**options, "declare": declare})
 
-        if self.went or self.parked:
-            self._over_the_pool(publish)
+        if self.published or self.parked:
+            self._publish_by_pool(publish)
             return
         try:
-            self._over_the_pool(publish)
+            self._publish_by_pool(publish)
         except SoftTimeLimitExceeded:
             raise
         except Exception as exc:
-            if not self._over_connections_of_its_own(publish, _pauses(options)):
-                self._instead(exc, self._written(body, options), publish)
+            if not self._publish_anew(publish, _pauses(options)):
+                self._park_or_give_back(exc, self._written(body, options), publish)
         else:
-            self.went = True
+            self.published = True
 
     # The ways to the broker.
 
-    def _over_the_pool(self, publish: Publish) -> None:
+    def _publish_by_pool(self, publish: Publish) -> None:
         failed: Exception | None = None
         with self._app.producer_or_acquire() as producer:
             try:
@@ -135,15 +135,15 @@ class Outgoing:
         if failed is not None:
             raise failed
 
-    def _over_connections_of_its_own(self, publish: Publish, pauses: Iterator[float]) -> bool:
-        """Whether it was published, after one of *pauses*."""
+    def _publish_anew(self, publish: Publish, pauses: Iterator[float]) -> bool:
+        """Whether it was published over a new connection, after one of *pauses*."""
         for pause in pauses:
             time.sleep(pause)
             connection = self._app.connection_for_write()
             try:
                 connection.connect()
                 publish(self._app.amqp.Producer(connection, auto_declare=False))
-                self.went = True
+                self.published = True
             except SoftTimeLimitExceeded:
                 raise
             except Exception:
@@ -154,10 +154,12 @@ class Outgoing:
                 _disconnect(connection)
         return False
 
-    # Where it goes instead.
+    # The ways to keep what the broker does not take.
 
-    def _instead(self, error: Exception, message: bytes | None, publish: Publish | None) -> None:
-        """The broker has not taken it, for *error*; *message* is it as the store would keep it."""
+    def _park_or_give_back(
+        self, error: Exception, message: bytes | None, publish: Publish | None
+    ) -> None:
+        """The broker has not taken it, for *error*; *message* is what the store would keep."""
         late, at_fault = self.execution.task.acks_late, isinstance(error, UNPUBLISHABLE)
         if late and not at_fault:
             self._give_back(error)
@@ -172,10 +174,10 @@ class Outgoing:
             return
         if late:
             self._give_back(error)
-        self._stay(error, message if fits else None, publish)
+        self._stay_in_slot(error, message if fits else None, publish)
 
     def _give_back(self, error: Exception) -> NoReturn:
-        """The broker has this delivery still: it comes again."""
+        """The broker still has this delivery, and delivers it again."""
         logger.warning(
             "%s cannot be published and goes back to the broker: %r", self.history.task, error
         )
@@ -184,13 +186,13 @@ class Outgoing:
 
     def _park(self, message: bytes, error: Exception) -> bool:
         """Whether the store has it now."""
-        here, claim = self.execution.runtime, self._claim()
+        runtime, claim = self.execution.runtime, self._claim()
         try:
-            reply = here.backend.enter(claim, message)
+            reply = runtime.backend.enter(claim, message)
         except BackendUnavailable:
             return False
         except SoftTimeLimitExceeded:
-            here.manager.take_back([claim])
+            runtime.manager.take_back([claim])
             raise
         self.parked = True
         logger.warning("%s cannot be published and is parked: %r", self.history.task, error)
@@ -200,21 +202,24 @@ class Outgoing:
         else:
             parked = verdict if isinstance(verdict, Park) else Park()
             self._emit(waits_behind(subject, self.key, parked))
-        here.wake(reply.wakes)
+        runtime.wake(reply.wakes)
         return True
 
-    def _stay(self, error: Exception, message: bytes | None, publish: Publish | None) -> None:
+    def _stay_in_slot(
+        self, error: Exception, message: bytes | None, publish: Publish | None
+    ) -> None:
         """Nobody else has it: keep the worker's slot until somebody takes it."""
-        who = self.history.task
         logger.error(
-            "%s stays in its slot: neither the broker nor the lock store accepts it: %r", who, error
+            "%s stays in its slot: neither the broker nor the lock store accepts it: %r",
+            self.history.task,
+            error,
         )
         self._emit(Unavailable(self.execution.subject, str(error)))
         for attempt in count():
             pause = _STAYING.delay(attempt, CHANCE.random)
             if publish is None:
                 time.sleep(pause)
-            elif self._over_connections_of_its_own(publish, iter((pause,))):
+            elif self._publish_anew(publish, iter((pause,))):
                 return
             if message is not None and self._park(message, error):
                 return
@@ -223,18 +228,19 @@ class Outgoing:
         """The message as the store keeps it; ``None`` if there is no way to write it."""
         headers = {HISTORY: self.history.header()}
         if options is not None:
-            broker, who = self.execution.runtime.wake.broker, self.history.task
+            broker, task = self.execution.runtime.wake.broker, self.history.task
             try:
-                return ParkedMessage.of_publish(broker, self.key, who, body, options).encode(
-                    headers
-                )
+                parked = ParkedMessage.of_publish(broker, self.key, task, body, options)
+                return parked.encode(headers)
             except UNPUBLISHABLE:
-                logger.debug("%s cannot be serialized", who, exc_info=True)
-        entry = self.original()
-        return None if entry is None else entry.encode(headers)
+                logger.debug("%s cannot be serialized", task, exc_info=True)
+        original = self.original()
+        return None if original is None else original.encode(headers)
 
     def _claim(self) -> Claim:
-        """Its turn is asked for, not the key; no queue is too full for what was taken on before."""
+        """Of a message whose turn is asked for, not the key. No queue is too full for a task that
+        was accepted before.
+        """
         access, asks = self.keys.access[self.key], self.execution.asks
         return Claim(
             self.key,
@@ -252,7 +258,7 @@ class Outgoing:
 
 
 def _pauses(options: dict[str, Any]) -> Iterator[float]:
-    """As Celery's retry policy has them; one where it is not to try again."""
+    """Those of Celery's retry policy; one, where it does not retry."""
     policy = options.get("retry_policy") or {}
     tries = policy.get("max_retries", TRIES) if options.get("retry") else 1
     start, step = policy.get("interval_start") or 0, policy.get("interval_step") or 0
@@ -262,7 +268,7 @@ def _pauses(options: dict[str, Any]) -> Iterator[float]:
 
 def _disconnect(connection: Any) -> None:
     """Its next user connects anew, whatever has become of its channel."""
-    for _ in range(2):  # a channel that cannot say goodbye raises, and is closed then
+    for _ in range(2):  # a channel that cannot be closed properly raises once
         with suppress(Exception):
             connection.collect()
             return

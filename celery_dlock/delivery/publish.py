@@ -4,7 +4,7 @@ The task id, ``retries``, queue, priority, headers, ``expires``, serializer, lin
 and chord all stay.
 
 The next attempt, for which ``retry()`` is called, is another task to the store. Celery drops its
-message where it cannot be published. Here it goes on as everything does that the library publishes
+message where it cannot be published. Here it is kept like every message that the library publishes
 itself.
 """
 
@@ -58,9 +58,9 @@ def publish_again(execution: Execution, countdown: float, history: History, reas
 
     message = Outgoing(execution, history, execution.keys, lambda: execution.entry)
     message.send(publish)
-    if message.went:
+    if message.published:
         execution.runtime.sinks.emit(Rescheduled(execution.subject, reason, countdown))
-    return message.went
+    return message.published
 
 
 def retrying(task: Any, task_id: str | None, options: Mapping[str, Any]) -> Execution | None:
@@ -73,19 +73,26 @@ def retrying(task: Any, task_id: str | None, options: Mapping[str, Any]) -> Exec
     return execution if is_next else None
 
 
-def message_of_next(
-    execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
-) -> Outgoing:
-    """What is to be published of *execution*'s task with these *options*."""
-    who = identity_as_sent(execution.request.id, options)
+def publish_next(
+    execution: Execution,
+    publish: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Have *publish*, which is Celery's, publish the next attempt of *execution*'s task."""
+    task_id = execution.request.id
+    task = identity_as_sent(task_id, options)
     carried = execution.runtime.sinks.carry(execution.subject)
-    history = History(who, due=_due(execution.task.app, options), carried=carried)
-    return Outgoing(
+    when = options.get("eta") or options.get("countdown")
+    due = time.time() + seconds_until(execution.task.app, when) if when else None
+    message = Outgoing(
         execution,
-        history,
+        History(task, due=due, carried=carried),
         keys_of_next(execution, args, kwargs),
-        partial(_as_it_came, execution, who, args, kwargs, options),
+        partial(_as_it_came, execution, task, args, kwargs, options),
     )
+    message.send(lambda producer: publish(task_id=task_id, producer=producer, **options))
 
 
 def without_reject(retry: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -98,11 +105,6 @@ def without_reject(retry: Callable[..., Any], *args: Any, **options: Any) -> Any
         raise
 
 
-def _due(app: Any, options: Mapping[str, Any]) -> float | None:
-    when = options.get("eta") or options.get("countdown")
-    return time.time() + seconds_until(app, when) if when else None
-
-
 def keys_of_next(execution: Execution, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
     """The keys of the next attempt, which may have other arguments."""
     try:
@@ -113,18 +115,19 @@ def keys_of_next(execution: Execution, args: Sequence[Any], kwargs: Mapping[str,
 
 def _as_it_came(
     execution: Execution,
-    who: str,
+    task: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> ParkedMessage | None:
-    """The message of the delivery, if the next attempt has the same arguments."""
-    entry = execution.entry
-    mine = (*execution.request.args, *execution.request.kwargs.values())
-    theirs = (*args, *kwargs.values())
-    same = len(mine) == len(theirs) and all(a is b for a, b in zip(mine, theirs, strict=True))
-    if entry is None or not same or set(kwargs) != set(execution.request.kwargs):
+    """The message of the delivery as that of *task*, its next attempt, if it has the same
+    arguments.
+    """
+    request, entry = execution.request, execution.entry
+    values, own = (*args, *kwargs.values()), (*request.args, *request.kwargs.values())
+    is_same = len(values) == len(own) and all(a is b for a, b in zip(values, own, strict=True))
+    if entry is None or not is_same or set(kwargs) != set(request.kwargs):
         return None
     if "retries" not in entry.headers:  # message protocol 1 has them in its body
         return None
-    return replace(entry, task=who, headers={**entry.headers, "retries": options["retries"]})
+    return replace(entry, task=task, headers={**entry.headers, "retries": options["retries"]})

@@ -32,7 +32,7 @@ from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import EXECUTION, Execution
 from celery_dlock.delivery.leaving import leave_after_result, leave_before_the_body
 from celery_dlock.delivery.plan import lost, replaced
-from celery_dlock.delivery.publish import message_of_next, retrying, without_reject
+from celery_dlock.delivery.publish import publish_next, retrying, without_reject
 from celery_dlock.delivery.result_state import RETRY_STORED, RetryStored
 from celery_dlock.delivery.taking import take
 from celery_dlock.errors import (
@@ -231,8 +231,7 @@ class LockedTask(TypedTask[P, R_co]):
         publish = partial(super().apply_async, args, kwargs)
         execution = None if producer else retrying(self, task_id, options)
         if execution is not None:
-            again = message_of_next(execution, args or (), kwargs or {}, options)
-            again.send(lambda p: publish(task_id=task_id, producer=p, **options))
+            publish_next(execution, publish, args or (), kwargs or {}, options)
             return cast("TaskResult[R_co]", marked(self.AsyncResult(task_id), duplicate=False))
         step = step_of(task_id, options, self._ended_before())
         if step and (task_id is None or task_id != self.request.id):

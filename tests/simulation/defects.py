@@ -124,7 +124,7 @@ DEFECTS: Mapping[str, Defect] = {
         "publishing.outbox", "Outbox._ask_or_go_on", lambda *_: False, seed=2700
     ),
     "what is not published is forgotten": Defect(
-        "delivery.outgoing", "Outgoing._instead", _forgets_it
+        "delivery.outgoing", "Outgoing._park_or_give_back", _forgets_it
     ),
     "who is terminated in place of another is revoked": Defect(
         "worker.request", "LockedRequest._is_lost", _terminated_is_revoked, seed=8197296

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from celery import chain, group
-from celery.signals import before_task_publish
+from celery.signals import after_task_publish, before_task_publish
 
 from celery_dlock import BackendUnavailable, ConfigurationError, Debounce, Queue, lock
 from celery_dlock.core.debounce import DEBOUNCED
@@ -67,6 +67,28 @@ def test_the_newest_message_goes_out_under_the_first_id(desk: Desk, make: Make) 
     assert [headers["id"], headers["root_id"], properties["correlation_id"]] == [first.id] * 3
     assert headers[HISTORY]["task"] == f"{first.id}:0:0"
     assert (headers["of"], properties["priority"]) == ("the newest", 3)
+
+
+def test_celery_tells_of_a_call_only_if_its_task_is_to_run(desk: Desk, make: Make) -> None:
+    told: list[str] = []
+
+    def note(headers: dict[str, Any], **_: Any) -> None:
+        if headers["task"] == "save":
+            told.append(headers["id"])
+
+    @desk.app.task(name="burst", bind=True)
+    def burst(self: Any) -> list[str]:
+        ids = [save.delay(text).id for text in "abc"]
+        assert told == ids[:1]
+        return [child.id for child in self.request.children]
+
+    save = make()
+    after_task_publish.connect(note)
+    result = burst.delay()
+    desk.deliver()
+    after_task_publish.disconnect(note)
+
+    assert result.get() == told
 
 
 def test_what_differs_by_its_key_or_by_what_by_says_is_another_call(desk: Desk, make: Make) -> None:
