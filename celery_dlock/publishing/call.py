@@ -83,8 +83,9 @@ class Call:
         return _UniqueCall(self, unique, name).publish()
 
     def _asks_nobody(self) -> bool:
-        """Whether it is no call of its own: what is published again has its claim, or had none. Or
-        it is for itself, and is neither to replace another nor to be replaced.
+        """Whether it is published like any task. What is published again has its claim, or had
+        none. Where the newest call wins, one that somebody depends on, or with a time of its own,
+        neither replaces another nor is replaced.
         """
         task, task_id, options = self.task, self.task_id, self.options
         if task.app.conf.task_always_eager or is_about(task_id, task.name, options.get("headers")):
@@ -147,11 +148,11 @@ def _publish_newest(call: Call, unique: Uniqueness, name: str, key: str) -> Any:
     before the message: a publisher that dies in between leaves an id under which the next one parks
     its own.
     """
-    task, own = call.task, runtime(call.task.app)
+    task, process = call.task, runtime(call.task.app)
     mine = UniqueClaim(f"{uuid()}:0:0", task.name, this_process(), time.time(), key)
-    terms = queueing(task.lock_definition.policy_in(own.policy))
+    terms = queueing(task.lock_definition.policy_in(process.policy))
     assert terms is not None
-    claims, begun = UniqueClaims(own.backend), None
+    claims, begun = UniqueClaims(process.backend), None
     try:
         while True:  # for each one that has begun meanwhile
             stored, claim = claims.newest(name, mine, unique.options.ttl, begun)
@@ -161,13 +162,13 @@ def _publish_newest(call: Call, unique: Uniqueness, name: str, key: str) -> Any:
             result = call.send(living, headers, question, duplicate=replaces)
             if not isinstance(result, NotPublished):
                 if replaces:
-                    own.sinks.emit(Deduplicated(call.subject(mine.task_id), name, living))
+                    process.sinks.emit(Deduplicated(call.subject(mine.task_id), name, living))
                 return result
             if result.living is None:
                 break
             begun = stored
     except BackendUnavailable as exc:
-        own.sinks.emit(Unavailable(call.subject(mine.task_id), str(exc)))
+        process.sinks.emit(Unavailable(call.subject(mine.task_id), str(exc)))
     headers = UniqueTerms.of(unique, name).header(mine.task_id, task.name)
     return call.send(mine.task_id, headers)
 
@@ -290,8 +291,8 @@ _calls_itself: set[str] = set()
 
 def _note_own(task: TaskWithLock, living: str) -> None:
     """Say once for a task that a body has called its next run, which is not to be."""
-    runs, name = task.app.current_worker_task, task.name
-    if runs is not None and runs.request.id == living and name not in _calls_itself:
+    running, name = task.app.current_worker_task, task.name
+    if running is not None and running.request.id == living and name not in _calls_itself:
         _calls_itself.add(name)
         logger.warning(
             "%s has called itself, and the call is a duplicate of its own run: nothing was "

@@ -143,26 +143,26 @@ class Outbox:
             return False
 
     def _ask(self, body: tuple[Any, ...], options: dict[str, Any]) -> bool | NotPublished:
-        headers, question, own = options["headers"], self._question, runtime(self._task.app)
+        headers, question, process = options["headers"], self._question, runtime(self._task.app)
         subject = Subject(headers["id"], self._task.name, self._task.lock_definition.label)
         claim, is_repeated = self._claim(body, identity_in(headers)), HISTORY in headers
-        message = self._written(own, claim, subject, body, options)
+        message = self._written(process, claim, subject, body, options)
         if message is None:
             return NotPublished() if question.replaces else False
         reply: Reply[EnterVerdict | str]
         if isinstance(question.terms, Debounce):
             delay, max_delay = question.terms.delay, question.terms.max_delay
-            reply = own.backend.postpone(
+            reply = process.backend.postpone(
                 claim, message, int(delay * SECOND), int(max_delay * SECOND)
             )
         else:
-            reply = own.backend.enter(claim, message)
+            reply = process.backend.enter(claim, message)
         if event := _event(subject, claim.key, reply.verdict, is_repeated=is_repeated):
-            own.sinks.emit(event)
+            process.sinks.emit(event)
         if reply.verdict == Drop(Reason.DONE):
-            _end_unique_claim(own.backend, headers, claim.task)
+            _end_unique_claim(process.backend, headers, claim.task)
         # Over this very connection: another one of the pool may never be free.
-        own.wake(reply.wakes, self._producer)
+        process.wake(reply.wakes, self._producer)
         return self._answer(reply.verdict, subject.task_id)
 
     def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
@@ -192,16 +192,16 @@ class Outbox:
         return replace(claim, wait=WaitMode.NEWEST) if self._question.replaces else claim
 
     def _written(
-        self, own: Runtime, claim: Claim, subject: Subject, body: Any, options: dict[str, Any]
+        self, process: Runtime, claim: Claim, subject: Subject, body: Any, options: dict[str, Any]
     ) -> bytes | None:
         """The message as it waits; ``None`` if it is too large for that."""
-        carried = own.sinks.carry(subject)
+        carried = process.sinks.carry(subject)
         history = History(claim.task, since=self._question.since, carried=carried)
         options["headers"][HISTORY] = history.header()
-        parked = ParkedMessage.of_publish(own.wake.broker, claim.key, claim.task, body, options)
+        parked = ParkedMessage.of_publish(process.wake.broker, claim.key, claim.task, body, options)
         message = parked.encode({})
-        if len(message) > own.backend.largest_message:
-            own.sinks.emit(TooLarge(subject, len(message)))
+        if len(message) > process.backend.largest_message:
+            process.sinks.emit(TooLarge(subject, len(message)))
             return None
         self._declare(options)
         return message
