@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import Any
 
 from celery import Celery
 from celery.backends.base import BaseKeyValueStoreBackend
@@ -19,21 +19,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_dlock.contention import Queueing, policy_named, queueing
 from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.events import Debounced, Dropped, Event, Parked, Subject, TooLarge
+from celery_dlock.core.events import Debounced, Dropped, Parked, Subject, TooLarge
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.state import (
-    Busy,
-    Claim,
-    Drop,
-    End,
-    EnterVerdict,
-    Park,
-    Reason,
-    Run,
-    Same,
-    WaitMode,
-    task_id_of,
-)
+from celery_dlock.core.state import Claim, Drop, EnterVerdict, Park, Reason, WaitMode, task_id_of
 from celery_dlock.errors import BackendUnavailable, DLockError
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.unique import UniqueClaims
@@ -157,27 +145,27 @@ class Outbox:
             )
         else:
             reply = process.backend.enter(claim, message)
-        if event := _event(subject, claim.key, reply.verdict, is_repeated=is_repeated):
-            process.sinks.emit(event)
-        if reply.verdict == Drop(Reason.DONE):
-            _end_unique_claim(process.backend, headers, claim.task)
+        match reply.verdict:
+            case Park():
+                process.sinks.emit(Parked(subject, claim.key, refused=False))
+            case Drop(reason=reason):
+                process.sinks.emit(Dropped(subject, claim.key, reason, is_repeated))
+                if reason is Reason.DONE:
+                    _end_unique_claim(process.backend, headers, claim.task)
+            case str(task):
+                process.sinks.emit(Debounced(subject, claim.key, task_id_of(task)))
         # Over this very connection: another one of the pool may never be free.
         process.wake(reply.wakes, self._producer)
         return self._answer(reply.verdict, subject.task_id)
 
     def _answer(self, verdict: EnterVerdict | str, task_id: str) -> bool | NotPublished:
-        match verdict:
-            case str(task):
-                living = task_id_of(task)
-                return living == task_id or NotPublished(living)
-            case Park():
-                return True
-            case Drop() if not self._question.replaces:
-                return True
-            case Drop() | Busy() | Run() | Same() | End():  # it has begun, or the queue is full
-                return NotPublished(task_id) if self._question.replaces else False
-            case _:
-                assert_never(verdict)
+        living, replaces = task_id, self._question.replaces
+        if isinstance(verdict, str):
+            living = task_id_of(verdict)
+            is_kept = living == task_id
+        else:  # not where its queue is full, or the task whose message it was to replace has begun
+            is_kept = isinstance(verdict, Park) or (isinstance(verdict, Drop) and not replaces)
+        return is_kept or (replaces and NotPublished(living))
 
     def _claim(self, body: tuple[Any, ...], task: str) -> Claim:
         terms, key = self._question.terms, self._question.key
@@ -250,20 +238,6 @@ def publish_asking(
                 result.ignored = ignored
             return result
     raise error
-
-
-def _event(
-    subject: Subject, key: str, verdict: EnterVerdict | str, *, is_repeated: bool
-) -> Event | None:
-    match verdict:
-        case str(task):
-            return Debounced(subject, key, task_id_of(task))
-        case Park():
-            return Parked(subject, key, refused=False)
-        case Drop(reason=reason):
-            return Dropped(subject, key, reason, is_repeated)
-        case _:
-            return None
 
 
 def _end_unique_claim(store: LockBackend, headers: Mapping[str, Any], attempt: str) -> None:

@@ -63,6 +63,12 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
     "no call has the id of a finished task": {
         "publishing/outbox.py": ("_end_unique_claim",),
     },
+    "no canvas goes on to a task that is ordered by publishing": {
+        "publishing/outbox.py": ("_note_by_broker",),
+    },
+    "no failed publish is certain to have sent nothing, and no result goes by RPC": {
+        "publishing/call.py": ("_UniqueCall._give_back", "_never_comes"),
+    },
     "whether the store takes writes is not asked": {
         "locks/probe.py": ("check_writes",),
     },
