@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict
 
-from celery_dlock.core.checks import check_limit, checked_cooldown
+from celery_dlock.core.checks import duration, quoted
 from celery_dlock.core.keys import Key
 from celery_dlock.core.state import Mode, ask_order
 from celery_dlock.errors import ConfigurationError
@@ -40,6 +40,17 @@ class Shared:
 Wanted = Key | Limit | Shared
 
 
+class KeyOptions(TypedDict, total=False):
+    """How a task or a block holds its keys, where it says so of all of them at once.
+
+    An option is named here, and in its rule, which is :meth:`Access.of`.
+    """
+
+    limit: int
+    shared: bool
+    cooldown: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """How one key is held; its slot stays closed for *cooldown* seconds from the start on."""
@@ -54,39 +65,44 @@ class Access:
         return self.mode is Mode.EXCLUSIVE and self.limit == 1
 
     @classmethod
-    def of(cls, limit: int = 1, *, shared: bool = False, cooldown: float | None = None) -> Self:
+    def of(cls, options: KeyOptions) -> Self:
         """Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant."""
-        check_limit(limit, shared=shared)
+        limit, shared = options.get("limit", 1), options.get("shared", False)
+        cooldown = options.get("cooldown")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ConfigurationError(f"limit= is a number from 1 up, got {quoted(limit)}")
+        if shared and limit != 1:
+            raise ConfigurationError("shared=True has no limit=: readers run together")
+        if shared and cooldown is not None:
+            raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
         mode = Mode.SHARED if shared else Mode.EXCLUSIVE
-        return cls(mode, limit, checked_cooldown(cooldown, shared=shared))
+        return cls(mode, limit, 0.0 if cooldown is None else duration("cooldown", cooldown))
 
 
-def entries(
-    wanted: Wanted | Sequence[Wanted], limit: int, *, shared: bool, cooldown: float | None
-) -> list[tuple[Key, Access]]:
+def entries(wanted: Wanted | Sequence[Wanted], options: KeyOptions) -> list[tuple[Key, Access]]:
     """Each key with how it is held: as its entry says, or as the options say of all.
 
     Raises :exc:`~celery_dlock.ConfigurationError` where both say it.
     """
     alone = isinstance(wanted, str) or not isinstance(wanted, Sequence)
     several: Sequence[Wanted] = (wanted,) if alone else wanted  # type: ignore[assignment]
-    alike = Access.of(limit, shared=shared, cooldown=cooldown)
-    if alike != Access() and any(isinstance(each, Limit | Shared) for each in several):
+    access = Access.of(options)
+    if access != Access() and any(isinstance(entry, Limit | Shared) for entry in several):
         raise ConfigurationError(
             "limit=, shared= and cooldown= apply to all keys: with Limit or Shared in the list "
             "give them to each key, as in Limit('imports', 20, cooldown=60)"
         )
-    return [_entry(each, alike) for each in several]
+    return [_entry(entry, access) for entry in several]
 
 
-def _entry(wanted: Wanted, alike: Access) -> tuple[Key, Access]:
+def _entry(wanted: Wanted, usual: Access) -> tuple[Key, Access]:
     match wanted:
         case Limit():
-            return wanted.key, Access.of(wanted.n, cooldown=wanted.cooldown)
+            return wanted.key, Access.of({"limit": wanted.n, "cooldown": wanted.cooldown})
         case Shared():
-            return wanted.key, Access.of(shared=True)
+            return wanted.key, Access.of({"shared": True})
         case _:
-            return wanted, alike
+            return wanted, usual
 
 
 def check_alike(asked: Iterable[tuple[object, Access]]) -> None:

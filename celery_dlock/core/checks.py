@@ -56,18 +56,6 @@ def duration(name: str, value: Any, *, zero: bool = False) -> float:
     raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
 
 
-def check_limit(limit: Any, *, shared: bool) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` unless so many may hold a key at once."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ConfigurationError(f"limit= is a number from 1 up, got {quoted(limit)}")
-    if shared and limit != 1:
-        raise ConfigurationError("shared=True has no limit=: readers run together")
-
-
-def checked_cooldown(cooldown: Any, *, shared: bool) -> float:
-    """*cooldown* in seconds; 0 for none. Raises :exc:`~celery_dlock.ConfigurationError`."""
-    if cooldown is None:
-        return 0.0
-    if shared:
-        raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
-    return duration("cooldown", cooldown)
+def optional_duration(name: str, value: Any) -> float | None:
+    """The same, or ``None`` for ``None``."""
+    return None if value is None else duration(name, value)

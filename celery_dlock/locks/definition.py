@@ -6,18 +6,25 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, Unpack, get_args
 
 from celery.utils.functional import head_from_fun
 
-from celery_dlock.contention import Policy, Queue, policy_named, queueing, replaces_running
-from celery_dlock.core.access import Access, Keys, Wanted, check_alike, entries
-from celery_dlock.core.checks import duration
+from celery_dlock.contention import (
+    Policy,
+    PolicyName,
+    Queue,
+    policy_named,
+    queueing,
+    replaces_running,
+)
+from celery_dlock.core.access import Access, KeyOptions, Keys, Wanted, check_alike, entries
+from celery_dlock.core.checks import optional_duration
 from celery_dlock.core.debounce import Debounce
 from celery_dlock.core.keys import Key, KeyTemplate
 from celery_dlock.core.lease import Lease
 from celery_dlock.core.state import Mode
-from celery_dlock.core.unique import Unique
+from celery_dlock.core.unique import Unique, Until
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.locks.injected import NAMES
@@ -29,11 +36,26 @@ Dump = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping
 #: What happens to a body whose lease is lost.
 OnLost = Literal["flag", "abort"]
 
-#: What a task may say of its lock.
-OPTIONS = (
-    *("key", "ttl", "on_contention", "limit", "shared", "max_hold", "parents", "on_lost"),
-    *("unique", "cooldown"),
-)
+
+class LockOptions(KeyOptions, total=False):
+    """What a task says of its lock, beside the key.
+
+    An option is named here and in its rule, which :meth:`Definition.of` applies, and which has its
+    default. The types of ``@locked_task``, the attributes of ``LockedTask`` and the checks of
+    misspelt names come from this class
+    (``docs/decisions/0076-an-option-is-named-once.rst``).
+    """
+
+    ttl: float | None
+    max_hold: float | None
+    on_contention: PolicyName | Policy | None
+    parents: Key | Sequence[Key]
+    on_lost: OnLost
+    unique: Until | Unique | Debounce | None
+
+
+#: The names of all options, the key among them.
+OPTIONS = ("key", *LockOptions.__annotations__)
 
 #: From when on another name is taken for a misspelt one, and one of three letters, of which a wrong
 #: one is a third. A "title" or a "parent_id" is the project's own.
@@ -73,16 +95,8 @@ class Definition:
         bound: bool,
         name: str,
         key: Wanted | Sequence[Wanted] | None = None,
-        ttl: float | None = None,
-        on_contention: str | Policy | None = None,
-        limit: int = 1,
-        shared: bool = False,
-        max_hold: float | None = None,
-        parents: Key | Sequence[Key] = (),
-        on_lost: OnLost = "flag",
-        unique: object = None,
-        cooldown: float | None = None,
         dump: Dump | None = None,
+        **options: Unpack[LockOptions],
     ) -> Definition:
         """Check the options of a task whose body is *run*; *bound* if its first parameter is self.
 
@@ -90,15 +104,11 @@ class Definition:
         """
         try:
             signature, injects = _split(inspect.signature(run), bound=bound)
-            access, template = _own(key, signature, name, limit, shared=shared, cooldown=cooldown)
+            template, access = _template(key, signature, name, options)
             if "fencing_token" in injects:
                 _check_one_token(access)
-            policy = None if on_contention is None else policy_named(on_contention)
-            if policy is not None and replaces_running(policy):
-                alone = len(access) == 1 and access[0].is_alone
-                _check_alone(alone=alone and not parents)
-            uniqueness = _unique(name, unique, template)
-            debounce = _debounce(name, unique, template)
+            parents = _parents(options.get("parents", ()), template)
+            uniqueness, debounce = _uniqueness(options.get("unique"), name, template)
             newest_wins = uniqueness is not None and uniqueness.options.newest_wins
             return cls(
                 label=",".join(template.names),
@@ -106,11 +116,11 @@ class Definition:
                 access=access,
                 signature=signature,
                 injects=injects,
-                ttl=None if ttl is None else duration("ttl", ttl),
-                max_hold=None if max_hold is None else duration("max_hold", max_hold),
-                policy=policy,
-                parents=_parents(parents, template),
-                aborts=_aborts(on_lost),
+                ttl=optional_duration("ttl", options.get("ttl")),
+                max_hold=optional_duration("max_hold", options.get("max_hold")),
+                policy=_policy(options.get("on_contention"), access, parents),
+                parents=parents,
+                aborts=_aborts(options.get("on_lost", "flag")),
                 unique=uniqueness,
                 debounce=debounce,
                 newest_wins=newest_wins or debounce is not None,
@@ -210,7 +220,7 @@ def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
         meant = name.removeprefix(prefix)
         cutoff = NEAR if len(meant) > 3 else NEAR_IF_SHORT
         near = get_close_matches(meant, OPTIONS, n=1, cutoff=cutoff)
-        if near:
+        if near and meant not in OPTIONS:
             raise ConfigurationError(
                 f"task {task}: {name}= is no option; did you mean {prefix}{near[0]}=? (A name of "
                 "the project's own has to be an attribute of its task class.)"
@@ -234,34 +244,20 @@ def _split(
     return signature.replace(parameters=kept), injects
 
 
-def _unique(name: str, unique: object, template: KeyTemplate) -> Uniqueness | None:
-    if unique is None or isinstance(unique, Debounce):
-        return None
-    return Uniqueness.of(name, Unique.named(unique), template)
-
-
-def _debounce(name: str, unique: object, template: KeyTemplate) -> Debouncing | None:
-    return Debouncing.of(name, unique, template) if isinstance(unique, Debounce) else None
-
-
-def _own(
+def _template(
     key: Wanted | Sequence[Wanted] | None,
     signature: inspect.Signature,
     name: str,
-    limit: int,
-    *,
-    shared: bool,
-    cooldown: float | None,
-) -> tuple[tuple[Access, ...], KeyTemplate]:
-    """How each key is held, and the template of them all."""
+    options: KeyOptions,
+) -> tuple[KeyTemplate, tuple[Access, ...]]:
+    """The template of all keys, and how each of them is held; without a *key*, of the *name*."""
     if key is None:
-        alone = Access.of(limit, shared=shared, cooldown=cooldown)
-        return (alone,), KeyTemplate.compile(None, signature, default=name)
-    wanted = entries(key, limit, shared=shared, cooldown=cooldown)
-    template = KeyTemplate.compile([each for each, _ in wanted], signature, default=name)
-    access = tuple(how for _, how in wanted)
+        return KeyTemplate.compile(None, signature, default=name), (Access.of(options),)
+    keys = entries(key, options)
+    template = KeyTemplate.compile([entry for entry, _ in keys], signature, default=name)
+    access = tuple(access for _, access in keys)
     check_alike(zip(template.parts, access, strict=True))
-    return access, template
+    return template, access
 
 
 def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate | None:
@@ -276,22 +272,40 @@ def _parents(parents: Key | Sequence[Key], template: KeyTemplate) -> KeyTemplate
     return compiled
 
 
+def _policy(
+    on_contention: str | Policy | None, access: Sequence[Access], parents: KeyTemplate | None
+) -> Policy | None:
+    if on_contention is None:
+        return None
+    policy = policy_named(on_contention)
+    alone = len(access) == 1 and access[0].is_alone and parents is None
+    if replaces_running(policy) and not alone:
+        raise ConfigurationError(
+            "Replace(running=True) needs a task with one key alone: a limit, shared=True, several "
+            "keys and parents= do not go with it"
+        )
+    return policy
+
+
 def _aborts(on_lost: OnLost) -> bool:
     if on_lost not in get_args(OnLost):
         raise ConfigurationError(f"on_lost must be 'flag' or 'abort', got {on_lost!r}")
     return on_lost == "abort"
 
 
-def _check_alone(*, alone: bool) -> None:
-    if not alone:
-        raise ConfigurationError(
-            "Replace(running=True) needs a task with one key alone: a limit, shared=True, several "
-            "keys and parents= do not go with it"
-        )
+def _uniqueness(
+    unique: object, name: str, template: KeyTemplate
+) -> tuple[Uniqueness | None, Debouncing | None]:
+    """How the calls of the task *name* are told apart, if it is unique or debounced."""
+    if isinstance(unique, Debounce):
+        return None, Debouncing.of(name, unique, template)
+    if unique is None:
+        return None, None
+    return Uniqueness.of(name, Unique.named(unique), template), None
 
 
 def _check_one_token(access: Sequence[Access]) -> None:
-    if all(each.mode is Mode.SHARED for each in access):
+    if all(held.mode is Mode.SHARED for held in access):
         raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
     if len(access) > 1:
         raise ConfigurationError(

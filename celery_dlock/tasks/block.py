@@ -22,12 +22,12 @@ from contextlib import (
 )
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from celery import current_app
 
-from celery_dlock.core.access import Access, Keys, Wanted, entries
-from celery_dlock.core.checks import duration, quoted
+from celery_dlock.core.access import Access, KeyOptions, Keys, Wanted, entries
+from celery_dlock.core.checks import duration, optional_duration, quoted
 from celery_dlock.core.edits import free
 from celery_dlock.core.keys import canonical
 from celery_dlock.core.lease import Lease
@@ -49,11 +49,9 @@ def lock(
     app: Any = None,
     ttl: float | None = None,
     timeout: float = 5.0,
-    limit: int = 1,
-    shared: bool = False,
     parents: str | Sequence[str] = (),
-    cooldown: float | None = None,
     on_lost: Literal["flag", "raise"] = "flag",
+    **options: Unpack[KeyOptions],
 ) -> Block:
     """Hold *key* for the time of a ``with`` block, outside tasks or inside them.
 
@@ -65,10 +63,10 @@ def lock(
     is renewed in the background while the block runs. Of several keys all are taken or none; each
     may be a :class:`~celery_dlock.Limit` or :class:`~celery_dlock.Shared`. *parents* are keys that
     the block holds for reading: an exclusive lock on one of them waits for the block, and the block
-    waits for it. *cooldown* keeps the key closed for that many seconds from the beginning of the
-    block, even if the block has ended. *on_lost* says what happens at the end of a block whose lock
-    was lost meanwhile: ``"raise"`` raises :exc:`~celery_dlock.LockLost`, unless the block ends with
-    an error of its own; with ``"flag"`` it ends as usual. Neither interrupts the block.
+    waits for it. *limit*, *shared* and *cooldown* are those of :func:`~celery_dlock.locked_task`; a
+    cooldown begins with the block. *on_lost* says what happens at the end of a block whose lock was
+    lost meanwhile: ``"raise"`` raises :exc:`~celery_dlock.LockLost`, unless the block ends with an
+    error of its own; with ``"flag"`` it ends as usual. Neither interrupts the block.
 
     It raises
 
@@ -82,7 +80,9 @@ def lock(
       of a block around it, if that has ended first;
     * :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
     """
-    own = entries(key, limit, shared=shared, cooldown=cooldown)
+    for name in options.keys() - KeyOptions.__annotations__.keys():
+        raise TypeError(f"lock() got an unexpected keyword argument {name!r}")
+    own = entries(key, options)
     if not own:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
     above = [parents] if isinstance(parents, str) else parents
@@ -101,7 +101,7 @@ def lock(
         app,
         keys,
         name="lock()",
-        ttl=None if ttl is None else duration("ttl", ttl),
+        ttl=optional_duration("ttl", ttl),
         max_hold=None,
         timeout=timeout,
     )

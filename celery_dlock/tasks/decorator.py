@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Literal, Protocol, overload
+from typing import Any, Concatenate, Literal, Protocol, Unpack, overload
 
 from celery import Celery, Task, shared_task
 from celery.local import Proxy
 
-from celery_dlock.contention import Policy, PolicyName
 from celery_dlock.core.access import Wanted
-from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key
-from celery_dlock.core.unique import Unique, Until
-from celery_dlock.locks.definition import OPTIONS, Definition, OnLost, refuse_misspelt
+from celery_dlock.locks.definition import OPTIONS, Definition, refuse_misspelt
 from celery_dlock.tasks.mistakes import LOCK, given_to_celery, refuse_decorator, refuse_strategy
 from celery_dlock.tasks.task import LockedTask
 from celery_dlock.tasks.typed import (
@@ -24,6 +20,7 @@ from celery_dlock.tasks.typed import (
     GivenToken,
     Rest,
     Result_co,
+    TaskOptions,
 )
 
 
@@ -101,16 +98,7 @@ def locked_task(
     *,
     bind: Literal[True],
     app: Any = None,
-    ttl: float | None = None,
-    on_contention: PolicyName | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    parents: Key | Sequence[Key] = (),
-    on_lost: OnLost = "flag",
-    unique: Until | Unique | Debounce | None = None,
-    cooldown: float | None = None,
-    **task_options: Any,
+    **options: Unpack[TaskOptions],
 ) -> BoundDecorator: ...
 @overload
 def locked_task(
@@ -118,16 +106,7 @@ def locked_task(
     *,
     bind: Literal[False] = False,
     app: Any = None,
-    ttl: float | None = None,
-    on_contention: PolicyName | Policy | None = None,
-    limit: int = 1,
-    shared: bool = False,
-    max_hold: float | None = None,
-    parents: Key | Sequence[Key] = (),
-    on_lost: OnLost = "flag",
-    unique: Until | Unique | Debounce | None = None,
-    cooldown: float | None = None,
-    **task_options: Any,
+    **options: Unpack[TaskOptions],
 ) -> Decorator: ...
 def locked_task(*bare: Any, **options: Any) -> Any:
     """Make a task that takes a lock before its body runs.

@@ -52,9 +52,10 @@ def refuse_each(task: str) -> NoReturn:
 
 
 def given_to_celery(task: type) -> Iterator[str]:
-    """The options with which ``@app.task`` has made *task*, but for those that its bases know."""
+    """The options with which ``@app.task`` has made *task*, but for ours and those of its bases."""
     if "_decorated" in vars(task):
         known = {name for base in task.__mro__[1:] for name in vars(base)}
+        known.update(LOCK + option for option in OPTIONS)
         yield from (name for name in vars(task) if name not in known and not name.startswith("_"))
 
 

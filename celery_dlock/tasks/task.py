@@ -21,12 +21,7 @@ from celery import Celery, Task, signals
 from celery.exceptions import Ignore
 from celery.utils.threads import LocalStack
 
-from celery_dlock.contention import Policy, PolicyName
-from celery_dlock.core.access import Wanted
-from celery_dlock.core.debounce import Debounce
-from celery_dlock.core.keys import Key
 from celery_dlock.core.lease import Lease
-from celery_dlock.core.unique import Unique, Until
 from celery_dlock.delivery.abort import Abort, handing_on, shielded
 from celery_dlock.delivery.carry_out import carry_out
 from celery_dlock.delivery.execution import EXECUTION, Execution
@@ -43,7 +38,7 @@ from celery_dlock.errors import (
     StaleFencingToken,
 )
 from celery_dlock.locks.current import current_lease, held_term
-from celery_dlock.locks.definition import Definition, OnLost, refuse_misspelt
+from celery_dlock.locks.definition import OPTIONS, Definition, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.messages.countdown import lead_back
 from celery_dlock.messages.headers import step_of
@@ -121,17 +116,6 @@ class LockedTask(TypedTask[P, R_co]):
     #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
     request_stack = LocalStack()
 
-    lock_key: ClassVar[Wanted | Sequence[Wanted] | None] = None
-    lock_ttl: ClassVar[float | None] = None
-    lock_on_contention: ClassVar[PolicyName | Policy | None] = None
-    lock_limit: ClassVar[int] = 1
-    lock_shared: ClassVar[bool] = False
-    lock_max_hold: ClassVar[float | None] = None
-    lock_parents: ClassVar[Key | Sequence[Key]] = ()
-    lock_on_lost: ClassVar[OnLost] = "flag"
-    lock_unique: ClassVar[Until | Unique | Debounce | None] = None
-    lock_cooldown: ClassVar[float | None] = None
-
     lock_definition: ClassVar[Definition] = cast("Definition", _WhenAsked())
 
     @classmethod
@@ -171,17 +155,8 @@ class LockedTask(TypedTask[P, R_co]):
             cls.run,
             bound=not unbound,
             name=cls.name,
-            key=cls.lock_key,
-            ttl=cls.lock_ttl,
-            on_contention=cls.lock_on_contention,
-            limit=cls.lock_limit,
-            shared=cls.lock_shared,
-            max_hold=cls.lock_max_hold,
-            parents=cls.lock_parents,
-            on_lost=cls.lock_on_lost,
-            unique=cls.lock_unique,
-            cooldown=cls.lock_cooldown,
             dump=getattr(cls, "_dump_pydantic_arguments", None),
+            **{o: getattr(cls, LOCK + o) for o in OPTIONS if hasattr(cls, LOCK + o)},
         )
 
     @property

@@ -9,11 +9,14 @@ called with anything, where the checker can tell
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, Protocol, overload
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Protocol, TypedDict, overload
 
 from celery import Task
 
 from celery_dlock.core.lease import Lease
+from celery_dlock.locks.definition import LockOptions
 
 if TYPE_CHECKING:
     from typing import Generic
@@ -60,6 +63,77 @@ else:
 
         def __class_getitem__(cls, _):
             return cls
+
+
+class CeleryOptions(TypedDict, total=False):
+    """Celery's own options of a task, which ``@locked_task`` hands on.
+
+    Celery takes any other name for an attribute of the task. To a checker that is an error, as it
+    may be misspelt: names of the project's own are attributes of the class that is its ``base``.
+    """
+
+    name: str | None
+    base: type[Any] | None
+    lazy: bool
+    filter: Callable[..., Any] | None
+    typing: bool | None
+    pydantic: bool
+    pydantic_strict: bool
+    pydantic_context: dict[str, Any] | None
+    pydantic_dump_kwargs: dict[str, Any] | None
+
+    max_retries: int | None
+    default_retry_delay: float
+    autoretry_for: Sequence[type[BaseException]]
+    dont_autoretry_for: Sequence[type[BaseException]]
+    retry_kwargs: dict[str, Any]
+    retry_backoff: bool | float
+    retry_backoff_max: int
+    retry_jitter: bool
+
+    acks_late: bool | None
+    acks_on_failure_or_timeout: bool | None
+    acks_on_failure: bool | None
+    acks_on_timeout: bool | None
+    reject_on_worker_lost: bool | None
+    retry_on_worker_lost: bool | None
+    rate_limit: str | float | None
+    time_limit: float | None
+    soft_time_limit: float | None
+    throws: tuple[type[BaseException], ...]
+
+    backend: Any
+    ignore_result: bool | None
+    store_eager_result: bool | None
+    store_errors_even_if_ignored: bool | None
+    track_started: bool | None
+    trail: bool
+    resultrepr_maxsize: int
+    send_events: bool
+
+    serializer: str | None
+    compression: str | None
+    queue: str | None
+    exchange: Any
+    routing_key: str | None
+    delivery_mode: int | str | None
+    mandatory: bool
+    immediate: bool
+    priority: int | None
+    expires: float | datetime | None
+
+    Request: type[Any] | str
+    shadow_name: Callable[..., Any]
+    before_start: Callable[..., Any]
+    after_return: Callable[..., Any]
+    on_success: Callable[..., Any]
+    on_failure: Callable[..., Any]
+    on_retry: Callable[..., Any]
+    on_replace: Callable[..., Any]
+
+
+class TaskOptions(LockOptions, CeleryOptions, total=False):
+    """The options of ``@locked_task``."""
 
 
 Rest = ParamSpec("Rest")

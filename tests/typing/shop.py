@@ -46,7 +46,18 @@ def again(self: LockedTask, order_id: int, *, fencing_token: int = INJECTED) -> 
     return self.lease.fencing_token == fencing_token
 
 
-@locked_task(app=app, bind=True, max_retries=3)
+@locked_task(
+    "order:{order_id}",
+    app=app,
+    bind=True,
+    cooldown=60,
+    max_retries=3,
+    autoretry_for=(TimeoutError,),
+    retry_backoff=True,
+    rate_limit="10/m",
+    queue="orders",
+    expires=3600,
+)
 def bound(self: LockedTask[..., bool], order_id: int) -> bool:
     return self.lease.lost
 
@@ -87,6 +98,9 @@ def not_like_this() -> None:
     nightly(7)  # type: ignore[arg-type]
     locked_task("key", on_contention="quue")  # type: ignore[call-overload]
     locked_task("key", ttl="30")  # type: ignore[call-overload]
+    locked_task("key", cooldwon=60)  # type: ignore[call-overload]
+    locked_task("key", acks_late="yes")  # type: ignore[call-overload]
+    lock("order:42", cooldwon=60)  # type: ignore[call-arg]
 
 
 class Alerting(LockedTask):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from celery_dlock import ConfigurationError, FullJitter, Queue, Replace, Reschedule, Wait
-from celery_dlock.core.checks import LONGEST_DURATION, check_limit, did_you_mean, duration, quoted
+from celery_dlock.core.access import Access
+from celery_dlock.core.checks import LONGEST_DURATION, did_you_mean, duration, quoted
 
 
 class Mute:
@@ -43,7 +44,7 @@ def test_what_is_no_duration_and_what_is_no_limit_is_quoted() -> None:
     with pytest.raises(ConfigurationError, match=r"ttl must be .* years, got 'soon'$"):
         duration("ttl", "soon")
     with pytest.raises(ConfigurationError, match=r"got 0$"):
-        check_limit(0, shared=False)
+        Access.of({"limit": 0})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from inspect import isroutine, signature
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from celery_dlock import (
     Shared,
     locked_task,
 )
+from celery_dlock.tasks.typed import TaskOptions
 
 NEWEST = Replace(running=True)
 
@@ -116,6 +118,17 @@ def test_all_that_celery_takes_is_handed_on_and_what_a_project_has_of_its_own(ap
     assert (task.team, task.patience, task.lock_account) == ("billing", 3, 7)
 
 
+def test_to_a_type_checker_all_that_celery_takes_is_an_option() -> None:
+    parameters = set(signature(Celery._task_from_fun).parameters) - {"self", "fun", "options"}
+    attributes = {name for name, value in vars(Task).items() if not isroutine(value)}
+    attributes -= {"Strategy", "abstract", "app", "from_config", "request", "request_stack"}
+    attributes -= {"MaxRetriesExceededError", "OperationalError"}  # raised, and not given
+    celerys = parameters | attributes | dict(Task.from_config).keys()
+
+    named = TaskOptions.__annotations__.keys() | {"bind"}
+    assert {name for name in celerys if not name.startswith("_")} <= named
+
+
 def test_what_a_base_class_of_the_project_misspells_is_refused(app: Celery) -> None:
     class Slow(LockedTask):
         abstract = True
@@ -132,7 +145,7 @@ def test_what_the_projects_own_class_has_is_not_taken_for_misspelt(app: Celery) 
         abstract = True
         shard = ""
 
-    task = locked_task("k", app=app, base=Sharded, shard="eu")(body)
+    task = locked_task("k", app=app, base=Sharded, shard="eu")(body)  # type: ignore[call-overload]
 
     assert task.shard == "eu"
 

@@ -137,7 +137,7 @@ class TestSeveralKeys:
     def test_say_each_how_it_is_held(self) -> None:
         several: list[Wanted] = [Limit("a", 3, cooldown=60), Shared("b"), "c"]
 
-        assert entries(several, 1, shared=False, cooldown=None) == [
+        assert entries(several, {}) == [
             ("a", Access(limit=3, cooldown=60.0)),
             ("b", READS),
             ("c", Access()),

@@ -79,7 +79,7 @@ def test_an_option_that_a_base_class_of_the_project_knows_is_its_own(app: Celery
         limit = 5
 
     task = app.task(base=Ours, name="shop.charge", timeout=5, limit=7)(charge)
-    assert (task.timeout, task.limit, task.lock_limit) == (5, 7, 1)
+    assert (task.timeout, task.limit, task.lock_definition.access[0].limit) == (5, 7, 1)
 
 
 def test_a_prefix_that_was_forgotten_is_an_error(app: Celery) -> None:
@@ -156,6 +156,12 @@ def test_what_is_no_key_is_named(app: Celery, key: Any) -> None:
     assert error(lambda: lock(key, app=app)) == (
         f"lock() takes a text, or a list of them, got {key}"
     )
+
+
+@pytest.mark.parametrize("name", ["cooldwon", "max_hold"])
+def test_what_is_no_option_of_a_lock_is_named(app: Celery, name: str) -> None:
+    said = error(lambda: lock("order:42", app=app, **{name: 5}), TypeError)  # type: ignore[arg-type]
+    assert said == f"lock() got an unexpected keyword argument '{name}'"
 
 
 @pytest.mark.parametrize("option", ["nonsense=tiger", "socket_timeout=tiger"])

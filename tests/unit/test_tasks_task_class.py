@@ -14,7 +14,7 @@ from celery import Celery, Task, _state, shared_task
 from celery._state import _on_app_finalizers
 from celery.signals import before_task_publish
 
-from celery_dlock import ConfigurationError, LockedTask, locked_task
+from celery_dlock import ConfigurationError, LockedTask, Skip, locked_task
 
 
 class InContext(Task):  # type: ignore[misc]
@@ -168,13 +168,13 @@ def test_an_option_of_the_applications_class_is_its_own(application: Make, given
         timeout = 3
 
     app = application(task_cls=Timed)
-    locked_task("order:{order}", app=app if given else None, name="charge", timeout=5)(charge)
+    locked_task("order:{order}", app=app if given else None, name="charge", timeout=5)(charge)  # type: ignore[call-overload]
 
     assert app.tasks["charge"].timeout == 5
 
 
 def test_a_misspelt_option_is_an_error_when_the_task_is_made(application: Make) -> None:
-    locked_task("order:{order}", name="charge", uniqe="done")(charge)
+    locked_task("order:{order}", name="charge", uniqe="done")(charge)  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match=r"task charge: uniqe= .* did you mean unique="):
         application().finalize()
 
@@ -197,9 +197,10 @@ def test_a_coroutine_needs_a_class_that_runs_it(application: Make) -> None:
     assert inspect.iscoroutine(result)
 
 
+@pytest.mark.parametrize("kind", [LockedTask, Task])
 @pytest.mark.parametrize("based", [False, True])
-def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool) -> None:
-    class Ours(LockedTask):
+def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool, kind: Any) -> None:
+    class Ours(kind):  # type: ignore[misc]
         abstract = True
         lock_key = "tenants"
         lock_ttl = 60
@@ -208,8 +209,10 @@ def test_what_a_class_says_holds_for_its_tasks(application: Make, based: bool) -
     app = application() if based else application(task_cls=Ours)
     options: dict[str, Any] = {"base": Ours} if based else {}
     locked_task(name="charge", **options)(charge)
-    locked_task("order:{order}", name="own", ttl=10, limit=1, **options)(charge)
+    options |= {"ttl": 10, "limit": 1, "on_contention": "skip"}
+    locked_task("order:{order}", name="own", **options)(charge)
 
     theirs, own = app.tasks["charge"].lock_definition, app.tasks["own"].lock_definition
     assert (theirs.label, theirs.ttl, theirs.access[0].limit) == ("tenants", 60, 5)
     assert (own.label, own.ttl, own.access[0].limit) == ("order:{order}", 10, 1)
+    assert own.policy == Skip()
