@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from celery_dlock.core.checks import did_you_mean, duration, quoted, str_of
 from celery_dlock.errors import ConfigurationError
@@ -23,6 +23,8 @@ LARGEST_EPOCH = 1023
 A_DAY = 86_400.0
 
 Sink = str | Callable[..., object]
+OnUnavailable = Literal["reschedule", "fail"]
+CatchUp = Literal["none", "once"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class HistoryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Each field is the setting ``dlock_<field>``; durations are seconds.
+    """Each field is the setting ``dlock_<field>``, with its check; durations are seconds.
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
     broker: for as long can a duplicate of a finished task still be redelivered. Without
@@ -43,24 +45,26 @@ class Settings:
     the name of a check, the reason why it is waived.
     """
 
-    url: str = field(repr=False)
-    require: frozenset[Trait] = frozenset()
-    ttl: float = 30.0
-    max_hold: float | None = None
-    on_contention: Any = None
-    on_unavailable: Literal["reschedule", "fail"] = "reschedule"
-    key_prefix: str = "dlock"
-    done_ttl: float | None = None
-    fencing_epoch: int = 0
-    wait_replicas: Copies | None = None
-    backend_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    sinks: tuple[Sink, ...] = ()
-    history: HistoryOptions | None = None
-    broker: str | None = None
-    woken_queue: bool = True
-    beat_scheduler: str = "celery.beat:PersistentScheduler"
-    beat_catch_up: Literal["none", "once"] = "once"
-    doctor_ignore: Mapping[str, str] = field(default_factory=dict[str, str])
+    url: Annotated[str, _url] = field(repr=False)
+    require: Annotated[frozenset[Trait], _traits] = frozenset()
+    ttl: Annotated[float, duration] = 30.0
+    max_hold: Annotated[float | None, duration] = None
+    on_contention: Annotated[Any, _as_it_is] = None
+    on_unavailable: Annotated[OnUnavailable, _on_unavailable] = "reschedule"
+    key_prefix: Annotated[str, _key_prefix] = "dlock"
+    done_ttl: Annotated[float | None, partial(duration, zero=True)] = None
+    fencing_epoch: Annotated[int, _epoch] = 0
+    wait_replicas: Annotated[Copies | None, _copies] = None
+    backend_options: Annotated[Mapping[str, Any], _options] = field(
+        default_factory=dict[str, Any], repr=False
+    )
+    sinks: Annotated[tuple[Sink, ...], _sinks] = ()
+    history: Annotated[HistoryOptions | None, _history] = None
+    broker: Annotated[str | None, _broker] = None
+    woken_queue: Annotated[bool, _flag] = True
+    beat_scheduler: Annotated[str, _name] = "celery.beat:PersistentScheduler"
+    beat_catch_up: Annotated[CatchUp, _catch_up] = "once"
+    doctor_ignore: Annotated[Mapping[str, str], _reasons] = field(default_factory=dict[str, str])
 
     @classmethod
     def from_conf(cls, conf: Any, url: str | None = None) -> Settings:
@@ -117,6 +121,10 @@ def _refuse_unknown(conf: Any) -> None:
             raise ConfigurationError(f"unknown setting {str_of(key)}; {did_you_mean(key, spelt)}")
 
 
+def _as_it_is(_: str, value: Any) -> Any:
+    return value  # who makes the policy checks it
+
+
 def _url(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{name} must be the URL of a lock store")
@@ -158,6 +166,10 @@ def _one_of(words: Sequence[str], name: str, value: Any) -> str:
         what = f"{', '.join(others)} or {last}"
         raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
     return str(value)
+
+
+_on_unavailable = partial(_one_of, get_args(OnUnavailable))
+_catch_up = partial(_one_of, get_args(CatchUp))
 
 
 def _key_prefix(name: str, value: Any) -> str:
@@ -239,22 +251,6 @@ _KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]+")
 _DOTTED = re.compile(r"[^\W\d]\w*([.:][^\W\d]\w*)+")
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "url": _url,
-    "require": _traits,
-    "ttl": duration,
-    "max_hold": duration,
-    "on_contention": lambda _, value: value,
-    "on_unavailable": partial(_one_of, ("reschedule", "fail")),
-    "key_prefix": _key_prefix,
-    "done_ttl": partial(duration, zero=True),
-    "fencing_epoch": _epoch,
-    "wait_replicas": _copies,
-    "backend_options": _options,
-    "sinks": _sinks,
-    "history": _history,
-    "broker": _broker,
-    "woken_queue": _flag,
-    "beat_scheduler": _name,
-    "beat_catch_up": partial(_one_of, ("none", "once")),
-    "doctor_ignore": _reasons,
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ from celery import Celery
 
 from celery_dlock.contention.policies import Skip
 from celery_dlock.errors import ConfigurationError
-from celery_dlock.settings import _CHECKS, HistoryOptions, Settings
+from celery_dlock.settings import HistoryOptions, Settings
 from celery_dlock.stores.base import Copies, LockBackend, Trait
 from celery_dlock.stores.memory import MemoryBackend
 from celery_dlock.stores.redis.cluster import RedisClusterBackend
@@ -78,10 +77,6 @@ def test_every_setting_is_read() -> None:
         woken_queue=False,
         doctor_ignore={"redis-aof": "locks only"},
     )
-
-
-def test_every_field_has_a_check_and_every_check_a_field() -> None:
-    assert [f.name for f in fields(Settings)] == list(_CHECKS)
 
 
 def test_none_means_the_default() -> None:
