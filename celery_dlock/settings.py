@@ -1,6 +1,6 @@
 """The ``dlock_*`` settings of an application, read once and checked as a whole.
 
-A name that nobody knows is an error: a misspelt setting would otherwise be a default in disguise.
+An unknown name is an error: a misspelt setting would otherwise silently have its default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CatchUp = Literal["none", "once"]
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """The database that keeps the events, as SQLAlchemy names it, and each for how many seconds."""
+    """The database that keeps the events, as SQLAlchemy names it, and for how many seconds."""
 
     url: str = field(repr=False)
     keep: float = A_DAY
@@ -37,12 +37,12 @@ class HistoryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Each field is the setting ``dlock_<field>``, with its check; durations are seconds.
+    """Each field is the setting ``dlock_<field>``, with its check; durations are in seconds.
 
     ``done_ttl`` is by default two hours, and no less than twice the visibility timeout of the
-    broker: for as long can a duplicate of a finished task still be redelivered. Without
-    ``woken_queue`` a woken message goes to the queue that it came from. ``doctor_ignore`` has, by
-    the name of a check, the reason why it is waived.
+    broker, since a duplicate of a finished task can be redelivered until then. Without
+    ``woken_queue`` a woken message goes to the queue that it came from. ``doctor_ignore`` has the
+    reason why a check is waived, by the name of the check.
     """
 
     url: Annotated[str, _url] = field(repr=False)
@@ -70,23 +70,23 @@ class Settings:
     def from_conf(cls, conf: Any, url: str | None = None) -> Settings:
         """Read ``app.conf``, with or without a namespace; *url* stands in for ``dlock_url``.
 
-        Raises :exc:`~celery_dlock.ConfigurationError` for whatever is missing, wrong or unknown.
+        Raises :exc:`~celery_dlock.ConfigurationError` for a missing, wrong or unknown setting.
         """
         # Reading comes first: until then Celery has not loaded the configuration.
-        given = {name: conf.get(PREFIX + name) for name in _CHECKS}
+        values = {name: conf.get(PREFIX + name) for name in _CHECKS}
         _refuse_unknown(conf)
-        given["url"] = url or given["url"]
-        if given["url"] is None:
+        values["url"] = url or values["url"]
+        if values["url"] is None:
             raise ConfigurationError(
                 "dlock_url is not set: it names the lock store. sqlite:///dlock.db needs no "
                 "server and no extra, and serves all processes of a single machine"
             )
-        present = {name: value for name, value in given.items() if value is not None}
+        present = {name: value for name, value in values.items() if value is not None}
         return cls(**{name: _CHECKS[name](PREFIX + name, v) for name, v in present.items()})
 
     @property
     def options(self) -> BackendOptions:
-        """What the store is built with."""
+        """The options of the store."""
         return BackendOptions(
             prefix=self.key_prefix,
             ttl=self.ttl,
@@ -95,30 +95,32 @@ class Settings:
         )
 
     def check(self, backend: type[LockBackend]) -> None:
-        """Raise :exc:`~celery_dlock.ConfigurationError` if *backend* lacks what is asked of it."""
+        """Raise :exc:`~celery_dlock.ConfigurationError` if *backend* lacks a required trait."""
         missing = self.require - backend.traits
         if missing:
             lacks = f"{', '.join(sorted(missing))}, which {backend.__name__} lacks"
             has = ", ".join(sorted(backend.traits)) or "no traits"
             raise ConfigurationError(f"dlock_require asks for {lacks}; it has {has}")
         if self.wait_replicas and not backend.replicates:
-            what = f"dlock_wait_replicas is for replicas of Redis, and {backend.__name__} has none"
-            raise ConfigurationError(what)
+            raise ConfigurationError(
+                f"dlock_wait_replicas is for replicas of Redis, and {backend.__name__} has none"
+            )
 
 
 def _refuse_unknown(conf: Any) -> None:
     """Celery finds ``dlock_url``, and under a namespace ``CELERY_DLOCK_URL``, in that spelling."""
     namespace = getattr(conf, "prefix", None) or ""
     spell = str.upper if namespace.isupper() else str.lower
-    known = {PREFIX + name for name in _CHECKS}
-    spelt = {spell(namespace + name) for name in known}
-    for key in [key for key in conf if isinstance(key, str) and key not in known | spelt]:
+    names = {PREFIX + name for name in _CHECKS}
+    spellings = {spell(namespace + name) for name in names}
+    for key in [key for key in conf if isinstance(key, str) and key not in names | spellings]:
         lower = key.lower()
-        meant = namespace != "" and lower.startswith((namespace + PREFIX).lower())
-        # An upper-case name is read by nobody; harmless if it only feeds the setting proper.
-        missed = lower in known and conf.get(lower) is None
-        if key.startswith(PREFIX) or meant or missed:
-            raise ConfigurationError(f"unknown setting {str_of(key)}; {did_you_mean(key, spelt)}")
+        in_namespace = namespace != "" and lower.startswith((namespace + PREFIX).lower())
+        # Celery reads no upper-case name; it is harmless if it only feeds the setting proper.
+        is_unread = lower in names and conf.get(lower) is None
+        if key.startswith(PREFIX) or in_namespace or is_unread:
+            hint = did_you_mean(key, spellings)
+            raise ConfigurationError(f"unknown setting {str_of(key)}; {hint}")
 
 
 def _as_it_is(_: str, value: Any) -> Any:
@@ -138,10 +140,10 @@ def _name(name: str, value: Any) -> str:
 
 
 def _broker(name: str, value: Any) -> str:
-    told = _name(name, value)
-    if "@" in told.partition("://")[2]:
+    broker = _name(name, value)
+    if "@" in broker.partition("://")[2]:
         raise ConfigurationError(f"{name} is stored and logged: leave out user and password")
-    return told
+    return broker
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -151,20 +153,20 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _traits(name: str, value: Any) -> frozenset[Trait]:
-    known = [str(trait) for trait in Trait]
-    for entry in (required := _listing(name, value)):
-        if entry not in known:
-            raise ConfigurationError(
-                f"{name}: no trait {quoted(entry)}; {did_you_mean(entry, known)}"
-            )
-    return frozenset(map(Trait, required))
+    names = [str(trait) for trait in Trait]
+    for entry in (traits := _listing(name, value)):
+        if entry not in names:
+            hint = did_you_mean(entry, names)
+            raise ConfigurationError(f"{name}: no trait {quoted(entry)}; {hint}")
+    return frozenset(map(Trait, traits))
 
 
 def _one_of(words: Sequence[str], name: str, value: Any) -> str:
     if value not in words:
         *others, last = map(repr, words)
-        what = f"{', '.join(others)} or {last}"
-        raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
+        raise ConfigurationError(
+            f"{name} must be {', '.join(others)} or {last}, got {quoted(value)}"
+        )
     return str(value)
 
 
@@ -180,23 +182,21 @@ def _key_prefix(name: str, value: Any) -> str:
 
 def _epoch(name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value <= LARGEST_EPOCH:
-        what = f"a whole number from 0 to {LARGEST_EPOCH}"
-        raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
+        raise ConfigurationError(
+            f"{name} must be a whole number from 0 to {LARGEST_EPOCH}, got {quoted(value)}"
+        )
     return value
 
 
 def _copies(name: str, value: Any) -> Copies:
     """A number of replicas, or a dict with more than that."""
-    given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"replicas": value}
-    known = {"replicas", "timeout"}
-    for unknown in given.keys() - known:
-        raise ConfigurationError(f"{name} has no {quoted(unknown)}; {did_you_mean(unknown, known)}")
-    replicas = given.get("replicas")
+    entries = _entries(name, value, "replicas", "timeout")
+    replicas = entries.get("replicas")
     if type(replicas) is not int or replicas < 1:
         raise ConfigurationError(
             f"{name} is a number of replicas from 1 up, got {quoted(replicas)}"
         )
-    return Copies(replicas, duration(f"{name}: timeout", given.get("timeout", 1.0)))
+    return Copies(replicas, duration(f"{name}: timeout", entries.get("timeout", 1.0)))
 
 
 def _options(name: str, value: Any) -> dict[str, Any]:
@@ -206,21 +206,22 @@ def _options(name: str, value: Any) -> dict[str, Any]:
 
 
 def _reasons(name: str, value: Any) -> dict[str, str]:
-    for check, reason in (given := _options(name, value)).items():
+    for check, reason in (reasons := _options(name, value)).items():
         if not isinstance(check, str) or not isinstance(reason, str) or not reason.strip():
-            what = (
-                'names of checks, each with a reason: {"tasks-acks-late": "bodies may run again"}'
+            raise ConfigurationError(
+                f"{name} takes names of checks, each with a reason: "
+                f'{{"tasks-acks-late": "bodies may run again"}}, got {quoted({check: reason})}'
             )
-            raise ConfigurationError(f"{name} takes {what}, got {quoted({check: reason})}")
-    return given
+    return reasons
 
 
 def _sinks(name: str, value: Any) -> tuple[Sink, ...]:
     for sink in (sinks := _listing(name, value)):
         if not callable(sink) and not (isinstance(sink, str) and _names_a_sink(sink)):
-            what = "callables, dotted paths such as 'shop.locks.count', or names of exporters"
-            hint = did_you_mean(sink, SINKS)
-            raise ConfigurationError(f"{name} takes {what}, got {quoted(sink)}; {hint}")
+            raise ConfigurationError(
+                f"{name} takes callables, dotted paths such as 'shop.locks.count', or names of "
+                f"exporters, got {quoted(sink)}; {did_you_mean(sink, SINKS)}"
+            )
     return sinks
 
 
@@ -230,15 +231,22 @@ def _names_a_sink(text: str) -> bool:
 
 def _history(name: str, value: Any) -> HistoryOptions:
     """A URL, or a dict with more than that."""
-    given: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"url": value}
-    known = {"url", "keep"}
-    for unknown in given.keys() - known:
-        raise ConfigurationError(f"{name} has no {quoted(unknown)}; {did_you_mean(unknown, known)}")
-    url = given.get("url")
+    entries = _entries(name, value, "url", "keep")
+    url = entries.get("url")
     if not isinstance(url, str) or "://" not in url:
-        what = "the URL of a database, as SQLAlchemy writes it: sqlite:///locks-history.db"
-        raise ConfigurationError(f"{name} must be {what}")
-    return HistoryOptions(url, duration(f"{name}: keep", given.get("keep", A_DAY)))
+        raise ConfigurationError(
+            f"{name} must be the URL of a database, as SQLAlchemy writes it: "
+            "sqlite:///locks-history.db"
+        )
+    return HistoryOptions(url, duration(f"{name}: keep", entries.get("keep", A_DAY)))
+
+
+def _entries(name: str, value: Any, *names: str) -> Mapping[Any, Any]:
+    """The dict *value*, which has entries of these *names*, or one with *value* as the first."""
+    entries: Mapping[Any, Any] = value if isinstance(value, Mapping) else {names[0]: value}
+    for entry in entries.keys() - set(names):
+        raise ConfigurationError(f"{name} has no {quoted(entry)}; {did_you_mean(entry, names)}")
+    return entries
 
 
 def _listing(name: str, value: Any) -> tuple[Any, ...]:
