@@ -1,8 +1,8 @@
 """How each key of a lock is held, and in which order a task asks for its keys.
 
-First those without a limit, by name; then the limits, from the narrow one to the wide one. A task
-that has to wait for a narrow limit so takes no slot of a wide one meanwhile, and of a crowd that
-fits through the narrow one no more than fits stands before the wide one.
+Keys without a limit come first, by name; then limits, from the narrow one to the wide one. So a
+task that waits for a narrow limit takes no slot of a wide one meanwhile, and no more tasks wait for
+the wide limit than the narrow one lets through.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Shared:
     key: Key
 
 
-#: What a lock may ask for: a key for itself alone, or one of these.
+#: An entry of a lock: a key that is held alone, or one of these.
 Wanted = Key | Limit | Shared
 
 
 class KeyOptions(TypedDict, total=False):
-    """How a task or a block holds its keys, where it says so of all of them at once.
+    """Options of a task and of ``lock()`` that apply to all their keys.
 
-    An option is named here, and in its rule, which is :meth:`Access.of`.
+    An option is named here and in its rule, :meth:`Access.of`, which has its default.
     """
 
     limit: int
@@ -61,12 +61,12 @@ class Access:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else has the key meanwhile."""
+        """Whether nobody else holds the key at the same time."""
         return self.mode is Mode.EXCLUSIVE and self.limit == 1
 
     @classmethod
     def of(cls, options: KeyOptions) -> Self:
-        """Raises :exc:`~celery_dlock.ConfigurationError` for what cannot be meant."""
+        """Raises :exc:`~celery_dlock.ConfigurationError` for values that make no sense."""
         limit, shared = options.get("limit", 1), options.get("shared", False)
         cooldown = options.get("cooldown")
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -80,44 +80,44 @@ class Access:
 
 
 def entries(wanted: Wanted | Sequence[Wanted], options: KeyOptions) -> list[tuple[Key, Access]]:
-    """Each key with how it is held: as its entry says, or as the options say of all.
+    """Each key with its access: that of its own entry, or else that of the *options*.
 
-    Raises :exc:`~celery_dlock.ConfigurationError` where both say it.
+    Raises :exc:`~celery_dlock.ConfigurationError` if both have one.
     """
-    alone = isinstance(wanted, str) or not isinstance(wanted, Sequence)
-    several: Sequence[Wanted] = (wanted,) if alone else wanted  # type: ignore[assignment]
+    is_one = isinstance(wanted, str) or not isinstance(wanted, Sequence)
+    listed: Sequence[Wanted] = (wanted,) if is_one else wanted  # type: ignore[assignment]
     access = Access.of(options)
-    if access != Access() and any(isinstance(entry, Limit | Shared) for entry in several):
+    if access != Access() and any(isinstance(entry, Limit | Shared) for entry in listed):
         raise ConfigurationError(
             "limit=, shared= and cooldown= apply to all keys: with Limit or Shared in the list "
             "give them to each key, as in Limit('imports', 20, cooldown=60)"
         )
-    return [_entry(entry, access) for entry in several]
+    return [_entry(entry, access) for entry in listed]
 
 
-def _entry(wanted: Wanted, usual: Access) -> tuple[Key, Access]:
-    match wanted:
+def _entry(entry: Wanted, default: Access) -> tuple[Key, Access]:
+    match entry:
         case Limit():
-            return wanted.key, Access.of({"limit": wanted.n, "cooldown": wanted.cooldown})
+            return entry.key, Access.of({"limit": entry.n, "cooldown": entry.cooldown})
         case Shared():
-            return wanted.key, Access.of({"shared": True})
+            return entry.key, Access.of({"shared": True})
         case _:
-            return wanted, usual
+            return entry, default
 
 
-def check_alike(asked: Iterable[tuple[object, Access]]) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if one is *asked* for in two ways."""
-    first: dict[object, Access] = {}
-    for key, access in asked:
-        if first.setdefault(key, access) != access:
+def check_alike(keys: Iterable[tuple[object, Access]]) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *keys* has two kinds of access."""
+    accesses: dict[object, Access] = {}
+    for key, access in keys:
+        if accesses.setdefault(key, access) != access:
             name = getattr(key, "label", key)
             raise ConfigurationError(f"{name!r} is given twice, and not in the same way")
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What one call locks: its own keys in the order in which it asks for them, each with how it is
-    held; and their *parents*, which it only holds for reading.
+    """The keys of one call: its own with the *access* to each, in the order in which it asks for
+    them, and their *parents*, which it holds for reading.
 
     Raises :exc:`~celery_dlock.ConfigurationError` for a key that is both.
     """
@@ -126,10 +126,10 @@ class Keys:
     parents: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, asked: Sequence[tuple[str, Access]], parents: Iterable[str] = ()) -> Self:
-        """Each key once. Raises as the class does, and for one that is asked for in two ways."""
-        check_alike(asked)
-        ordered = sorted(asked, key=lambda each: ask_order(each[0], each[1].limit))
+    def of(cls, keys: Sequence[tuple[str, Access]], parents: Iterable[str] = ()) -> Self:
+        """Each key once. Raises as the class does, and as :func:`check_alike` does."""
+        check_alike(keys)
+        ordered = sorted(keys, key=lambda pair: ask_order(pair[0], pair[1].limit))
         return cls(dict(ordered), tuple(sorted(set(parents))))
 
     def __post_init__(self) -> None:
@@ -144,8 +144,8 @@ class Keys:
     @property
     def first(self) -> str:
         """The key at which a message waits before it has asked: readers wait in no order."""
-        writes = (key for key, access in self.access.items() if access.mode is Mode.EXCLUSIVE)
-        return next(writes, self.own[0])
+        exclusive = (key for key, access in self.access.items() if access.mode is Mode.EXCLUSIVE)
+        return next(exclusive, self.own[0])
 
     @property
     def all(self) -> tuple[str, ...]:

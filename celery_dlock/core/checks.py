@@ -1,4 +1,4 @@
-"""What every check of a configuration needs: seconds, the name meant, a wrong value in an error."""
+"""Helpers of all checks of a configuration: durations, the nearest name, a wrong value quoted."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 from celery_dlock.errors import ConfigurationError
 
-#: Seconds. No lock lasts longer, however it is given: a store and a calendar can say so much.
+#: Seconds: no longer than any store and any calendar can express.
 LONGEST_DURATION = 100 * 365.25 * 86_400
-#: What is shorter is over before anybody could have used it.
+#: A shorter lock is over before anybody can use it.
 SHORTEST_DURATION = 0.001
 
-#: Signs of a wrong value that an error quotes.
+#: How many characters of a wrong value an error quotes.
 _QUOTED = 120
 #: Of an address only the scheme is quoted: the rest may have a password.
 _ADDRESS = re.compile(r"//.*", re.DOTALL)
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown *name*: the nearest of *known*, or all of them."""
-    names = {entry.lower(): entry for entry in sorted(known)}
-    near = difflib.get_close_matches(str_of(name).lower(), names, n=1)
-    if near:
-        return f"did you mean {names[near[0]]!r}?"
+def did_you_mean(name: object, candidates: Iterable[str]) -> str:
+    """The end of a message about an unknown *name*: the nearest candidate, or all of them."""
+    names = {candidate.lower(): candidate for candidate in sorted(candidates)}
+    matches = difflib.get_close_matches(str_of(name).lower(), names, n=1)
+    if matches:
+        return f"did you mean {names[matches[0]]!r}?"
     return f"known: {', '.join(names.values()) or 'none'}"
 
 
 def str_of(name: object) -> str:
-    """*name* if it is one; of what is too long for a name, the beginning."""
+    """The beginning of *name*, as much as an error quotes; empty if it is no text."""
     return name[:_QUOTED] if isinstance(name, str) else ""
 
 
@@ -48,12 +48,12 @@ def duration(name: str, value: Any, *, zero: bool = False) -> float:
 
     Raises :exc:`~celery_dlock.ConfigurationError` that names the option *name*.
     """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    least = 0 if zero else SHORTEST_DURATION
-    if number and least <= value <= LONGEST_DURATION:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    shortest = 0 if zero else SHORTEST_DURATION
+    if is_number and shortest <= value <= LONGEST_DURATION:
         return float(value)
-    what = f"a number of seconds from {least} to {LONGEST_DURATION:.0f}, which are 100 years"
-    raise ConfigurationError(f"{name} must be {what}, got {quoted(value)}")
+    seconds = f"a number of seconds from {shortest} to {LONGEST_DURATION:.0f}"
+    raise ConfigurationError(f"{name} must be {seconds}, which are 100 years, got {quoted(value)}")
 
 
 def optional_duration(name: str, value: Any) -> float | None:

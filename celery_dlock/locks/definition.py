@@ -30,7 +30,8 @@ from celery_dlock.locks.foreign import refuse_foreign
 from celery_dlock.locks.injected import NAMES
 from celery_dlock.locks.unique import Debouncing, Uniqueness
 
-#: Celery's for a task with ``pydantic=True``; before Celery 5.7 there is none.
+#: Makes dicts of the models among the arguments of a call, for a task with ``pydantic=True``. It is
+#: Celery's, since Celery 5.7.
 Dump = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]]]
 
 #: What happens to a body whose lease is lost.
@@ -38,12 +39,11 @@ OnLost = Literal["flag", "abort"]
 
 
 class LockOptions(KeyOptions, total=False):
-    """What a task says of its lock, beside the key.
+    """Options of a task's lock, beside its key.
 
-    An option is named here and in its rule, which :meth:`Definition.of` applies, and which has its
+    An option is named here and in its rule, which :meth:`Definition.of` applies and which has the
     default. The types of ``@locked_task``, the attributes of ``LockedTask`` and the checks of
-    misspelt names come from this class
-    (``docs/decisions/0076-an-option-is-named-once.rst``).
+    misspelt names are derived from it (``docs/decisions/0076-an-option-is-named-once.rst``).
     """
 
     ttl: float | None
@@ -57,19 +57,19 @@ class LockOptions(KeyOptions, total=False):
 #: The names of all options, the key among them.
 OPTIONS = ("key", *LockOptions.__annotations__)
 
-#: From when on another name is taken for a misspelt one, and one of three letters, of which a wrong
-#: one is a third. A "title" or a "parent_id" is the project's own.
-NEAR, NEAR_IF_SHORT = 0.8, 0.65
+#: How similar a name is to an option that counts as misspelt; for a name of three letters, where
+#: one wrong letter is a third. A "title" or a "parent_id" is the project's own.
+SIMILAR, SIMILAR_IF_SHORT = 0.8, 0.65
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A task's lock options, checked. ``None`` leaves the choice to the settings.
 
-    ``label`` is the template of the key, or the templates, for people and for metrics; ``access``
-    is how each key of the ``template`` is held. ``dump`` makes of the arguments of a call those of
-    its message, if Celery does more than serialize them. If the ``newest_wins``, a call replaces
-    the one that waits.
+    ``label`` is the text of the key's ``template``, or of all, for people and for metrics;
+    ``access`` is how each key is held. ``injects`` names the parameters that the library passes to
+    the body. ``dump`` makes the arguments of a message from those of a call, if Celery does more
+    than serialize them. If the ``newest_wins``, a call replaces the one that waits.
     """
 
     label: str
@@ -129,20 +129,20 @@ class Definition:
         except ConfigurationError as exc:
             raise ConfigurationError(f"task {name}: {exc}") from exc
 
-    def policy_in(self, usual: Policy) -> Policy:
-        """What it does on contention; *usual* is what the settings say.
+    def policy_in(self, default: Policy) -> Policy:
+        """The policy on contention; *default* is that of the settings.
 
-        The newest call is not lost for whoever holds the key: it waits in the queue.
+        Where the newest call wins it waits in the queue, whatever the policy.
         """
-        policy = self.policy or usual
+        policy = self.policy or default
         return Queue() if self.newest_wins and queueing(policy) is None else policy
 
     def keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keys:
-        """What a call locks. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""
+        """The keys of a call. Raises as :meth:`KeyTemplate.rendered` and :meth:`Keys.of` do."""
         if self.dump is not None:
             args, kwargs = self.dump(args, kwargs)
-        own = zip(self.template.rendered(args, kwargs), self.access, strict=True)
-        return Keys.of(tuple(own), self.parents.keys(args, kwargs) if self.parents else ())
+        keys = zip(self.template.rendered(args, kwargs), self.access, strict=True)
+        return Keys.of(tuple(keys), self.parents.keys(args, kwargs) if self.parents else ())
 
     def sent(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -151,7 +151,7 @@ class Definition:
         return (args, kwargs) if self.dump is None else self.dump(args, kwargs)
 
     def argument_checker(self, name: str) -> Callable[..., Any]:
-        """What Celery checks a caller's arguments with: the parameters a caller may pass.
+        """The function with which Celery checks the arguments of a call.
 
         Python's errors about them name the task, by *name*.
         """
@@ -164,28 +164,28 @@ class Definition:
         return checker
 
     def injected(self, kwargs: Mapping[str, Any], lease: Lease) -> dict[str, Any]:
-        """A copy of *kwargs* with what the body asks for; the dict itself is sent by retry()."""
-        extra: dict[str, Any] = {}
+        """A copy of *kwargs* with what the library passes; retry() sends *kwargs* itself."""
+        values: dict[str, Any] = {}
         if "lease" in self.injects:
-            extra["lease"] = lease
+            values["lease"] = lease
         if "fencing_token" in self.injects:
-            extra["fencing_token"] = lease.fencing_token
-        return {**kwargs, **extra}
+            values["fencing_token"] = lease.fencing_token
+        return {**kwargs, **values}
 
     def refuse_injected(self, name: str, kwargs: Mapping[str, Any]) -> None:
-        """Raise :exc:`TypeError` if a caller passes what only the library may."""
-        passed = self.injects.intersection(kwargs)  # of anything: Celery says what it has to be
-        if passed:
+        """Raise :exc:`TypeError` if a caller passes a parameter that only the library may."""
+        names = self.injects.intersection(kwargs)  # which may be no dict: Celery refuses that
+        if names:
             raise TypeError(
-                f"{name}: {', '.join(sorted(passed))} is handed to the body by celery_dlock "
+                f"{name}: {', '.join(sorted(names))} is handed to the body by celery_dlock "
                 "when the lock is taken; callers must not pass it"
             )
 
 
 class TaskWithLock(Protocol):
-    """What is known of a task by whoever publishes it, runs it under its lock and ends it.
+    """A task as the code that publishes, runs and ends it sees it.
 
-    The rest is Celery's, which carries no annotations.
+    Celery carries no annotations, so its attributes have no types.
     """
 
     name: str
@@ -217,13 +217,13 @@ def refuse_misspelt(task: str, names: Iterable[str], prefix: str = "") -> None:
     """
     for name in names:
         refuse_foreign(task, [name], prefix)
-        meant = name.removeprefix(prefix)
-        cutoff = NEAR if len(meant) > 3 else NEAR_IF_SHORT
-        near = get_close_matches(meant, OPTIONS, n=1, cutoff=cutoff)
-        if near and meant not in OPTIONS:
+        option = name.removeprefix(prefix)
+        cutoff = SIMILAR if len(option) > 3 else SIMILAR_IF_SHORT
+        matches = get_close_matches(option, OPTIONS, n=1, cutoff=cutoff)
+        if matches and option not in OPTIONS:
             raise ConfigurationError(
-                f"task {task}: {name}= is no option; did you mean {prefix}{near[0]}=? (A name of "
-                "the project's own has to be an attribute of its task class.)"
+                f"task {task}: {name}= is no option; did you mean {prefix}{matches[0]}=? (A name "
+                "of the project's own has to be an attribute of its task class.)"
             )
 
 
@@ -240,8 +240,8 @@ def _split(
                 f"{parameter.name} must be keyword-only: put it after a * in the parameter list"
             )
     injects = frozenset(p.name for p in parameters) & NAMES
-    kept = [p for p in parameters if p.name not in injects]
-    return signature.replace(parameters=kept), injects
+    parameters = [p for p in parameters if p.name not in injects]
+    return signature.replace(parameters=parameters), injects
 
 
 def _template(
@@ -278,8 +278,8 @@ def _policy(
     if on_contention is None:
         return None
     policy = policy_named(on_contention)
-    alone = len(access) == 1 and access[0].is_alone and parents is None
-    if replaces_running(policy) and not alone:
+    is_alone = len(access) == 1 and access[0].is_alone and parents is None
+    if replaces_running(policy) and not is_alone:
         raise ConfigurationError(
             "Replace(running=True) needs a task with one key alone: a limit, shared=True, several "
             "keys and parents= do not go with it"
@@ -305,7 +305,7 @@ def _uniqueness(
 
 
 def _check_one_token(access: Sequence[Access]) -> None:
-    if all(held.mode is Mode.SHARED for held in access):
+    if all(one.mode is Mode.SHARED for one in access):
         raise ConfigurationError("a read lock has no fencing token: do not ask for fencing_token")
     if len(access) > 1:
         raise ConfigurationError(

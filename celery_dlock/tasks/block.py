@@ -1,7 +1,7 @@
 """Locks without a message: ``lock()`` in web handlers and scripts, and direct calls of a task.
 
-They take the very locks that tasks take. A key that the running code holds already is not taken
-again: the block runs under the lease that is there. For a coroutine threads ask the store
+They take the same locks as tasks. A key that the running code already holds is not taken again: the
+block runs under that lease. For a coroutine, threads ask the store
 (:mod:`~celery_dlock.tasks.event_loop`).
 """
 
@@ -36,10 +36,10 @@ from celery_dlock.core.turns import drop_expired
 from celery_dlock.errors import ConfigurationError
 from celery_dlock.locks.current import holding
 from celery_dlock.runtime import real_app, runtime
-from celery_dlock.tasks.asking import Asking
+from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.entered import Entered
 
-#: What looks like a field of a template, whose f or format() was forgotten.
+#: A field of a template, as in a text whose f or format() was forgotten.
 _FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
 
 
@@ -82,10 +82,9 @@ def lock(
     """
     for name in options.keys() - KeyOptions.__annotations__.keys():
         raise TypeError(f"lock() got an unexpected keyword argument {name!r}")
-    own = entries(key, options)
-    if not own:
+    listed = entries(key, options)
+    if not listed:
         raise ConfigurationError("a lock needs at least one key, got an empty list")
-    above = [parents] if isinstance(parents, str) else parents
     if on_lost not in ("flag", "raise"):
         raise ConfigurationError(
             f"on_lost of lock() is 'flag' or 'raise', got {on_lost!r}: nothing interrupts a block"
@@ -93,11 +92,11 @@ def lock(
     timeout = duration("timeout", timeout, zero=True)
     app = app or current_app
     keys = Keys.of(
-        [(canonical(_literal(k)), access) for k, access in own],
-        (canonical(_literal(k)) for k in above),
+        [(_literal(text), access) for text, access in listed],
+        map(_literal, [parents] if isinstance(parents, str) else parents),
     )
     begin = partial(
-        Asking.begin,
+        Acquisition.begin,
         app,
         keys,
         name="lock()",
@@ -116,7 +115,13 @@ class Block:
     """
 
     def __init__(
-        self, app: Any, keys: Keys, timeout: float, begin: Callable[[], Asking], *, raises: bool
+        self,
+        app: Any,
+        keys: Keys,
+        timeout: float,
+        begin: Callable[[], Acquisition],
+        *,
+        raises: bool,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -178,12 +183,12 @@ class Block:
         Raises :exc:`~celery_dlock.BackendUnavailable` if the store does not answer.
         """
         store = runtime(real_app(self._app)).backend
-        reads = dict.fromkeys(self._keys.parents, Access(Mode.SHARED))
-        wanted = {**self._keys.access, **reads}
-        states, now = store.look(list(wanted)), store.now()
+        parents = dict.fromkeys(self._keys.parents, Access(Mode.SHARED))
+        access_by_key = {**self._keys.access, **parents}
+        states, now = store.look(list(access_by_key)), store.now()
         return not all(
             free(drop_expired(state, now), access.mode, access.limit)
-            for state, access in zip(states, wanted.values(), strict=True)
+            for state, access in zip(states, access_by_key.values(), strict=True)
         )
 
     async def alocked(self) -> bool:
@@ -233,24 +238,24 @@ class Block:
         return locked_block(self._begin, current=current, raises=self._raises)
 
 
-#: What is not to be released by the garbage collector, when only its lease is kept.
+#: Acquired blocks, which the garbage collector must not release while only their lease is kept.
 _UNRELEASED: set[Block] = set()
 
 
 def _caller() -> FrameType | None:
     """The frame that has called the caller of this function, or awaits it."""
     frame = inspect.currentframe()
-    own = None if frame is None else frame.f_back
-    return None if own is None else own.f_back
+    caller = None if frame is None else frame.f_back
+    return None if caller is None else caller.f_back
 
 
 def _literal(text: object) -> str:
-    """*text*, if it is a key and no template: here nobody fills in a field."""
+    """The key *text*, in its canonical form; a template is an error, as nobody fills in a field."""
     if not isinstance(text, str):
         raise ConfigurationError(f"lock() takes a text, or a list of them, got {quoted(text)}")
     field = _FIELD.search(text)
     if field is None:
-        return text
+        return canonical(text)
     raise ConfigurationError(
         f"lock() takes a key as it is, so {field[0]} in {quoted(text)} would be the same for all: "
         f"put an f before the quotes (write %7B for a literal brace)"
@@ -258,7 +263,10 @@ def _literal(text: object) -> str:
 
 
 def _refuse_to_block_a_loop(timeout: float) -> None:
-    """Also where the key is free: else it would be noticed only in production."""
+    """Raise :exc:`ConfigurationError` on the thread of a running event loop.
+
+    Also where the key is free, for else it would be noticed only in production.
+    """
     if "asyncio" not in sys.modules:
         return
     import asyncio
@@ -275,59 +283,59 @@ def _refuse_to_block_a_loop(timeout: float) -> None:
 
 @contextmanager
 def locked_block(
-    begin: Callable[[], Asking], *, current: bool = True, raises: bool = False
+    begin: Callable[[], Acquisition], *, current: bool = True, raises: bool = False
 ) -> Iterator[Lease]:
-    """Run the block under what is asked for; its lease is the *current* one of the running code.
+    """Run the block under the keys of an acquisition; its lease is *current* in the running code.
 
-    If the block ends without an error and has lost its lock, it *raises* that where it is to. If it
-    is nested and the code around it has ended first, it always does.
+    If the block ends without an error and has lost a lock, it *raises* that. If it is nested and
+    the code around it has released a key first, it always does.
     """
-    asking = begin()
+    acquisition = begin()
     try:
-        while (pause := asking.ask()) is not None:
+        while (pause := acquisition.ask()) is not None:
             time.sleep(pause)
-        lease = asking.lease()
-        with holding(lease, asking.here.backend) if current else nullcontext():
-            lease.check()  # it may have stood still since it asked
+        lease = acquisition.lease()
+        with holding(lease, acquisition.runtime.backend) if current else nullcontext():
+            lease.check()  # the process may have been paused since it asked
             yield lease
-            asking.check_end(raises=raises)
+            acquisition.check_outer(raises=raises)
     finally:
         try:
-            asking.hold.give_back(Outcome.OVER)
+            acquisition.hold.give_back(Outcome.OVER)
         except BaseException:
-            # A soft time limit can strike anywhere, here too; the keeper would renew for ever.
-            asking.hold.give_back(Outcome.OVER)
+            # A soft time limit may have interrupted this, and the keeper would renew for ever.
+            acquisition.hold.give_back(Outcome.OVER)
             raise
-    if raises and asking.hold.loss is not None:
-        raise asking.hold.loss
+    if raises and acquisition.hold.loss is not None:
+        raise acquisition.hold.loss
 
 
 @asynccontextmanager
 async def _locked_async_block(
-    app: Any, begin: Callable[[], Asking], *, raises: bool
+    app: Any, begin: Callable[[], Acquisition], *, raises: bool
 ) -> AsyncIterator[Lease]:
-    """The same for a coroutine. Once that is cancelled, a thread gives back what is granted."""
+    """The same for a coroutine. If it is cancelled, a thread releases what the store granted."""
     import asyncio
 
     from celery_dlock.tasks.event_loop import Calls
 
     calls = Calls()
     await calls.call(runtime, real_app(app))  # the first use loads the driver
-    asking = begin()
-    release = partial(asking.hold.give_back, Outcome.OVER)
+    acquisition = begin()
+    release = partial(acquisition.hold.give_back, Outcome.OVER)
     try:
-        while (pause := await calls.call(asking.ask)) is not None:
+        while (pause := await calls.call(acquisition.ask)) is not None:
             await asyncio.sleep(pause)
-        lease = asking.lease()
+        lease = acquisition.lease()
         await calls.call(lease.check)
     except BaseException:
         calls.end(release)
         raise
     try:
-        with holding(lease, asking.here.backend):
+        with holding(lease, acquisition.runtime.backend):
             yield lease
-            asking.check_end(raises=raises)
+            acquisition.check_outer(raises=raises)
     finally:
         await calls.end(release)
-    if raises and asking.hold.loss is not None:
-        raise asking.hold.loss
+    if raises and acquisition.hold.loss is not None:
+        raise acquisition.hold.loss

@@ -27,21 +27,21 @@ from celery_dlock.tasks.typed import (
 class _OfApplication(type):
     """Makes each task from the class that its application gives to tasks, with a lock in front.
 
-    Which class that is, is known as late as the application makes its tasks: ``app.Task`` may be
-    assigned until then, and a shared task is made once for each application
+    The class is known only when the application makes its tasks: ``app.Task`` may be assigned until
+    then, and a shared task is made once for each application
     (``docs/decisions/0061-a-task-has-the-class-of-its-application.rst``).
     """
 
     def __new__(mcs, name: str, _bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-        usual = namespace["app"].Task
-        locked = (usual,) if issubclass(usual, LockedTask) else (LockedTask, usual)
-        task = type(name, locked, namespace)
+        of_app = namespace["app"].Task
+        bases = (of_app,) if issubclass(of_app, LockedTask) else (LockedTask, of_app)
+        task = type(name, bases, namespace)
         refuse_misspelt(namespace["name"], given_to_celery(task))
         return task
 
 
-#: Stands for the class of the application, where a task has no ``base`` of its own.
-_USUAL = type.__new__(_OfApplication, "UsualTask", (LockedTask,), {})
+#: The base of a task without a ``base``: stands for the class of its application.
+_APP_TASK = type.__new__(_OfApplication, "AppTask", (LockedTask,), {})
 
 
 class Decorator(Protocol):
@@ -108,7 +108,7 @@ def locked_task(
     app: Any = None,
     **options: Unpack[TaskOptions],
 ) -> Decorator: ...
-def locked_task(*bare: Any, **options: Any) -> Any:
+def locked_task(*args: Any, **options: Any) -> Any:
     """Make a task that takes a lock before its body runs.
 
     *key* is a template over the task's parameters (``"order:{order_id}"``) or a callable with the
@@ -139,24 +139,24 @@ def locked_task(*bare: Any, **options: Any) -> Any:
     Raises :exc:`~celery_dlock.ConfigurationError` at once for a wrong key or option; of a shared
     task, for a misspelt one when an application makes the task, as its class may know the name.
     """
-    if len(bare) == 1 and not options and _is_body(bare[0]):
-        return _make(bare[0])
+    if len(args) == 1 and not options and _is_body(args[0]):
+        return _make(args[0])
 
     def decorate(body: Body) -> LockedTask:
-        refuse_decorator(body, bare, options)
-        return _make(body, *bare, **options)
+        refuse_decorator(body, args, options)
+        return _make(body, *args, **options)
 
     return decorate
 
 
-def _is_body(function: object) -> bool:
-    if isinstance(function, Task | Proxy):
-        refuse_decorator(function, (), {})
-    return inspect.isfunction(function) and function.__name__ != "<lambda>"
+def _is_body(value: object) -> bool:
+    if isinstance(value, Task | Proxy):
+        refuse_decorator(value, (), {})
+    return inspect.isfunction(value) and value.__name__ != "<lambda>"
 
 
 def _make(body: Body, *key: Any, app: Any = None, **task_options: Any) -> LockedTask:
-    """The task of *body*. What is not said of its lock, the class that it is made from may say."""
+    """The task of *body*. Options of its lock that are not given may come from its class."""
     if key:
         task_options["key"] = key[0]
     options = {name: task_options.pop(name) for name in OPTIONS if name in task_options}
@@ -164,14 +164,14 @@ def _make(body: Body, *key: Any, app: Any = None, **task_options: Any) -> Locked
     name = task_options.get("name") or body.__qualname__
     Definition.of(body, bound=bound, name=name, **options)  # wrong ones end here
     base = task_options.pop("base", None)
-    early = base or (app and vars(app).get("Task", app.task_cls))
-    if early == Celery.task_cls:
-        early = Task
-    if isinstance(early, type):  # else _OfApplication looks, once the class is known
-        known = (LockedTask, early)
-        refuse_misspelt(name, (o for o in task_options if not any(hasattr(k, o) for k in known)))
+    behind = base or (app and vars(app).get("Task", app.task_cls))
+    if behind == Celery.task_cls:
+        behind = Task
+    if isinstance(behind, type):  # else _OfApplication checks, once the class is known
+        names = (o for o in task_options if not (hasattr(LockedTask, o) or hasattr(behind, o)))
+        refuse_misspelt(name, names)
     if base is None:
-        base = _USUAL
+        base = _APP_TASK
     else:
         refuse_strategy(name, base, LockedTask)
     if not issubclass(base, LockedTask):

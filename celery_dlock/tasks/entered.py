@@ -1,6 +1,6 @@
-"""The blocks of one ``lock()`` object that are entered and not left, and which one is left now.
+"""The blocks of one ``lock()`` object that are entered, and which of them is left.
 
-Python calls ``__exit__`` on the object and does not say which ``__enter__`` it belongs to. A
+Python calls ``__exit__`` on the object, and does not say to which ``__enter__`` it belongs. A
 ``with`` statement calls both from one frame, whichever thread, coroutine or greenlet runs that by
 then. Code that calls them from two frames, such as :class:`contextlib.ExitStack`, does so in one
 thread or coroutine as a rule (``docs/decisions/0062-a-lock-object-may-be-a-constant.rst``).
@@ -41,9 +41,9 @@ class Entered(Generic[T]):
         self._entries.append(_Entry(block, frame, _runner()))
 
     def take(self, frame: FrameType | None) -> T:
-        """The block that is left from *frame*; it is not entered any more.
+        """Remove and return the block that is left from *frame*.
 
-        Raises :exc:`RuntimeError` if none is entered, or if it may be any of several.
+        Raises :exc:`RuntimeError` if none is entered, or if it could be any of several.
         """
         entries, runner = self._entries[::-1], _runner()
         entry = (
@@ -64,7 +64,7 @@ class Entered(Generic[T]):
 
 
 def _runner() -> tuple[object, ...]:
-    """What runs here: the thread, in it the greenlet if it is not the first, and the coroutine."""
+    """The running thread, in it the greenlet if it is not the first, and the coroutine."""
     greenlet = asyncio = None
     if "greenlet" in sys.modules:
         from greenlet import getcurrent

@@ -1,7 +1,7 @@
 """Error callbacks whose key is taken: they are sent as messages, and wait under their own policy.
 
 Celery calls an error callback that takes ``(request, exc, traceback)`` as a plain function, in the
-process of the failed task. It can wait there for nobody: the failed task still holds its own key.
+process of the failed task. It cannot wait there: the failed task still holds its own key.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kombu.utils import json as kombu_json
 
 from celery_dlock.delivery.execution import EXECUTION
 
-#: Serializers that carry the arguments; a message with another one would be refused.
-_CARRY = frozenset({"json", "pickle", "auth"})
+#: Serializers that can carry the arguments.
+_SERIALIZERS = frozenset({"json", "pickle", "auth"})
 
 
 class FailedRequest(Context):  # type: ignore[misc]
-    """The request of a failed task, as far as a message can carry it."""
+    """The request of a failed task, with the fields that a message can carry."""
 
 
 class _Error:
-    """What is registered with kombu for exceptions: they are encoded one by one."""
+    """The type that is registered with kombu for exceptions: each has a ``__json__`` of its own."""
 
 
 def _decode_error(value: Mapping[str, Any]) -> Any:
@@ -38,8 +38,8 @@ def _decode_error(value: Mapping[str, Any]) -> Any:
 
 def _sendable(error: BaseException, value: Mapping[str, Any]) -> BaseException:
     """*error*, which a retry of the callback can send again as *value*."""
-    content = {"__type__": "celery_dlock.error", "__value__": value}
-    error.__json__ = partial(dict, content)  # type: ignore[attr-defined]
+    encoded = {"__type__": "celery_dlock.error", "__value__": value}
+    error.__json__ = partial(dict, encoded)  # type: ignore[attr-defined]
     return error
 
 
@@ -48,11 +48,11 @@ kombu_json.register_type(_Error, "celery_dlock.error", vars, _decode_error)
 
 
 def called_by_celery(task: Any) -> tuple[Signature, Context] | None:
-    """The error callback as which Celery calls *task* right now, and the request that failed.
+    """The error callback as which Celery calls *task* now, and the request that failed.
 
-    ``None`` in eager mode, too, where nothing is sent. Celery tells a task nothing of this. So the
-    nearest call of a signature is looked for in the stack: it has to be of this task, and made
-    where Celery calls the error callbacks.
+    ``None`` in eager mode, too, where nothing is sent. Celery does not tell the task. So this looks
+    in the stack for the nearest call of a signature: it has to be of this task, and made where
+    Celery calls the error callbacks.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not Signature.__call__.__code__:
@@ -77,16 +77,17 @@ def send(
     """Publish *task* with the *args* and *kwargs* that Celery calls it with, as *callback* says."""
     options = {name: value for name, value in callback.options.items() if name != "task_id"}
     serializer = options.get("serializer") or task.serializer
-    options["serializer"] = serializer if serializer in _CARRY else "json"
-    carry = partial(_carried, pickles=options["serializer"] == "pickle")
+    options["serializer"] = serializer if serializer in _SERIALIZERS else "json"
+    portable = partial(_portable, pickles=options["serializer"] == "pickle")
     return task.apply_async(
-        [*map(carry, args)],
-        {name: carry(value) for name, value in kwargs.items()},
+        [*map(portable, args)],
+        {name: portable(value) for name, value in kwargs.items()},
         **{**options, "parent_id": failed.id, "root_id": failed.root_id or failed.id},
     )
 
 
-def _carried(value: object, *, pickles: bool) -> object:
+def _portable(value: object, *, pickles: bool) -> object:
+    """*value* as a message can carry it."""
     if isinstance(value, Context):
         fields = {name: field for name, field in vars(value).items() if name != EXECUTION}
         return FailedRequest({n: v for n, v in fields.items() if pickles or _is_json(v)})

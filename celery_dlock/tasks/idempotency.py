@@ -1,7 +1,7 @@
-"""One key for one effect of one task, however often it is delivered: for providers that honour it.
+"""One key for one effect of one task, however often it is delivered, for providers that honour it.
 
-Made of what stays the same over redelivery, rescheduling, the queue and ``retry()``: the task's id,
-and how often it was replaced, because ``replace()`` puts another task under the same id.
+It is made from what redelivery, rescheduling, the queue and ``retry()`` leave as it is: the task's
+id, and how often it was replaced, because ``replace()`` puts another task under the same id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def idempotency_key(effect: str) -> str:
     """
     if not isinstance(effect, str) or not effect:
         raise ConfigurationError(f"the name of an effect is a non-empty str, got {effect!r}")
-    request = _delivered()
+    request = _delivered_request()
     if request is None:
         raise ConfigurationError(
             "no task with an id runs here: idempotency_key() works in the body of a task. A direct "
@@ -41,8 +41,8 @@ def idempotency_key(effect: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, name))
 
 
-def _delivered() -> Context | None:
-    """The request of the running task. A task that is only called, like a function, has none."""
+def _delivered_request() -> Context | None:
+    """The request of the running task; None for a task that is only called like a function."""
     for task in reversed(_task_stack.stack):
         for request in reversed(task.request_stack.stack):
             if request.id:

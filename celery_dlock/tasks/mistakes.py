@@ -1,4 +1,4 @@
-"""What people write by mistake, where Celery or Python would say nothing, or something else."""
+"""Mistakes about which Celery or Python would say nothing, or something misleading."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ LOCK = "lock_"
 
 
 def refuse_decorator(body: Any, keys: Sequence[object], options: Mapping[str, Any]) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` for a use of ``@locked_task`` that cannot be
-    meant: over a task, with several keys, or with an option of ``LockedTask``.
+    """Raise :exc:`~celery_dlock.ConfigurationError` for a wrong use of ``@locked_task``: over a
+    task, with several keys, or with an option of ``LockedTask``.
     """
     if isinstance(body, Task | Proxy):
         raise ConfigurationError(
             f"{body.name} is a task already: remove its other decorator, and give its options to "
             "@locked_task, with app="
         )
-    listed = [*keys, *(options[name] for name in ("key",) if name in options)]
-    if len(listed) > 1:
+    if "key" in options:
+        keys = [*keys, options["key"]]
+    if len(keys) > 1:
         raise ConfigurationError(
             f"task {body.__qualname__}: locked_task() takes one key; write several as a list, "
-            f"{listed!r}"
+            f"{list(keys)!r}"
         )
     for name in options:
         if name.removeprefix(LOCK) in OPTIONS and name not in OPTIONS:
@@ -54,13 +55,15 @@ def refuse_each(task: str) -> NoReturn:
 def given_to_celery(task: type) -> Iterator[str]:
     """The options with which ``@app.task`` has made *task*, but for ours and those of its bases."""
     if "_decorated" in vars(task):
-        known = {name for base in task.__mro__[1:] for name in vars(base)}
-        known.update(LOCK + option for option in OPTIONS)
-        yield from (name for name in vars(task) if name not in known and not name.startswith("_"))
+        attributes = {name for base in task.__mro__[1:] for name in vars(base)}
+        attributes.update(LOCK + option for option in OPTIONS)
+        for name in vars(task):
+            if name not in attributes and not name.startswith("_"):
+                yield name
 
 
 def refuse_coroutine(task: str, body: Callable[..., Any]) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if Celery would make *body* and not run it."""
+    """Raise :exc:`~celery_dlock.ConfigurationError` if *body* is a coroutine: Celery runs none."""
     if inspect.iscoroutinefunction(inspect.unwrap(body)):
         raise ConfigurationError(
             f"task {task}: Celery awaits nothing, so the body would not run: make it a plain "
@@ -68,13 +71,13 @@ def refuse_coroutine(task: str, body: Callable[..., Any]) -> None:
         )
 
 
-def refuse_strategy(task: str, made: type, locked: type) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if a class of *made*, but for *locked*, has a
-    way of its own to take messages in: its messages would run without a lock, or not its way.
+def refuse_strategy(task: str, task_class: type, locked: type) -> None:
+    """Raise :exc:`~celery_dlock.ConfigurationError` if *task_class* or a base of it, other than
+    *locked*, has its own strategy for messages: they would run without a lock, or in another way.
     """
-    for base in made.__mro__:
-        own = vars(base).get("Strategy", Task.Strategy) != Task.Strategy
-        if base not in (locked, Task) and (own or "start_strategy" in vars(base)):
+    for base in task_class.__mro__:
+        has_strategy = vars(base).get("Strategy", Task.Strategy) != Task.Strategy
+        if base not in (locked, Task) and (has_strategy or "start_strategy" in vars(base)):
             raise ConfigurationError(
                 f"task {task}: {base.__name__} has a Strategy of its own, which decides what a "
                 "worker does with messages, and a lock for each message does not go with it. Keep "

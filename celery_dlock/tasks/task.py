@@ -44,7 +44,7 @@ from celery_dlock.messages.countdown import lead_back
 from celery_dlock.messages.headers import step_of
 from celery_dlock.publishing.call import Call, marked
 from celery_dlock.runtime import runtime
-from celery_dlock.tasks.asking import Asking
+from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.errbacks import called_by_celery, send
 from celery_dlock.tasks.mistakes import (
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery_dlock")
 
-#: What Celery gives the tasks of a Django project. A shared task knows no application as it is
-#: defined, so it has them from the one that it is bound to.
+#: Methods that Celery gives to the tasks of a Django project. A shared task is defined without an
+#: application, and gets them from the one that it is bound to.
 ON_COMMIT = ("delay_on_commit", "apply_async_on_commit")
 
 TOO_LATE = (
@@ -79,7 +79,7 @@ TOO_LATE = (
     "no woken messages and does not sweep. Set dlock_url before the worker starts"
 )
 
-#: What a worker's main process needs, by name: who only publishes loads nothing of it.
+#: What a worker's main process needs, by name: a process that only publishes loads none of it.
 STRATEGY = "celery_dlock.worker.request:strategy"
 WORKER_STEPS = (
     "celery_dlock.worker.children:WatchChildren",
@@ -95,7 +95,7 @@ CONSUMER_STEPS = (
 )
 
 
-class _WhenAsked:
+class _DefinedOnAccess:
     """The definition of a task that Celery shows to other threads before it has bound it."""
 
     def __get__(self, task: object, owner: type[LockedTask]) -> Definition:
@@ -116,7 +116,7 @@ class LockedTask(TypedTask[P, R_co]):
     #: Empty, until Celery has bound the task and given it its own: other threads publish it before.
     request_stack = LocalStack()
 
-    lock_definition: ClassVar[Definition] = cast("Definition", _WhenAsked())
+    lock_definition: ClassVar[Definition] = cast("Definition", _DefinedOnAccess())
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -131,16 +131,16 @@ class LockedTask(TypedTask[P, R_co]):
             cls.lock_definition = cls.define_lock()
             if "__header__" in cls.__dict__:
                 checker = cls.lock_definition.argument_checker(cls.name)
-                # By a partial Celery knows the error callbacks that it has to send: bound tasks.
-                sent = isinstance(cls.__header__, partial)
-                cls.__header__ = staticmethod(partial(checker) if sent else checker)
+                # A partial tells Celery to send the task as an error callback: it is bound.
+                is_bound = isinstance(cls.__header__, partial)
+                cls.__header__ = staticmethod(partial(checker) if is_bound else checker)
 
     @classmethod
     def define_lock(cls) -> Definition:
-        first = next(c for c in cls.__mro__ if "__call__" in c.__dict__)
-        if first is not LockedTask:
+        caller = next(c for c in cls.__mro__ if "__call__" in c.__dict__)
+        if caller is not LockedTask:
             raise ConfigurationError(
-                f"task {cls.name}: {first.__name__}.__call__ comes before LockedTask's and would "
+                f"task {cls.name}: {caller.__name__}.__call__ comes before LockedTask's and would "
                 "run the body without its lock; put LockedTask first among the base classes"
             )
         refuse_strategy(cls.name, cls, LockedTask)
@@ -150,10 +150,9 @@ class LockedTask(TypedTask[P, R_co]):
         refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
         refuse_without_prefix(cls, cls.name)
         refuse_foreign(cls.name, given_to_celery(cls), LOCK, known=libraries_of(cls))
-        unbound = isinstance(inspect.getattr_static(cls, "run"), staticmethod)
         return Definition.of(
             cls.run,
-            bound=not unbound,
+            bound=not isinstance(inspect.getattr_static(cls, "run"), staticmethod),
             name=cls.name,
             dump=getattr(cls, "_dump_pydantic_arguments", None),
             **{o: getattr(cls, LOCK + o) for o in OPTIONS if hasattr(cls, LOCK + o)},
@@ -200,9 +199,9 @@ class LockedTask(TypedTask[P, R_co]):
         **options: Any,
     ) -> TaskResult[R_co]:
         self.lock_definition.refuse_injected(self.name, kwargs or {})
-        # By their names: the method of a base class of the project's may know no more than two.
-        given = {"link": link, "link_error": link_error, "shadow": shadow}
-        options |= {name: value for name, value in given.items() if value is not None}
+        # By their names: the method of a project's own base class may have only two parameters.
+        named = {"link": link, "link_error": link_error, "shadow": shadow}
+        options |= {name: value for name, value in named.items() if value is not None}
         publish = partial(super().apply_async, args, kwargs)
         execution = None if producer else retrying(self, task_id, options)
         if execution is not None:
@@ -216,7 +215,7 @@ class LockedTask(TypedTask[P, R_co]):
         return cast("TaskResult[R_co]", call.publish(*sent))
 
     def _ended_before(self) -> str | None:
-        """The id of the task whose body has ended in this thread, and which is not over yet."""
+        """The id of the task whose body has ended in this thread, but not yet its delivery."""
         task = self.app.current_worker_task
         execution = None if task is None else vars(task.request).get(EXECUTION)
         if isinstance(execution, Execution) and execution.body_ended:
@@ -235,10 +234,10 @@ class LockedTask(TypedTask[P, R_co]):
         **options: Any,
     ) -> Any:
         if isinstance(exc, LockLost | StaleFencingToken):
-            raise exc  # runs again anyway; ``autoretry_for=(Exception,)`` spends no retry on it
+            raise exc  # it runs again anyway; ``autoretry_for=(Exception,)`` spends no retry
         lease = self._lease_here
         if lease is not None and lease.replaced is not None:
-            lease.check()  # which ends it: another attempt would come back to replace the newer one
+            lease.check()  # raises: another attempt would replace the newer task
         return handing_on(without_reject, super().retry, args, kwargs, exc, *more, **options)
 
     @property
@@ -254,7 +253,7 @@ class LockedTask(TypedTask[P, R_co]):
     def replace(self, *args: Any, **options: Any) -> Any:
         try:
             return handing_on(super().replace, *args, **options)
-        except Ignore:  # the other one is published, under the same id; of this one all is done
+        except Ignore:  # its replacement is published under the same id, so this task is final
             execution = vars(self.request).get(EXECUTION)
             if isinstance(execution, Execution):
                 execution.final = True
@@ -283,21 +282,21 @@ class LockedTask(TypedTask[P, R_co]):
         if request.is_eager and self._holds(args, kwargs):  # sent by a body
             return self._call_here(args, kwargs)
         execution = Execution.begin(self, args, kwargs)
-        taken = take(execution)
-        if not isinstance(taken, Lease):
-            return taken
+        lease = take(execution)
+        if not isinstance(lease, Lease):
+            return lease  # the result of a task that is not to run
         try:
-            return execution.run(self.lock_body, taken)
+            return execution.run(self.lock_body, lease)
         except (LockLost, StaleFencingToken) as exc:
-            known, newer = execution.known(), taken.replaced
+            delivery, newer = execution.known(), lease.replaced
             if newer is not None:
-                return carry_out(execution, replaced(known, taken.key, newer, exc))
-            return carry_out(execution, lost(known, exc))
+                return carry_out(execution, replaced(delivery, lease.key, newer, exc))
+            return carry_out(execution, lost(delivery, exc))
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A plain call, without a message: it takes the lock, and fails at once when it cannot.
+        """A direct call, without a message: it takes the lock, or fails at once.
 
-        An error callback is sent as a message then.
+        An error callback that does not get the lock is sent as a message.
         """
         caller = self.app.current_worker_task
         if caller is not None and caller.name in CALL_EACH:
@@ -305,7 +304,7 @@ class LockedTask(TypedTask[P, R_co]):
         definition = self.lock_definition
         abort = Abort() if definition.aborts else None
         begin = partial(
-            Asking.begin,
+            Acquisition.begin,
             self.app,
             definition.keys(args, kwargs),
             name=self.name,
@@ -318,10 +317,10 @@ class LockedTask(TypedTask[P, R_co]):
             try:
                 lease = stack.enter_context(locked_block(begin))
             except (LockContended, LockLost, BackendUnavailable):
-                called = called_by_celery(self)
-                if called is None:
+                callback = called_by_celery(self)
+                if callback is None:
                     raise
-                return send(self, *called, args, kwargs)
+                return send(self, *callback, args, kwargs)
             kwargs = definition.injected(kwargs, lease)
             if abort is None:
                 return self.lock_body(*args, **kwargs)
@@ -344,9 +343,9 @@ class LockedTask(TypedTask[P, R_co]):
 
     @classmethod
     def body_owner(cls) -> type:
-        """The class behind this one whose ``__call__`` runs the body."""
-        behind = cls.__mro__[cls.__mro__.index(LockedTask) + 1 :]
-        return next(c for c in behind if "__call__" in vars(c))
+        """The class behind ``LockedTask`` whose ``__call__`` runs the body."""
+        classes = cls.__mro__[cls.__mro__.index(LockedTask) + 1 :]
+        return next(c for c in classes if "__call__" in vars(c))
 
 
 def _is_meant_for_the_lock(name: str) -> bool:
@@ -370,8 +369,8 @@ def _add_steps(app: Celery) -> None:
 def prepare_worker(sender: Any, **_: Any) -> None:
     """Adds the library's steps to a worker that has a lock store, before they are first needed.
 
-    Its tasks may get their locks after it has started, or may have had them before: a message of
-    one that had may still come.
+    A task may get its lock after the worker has started. One that had a lock before may still have
+    a message on its way.
     """
     import_module(STRATEGY.partition(":")[0])
     if sender.app.conf.get("dlock_url") is not None:

@@ -24,7 +24,7 @@ from celery_dlock.errors import ConfigurationError, LockLost, StaleFencingToken
 from celery_dlock.locks.current import holding
 from celery_dlock.locks.lock_order import watch
 from celery_dlock.runtime import real_app, runtime
-from celery_dlock.tasks.asking import Asking
+from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.block import locked_block
 from celery_dlock.tasks.task import LockedTask
 from celery_dlock.testing.isolation import isolated
@@ -130,7 +130,7 @@ def stale_holder(task: Any, *args: Any, **kwargs: Any) -> StaleHolder:
     keys = definition.keys(args, kwargs)
     warm = {key: replace(access, cooldown=0.0) for key, access in keys.access.items()}
     begin = partial(
-        Asking.begin,
+        Acquisition.begin,
         task.app,
         replace(keys, access=warm),
         name=task.name,

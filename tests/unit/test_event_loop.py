@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from celery_dlock.tasks.event_loop import MOST, Calls
+from celery_dlock.tasks.event_loop import MAX_THREADS, Calls
 
 
 def test_nothing_is_asked_after_the_last_call() -> None:
@@ -43,7 +43,7 @@ def test_a_call_cancelled_before_its_turn_is_made_if_it_is_the_last(last: bool) 
         await (Calls().end(made.set) if last else Calls().call(made.set))
 
     async def impatient() -> None:
-        busy = [asyncio.create_task(Calls().call(goes_on.wait, 30)) for _ in range(MOST)]
+        busy = [asyncio.create_task(Calls().call(goes_on.wait, 30)) for _ in range(MAX_THREADS)]
         await asyncio.sleep(0)
         asking = asyncio.create_task(ask())
         await asyncio.sleep(0)

@@ -21,8 +21,8 @@ from celery_dlock import (
     lock,
 )
 from celery_dlock.runtime import runtime
-from celery_dlock.tasks import asking
-from celery_dlock.tasks.event_loop import MOST
+from celery_dlock.tasks import acquisition
+from celery_dlock.tasks.event_loop import MAX_THREADS
 from tests.services.desk import Desk
 from tests.services.until import until
 from tests.workers.conftest import nothing_is_left
@@ -94,16 +94,18 @@ def test_who_gives_up_or_may_not_wait_holds_nothing(desk: Desk, held: threading.
 
 
 def test_waiting_takes_few_threads_and_none_of_the_loops(desk: Desk, held: threading.Event) -> None:
-    desk.patch.setattr(asking, "PLACE_TTL", 60.0)  # a busy machine asks less than once a second
+    desk.patch.setattr(
+        acquisition, "PLACE_TTL", 60.0
+    )  # a busy machine asks less than once a second
 
     async def crowd() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        waiting = asyncio.gather(*(takes(desk) for _ in range(3 * MOST)))
-        await waits(desk, 3 * MOST, waiting)  # asks in the one thread of the loop's executor
+        waiting = asyncio.gather(*(takes(desk) for _ in range(3 * MAX_THREADS)))
+        await waits(desk, 3 * MAX_THREADS, waiting)  # asks in the one thread of the loop's executor
         asks = [t for t in threading.enumerate() if t.name.startswith("celery-dlock-asks")]
-        assert 0 < len(asks) <= MOST
+        assert 0 < len(asks) <= MAX_THREADS
         held.set()
-        assert len(set(await waiting)) == 3 * MOST
+        assert len(set(await waiting)) == 3 * MAX_THREADS
 
     asyncio.run(crowd())
 
