@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 
 from celery_dlock.errors import ConfigurationError
 
-#: By its name: whose option it is, and ours. ``{p}`` is what ours begin with where it stands.
+#: An option's library and what to write instead. ``{p}`` stands for the prefix of options.
 FOREIGN = {
     "once": ("celery-once", '{p}unique="done", or Unique(by="{{order_id}}") for its keys'),
     "unique_on": ("celery-singleton", '{p}unique=Unique(by="{{order_id}}")'),
@@ -36,15 +36,14 @@ FOREIGN = {
 
 
 def refuse_foreign(
-    task: str, names: Iterable[str], prefix: str = "", known: Container[str] = ()
+    task: str, names: Iterable[str], prefix: str = "", libraries: Container[str] = ()
 ) -> None:
-    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is another library's, but
-    for those of the libraries that are *known* to read it.
+    """Raise :exc:`~celery_dlock.ConfigurationError` if one of *names* is an option of a library
+    other than those of the task's base classes.
     """
     for name in names:
-        whose, here = FOREIGN.get(name, ("", ""))
-        if whose and whose not in known:
-            instead = here.format(p=prefix)
+        library, hint = FOREIGN.get(name, ("", ""))
+        if library and library not in libraries:
             raise ConfigurationError(
-                f"task {task}: {name}= is an option of {whose}; write {instead}"
+                f"task {task}: {name}= is an option of {library}; write {hint.format(p=prefix)}"
             )

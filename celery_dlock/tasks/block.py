@@ -39,6 +39,8 @@ from celery_dlock.runtime import real_app, runtime
 from celery_dlock.tasks.acquisition import Acquisition
 from celery_dlock.tasks.entered import Entered
 
+Begin = Callable[[], Acquisition]
+
 #: A field of a template, as in a text whose f or format() was forgotten.
 _FIELD = re.compile(r"\{(?:\w+(?:\.\w+|\[[^\[\]]+\])*)?\}")
 
@@ -114,15 +116,7 @@ class Block:
     it is acquired once at a time, and any thread may release it.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        keys: Keys,
-        timeout: float,
-        begin: Callable[[], Acquisition],
-        *,
-        raises: bool,
-    ) -> None:
+    def __init__(self, app: Any, keys: Keys, timeout: float, begin: Begin, *, raises: bool) -> None:
         self._app = app
         self._keys = keys
         self._timeout = timeout
@@ -263,10 +257,7 @@ def _literal(text: object) -> str:
 
 
 def _refuse_to_block_a_loop(timeout: float) -> None:
-    """Raise :exc:`ConfigurationError` on the thread of a running event loop.
-
-    Also where the key is free, for else it would be noticed only in production.
-    """
+    """Raises also where the key is free, for else it would be noticed only in production."""
     if "asyncio" not in sys.modules:
         return
     import asyncio
@@ -282,9 +273,7 @@ def _refuse_to_block_a_loop(timeout: float) -> None:
 
 
 @contextmanager
-def locked_block(
-    begin: Callable[[], Acquisition], *, current: bool = True, raises: bool = False
-) -> Iterator[Lease]:
+def locked_block(begin: Begin, *, current: bool = True, raises: bool = False) -> Iterator[Lease]:
     """Run the block under the keys of an acquisition; its lease is *current* in the running code.
 
     If the block ends without an error and has lost a lock, it *raises* that. If it is nested and
@@ -311,9 +300,7 @@ def locked_block(
 
 
 @asynccontextmanager
-async def _locked_async_block(
-    app: Any, begin: Callable[[], Acquisition], *, raises: bool
-) -> AsyncIterator[Lease]:
+async def _locked_async_block(app: Any, begin: Begin, *, raises: bool) -> AsyncIterator[Lease]:
     """The same for a coroutine. If it is cancelled, a thread releases what the store granted."""
     import asyncio
 

@@ -57,9 +57,7 @@ def given_to_celery(task: type) -> Iterator[str]:
     if "_decorated" in vars(task):
         attributes = {name for base in task.__mro__[1:] for name in vars(base)}
         attributes.update(LOCK + option for option in OPTIONS)
-        for name in vars(task):
-            if name not in attributes and not name.startswith("_"):
-                yield name
+        yield from (n for n in vars(task) if n not in attributes and not n.startswith("_"))
 
 
 def refuse_coroutine(task: str, body: Callable[..., Any]) -> None:
@@ -83,11 +81,6 @@ def refuse_strategy(task: str, task_class: type, locked: type) -> None:
                 "worker does with messages, and a lock for each message does not go with it. Keep "
                 "the task without a lock, and use `with lock(...)` in its body"
             )
-
-
-def libraries_of(task: type) -> set[str]:
-    """The packages that the bases of *task* are from, as pip calls them."""
-    return {base.__module__.partition(".")[0].replace("_", "-") for base in task.__mro__}
 
 
 def refuse_without_prefix(task: type, name: str) -> None:

@@ -51,7 +51,6 @@ from celery_dlock.tasks.mistakes import (
     CALL_EACH,
     LOCK,
     given_to_celery,
-    libraries_of,
     refuse_coroutine,
     refuse_each,
     refuse_strategy,
@@ -146,10 +145,12 @@ class LockedTask(TypedTask[P, R_co]):
         refuse_strategy(cls.name, cls, LockedTask)
         if cls.body_owner() is Task:
             refuse_coroutine(cls.name, cls.run)
-        names = [name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)]
-        refuse_misspelt(cls.name, filter(_is_meant_for_the_lock, names), LOCK)
+        names = {name for c in cls.__mro__ if issubclass(c, LockedTask) for name in vars(c)}
+        names = {name for name in names if name.startswith(LOCK)} - vars(LockedTask).keys()
+        refuse_misspelt(cls.name, sorted(names), LOCK)
         refuse_without_prefix(cls, cls.name)
-        refuse_foreign(cls.name, given_to_celery(cls), LOCK, known=libraries_of(cls))
+        packages = {c.__module__.partition(".")[0].replace("_", "-") for c in cls.__mro__}
+        refuse_foreign(cls.name, given_to_celery(cls), LOCK, packages)
         return Definition.of(
             cls.run,
             bound=not isinstance(inspect.getattr_static(cls, "run"), staticmethod),
@@ -235,15 +236,11 @@ class LockedTask(TypedTask[P, R_co]):
     ) -> Any:
         if isinstance(exc, LockLost | StaleFencingToken):
             raise exc  # it runs again anyway; ``autoretry_for=(Exception,)`` spends no retry
-        lease = self._lease_here
+        execution = vars(self.request).get(EXECUTION)
+        lease = execution.hold.lease if isinstance(execution, Execution) else None
         if lease is not None and lease.replaced is not None:
             lease.check()  # raises: another attempt would replace the newer task
         return handing_on(without_reject, super().retry, args, kwargs, exc, *more, **options)
-
-    @property
-    def _lease_here(self) -> Lease | None:
-        execution = vars(self.request).get(EXECUTION)
-        return execution.hold.lease if isinstance(execution, Execution) else None
 
     def signature_from_request(self, *args: Any, **options: Any) -> Any:
         signature = super().signature_from_request(*args, **options)
@@ -259,17 +256,11 @@ class LockedTask(TypedTask[P, R_co]):
                 execution.final = True
             raise
 
-    def map(self, it: object) -> NoReturn:
+    def chunks(self, it: object, n: int = 1) -> NoReturn:
         """Not for a task with a lock."""
         refuse_each(self.name)
 
-    def starmap(self, it: object) -> NoReturn:
-        """Not for a task with a lock."""
-        refuse_each(self.name)
-
-    def chunks(self, it: object, n: int) -> NoReturn:
-        """Not for a task with a lock."""
-        refuse_each(self.name)
+    map = starmap = chunks
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return cast("R_co", self._call(args, kwargs))
@@ -346,10 +337,6 @@ class LockedTask(TypedTask[P, R_co]):
         """The class behind ``LockedTask`` whose ``__call__`` runs the body."""
         classes = cls.__mro__[cls.__mro__.index(LockedTask) + 1 :]
         return next(c for c in classes if "__call__" in vars(c))
-
-
-def _is_meant_for_the_lock(name: str) -> bool:
-    return name.startswith(LOCK) and name not in vars(LockedTask)
 
 
 signals.task_prerun.connect(leave_before_the_body)

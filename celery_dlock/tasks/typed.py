@@ -117,8 +117,6 @@ class CeleryOptions(TypedDict, total=False):
     exchange: Any
     routing_key: str | None
     delivery_mode: int | str | None
-    mandatory: bool
-    immediate: bool
     priority: int | None
     expires: float | datetime | None
 
