@@ -92,9 +92,9 @@ def _text(value: object, *, typed: bool) -> str:
         pairs = _pairs(value, typed=typed)
         return f"({','.join(f'{name}={content}' for name, content in pairs)})"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(_item(each, typed=typed) for each in value)}]"
+        return f"[{','.join(_item(item, typed=typed) for item in value)}]"
     if isinstance(value, (set, frozenset)):
-        members = ",".join(sorted(_item(each, typed=typed) for each in value))
+        members = ",".join(sorted(_item(item, typed=typed) for item in value))
         return f"set[{members}]" if typed else f"[{members}]"
     raise TypeError(f"{type(value).__name__} has no text that is the same in every process")
 

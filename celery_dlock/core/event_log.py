@@ -116,8 +116,8 @@ def _dropped_as_a_surprise(event: Dropped) -> str:
 
 
 def _values(event: str, task_name: str, task_id: str, **rest: object) -> str:
-    told = ", ".join(f"{name}={value!r}" for name, value in rest.items())
-    return f"{event}: {told}"
+    pairs = ", ".join(f"{name}={value!r}" for name, value in rest.items())
+    return f"{event}: {pairs}"
 
 
 _Sentence = Callable[[Any], str | None]

@@ -116,14 +116,14 @@ class _Text:
     def _render(self, piece: str | _Field, call: BoundArguments) -> str:
         if isinstance(piece, str):
             return piece
-        where = f"lock key {self.label!r}, {{{piece.text}}}"
+        context = f"lock key {self.label!r}, {{{piece.text}}}"
         try:
             return render(piece.value(call))
         except TypeError as exc:
             hint = f"write what names it, such as {{{piece.text}.id}} or {{{piece.text}[id]}}"
-            raise ConfigurationError(f"{where}: {exc}; {hint}") from exc
+            raise ConfigurationError(f"{context}: {exc}; {hint}") from exc
         except (ValueError, OverflowError) as exc:
-            raise ConfigurationError(f"{where}: {exc}") from exc
+            raise ConfigurationError(f"{context}: {exc}") from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,10 @@ class _Field:
             hint = "write a parameter's name, as in {order_id}, {order.id} or {order[id]}"
             raise ConfigurationError(f"{{{text}}} is no field; {hint}")
         name, steps = match.groups()
-        known = signature.parameters
-        open_ended = any(p.kind is Parameter.VAR_KEYWORD for p in known.values())
-        if name not in known and not open_ended:
-            hint = did_you_mean(name, known)
+        parameters = signature.parameters
+        open_ended = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+        if name not in parameters and not open_ended:
+            hint = did_you_mean(name, parameters)
             raise ConfigurationError(f"the task has no parameter {name!r}; {hint}")
         return cls(text, name, tuple((m[1] or "", m[2] or "") for m in _STEP.finditer(steps)))
 

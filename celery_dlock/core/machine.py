@@ -112,14 +112,14 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     a moment ago is woken once more, for the wake may have been in the answer that was lost.
     """
     state = note_pause(state, now)
-    mine = holder_of(state, claim)
-    left = mine is not None or (claim.again and _may_have_left(state, claim, outcome))
-    if mine is not None:
-        state = replace(state, holders=tuple(h for h in state.holders if h is not mine))
-        state = cool(state, mine, now) if claim.begun else state
-        state = give_way(state, mine, now) if mine.replaced_by else state
-    state = _conclude(drop_expired(state, now), claim, outcome, held=mine is not None, now=now)
-    if mine is not None and claim.successor:
+    holder = holder_of(state, claim)
+    left = holder is not None or (claim.again and _may_have_left(state, claim, outcome))
+    if holder is not None:
+        state = replace(state, holders=tuple(h for h in state.holders if h is not holder))
+        state = cool(state, holder, now) if claim.begun else state
+        state = give_way(state, holder, now) if holder.replaced_by else state
+    state = _conclude(drop_expired(state, now), claim, outcome, held=holder is not None, now=now)
+    if holder is not None and claim.successor:
         state = reserve(state, claim, now)
     others_carry = carried(state, claim.task)
     state, wakes = settle(state, now)
@@ -133,12 +133,12 @@ def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
 
     Nor is that of a task longer which gives way to a newer one.
     """
-    mine = holder_of(state, claim)
-    if mine is None or mine.expires <= now:
+    holder = holder_of(state, claim)
+    if holder is None or holder.expires <= now:
         return Step(state, NotHeld())
-    if mine.replaced_by:
-        return Step(state, Replaced(mine.replaced_by))
-    return Step(_extend(state, mine, claim, now), Renewed(max(mine.expires, now + claim.ttl)))
+    if holder.replaced_by:
+        return Step(state, Replaced(holder.replaced_by))
+    return Step(_extend(state, holder, claim, now), Renewed(max(holder.expires, now + claim.ttl)))
 
 
 def reap(state: KeyState, now: int) -> Step[None]:
@@ -151,9 +151,9 @@ def reap(state: KeyState, now: int) -> Step[None]:
 
 
 def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeyState, EnterVerdict]:
-    mine = holder_of(state, claim)
-    if mine is not None:  # the reply was lost, and it asks again
-        return _extend(state, mine, claim, now), Run(mine.slot, mine.token)
+    holder = holder_of(state, claim)
+    if holder is not None:  # the reply was lost, and it asks again
+        return _extend(state, holder, claim, now), Run(holder.slot, holder.token)
     if claim.task in state.done:
         return forget(state, claim.task), Drop(Reason.DONE)
     grant = next((g for g in state.grants if g.task == claim.task), None)
@@ -312,11 +312,11 @@ def _full(state: KeyState, claim: Claim) -> bool:
     return 0 < claim.max_waiting <= backlog(state)
 
 
-def _extend(state: KeyState, mine: Holder, claim: Claim, now: int) -> KeyState:
+def _extend(state: KeyState, holder: Holder, claim: Claim, now: int) -> KeyState:
     """Whoever is told that it holds the key counts its time from this request, so must the key."""
-    expires = max(mine.expires, now + claim.ttl)
-    longer = replace(mine, expires=expires)
-    return replace(state, holders=tuple(longer if h is mine else h for h in state.holders))
+    expires = max(holder.expires, now + claim.ttl)
+    longer = replace(holder, expires=expires)
+    return replace(state, holders=tuple(longer if h is holder else h for h in state.holders))
 
 
 def _busy(state: KeyState, now: int) -> Busy:

@@ -43,8 +43,8 @@ WAYS = frozenset({WaitMode.NOT, WaitMode.PLACE, WaitMode.LOOK, WaitMode.QUEUE})
 
 def others(value: Any) -> dict[str, Any]:
     """The fields of *value* that shortcuts do not know, where they do not have their defaults."""
-    known = KNOWN[type(value)]
-    return {name: field for name, field in given(value).items() if name not in known}
+    names = KNOWN[type(value)]
+    return {name: field for name, field in given(value).items() if name not in names}
 
 
 def given(value: Any) -> dict[str, Any]:

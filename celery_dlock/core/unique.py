@@ -90,10 +90,10 @@ class Unique:
         )
 
 
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        words = " or ".join(repr(each) for each in known)
-        raise ConfigurationError(f"{name}= of a unique task is {words}, got {quoted(value)}")
+def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        expected = " or ".join(repr(word) for word in words)
+        raise ConfigurationError(f"{name}= of a unique task is {expected}, got {quoted(value)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ class UniqueClaim:
         return int(self.task.rsplit(":", 2)[1])
 
     def encode(self) -> bytes:
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        return json.dumps(told, separators=(",", ":")).encode()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps(values, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
@@ -140,10 +140,10 @@ class UniqueClaim:
 
         Raises :exc:`ValueError` or :exc:`TypeError` for anything else.
         """
-        told, known = json.loads(text), {field.name for field in fields(cls)}
-        if not isinstance(told, dict):
+        values, names = json.loads(text), {field.name for field in fields(cls)}
+        if not isinstance(values, dict):
             raise TypeError("it is no object")
-        return cls(**{name: value for name, value in told.items() if name in known})
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     def lasts(self, ttl: float, now: float) -> float:
         """Seconds for which it stays in the store, if nobody has to do with it."""
@@ -163,65 +163,65 @@ class Called:
     duplicate: bool
 
 
-def called(stands: UniqueClaim | None, mine: UniqueClaim, now: float, *, lives: bool) -> Called:
-    """A task is called that would have *mine*; *lives* is whether the store shows who *stands*."""
-    if stands is None or _is_gone(stands, lives=lives):
-        return Called(mine, publish=True, duplicate=False)
-    if stands.task_id == mine.task_id:  # the same call for the second time
-        heard = stands.heard if stands.key else mine.heard
-        return Called(replace(stands, heard=heard, again=True), publish=True, duplicate=False)
-    counted = replace(stands, calls=stands.calls + 1, called=now)
-    if stands.over or lives or now - stands.heard <= GRACE:
+def called(stored: UniqueClaim | None, claim: UniqueClaim, now: float, *, lives: bool) -> Called:
+    """A task is called that would have *claim*; *lives* is whether the store shows who *stored*."""
+    if stored is None or _is_gone(stored, lives=lives):
+        return Called(claim, publish=True, duplicate=False)
+    if stored.task_id == claim.task_id:  # the same call for the second time
+        heard = stored.heard if stored.key else claim.heard
+        return Called(replace(stored, heard=heard, again=True), publish=True, duplicate=False)
+    counted = replace(stored, calls=stored.calls + 1, called=now)
+    if stored.over or lives or now - stored.heard <= GRACE:
         return Called(counted, publish=False, duplicate=True)
     return Called(replace(counted, heard=now, again=True), publish=True, duplicate=True)
 
 
 def met(
-    stands: UniqueClaim | None, mine: UniqueClaim, *, lives: bool
+    stored: UniqueClaim | None, claim: UniqueClaim, *, lives: bool
 ) -> tuple[UniqueClaim, str | None]:
-    """A worker has the message of *mine*: what stands from now on, and who lives instead.
+    """A worker has the message of *claim*: what stands from now on, and who lives instead.
 
     A claim whose message nobody has gives way to a message that is here.
     """
-    if stands is not None and stands.task_id == mine.task_id:
-        same = replace(mine, period_ends=stands.period_ends)
-        return replace(same, calls=stands.calls, called=stands.called, again=stands.again), None
-    if stands is not None and (stands.over or lives):
-        return stands, stands.task_id
-    return mine, None
+    if stored is not None and stored.task_id == claim.task_id:
+        same = replace(claim, period_ends=stored.period_ends)
+        return replace(same, calls=stored.calls, called=stored.called, again=stored.again), None
+    if stored is not None and (stored.over or lives):
+        return stored, stored.task_id
+    return claim, None
 
 
 def begun(
-    stands: UniqueClaim | None, task_id: str, now: float, *, lives: bool
+    stored: UniqueClaim | None, task_id: str, now: float, *, lives: bool
 ) -> tuple[UniqueClaim | None, str | None]:
     """The body of *task_id*, unique until it starts, is about to begin: as :func:`met`.
 
     What others are called for from now on is not done by it.
     """
-    if stands is not None and stands.task_id != task_id and (stands.over or lives):
-        return stands, stands.task_id
-    return ended(stands, task_id, now), None
+    if stored is not None and stored.task_id != task_id and (stored.over or lives):
+        return stored, stored.task_id
+    return ended(stored, task_id, now), None
 
 
-def doubted(stands: UniqueClaim | None, mine: UniqueClaim) -> UniqueClaim | None:
-    """Nobody knows whether the message of *mine* was published: what stands from now on.
+def doubted(stored: UniqueClaim | None, claim: UniqueClaim) -> UniqueClaim | None:
+    """Nobody knows whether the message of *claim* was published: what stands from now on.
 
     The next call publishes it once more.
     """
-    return replace(mine, heard=0.0) if stands == mine else stands
+    return replace(claim, heard=0.0) if stored == claim else stored
 
 
 def ended(
-    stands: UniqueClaim | None, task_id: str, now: float, attempt: str = ""
+    stored: UniqueClaim | None, task_id: str, now: float, attempt: str = ""
 ) -> UniqueClaim | None:
     """*task_id* has ended: what stands from now on. What another one has is not touched; nor, with
     the identity of an *attempt* that is over, what a later one has.
     """
-    if stands is None or stands.task_id != task_id or attempt not in ("", stands.task):
-        return stands
-    return replace(stands, over=True) if stands.period_ends > now else None
+    if stored is None or stored.task_id != task_id or attempt not in ("", stored.task):
+        return stored
+    return replace(stored, over=True) if stored.period_ends > now else None
 
 
-def _is_gone(stands: UniqueClaim, *, lives: bool) -> bool:
+def _is_gone(stored: UniqueClaim, *, lives: bool) -> bool:
     """Whether it died with its worker, and no broker will deliver it again."""
-    return bool(stands.key) and stands.acked and not lives and not stands.over
+    return bool(stored.key) and stored.acked and not lives and not stored.over

@@ -108,10 +108,10 @@ def put_on_hold(
     That *lasts* from *now* on: with 0 the key is on hold no more.
     """
     state = expire(state, now)
-    stands = "" if state.hold is None else state.hold.name
-    if stands == was:
+    current = "" if state.hold is None else state.hold.name
+    if current == was:
         state = edits.put_on_hold(state, name, by, because, now + lasts, now)
-    return _settled(state, now, stands in (was, name))  # the latter: nobody heard the answer
+    return _settled(state, now, current in (was, name))  # the latter: nobody heard the answer
 
 
 def open_slot(state: KeyState, name: str, now: int) -> Step[bool]:

@@ -108,7 +108,13 @@ def asked(app: Any, store: object, keys: Iterable[str]) -> None:
 def _patterns(tasks: Iterable[object]) -> Iterator[tuple[str, re.Pattern[str]]]:
     """What the keys of *tasks* look like, those with the fewest fields first."""
     definitions = [getattr(task, "lock_definition", None) for task in tasks]
-    templates = [t for each in definitions if each for t in (each.template, each.parents) if t]
+    templates = [
+        t
+        for definition in definitions
+        if definition
+        for t in (definition.template, definition.parents)
+        if t
+    ]
     shapes = {shape for template in templates for shape in template.shapes}
     for shape in sorted(shapes, key=lambda shape: (shape.count("*"), -len(shape), shape)):
         yield shape, re.compile(re.escape(shape).replace(r"\*", "[^:/]*"))

@@ -239,8 +239,8 @@ class LockManager:
     def _waits_alone(self, claim: Claim) -> bool:
         """Whether the store has the task's message there, and no delivery of it is at that key."""
         (state,) = self._backend.look([claim.key])
-        here = {holder.task for holder in state.holders} | {turn.task for turn in state.grants}
-        if claim.task in here:
+        tasks = {holder.task for holder in state.holders} | {turn.task for turn in state.grants}
+        if claim.task in tasks:
             return False
         return self._backend.message(claim.key, claim.task) is not None
 

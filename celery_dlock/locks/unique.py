@@ -72,7 +72,7 @@ class Uniqueness:
         parameters = signature.parameters
         try:
             # Without what has its default, so that a version with one parameter more knows it, too.
-            told = [
+            texts = [
                 f"{name}={exact(value)}"
                 for name, value in given.items()
                 if not _is_default(parameters[name], value)
@@ -83,9 +83,9 @@ class Uniqueness:
                 "make two calls the same, as in Unique(by='{order_id}')"
             ) from exc
         if not self.locks.reads_arguments_only:  # what differs in its lock is not the same, either
-            told += self._keys(args, kwargs)
+            texts += self._keys(args, kwargs)
         # Arguments may be secret, and names are shown.
-        digest = f"~{sha256(','.join(told).encode()).hexdigest()[:32]}" if told else ""
+        digest = f"~{sha256(','.join(texts).encode()).hexdigest()[:32]}" if texts else ""
         return canonical(f"{self.task}({digest})")
 
     def _keys(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -170,89 +170,89 @@ class UniqueClaims:
         self._store = store
         self._clock = clock
 
-    def call(self, name: str, mine: UniqueClaim, ttl: float) -> Called:
-        """The task of *mine* is called: whether to publish it, and under which id.
+    def call(self, name: str, claim: UniqueClaim, ttl: float) -> Called:
+        """The task of *claim* is called: whether to publish it, and under which id.
 
         One that publishes nothing has nothing to write but that it was counted. Where another one
         is faster it is not: else a crowd of calls would be busy with overtaking each other.
         """
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
-            becomes = called(stands, mine, self._clock(), lives=lives)
-            return becomes.claim, becomes
+        def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
+            outcome = called(stored, claim, self._clock(), lives=lives)
+            return outcome.claim, outcome
 
-        def counts(answer: Called) -> bool:
-            return not answer.publish
+        def counts(outcome: Called) -> bool:
+            return not outcome.publish
 
-        _, answer = self._change(name, mine.task_id, rule, ttl, None, counts)
-        return answer
+        _, outcome = self._change(name, claim.task_id, rule, ttl, None, counts)
+        return outcome
 
     def newest(
-        self, name: str, mine: UniqueClaim, ttl: float, begun: bytes | None
+        self, name: str, claim: UniqueClaim, ttl: float, begun: bytes | None
     ) -> tuple[bytes, UniqueClaim]:
-        """What stands for a call of *mine*: a claim whose message it is to replace, or its own.
+        """What stands for a call of *claim*: a claim whose message it is to replace, or its own.
 
         That takes the place of nothing, or of what has *begun*.
         """
-        value, lasts = mine.encode(), round(mine.lasts(ttl, self._clock()) * SECOND)
-        stands = self._store.swap(name, begun, value, lasts)
-        if stands is None:  # what has begun has ended its claim meanwhile
-            stands = self._store.swap(name, None, value, lasts)
-        stands = value if stands is None else stands
-        return stands, _decoded(name, stands)
+        value, lasts = claim.encode(), round(claim.lasts(ttl, self._clock()) * SECOND)
+        stored = self._store.swap(name, begun, value, lasts)
+        if stored is None:  # what has begun has ended its claim meanwhile
+            stored = self._store.swap(name, None, value, lasts)
+        stored = value if stored is None else stored
+        return stored, _decoded(name, stored)
 
     def other(self, name: str, task_id: str) -> str | None:
         """The id of another task that lives; nothing is changed."""
         text = self._store.swap(name, None, None, 0)
-        stands = None if text is None else _decoded(name, text)
-        if stands is None or stands.task_id == task_id:
+        stored = None if text is None else _decoded(name, text)
+        if stored is None or stored.task_id == task_id:
             return None
-        return stands.task_id if stands.over or self._shows(stands) else None
+        return stored.task_id if stored.over or self._shows(stored) else None
 
     def meet(
-        self, name: str, mine: UniqueClaim, ttl: float, known: bytes | None
+        self, name: str, claim: UniqueClaim, ttl: float, expected: bytes | None
     ) -> tuple[bytes | None, Met]:
-        """A worker has the message of *mine*: what stands now."""
+        """A worker has the message of *claim*: what stands now."""
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Met]:
-            becomes, other = met(stands, mine, lives=lives)
+        def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Met]:
+            becomes, other = met(stored, claim, lives=lives)
             return becomes, Met(other, becomes.again)
 
-        return self._change(name, mine.task_id, rule, ttl, known)
+        return self._change(name, claim.task_id, rule, ttl, expected)
 
-    def begin(self, name: str, task_id: str, ttl: float, known: bytes | None) -> Met:
+    def begin(self, name: str, task_id: str, ttl: float, expected: bytes | None) -> Met:
         """The body begins, and the task is unique until then."""
 
-        def rule(stands: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, Met]:
-            becomes, other = begun(stands, task_id, self._clock(), lives=lives)
-            return becomes, Met(other, stands is not None and stands.again)
+        def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim | None, Met]:
+            becomes, other = begun(stored, task_id, self._clock(), lives=lives)
+            return becomes, Met(other, stored is not None and stored.again)
 
-        _, answer = self._change(name, task_id, rule, ttl, known)
+        _, answer = self._change(name, task_id, rule, ttl, expected)
         return answer
 
-    def doubt(self, name: str, mine: UniqueClaim, ttl: float) -> None:
-        """Whether the message of *mine* was published is not known."""
+    def doubt(self, name: str, claim: UniqueClaim, ttl: float) -> None:
+        """Whether the message of *claim* was published is not known."""
 
-        def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
-            return doubted(stands, mine), None
+        def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+            return doubted(stored, claim), None
 
-        self._change(name, mine.task_id, rule, ttl, mine.encode())
+        self._change(name, claim.task_id, rule, ttl, claim.encode())
 
     def end(
-        self, name: str, task_id: str, ttl: float, known: bytes | None, attempt: str = ""
+        self, name: str, task_id: str, ttl: float, expected: bytes | None, attempt: str = ""
     ) -> None:
         """The task has ended, or that *attempt* of it. What another one has is not touched."""
 
-        def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
-            return ended(stands, task_id, self._clock(), attempt), None
+        def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+            return ended(stored, task_id, self._clock(), attempt), None
 
-        self._change(name, task_id, rule, ttl, known)
+        self._change(name, task_id, rule, ttl, expected)
 
     def forget(self, name: str, task_id: str) -> None:
         """What that task has stands no longer, not even for its period."""
 
-        def rule(stands: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
-            return None if stands is None or stands.task_id == task_id else stands, None
+        def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
+            return None if stored is None or stored.task_id == task_id else stored, None
 
         self._change(name, task_id, rule, SECOND, None)
 
@@ -262,28 +262,28 @@ class UniqueClaims:
         task_id: str,
         rule: Rule[T],
         ttl: float,
-        known: bytes | None,
+        expected: bytes | None,
         counts: Callable[[T], bool] = lambda _: False,
     ) -> tuple[bytes | None, T]:
-        """What stands after *rule*, and its answer; *known* is what probably stands before.
+        """What stands after *rule*, and its answer; *expected* is what probably stands before.
 
         An answer that only *counts* is tried once on what really stands.
         """
-        text, stands, counted = None, _readable(known), False
-        if stands is not None:
-            text = known
+        text, stored, counted = None, _readable(expected), False
+        if stored is not None:
+            text = expected
         while True:
-            lives = stands is not None and stands.task_id != task_id and self._shows(stands)
-            becomes, answer = rule(stands, lives)
+            lives = stored is not None and stored.task_id != task_id and self._shows(stored)
+            becomes, answer = rule(stored, lives)
             if counted and counts(answer):
                 return text, answer
             counted = counts(answer)
             lasts = 0.0 if becomes is None else becomes.lasts(ttl, self._clock())
             value = None if becomes is None else becomes.encode()
-            there = self._store.swap(name, text, value, round(lasts * SECOND))
-            if there == value:
+            current = self._store.swap(name, text, value, round(lasts * SECOND))
+            if current == value:
                 return value, answer
-            text, stands = there, None if there is None else _decoded(name, there)
+            text, stored = current, None if current is None else _decoded(name, current)
 
     def _shows(self, claim: UniqueClaim) -> bool:
         """Whether the lock store shows that the task runs, waits or was woken."""
@@ -316,11 +316,11 @@ def _decoded(name: str, text: bytes) -> UniqueClaim:
         raise UnreadableKey(f"the unique claim {name!r} cannot be read: {exc!r}") from exc
 
 
-def _readable(known: bytes | None) -> UniqueClaim | None:
-    """What *known* says; ``None`` if it cannot have been read from the store: it comes with a
+def _readable(text: bytes | None) -> UniqueClaim | None:
+    """What *text* says; ``None`` if it cannot have been read from the store: it comes with a
     message.
     """
     try:
-        return None if known is None else _decoded("", known)
+        return None if text is None else _decoded("", text)
     except UnreadableKey:
         return None

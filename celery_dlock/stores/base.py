@@ -454,8 +454,8 @@ def first_of(cursor: str) -> str:
 
 def page(names: Sequence[str], limit: int) -> KeyPage:
     """The page that *names* begin with; they are in order, and more than *limit* if there are."""
-    told = tuple(names[:limit])
-    return KeyPage(told, _AFTER + told[-1] if len(names) > limit else None)
+    shown = tuple(names[:limit])
+    return KeyPage(shown, _AFTER + shown[-1] if len(names) > limit else None)
 
 
 def live(head: Iterable[Waiting], now: int) -> tuple[Waiting, ...]:

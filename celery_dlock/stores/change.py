@@ -41,13 +41,13 @@ def difference(before: KeyState, step: Step[object]) -> Change:
     """What leads from *before* to where *step* does, of which only the loaded part is known."""
     after = step.state
     stays = {entry.task for entry in after.waiting}
-    known = set(before.waiting)
+    old_entries = set(before.waiting)
     had, has = _with_message(before), _with_message(after)
     old, new = dict(before.lost), dict(after.lost)
     return Change(
         slots=_slots(before) != _slots(after),
         gone=tuple(entry.task for entry in before.waiting if entry.task not in stays),
-        came=tuple(entry for entry in after.waiting if entry not in known),
+        came=tuple(entry for entry in after.waiting if entry not in old_entries),
         parked=has - had | frozenset({step.rewrites} - {""}),
         unparked=had - has,
         done=after.done - before.done,

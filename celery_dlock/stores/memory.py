@@ -118,22 +118,22 @@ class MemoryBackend(NoteStore):
 
     def _dues(self) -> list[tuple[int, str]]:
         with self._mutex:
-            dues = ((turns.due(found.state), key) for key, found in self._keys.items())
+            dues = ((turns.due(row.state), key) for key, row in self._keys.items())
             return sorted((at, key) for at, key in dues if at is not None)
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
         with self._mutex:
             return [
                 (key, task)
-                for key, found in self._keys.items()
-                for task in found.messages
+                for key, row in self._keys.items()
+                for task in row.messages
                 if task_id_of(task) in task_ids
             ]
 
     def message(self, key: str, task: str) -> bytes | None:
         with self._mutex:
-            found = self._keys.get(key)
-            return found.messages.get(task) if found else None
+            row = self._keys.get(key)
+            return row.messages.get(task) if row else None
 
     def dead(self, limit: int = 100) -> list[DeadMessage]:
         with self._mutex:
@@ -141,8 +141,10 @@ class MemoryBackend(NoteStore):
 
     def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
         with self._mutex:
-            found = [b for b in self._dead.values() if task_id_of(b.dead.task) in task_ids]
-        return sorted(found, key=by_age)
+            letters = [
+                letter for letter in self._dead.values() if task_id_of(letter.dead.task) in task_ids
+            ]
+        return sorted(letters, key=by_age)
 
     def count_dead(self) -> int:
         with self._mutex:
@@ -172,9 +174,9 @@ class MemoryBackend(NoteStore):
                 self._swapped = {at: put for at, put in self._swapped.items() if put[1] > now}
                 self._tidy_above = 2 * len(self._swapped) + 100
             put, ends = self._swapped.get(name, (None, 0))
-            stands = put if ends > now else None
-            if stands != was:
-                return stands
+            current = put if ends > now else None
+            if current != was:
+                return current
             if becomes is None:
                 self._swapped.pop(name, None)
             else:
@@ -183,8 +185,8 @@ class MemoryBackend(NoteStore):
 
     def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
         with self._mutex:
-            there = [(n, put) for n, (put, ends) in self._swapped.items() if ends > self._now()]
-            return there[:limit]
+            pairs = [(n, put) for n, (put, ends) in self._swapped.items() if ends > self._now()]
+            return pairs[:limit]
 
     def peek(self, key: str, limit: int | None = None) -> KeyState:
         with self._mutex:
@@ -199,13 +201,11 @@ class MemoryBackend(NoteStore):
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
         first = first_of(cursor)
         with self._mutex:
-            there = dict(self._keys)
-        names = sorted(there)
+            rows = dict(self._keys)
+        names = sorted(rows)
         later = islice(names, bisect_left(names, first), None)
         in_use = (
-            key
-            for key in later
-            if there[key].messages or (not waiting and _in_use(there[key].state))
+            key for key in later if rows[key].messages or (not waiting and _in_use(rows[key].state))
         )
         return page(list(islice(in_use, limit + 1)), limit)
 
@@ -220,15 +220,15 @@ class MemoryBackend(NoteStore):
     def _load(self, operation: Operation[object], now: int) -> KeyState:
         self._forget_past(now)
         claim = operation.claim
-        found = self._keys.get(claim.key, _Key())
-        past = found.past.get(claim.task, _Past())
-        known = {claim.task, *(holder.task for holder in found.state.holders)}
-        lost = ((task, found.past[task].lost) for task in sorted(known & found.past.keys()))
+        row = self._keys.get(claim.key, _Key())
+        past = row.past.get(claim.task, _Past())
+        tasks = {claim.task, *(holder.task for holder in row.state.holders)}
+        lost = ((task, row.past[task].lost) for task in sorted(tasks & row.past.keys()))
         letter = (
             self._dead.get((claim.key, claim.task)) if isinstance(operation, OnDeadLetter) else None
         )
         return replace(
-            found.state,
+            row.state,
             done=frozenset({claim.task} if past.done_until > now else ()),
             lost=tuple((task, count) for task, count in lost if count),
             dead=() if letter is None else (letter.dead,),
@@ -239,28 +239,28 @@ class MemoryBackend(NoteStore):
     ) -> Reply[V]:
         claim, message = operation.claim, operation.message
         change = difference(before, step)
-        found = self._keys.setdefault(claim.key, _Key())
-        found.state = replace(step.state, done=frozenset(), lost=(), dead=())
+        row = self._keys.setdefault(claim.key, _Key())
+        row.state = replace(step.state, done=frozenset(), lost=(), dead=())
         for dead in before.dead:
             message = self._dead.pop((claim.key, dead.task)).message
         for task in change.parked:
-            found.messages[task] = message or b""
+            row.messages[task] = message or b""
         wakes = tuple(
-            Wake(claim.key, turn.task, found.messages[turn.task], turn.ending, turn.woken)
+            Wake(claim.key, turn.task, row.messages[turn.task], turn.ending, turn.woken)
             for turn in step.wakes
         )
         for dead in change.dead:
-            kept = message or found.messages.get(dead.task, b"")
+            kept = message or row.messages.get(dead.task, b"")
             self._dead[claim.key, dead.task] = DeadMessage(claim.key, dead, kept)
         for task in change.unparked:
-            del found.messages[task]
-        for task in change.undone & found.past.keys():
-            found.past[task].done_until = 0
+            del row.messages[task]
+        for task in change.undone & row.past.keys():
+            row.past[task].done_until = 0
         for task in change.done:
-            found.past.setdefault(task, _Past()).done_until = now + claim.done_ttl
+            row.past.setdefault(task, _Past()).done_until = now + claim.done_ttl
             heapq.heappush(self._forget, (now + claim.done_ttl, claim.key, task))
         for task, count in change.lost.items():
-            past = found.past.setdefault(task, _Past())
+            past = row.past.setdefault(task, _Past())
             past.lost, past.lost_until = count, now + REMEMBER_LOST if count else 0
             heapq.heappush(self._forget, (past.lost_until, claim.key, task))
         self._tidy(claim.key)
@@ -269,15 +269,15 @@ class MemoryBackend(NoteStore):
     def _forget_past(self, now: int) -> None:
         while self._forget and self._forget[0][0] <= now:
             _, key, task = heapq.heappop(self._forget)
-            found = self._keys.get(key)
-            past = found.past.get(task) if found else None
-            if found and past and max(past.done_until, past.lost_until) <= now:
-                del found.past[task]
+            row = self._keys.get(key)
+            past = row.past.get(task) if row else None
+            if row and past and max(past.done_until, past.lost_until) <= now:
+                del row.past[task]
                 self._tidy(key)
 
     def _tidy(self, key: str) -> None:
-        found = self._keys[key]
-        if found.past or _in_use(found.state):
+        row = self._keys[key]
+        if row.past or _in_use(row.state):
             return
         del self._keys[key]
 

@@ -46,21 +46,21 @@ class Helper:
     """The process, and this end of the socket."""
 
     def __init__(self) -> None:
-        here, there = socket.socketpair()
+        ours, theirs = socket.socketpair()
         try:
-            with there:
-                command = [sys.executable, "-c", _PROGRAM, str(there.fileno())]
+            with theirs:
+                command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
                 # In a session of its own: a Ctrl-C is for the worker, which ends the helper last.
                 self._process = subprocess.Popen(
                     [*command, json.dumps(sys.path)],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[there.fileno()],
+                    pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
         except BaseException:
-            here.close()
+            ours.close()
             raise
-        self._connection = Connection(here.detach())
+        self._connection = Connection(ours.detach())
 
     @property
     def pid(self) -> int:
@@ -193,8 +193,8 @@ def through_helper(store: type[LockBackend], url: str, options: BackendOptions) 
     """
     names = ("traits", "guarantee", "largest_message", "replicates")
     promises = {name: getattr(store, name) for name in names}
-    found: LockBackend = type(store.__name__, (HelperBackend,), promises)(store, url, options)
-    return found
+    backend: LockBackend = type(store.__name__, (HelperBackend,), promises)(store, url, options)
+    return backend
 
 
 class _Starting:

@@ -138,23 +138,25 @@ class Transactions:
         """Commit what *operation* comes to; a grant made now has *token*."""
 
         def attempt() -> Applied[V] | None:
-            found = self._loader.load(operation, self.now())
-            return self._attempt(operation, operation.apply(found.state, found.now, token), found)
+            loaded = self._loader.load(operation, self.now())
+            return self._attempt(
+                operation, operation.apply(loaded.state, loaded.now, token), loaded
+            )
 
         return self._mutexes.until_applied(operation, attempt)
 
     def _attempt(
-        self, operation: Operation[Any], step: Step[V], found: Loaded
+        self, operation: Operation[Any], step: Step[V], loaded: Loaded
     ) -> Applied[V] | None:
         claim, message = operation.claim, operation.message
-        saving = Saving(claim, found, step, self._leased)
+        saving = Saving(claim, loaded, step, self._leased)
         if saving.outlived is not None:
             self._rows.drop(saving.outlived)
             return None
-        if found.version_row is None:  # a key without a version row has no queue
-            found.pages |= dict.fromkeys(saving.touched, ())
-        self._loader.load_pages(claim.key, found, saving.touched)
-        dead = found.dead if isinstance(operation, OnDeadLetter) else None
+        if loaded.version_row is None:  # a key without a version row has no queue
+            loaded.pages |= dict.fromkeys(saving.touched, ())
+        self._loader.load_pages(claim.key, loaded, saving.touched)
+        dead = loaded.dead if isinstance(operation, OnDeadLetter) else None
         rows_of_dead: set[Name] = set()
         if dead is not None:
             letter, message = decode_dead(dead.value)
@@ -168,7 +170,7 @@ class Transactions:
         if commit.changes or not isinstance(operation, Reap):
             committed = self._rows.commit(commit)
         else:
-            committed = Committed(0, found.version_row)
+            committed = Committed(0, loaded.version_row)
         if committed is None:
             return None
         if not step.wakes:
@@ -184,8 +186,8 @@ class Transactions:
         return Applied(Reply(step.verdict, wakes), committed)
 
     def _woken(self, saving: Saving) -> dict[Name, bytes]:
-        found = read_each(self._rows, saving.woken())
-        return {name: row.value for name, row in found.items() if row is not None}
+        rows = read_each(self._rows, saving.woken())
+        return {name: row.value for name, row in rows.items() if row is not None}
 
     def _remembers(self, done: Row, now: int) -> bool:
         """A store forgets by itself what is over, but not by another clock."""
@@ -206,7 +208,7 @@ def read_each(rows: Rows, names: Sequence[Name]) -> dict[Name, Row | None]:
     except UnreadableKey:
         if len(names) == 1:
             return {names[0]: Row(b"", "", 0)}
-    return {name: row for each in names for name, row in read_each(rows, [each]).items()}
+    return {name: row for one in names for name, row in read_each(rows, [one]).items()}
 
 
 def _message(key: str, task: str) -> Name:

@@ -75,35 +75,35 @@ class Loader:
                 *places,
             ]
         )
-        found = Loaded(now, version_row, done=done, dead=dead)
+        loaded = Loaded(now, version_row, done=done, dead=dead)
         if version_row is not None:
-            found.record = decode(version_row.value)
+            loaded.record = decode(version_row.value)
             own = {page_of(number_in(row)) for row in ranks if row is not None}
-            ends = _ends(found.record) if task else set[int]()
-            self._load_holders(key, found, {*own, *ends})
-            self._load_queue(key, found, own, set(named))
+            ends = _ends(loaded.record) if task else set[int]()
+            self._load_holders(key, loaded, {*own, *ends})
+            self._load_queue(key, loaded, own, set(named))
         if done is not None and self._remembers(done, now):
-            found.state = replace(found.state, done=frozenset({task}))
+            loaded.state = replace(loaded.state, done=frozenset({task}))
         if dead is not None and isinstance(operation, OnDeadLetter):
-            found.state = replace(found.state, dead=(decode_dead(dead.value)[0],))
-        return found
+            loaded.state = replace(loaded.state, dead=(decode_dead(dead.value)[0],))
+        return loaded
 
     def load_first(self, key: str, now: int, limit: int | None) -> Loaded:
         """*key* with the first *limit* of its queue, or all of it."""
         (version_row,) = self._rows.read([Name(Kind.VERSION_ROW, key)])
-        found = Loaded(now, version_row)
+        loaded = Loaded(now, version_row)
         if version_row is not None:
-            found.record = decode(version_row.value)
-            self._load_holders(key, found, set())
-            pages, entries = found.record.pages(), list[Waiting]()
+            loaded.record = decode(version_row.value)
+            self._load_holders(key, loaded, set())
+            pages, entries = loaded.record.pages(), list[Waiting]()
             while limit is None or len(entries) < limit:
                 batch = list(islice(pages, PAGES_OF_A_LIST))
                 if not batch:
                     break
-                self.load_pages(key, found, batch)
-                entries += [entry for number in batch for entry in found.pages[number]]
-            found.state = _state(found, entries[:limit])
-        return found
+                self.load_pages(key, loaded, batch)
+                entries += [entry for number in batch for entry in loaded.pages[number]]
+            loaded.state = _state(loaded, entries[:limit])
+        return loaded
 
     def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
         """The entry of *task* in the queue, and how many may stand before it, by their ranks."""
@@ -132,43 +132,45 @@ class Loader:
                 head.hears(name, row)
         return [head.state() for head in heads]
 
-    def load_pages(self, key: str, found: Loaded, numbers: Iterable[int]) -> None:
-        """Add the pages *numbers* to what was *found*, in one flight."""
-        missing = [number for number in numbers if number not in found.pages]
+    def load_pages(self, key: str, loaded: Loaded, numbers: Iterable[int]) -> None:
+        """Add the pages *numbers* to what was *loaded*, in one flight."""
+        missing = [number for number in numbers if number not in loaded.pages]
         if not missing:
             return
         read = self._rows.read([_page(key, number) for number in missing])
-        found.pages |= zip(missing, map(_entries, read), strict=True)
+        loaded.pages |= zip(missing, map(_entries, read), strict=True)
 
-    def _load_holders(self, key: str, found: Loaded, numbers: set[int]) -> None:
+    def _load_holders(self, key: str, loaded: Loaded, numbers: set[int]) -> None:
         """The rows of the holders that are there, and in the same flight the pages *numbers*."""
-        owners, pages = [holder.owner for holder in found.record.holders], sorted(numbers)
+        owners, pages = [holder.owner for holder in loaded.record.holders], sorted(numbers)
         held = [Name(Kind.HOLDER, key, owner) for owner in owners]
         read = self._rows.read([*held, *(_page(key, number) for number in pages)])
         rows = zip(owners, read[: len(held)], strict=True)
-        found.rows = {owner: row for owner, row in rows if row is not None}
-        found.pages = dict(zip(pages, map(_entries, read[len(held) :]), strict=True))
+        loaded.rows = {owner: row for owner, row in rows if row is not None}
+        loaded.pages = dict(zip(pages, map(_entries, read[len(held) :]), strict=True))
 
-    def _load_queue(self, key: str, found: Loaded, own: set[int], named: set[str]) -> None:
+    def _load_queue(self, key: str, loaded: Loaded, own: set[int], named: set[str]) -> None:
         """The first entries that are alive, and those of the tasks *named* on the pages *own*."""
-        pages = found.record.pages()
-        window = _Window(found.now, {h.task for h in _holders(found) if h.expires > found.now})
+        pages = loaded.record.pages()
+        window = _Window(loaded.now, {h.task for h in _holders(loaded) if h.expires > loaded.now})
         left: int | None = None
         while left is None and not window.enough:
             batch = list(islice(pages, PAGES_AT_ONCE))
             if not batch:
                 break
-            self.load_pages(key, found, batch)
-            left = next((number for number in batch if not window.takes(found.pages[number])), None)
+            self.load_pages(key, loaded, batch)
+            left = next(
+                (number for number in batch if not window.takes(loaded.pages[number])), None
+            )
         left = next(pages, None) if left is None else left
-        found.unread = None if left is None else left * WINDOW
+        loaded.unread = None if left is None else left * WINDOW
         far = [
             entry
             for number in own
-            for entry in found.pages[number]
+            for entry in loaded.pages[number]
             if left is not None and number >= left and entry.task in named
         ]
-        found.state = _state(found, [*window.entries, *sorted(far, key=lambda e: e.rank)])
+        loaded.state = _state(loaded, [*window.entries, *sorted(far, key=lambda e: e.rank)])
 
 
 @dataclass(slots=True)
@@ -203,13 +205,13 @@ class _Window:
 class _Head:
     """One key of many that are looked at together; a queue is read until its head is known."""
 
-    def __init__(self, key: str, found: Loaded) -> None:
+    def __init__(self, key: str, loaded: Loaded) -> None:
         self._key = key
-        self._found = found
-        if found.version_row is not None:
-            found.record = decode(found.version_row.value)
-        self._pages = islice(found.record.pages(), PAGES_ENOUGH)
-        self._holders = [Name(Kind.HOLDER, key, h.owner) for h in found.record.holders]
+        self._loaded = loaded
+        if loaded.version_row is not None:
+            loaded.record = decode(loaded.version_row.value)
+        self._pages = islice(loaded.record.pages(), PAGES_ENOUGH)
+        self._holders = [Name(Kind.HOLDER, key, h.owner) for h in loaded.record.holders]
         self._waiting: list[Waiting] = []
 
     def asks(self) -> list[Name]:
@@ -220,30 +222,30 @@ class _Head:
 
     def hears(self, name: Name, row: Row | None) -> None:
         if name.kind is Kind.PAGE:
-            self._waiting += live(_entries(row), self._found.now)
+            self._waiting += live(_entries(row), self._loaded.now)
         elif row is not None:
-            self._found.rows[name.part] = row
+            self._loaded.rows[name.part] = row
 
     def state(self) -> KeyState:
-        return _state(self._found, self._waiting[:WINDOW])
+        return _state(self._loaded, self._waiting[:WINDOW])
 
 
-def _state(found: Loaded, waiting: list[Waiting]) -> KeyState:
-    return as_state(found.record, _holders(found), waiting, found.now)
+def _state(loaded: Loaded, waiting: list[Waiting]) -> KeyState:
+    return as_state(loaded.record, _holders(loaded), waiting, loaded.now)
 
 
-def _holders(found: Loaded) -> tuple[Holder, ...]:
-    return tuple(_seen(holder, found.record, found) for holder in found.record.holders)
+def _holders(loaded: Loaded) -> tuple[Holder, ...]:
+    return tuple(_seen(holder, loaded.record, loaded) for holder in loaded.record.holders)
 
 
-def _seen(holder: Holder, record: Record, found: Loaded) -> Holder:
+def _seen(holder: Holder, record: Record, loaded: Loaded) -> Holder:
     """*holder* with its token, and with an instant: leased ones begin anew whenever seen."""
-    row, ends = found.rows.get(holder.owner), holder.expires
+    row, ends = loaded.rows.get(holder.owner), holder.expires
     if holder.owner in record.leased and row is not None:
-        ends = found.now + ends
+        ends = loaded.now + ends
     elif holder.owner in record.leased:
         # Since when it is gone is not known: since nobody came to look at the key, it may be.
-        ends = found.now if record.due is None else min(found.now, record.due)
+        ends = loaded.now if record.due is None else min(loaded.now, record.due)
     token = row.born if row is not None and holder.token else 0
     return replace(holder, token=token, expires=ends)
 

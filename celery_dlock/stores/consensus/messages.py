@@ -38,11 +38,11 @@ class Item(NamedTuple):
     @classmethod
     def of(cls, name: Name) -> Self | None:
         """What the row *name* says; ``None`` if it is none of ours."""
-        found = _ITEM.fullmatch(name.part)
-        if found is None or not is_text(name.key) or not is_text(name.part):
+        match = _ITEM.fullmatch(name.part)
+        if match is None or not is_text(name.key) or not is_text(name.part):
             return None
-        size = int(found[2])
-        return cls(found[1] == "d", found[3][size:], name.key + found[3][:size])
+        size = int(match[2])
+        return cls(match[1] == "d", match[3][size:], name.key + match[3][:size])
 
 
 def items_of(rows: Rows, task_ids: Collection[str]) -> list[Item]:

@@ -187,15 +187,15 @@ class OptimisticBackend(NoteStore):
 
     def _replaced(self, claims: Sequence[Claim]) -> dict[Claim, Replaced]:
         """Which of *claims* are asked to give way; their own rows do not say so."""
-        found: dict[Claim, Replaced] = {}
+        replaced: dict[Claim, Replaced] = {}
         rows = read_each(self._rows, [_version_row(claim.key) for claim in claims])
         for claim in claims:
             row = rows[_version_row(claim.key)]
             with suppress(UnreadableKey):
                 for holder in () if row is None else decode(row.value).holders:
                     if holder.owner == claim.owner and holder.replaced_by:
-                        found[claim] = Replaced(holder.replaced_by)
-        return found
+                        replaced[claim] = Replaced(holder.replaced_by)
+        return replaced
 
     def _renew_by_clock(self, claim: Claim) -> RenewVerdict:
         try:
@@ -241,9 +241,9 @@ class OptimisticBackend(NoteStore):
     def _letters(self, names: list[Name]) -> list[DeadMessage]:
         """The dead letters in the rows *names*; one that is replayed meanwhile is left out."""
         rows = read_each(self._rows, names).items()
-        there = ((name, row.value) for name, row in rows if row is not None)
-        found = [DeadMessage(name.key, *listed_dead(name.part, value)) for name, value in there]
-        return sorted(found, key=by_age)
+        values = ((name, row.value) for name, row in rows if row is not None)
+        letters = [DeadMessage(name.key, *listed_dead(name.part, value)) for name, value in values]
+        return sorted(letters, key=by_age)
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         """All or none of a hundred notes, or of half a megabyte; more are written in steps."""
@@ -268,8 +268,8 @@ class OptimisticBackend(NoteStore):
         """With *waiting* it goes through all that are due some time, for each page anew."""
         last = last_of(cursor)
         if not waiting:
-            found = page(self._rows.keys(last, limit + 1), limit)
-            return replace(found, keys=tuple(filter(is_text, found.keys)))
+            listed = page(self._rows.keys(last, limit + 1), limit)
+            return replace(listed, keys=tuple(filter(is_text, listed.keys)))
         keys = {name.key for name in self._rows.names(Kind.DUE)}
         return page(
             sorted(key for key in filter(is_text, keys) if last is None or key > last), limit
@@ -334,11 +334,11 @@ class Notes:
     def _write(self, key: str, token: int, notes: Texts) -> bool | None:
         """``None`` if somebody else was faster."""
         names = [_note(key, name) for name in notes]
-        bar, *there = self._rows.read([_bar(key), *names])
+        bar, *rows = self._rows.read([_bar(key), *names])
         if bar is not None and token < number_in(bar):
             return False
         commit = Commit(_bar(key), bar, str(token).encode())
-        for name, text, row in zip(names, notes.values(), there, strict=True):
+        for name, text, row in zip(names, notes.values(), rows, strict=True):
             if text is not None and row is None:
                 commit.create[name] = text
             elif text is not None:
@@ -356,9 +356,9 @@ class Notes:
         # Without a bar nobody has ever written: there is no need to look through all notes.
         names = self._rows.names_of(Kind.NOTE, [key]) if bar else []
         rows = zip(names, self._rows.read(names), strict=True)
-        found = {name.part: row.value for name, row in rows if row is not None}
+        notes = {name.part: row.value for name, row in rows if row is not None}
         still = Commit(_bar(key), bar, None if bar is None else bar.value)
-        return None if self._rows.commit(still) is None else found
+        return None if self._rows.commit(still) is None else notes
 
 
 def _parts(notes: Texts) -> Iterator[dict[str, bytes | None]]:
@@ -438,9 +438,9 @@ class Sweeping:
         asked = limit
         while True:
             listed = self._rows.first(Kind.DUE, asked)
-            found = [name for name in listed if name.part.isdecimal() and is_text(name.key)]
-            if len(found) >= limit or len(listed) < asked:
-                return found
+            due = [name for name in listed if name.part.isdecimal() and is_text(name.key)]
+            if len(due) >= limit or len(listed) < asked:
+                return due
             asked += limit
 
     def _reaped(self, keys: Iterable[str]) -> list[Wake]:

@@ -79,8 +79,8 @@ class Record:
     @property
     def empty(self) -> bool:
         """Whether it says nothing, so that the key needs no version row."""
-        known = self.holders or self.grants or self.lost or self.cooling
-        return not known and self.hold is None and (self.parked, self.first, self.last) == (0, 0, 0)
+        slots = self.holders or self.grants or self.lost or self.cooling
+        return not slots and self.hold is None and (self.parked, self.first, self.last) == (0, 0, 0)
 
     def pages(self) -> Iterator[int]:
         """The pages on which the queue may be, from its head on."""

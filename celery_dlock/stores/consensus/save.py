@@ -38,14 +38,14 @@ class Saving:
     writes, which have to be loaded before; *new* is the holder whom this operation grants the key.
     """
 
-    __slots__ = ("_change", "_claim", "_found", "_leased", "_step", "new", "touched")
+    __slots__ = ("_change", "_claim", "_leased", "_loaded", "_step", "new", "touched")
 
-    def __init__(self, claim: Claim, found: Loaded, step: Step[object], leased: bool) -> None:
+    def __init__(self, claim: Claim, loaded: Loaded, step: Step[object], leased: bool) -> None:
         self._claim = claim
-        self._found = found
+        self._loaded = loaded
         self._step = step
         self._leased = leased
-        self._change = difference(found.state, step)
+        self._change = difference(loaded.state, step)
         self.touched = self._pages()
         self.new = self._newcomer()
 
@@ -54,12 +54,12 @@ class Saving:
         if not came and not gone:
             return set()
         moved = {*gone, *(entry.task for entry in came)}
-        old = (entry.rank for entry in self._found.state.waiting if entry.task in moved)
+        old = (entry.rank for entry in self._loaded.state.waiting if entry.task in moved)
         return {page_of(rank) for rank in (*old, *(entry.rank for entry in came))}
 
     def _newcomer(self) -> Holder | None:
         """It may be one that held the key before, and has lost it."""
-        before = {(h.task, h.nonce, h.since) for h in self._found.state.holders}
+        before = {(h.task, h.nonce, h.since) for h in self._loaded.state.holders}
         after = self._step.state.holders
         return next((h for h in after if (h.task, h.nonce, h.since) not in before), None)
 
@@ -69,18 +69,18 @@ class Saving:
             return []
         woken = {turn.task for turn in self._step.wakes}
         woken |= {dead.task for dead in self._change.dead}
-        with_message = woken & _with_message(self._found.state)
+        with_message = woken & _with_message(self._loaded.state)
         return [Name(Kind.MESSAGE, self._claim.key, task) for task in sorted(with_message)]
 
     def commit(self, message: bytes | None, woken: Mapping[Name, bytes]) -> Commit:
         """The commit; *message* is the asking task's, and *woken* are those of its wakes."""
-        key, change, found = self._claim.key, self._change, self._found
+        key, change, loaded = self._claim.key, self._change, self._loaded
         record = self._record(change)
         value = None if record.empty else record.encode()
-        commit = Commit(_version_row(self._claim), found.version_row, value)
+        commit = Commit(_version_row(self._claim), loaded.version_row, value)
         self._holders(commit)
         self._queue(commit, change)
-        had = _with_message(found.state)
+        had = _with_message(loaded.state)
         for task in change.parked:
             _put(commit, Name(Kind.MESSAGE, key, task), task in had, message or b"")
             if task not in had:
@@ -90,7 +90,7 @@ class Saving:
         for dead in change.dead:
             body = message or woken.get(Name(Kind.MESSAGE, key, dead.task), b"")
             letter = Name(Kind.DEAD, key, dead.task)  # only the asking task's own message dies
-            _put(commit, letter, found.dead is not None, encode_dead(dead, body))
+            _put(commit, letter, loaded.dead is not None, encode_dead(dead, body))
             self._list_dead(commit, dead)
         self._due(commit, record)
         self._done(commit, change)
@@ -98,7 +98,7 @@ class Saving:
 
     def _list_dead(self, commit: Commit, dead: Dead) -> None:
         """By its task id, and by when it died; it may be listed already as it died before."""
-        key, before = self._claim.key, self._found.dead
+        key, before = self._claim.key, self._loaded.dead
         if before is None:
             commit.create[Item(True, key, dead.task).name] = b""
             commit.create[died(key, dead)] = b""
@@ -109,12 +109,12 @@ class Saving:
             commit.delete.add(old)
 
     def _record(self, change: Change) -> Record:
-        after, found = self._step.state, self._found
+        after, loaded = self._step.state, self._loaded
         leased = frozenset(h.owner for h in after.holders if self._is_leased(h))
         first, last = self._ends()
         return Record(
             holders=tuple(
-                _as_kept(h, found.now if h.owner in leased else 0) for h in after.holders
+                _as_kept(h, loaded.now if h.owner in leased else 0) for h in after.holders
             ),
             leased=leased,
             grants=after.grants,
@@ -122,7 +122,7 @@ class Saving:
             first=first,
             last=last,
             gaps=self._gaps(page_of(first)) if (first, last) != (0, 0) else (),
-            lost=remember_lost(found.record.lost, change.lost, found.now),
+            lost=remember_lost(loaded.record.lost, change.lost, loaded.now),
             due=self._next_due(),
             paused=after.paused,
             cooling=after.cooling,
@@ -134,18 +134,18 @@ class Saving:
         if holder is self.new:
             return self._leased
         owner = holder.owner
-        return owner in self._found.rows and owner in self._found.record.leased
+        return owner in self._loaded.rows and owner in self._loaded.record.leased
 
     @property
     def outlived(self) -> Name | None:
         """A row that has outlived its lease, by the clock, and is in the way of the next one."""
-        if self.new is None or self.new.owner not in self._found.rows:
+        if self.new is None or self.new.owner not in self._loaded.rows:
             return None
         return Name(Kind.HOLDER, self._claim.key, self.new.owner)
 
     def _ends(self) -> tuple[int, int]:
         """Ranks between which all entries of the queue are from now on."""
-        unread = self._found.unread
+        unread = self._loaded.unread
         ranks = [entry.rank for entry in self._step.state.waiting]
         if unread is not None:
             ranks = [unread, *ranks]
@@ -156,14 +156,14 @@ class Saving:
     def _gaps(self, first: int) -> Gaps:
         """Only what this commit empties is new there: that is confirmed as it happens."""
         after = {number: self._page_after(number) for number in self.touched}
-        emptied = [n for n, entries in after.items() if not entries and self._found.pages[n]]
+        emptied = [n for n, entries in after.items() if not entries and self._loaded.pages[n]]
         filled = [n for n, entries in after.items() if entries]
-        return changed_gaps(self._found.record.gaps, emptied, filled, first)
+        return changed_gaps(self._loaded.record.gaps, emptied, filled, first)
 
     def _page_after(self, number: int) -> list[Waiting]:
         change = self._change
         moved = {*change.gone, *(entry.task for entry in change.came)}
-        stays = [entry for entry in self._found.pages[number] if entry.task not in moved]
+        stays = [entry for entry in self._loaded.pages[number] if entry.task not in moved]
         return [*stays, *(entry for entry in change.came if page_of(entry.rank) == number)]
 
     def _next_due(self) -> int | None:
@@ -172,15 +172,17 @@ class Saving:
         Leases begin anew whenever they are seen, and the key is not listed anew for that: a look
         that comes too early is put right by itself.
         """
-        listed, at = self._found.record.due, due(self._step.state)
+        listed, at = self._loaded.record.due, due(self._step.state)
         if not self._leased or listed is None or at is None:
             return at
-        return listed if self._found.now < listed <= at else at
+        return listed if self._loaded.now < listed <= at else at
 
     def _holders(self, commit: Commit) -> None:
         stay = {holder.owner for holder in self._step.state.holders}
         key = self._claim.key
-        commit.delete |= {Name(Kind.HOLDER, key, owner) for owner in self._found.rows.keys() - stay}
+        commit.delete |= {
+            Name(Kind.HOLDER, key, owner) for owner in self._loaded.rows.keys() - stay
+        }
         if self.new is not None:
             row = Name(Kind.HOLDER, key, self.new.owner)
             if self._leased:
@@ -190,11 +192,11 @@ class Saving:
 
     def _queue(self, commit: Commit, change: Change) -> None:
         key = self._claim.key
-        before = {entry.task: entry for entry in self._found.state.waiting}
+        before = {entry.task: entry for entry in self._loaded.state.waiting}
         came = {entry.task: entry for entry in change.came}
         for number in self.touched:
             page = Name(Kind.PAGE, key, str(number))
-            _put(commit, page, bool(self._found.pages[number]), _page(self._page_after(number)))
+            _put(commit, page, bool(self._loaded.pages[number]), _page(self._page_after(number)))
         for task in change.gone:
             commit.delete.add(Name(Kind.PLACE, key, task))
         for task, entry in came.items():
@@ -203,7 +205,7 @@ class Saving:
                 _put(commit, Name(Kind.PLACE, key, task), task in before, place)
 
     def _due(self, commit: Commit, record: Record) -> None:
-        listed = self._found.record.due
+        listed = self._loaded.record.due
         if listed != record.due:
             if listed is not None:
                 commit.delete.add(_due_name(self._claim.key, listed))
@@ -212,9 +214,9 @@ class Saving:
 
     def _done(self, commit: Commit, change: Change) -> None:
         """What is done is remembered; and nobody else may have said so meanwhile."""
-        claim, row = self._claim, self._found.done
+        claim, row = self._claim, self._loaded.done
         done = _done(claim)
-        until = str(self._found.now + claim.done_ttl).encode()
+        until = str(self._loaded.now + claim.done_ttl).encode()
         if change.done and claim.done_ttl and row is not None:
             commit.update[done] = until
         elif change.done and claim.done_ttl:

@@ -38,8 +38,8 @@ class Swaps:
             if self._rows.commit(Commit(row, None, value)) is not None:
                 return becomes
         attempt = partial(self._swap, row, was, becomes, stays)
-        (stands,) = self._mutexes.until_committed(name, attempt)
-        return stands
+        (current,) = self._mutexes.until_committed(name, attempt)
+        return current
 
     def _swap(
         self, name: Name, was: bytes | None, becomes: bytes | None, stays: int
@@ -47,23 +47,23 @@ class Swaps:
         """``None`` if somebody else was faster, or what was read was stale."""
         (row,) = self._rows.read([name])
         now = self._now()
-        stands, value = _standing(row, now), None if row is None else row.value
-        if stands == was:
-            stands, value = becomes, _written(becomes, now + stays)
-        return None if self._rows.commit(Commit(name, row, value)) is None else (stands,)
+        current, value = _standing(row, now), None if row is None else row.value
+        if current == was:
+            current, value = becomes, _written(becomes, now + stays)
+        return None if self._rows.commit(Commit(name, row, value)) is None else (current,)
 
     def listed(self, limit: int) -> list[tuple[str, bytes]]:
         """Up to *limit* names, and what stands there."""
         names = [name for name in self._rows.names(Kind.SWAP) if is_text(name.key)]
-        found: list[tuple[str, bytes]] = []
+        listed: list[tuple[str, bytes]] = []
         for start in range(0, len(names), BATCH):
             for name, row in read_each(self._rows, names[start : start + BATCH]).items():
                 value = _standing(row, self._now()) if row is not None and row.stamp else None
                 if value is not None:
-                    found.append((name.key, value))
-            if len(found) >= limit:
+                    listed.append((name.key, value))
+            if len(listed) >= limit:
                 break
-        return found[:limit]
+        return listed[:limit]
 
     def tidy(self, part: int) -> None:
         """Delete some of those in *part* whose time is over."""

@@ -131,9 +131,9 @@ def _timeout(value: Any) -> float:
 def _grpc_options(value: Any) -> tuple[tuple[str, Any], ...]:
     pairs = value.items() if isinstance(value, Mapping) else value
     try:
-        found = tuple((name, setting) for name, setting in pairs)
+        options = tuple((name, setting) for name, setting in pairs)
     except (TypeError, ValueError):
-        found = ((None, None),)
-    if not all(isinstance(name, str) and isinstance(v, int | str | bytes) for name, v in found):
+        options = ((None, None),)
+    if not all(isinstance(name, str) and isinstance(v, int | str | bytes) for name, v in options):
         raise ConfigurationError("grpc_options must be pairs of a name and a number or text")
-    return found
+    return options

@@ -299,18 +299,18 @@ def _another_may_know(error: grpc.RpcError) -> bool:
 
 
 def _details(error: grpc.RpcError) -> str:
-    told: Any = error  # what is raised is a grpc.Call as well
-    return f"{told.details()} ({told.code().name})"
+    call: Any = error  # what is raised is a grpc.Call as well
+    return f"{call.details()} ({call.code().name})"
 
 
 def _is(error: grpc.RpcError, code: str) -> bool:
-    told: Any = error
-    return bool(told.code() is getattr(grpc.StatusCode, code))
+    call: Any = error
+    return bool(call.code() is getattr(grpc.StatusCode, code))
 
 
 def _says(error: grpc.RpcError, words: str) -> bool:
-    told: Any = error
-    return words in (told.details() or "")
+    call: Any = error
+    return words in (call.details() or "")
 
 
 def adapt_to_greenlets() -> None:

@@ -78,5 +78,5 @@ def _literal(value: ast.expr) -> bytes:
     """Of ``b"…"``, or of ``_b("…")``, which is how code for Python 2 and 3 writes it."""
     if isinstance(value, ast.Call):
         (value,) = value.args
-    found = ast.literal_eval(value)
-    return found if isinstance(found, bytes) else str(found).encode("latin-1")
+    literal = ast.literal_eval(value)
+    return literal if isinstance(literal, bytes) else str(literal).encode("latin-1")

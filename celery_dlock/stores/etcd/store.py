@@ -78,8 +78,8 @@ class EtcdRows(Rows):
         return self._sessions()
 
     def read(self, names: Sequence[Name]) -> list[Row | None]:
-        found, _ = self._look(names, keys_only=False)
-        return [None if kv is None else _row(kv) for kv in found]
+        kvs, _ = self._look(names, keys_only=False)
+        return [None if kv is None else _row(kv) for kv in kvs]
 
     def commit(self, commit: Commit) -> Committed | None:
         return self._with_leases(self._commit, commit)
@@ -113,12 +113,12 @@ class EtcdRows(Rows):
     def _alive(self, session: _Session, holders: Sequence[Name], lease: int) -> list[bool]:
         since = unsleeping()
         lasting = session.leases.lasting(lease, since)
-        found, term = self._look(holders, keys_only=True)
-        if found and session.leases.lasting(lease, since, term) != lasting:
+        kvs, term = self._look(holders, keys_only=True)
+        if kvs and session.leases.lasting(lease, since, term) != lasting:
             raise LeaseGone
         return [
             kv is not None and (kv.lease == lasting or self._hang(session, name, kv, lasting))
-            for name, kv in zip(holders, found, strict=True)
+            for name, kv in zip(holders, kvs, strict=True)
         ]
 
     def _hang(self, session: _Session, name: Name, kv: Any, lease: int) -> bool:
@@ -151,15 +151,15 @@ class EtcdRows(Rows):
         return [name.key for name in self._first(Kind.VERSION_ROW, first, end, limit)]
 
     def names_of(self, kind: Kind, keys: Sequence[str]) -> list[Name]:
-        found: list[Name] = []
+        names: list[Name] = []
         for start in range(0, len(keys), MAX_TXN_OPS):
             txn = Transaction()
             for key in keys[start : start + MAX_TXN_OPS]:
                 txn.list(*self._names.range_of(kind, key))
             answer = self._session.ask("Txn", txn.request, repeats=True)
             for response in answer.responses:
-                found += self._ours(kind, [kv.key for kv in response.response_range.kvs])
-        return found
+                names += self._ours(kind, [kv.key for kv in response.response_range.kvs])
+        return names
 
     def first(self, kind: Kind, limit: int) -> list[Name]:
         return self._first(kind, *self._names.range(kind), limit)
@@ -190,13 +190,13 @@ class EtcdRows(Rows):
 
     def _first(self, kind: Kind, first: bytes, end: bytes, limit: int) -> list[Name]:
         """The first *limit* names of ours in byte order, however many of others come before."""
-        found: list[Name] = []
+        names: list[Name] = []
         more = True
-        while more and len(found) < limit:  # etcd takes 0 for no limit
+        while more and len(names) < limit:  # etcd takes 0 for no limit
             page = self._page(first, end, limit)
-            found += self._ours(kind, page.keys)
+            names += self._ours(kind, page.keys)
             first, more = (page.keys or [first])[-1] + b"\0", page.more
-        return found[:limit]
+        return names[:limit]
 
     def _ours(self, kind: Kind, keys: Sequence[bytes]) -> list[Name]:
         names = (self._names.read(kind, key) for key in keys)
@@ -213,7 +213,7 @@ class EtcdRows(Rows):
 
     def _look(self, names: Sequence[Name], keys_only: bool) -> tuple[list[Any | None], int]:
         """What etcd has of each of *names*, and in which term it said so."""
-        found: list[Any | None] = []
+        kvs: list[Any | None] = []
         term = 0
         for first in range(0, len(names), MAX_TXN_OPS):
             txn = Transaction()
@@ -221,10 +221,10 @@ class EtcdRows(Rows):
                 txn.look(self._names.written(name), keys_only=keys_only)
             answer = self._session.ask("Txn", txn.request, repeats=True)
             for response in answer.responses:
-                kvs = response.response_range.kvs
-                found.append(kvs[0] if kvs else None)
+                answered = response.response_range.kvs
+                kvs.append(answered[0] if answered else None)
             term = int(answer.header.raft_term)
-        return found, term
+        return kvs, term
 
     def _with_leases(self, act: Callable[[_Session, *Ts], T], *args: *Ts) -> T:
         """What *act* returns, begun anew as often as the server has lost one of our leases."""
@@ -362,8 +362,8 @@ class Transaction:
         look.key, look.keys_only = key, keys_only
 
     def list(self, first: bytes, end: bytes) -> None:
-        found = self._change().request_range
-        found.key, found.range_end, found.keys_only = first, end, True
+        look = self._change().request_range
+        look.key, look.range_end, look.keys_only = first, end, True
 
 
 def transaction(names: Names, commit: Commit, held: int, remembered: Mapping[Name, int]) -> Any:

@@ -66,8 +66,8 @@ class RedisClusterBackend(RedisBackend):
             for places, answer in zip(shards, _answered(answers), strict=True):
                 if answer is None:
                     continue
-                told = wire.renew_verdicts(answer, [claims[n] for n in places])
-                for place, verdict in zip(places, told, strict=True):
+                replies = wire.renew_verdicts(answer, [claims[n] for n in places])
+                for place, verdict in zip(places, replies, strict=True):
                     verdicts[place] = verdict
         return verdicts
 
@@ -79,11 +79,13 @@ class RedisClusterBackend(RedisBackend):
         other waiting: this one goes on with what is due there.
         """
         with self._asked() as session:
-            told = self._overdue(session, limit)
-            found = {n: answer for n, answer in enumerate(_answered(told)) if answer is not None}
-            left = {n: answer for n, answer in enumerate(told) if n not in found}
-            next_in = {n: answer[1] for n, answer in found.items()}
-            due = self._named(session, {n: answer[0] for n, answer in found.items()})
+            replies = self._overdue(session, limit)
+            overdue = {
+                n: answer for n, answer in enumerate(_answered(replies)) if answer is not None
+            }
+            left = {n: answer for n, answer in enumerate(replies) if n not in overdue}
+            next_in = {n: answer[1] for n, answer in overdue.items()}
+            due = self._named(session, {n: answer[0] for n, answer in overdue.items()})
             wakes: list[Wake] = []
             while first := due[:limit]:
                 keys = [key for _, _, key in first]
@@ -111,20 +113,20 @@ class RedisClusterBackend(RedisBackend):
             return dict(zip(shards, session.each(looks), strict=True))
 
         part = min(limit, -(-2 * limit // wire.SHARDS))
-        found = look(range(wire.SHARDS), part)
-        rows = {n: a[0] for n, a in found.items() if not isinstance(a, Exception)}
+        replies = look(range(wire.SHARDS), part)
+        rows = {n: a[0] for n, a in replies.items() if not isinstance(a, Exception)}
         instants = sorted(int(at) for shard in rows.values() for at, _ in shard)
         last = instants[limit - 1] if len(instants) >= limit else math.inf
         full = [n for n, shard in rows.items() if len(shard) == part and int(shard[-1][0]) < last]
         if full and part < limit:
-            found |= look(full, limit)
-        return [found[n] for n in range(wire.SHARDS)]
+            replies |= look(full, limit)
+        return [replies[n] for n in range(wire.SHARDS)]
 
     def _named(
         self, session: RedisSession, listed: Mapping[int, Sequence[Any]]
     ) -> list[tuple[int, int, str]]:
         """The keys that are due, the most overdue first; what is no name of one is taken off."""
-        rows = [(int(at), n, member) for n, found in listed.items() for at, member in found]
+        rows = [(int(at), n, member) for n, members in listed.items() for at, member in members]
         named = [(at, n, wire.key_of(member), member) for at, n, member in rows]
         strangers = [
             ("ZREM", self._indexes[n], member) for _, n, key, member in named if key is None
@@ -147,10 +149,10 @@ class RedisClusterBackend(RedisBackend):
         """
         if waiting:
             return super().keys(cursor, limit, waiting=True)
-        where = Position.of(cursor)
+        position = Position.of(cursor)
         with self._asked() as session:
             assert isinstance(session, ClusterSession)
-            return _held(session, self._indexes, self._prefix, where, limit)
+            return _held(session, self._indexes, self._prefix, position, limit)
 
     def _swap_names(self, session: RedisSession, limit: int) -> Iterator[list[str]]:
         assert isinstance(session, ClusterSession)
@@ -206,38 +208,40 @@ class Position:
         """Raises :exc:`ValueError` for what no page has given."""
         if not cursor:
             return cls()
-        found = _CURSOR.fullmatch(cursor)
-        if found is None or int(found[1]) >= 2**64:
+        match = _CURSOR.fullmatch(cursor)
+        if match is None or int(match[1]) >= 2**64:
             raise ValueError("this is not a cursor of a list of keys")
-        return cls(int(found[1]), int(found[2], 16), int(found[3], 16), found[4])
+        return cls(int(match[1]), int(match[2], 16), int(match[3], 16), match[4])
 
     def __str__(self) -> str:
         return f"c{self.at}:{self.done:x}:{self.begun:x}:{self.master}"
 
 
 def _held(
-    session: ClusterSession, shards: Sequence[str], prefix: str, where: Position, limit: int
+    session: ClusterSession, shards: Sequence[str], prefix: str, position: Position, limit: int
 ) -> KeyPage:
     """Keys that have a state; *shards* is a name of each shard."""
     owners = session.owners(shards)
-    if where.master not in owners or not where.at:
-        where = _begun(owners, where)
-    if not where.master:
+    if position.master not in owners or not position.at:
+        position = _begun(owners, position)
+    if not position.master:
         return KeyPage((), None)
-    step = with_state(lambda command: session.ask(where.master, command), prefix)
-    keys, at = walk(step, prefix, where.at, limit)
+    step = with_state(lambda command: session.ask(position.master, command), prefix)
+    keys, at = walk(step, prefix, position.at, limit)
     if at:
-        return KeyPage(tuple(keys), str(replace(where, at=at)))
-    done = where.done | where.begun & _of(where.master, session.owners(shards))
+        return KeyPage(tuple(keys), str(replace(position, at=at)))
+    done = position.done | position.begun & _of(position.master, session.owners(shards))
     is_last = done == 2 ** len(shards) - 1
-    return KeyPage(tuple(keys), None if is_last else str(Position(done=done, master=where.master)))
+    return KeyPage(
+        tuple(keys), None if is_last else str(Position(done=done, master=position.master))
+    )
 
 
-def _begun(owners: Sequence[str], where: Position) -> Position:
+def _begun(owners: Sequence[str], position: Position) -> Position:
     """At the master of the first shard that is not done; at none if all are."""
-    left = [owner for n, owner in enumerate(owners) if not where.done >> n & 1]
+    left = [owner for n, owner in enumerate(owners) if not position.done >> n & 1]
     master = left[0] if left else ""
-    return Position(0, where.done, _of(master, owners), master)
+    return Position(0, position.done, _of(master, owners), master)
 
 
 def _of(master: str, owners: Sequence[str]) -> int:

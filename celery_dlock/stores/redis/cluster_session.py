@@ -85,8 +85,8 @@ class ClusterSession(RedisSession):
                 break
             if again and silent:
                 commands = [again()]
-            told = _fly(cluster, [commands[n] for n in astray], copies)
-            for n, answer in zip(astray, told, strict=True):
+            later = _fly(cluster, [commands[n] for n in astray], copies)
+            for n, answer in zip(astray, later, strict=True):
                 answers[n] = answer
         return answers
 
@@ -135,16 +135,16 @@ def _fly(cluster: Any, commands: Sequence[Command], copies: Copies | None) -> li
     def fly(node: Any, places: list[int]) -> None:
         try:
             client = cluster.get_redis_connection(node)
-            told = in_one_flight(client, [commands[n] for n in places], copies)
+            replies = in_one_flight(client, [commands[n] for n in places], copies)
         except Exception as exc:  # it is raised, or not, where the answer is looked at
-            told = [exc] * len(places)
-        for n, answer in zip(places, told, strict=True):
+            replies = [exc] * len(places)
+        for n, answer in zip(places, replies, strict=True):
             referred = type(answer) is AskError and commands[n][0] in READS
             answers[n] = _of_the_next(cluster, commands[n], answer) if referred else answer
 
     # One node is asked by this thread, each other one by a thread of its own.
     flying = list(flights.values())
-    threads = [threading.Thread(target=fly, args=each, daemon=True) for each in flying[1:]]
+    threads = [threading.Thread(target=fly, args=flight, daemon=True) for flight in flying[1:]]
     for thread in threads:
         thread.start()
     for node, places in flying[:1]:
@@ -169,13 +169,13 @@ def _of_the_next(cluster: Any, command: Command, error: Any) -> Any:
 
 def _draw_again(cluster: Any, silent: Sequence[Command]) -> None:
     """Ask for the map, and not those who had nothing to say to the commands *silent*."""
-    known = cluster.nodes_manager.startup_nodes
+    nodes = cluster.nodes_manager.startup_nodes
     gone = {cluster.get_node_from_key(key_of_command(command)).name for command in silent}
-    skipped = {name: known.pop(name) for name in gone & known.keys() if len(known) > 1}
+    skipped = {name: nodes.pop(name) for name in gone & nodes.keys() if len(nodes) > 1}
     try:
         cluster.nodes_manager.initialize()
     finally:
-        known.update(skipped)
+        nodes.update(skipped)
 
 
 def session_of_cluster(url: str, driver: Mapping[str, Any]) -> RedisSession:

@@ -39,8 +39,8 @@ def position(cursor: str, *, waiting: bool) -> tuple[int, ...]:
     """Where Redis is to go on. Raises :exc:`ValueError` for what no page has given."""
     if not cursor:
         return (0, 0) if waiting else (0,)
-    found = (_WAITING if waiting else _HELD).fullmatch(cursor)
-    numbers = tuple(map(int, found.groups())) if found else ()
+    match = (_WAITING if waiting else _HELD).fullmatch(cursor)
+    numbers = tuple(map(int, match.groups())) if match else ()
     if not numbers or max(numbers) >= 2**64 or (waiting and numbers[0] >= wire.SHARDS):
         raise ValueError("this is not a cursor of a list of keys")
     return numbers
@@ -76,22 +76,22 @@ def _with(ask: Callable[[Command], Any], prefix: str, part: str) -> Step:
 
 def walk(step: Step, prefix: str, at: int, limit: int) -> tuple[list[str], int]:
     """About *limit* keys, or as many as are found, and where to go on: 0 at the end."""
-    found, looked, count = list[str](), 0, min(max(limit, LEAST_NAMES), MOST_NAMES)
+    keys, looked, count = list[str](), 0, min(max(limit, LEAST_NAMES), MOST_NAMES)
     while count > 0:
-        told, names = step(at, count)
-        keys = [wire.key_named(prefix, name) for name in names]
-        found += [key for key in keys if key is not None]
-        at, looked = int(told), looked + count
-        if at == 0 or len(found) >= limit:
+        cursor, names = step(at, count)
+        named = [wire.key_named(prefix, name) for name in names]
+        keys += [key for key in named if key is not None]
+        at, looked = int(cursor), looked + count
+        if at == 0 or len(keys) >= limit:
             break
         # As many more as the rest is likely to need.
-        wanted = math.ceil((limit - len(found)) * looked / len(found)) if found else looked
+        wanted = math.ceil((limit - len(keys)) * looked / len(keys)) if keys else looked
         count = min(max(wanted, LEAST_NAMES), MOST_NAMES - looked)
-    return found, at
+    return keys, at
 
 
 def with_messages(
-    each: Ask,
+    ask: Ask,
     indexes: Sequence[str],
     at: tuple[int, ...],
     limit: int,
@@ -103,40 +103,40 @@ def with_messages(
         for n, index in enumerate(indexes)
         if n >= first
     ]
-    found: list[str] = []
-    for n, (told, members) in enumerate(each(commands), first):
-        found += [key for member, _ in members if (key := wire.key_of(member)) is not None]
-        if int(told):
-            return KeyPage(tuple(found), f"w{n}:{int(told)}")
-        if len(found) >= limit and n + 1 < len(indexes):
-            return KeyPage(tuple(found), f"w{n + 1}:0")
-    return KeyPage(tuple(found), None)
+    keys: list[str] = []
+    for n, (cursor, members) in enumerate(ask(commands), first):
+        keys += [key for member, _ in members if (key := wire.key_of(member)) is not None]
+        if int(cursor):
+            return KeyPage(tuple(keys), f"w{n}:{int(cursor)}")
+        if len(keys) >= limit and n + 1 < len(indexes):
+            return KeyPage(tuple(keys), f"w{n + 1}:0")
+    return KeyPage(tuple(keys), None)
 
 
 def items_of(ask: Ask, prefix: str, task_ids: Collection[str]) -> list[list[wire.Item]]:
     """Where each shard has messages of *task_ids*; it takes the same whatever waits."""
-    found: list[list[wire.Item]] = [[] for _ in range(wire.SHARDS)]
+    items_of_shards: list[list[wire.Item]] = [[] for _ in range(wire.SHARDS)]
     names = [task_id.encode() for task_id in task_ids if is_text(task_id)]
     shards = wire.of_shards(prefix, "tasks")
     for start in range(0, len(names), IDS):
         some = names[start : start + IDS]
         for items, answer in zip(
-            found, ask([("HMGET", shard, *some) for shard in shards]), strict=True
+            items_of_shards, ask([("HMGET", shard, *some) for shard in shards]), strict=True
         ):
             for name, packed in zip(some, answer, strict=True):
                 items.extend(wire.items_of(name, packed or b""))
-    return found
+    return items_of_shards
 
 
 def oldest_dead(ask: Ask, prefix: str, limit: int) -> list[DeadMessage]:
     """The *limit* messages that are dead longest; of all others nothing is read but the name."""
     shards = wire.of_shards(prefix, "died")
     answers = ask([("ZRANGE", shard, 0, limit - 1, "WITHSCORES") for shard in shards])
-    found = sorted(
+    oldest = sorted(
         (at, name, number) for number, rows in enumerate(answers) for name, at in wire.scores(rows)
     )
     names: list[list[bytes]] = [[] for _ in shards]
-    for _, name, number in found[:limit]:
+    for _, name, number in oldest[:limit]:
         names[number].append(name)
     return dead_named(ask, prefix, names)
 

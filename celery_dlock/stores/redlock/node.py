@@ -88,8 +88,10 @@ class Nodes:
         queue = _queue(servers, options.pop("queue", None))
         options |= {"db": database(servers.path), "protocol": 2}
         try_options(connection, options)
-        each = tuple({**options, "host": host, "port": port} for host, port in servers.addresses)
-        return cls(connection, each, queue)
+        options_of_each = tuple(
+            {**options, "host": host, "port": port} for host, port in servers.addresses
+        )
+        return cls(connection, options_of_each, queue)
 
     def session(self, driver: Mapping[str, Any]) -> RedisSession:
         """A session with the queue's node, which has as long to answer as any single Redis."""

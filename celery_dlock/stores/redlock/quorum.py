@@ -83,9 +83,9 @@ class FanOut:
                 if descriptor not in pending:  # eventlet may wake a select by one that has ended
                     continue
                 number = pending.pop(descriptor)
-                found = self._receive(number, requests[number])
-                if found is not None:
-                    replies[number] = found
+                answer = self._receive(number, requests[number])
+                if answer is not None:
+                    replies[number] = answer
                 elif self._connections[number].is_open:
                     pending[self._connections[number].descriptor] = number  # maybe a new one
             if not readable:
@@ -123,7 +123,7 @@ class FanOut:
         """The replies once they are complete; without any, and its connection closed, it failed."""
         connection = self._connections[number]
         try:
-            found = connection.receive()
+            answer = connection.receive()
         except BROKEN as exc:
             connection.close()
             if number in self._new:
@@ -132,7 +132,7 @@ class FanOut:
                 self._again.add(number)
                 self._open(number, calls)
             return None
-        return found
+        return answer
 
     def _give_up(self, number: int, error: Exception) -> bool:
         self._connections[number].close()
@@ -169,9 +169,9 @@ def _readable(descriptors: Collection[int], seconds: float) -> Sequence[int]:
     if not hasattr(select, "poll"):  # eventlet takes it away
         return select.select(list(descriptors), [], [], seconds)[0]
     poll = select.poll()
-    for each in descriptors:
-        poll.register(each, select.POLLIN)
-    return [each for each, _ in poll.poll(seconds * 1000)]
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
 
 
 #: Told the replies so far, each first in a list, and how many nodes may still give one: whether
@@ -221,7 +221,7 @@ class Quorum:
 
         replies = self._fan_out.fly(requests, heard)
         answer = replies[self._queue][1] if queue is not None and self._queue in replies else None
-        return Answers({number: found[0] for number, found in replies.items()}, answer)
+        return Answers({number: of_node[0] for number, of_node in replies.items()}, answer)
 
     def asked_again(self, number: int) -> bool:
         """Whether this node may have served twice what it was asked last."""
@@ -259,7 +259,7 @@ class Quorum:
         """Enough when it is known whether a majority *agrees*, by each node's first reply."""
 
         def enough(replies: Replies, pending: int) -> bool:
-            yes = sum([agrees(found[0]) for found in replies.values()])
+            yes = sum([agrees(of_node[0]) for of_node in replies.values()])
             return decided(yes, pending, self.size)
 
         return enough
@@ -269,12 +269,14 @@ class Quorum:
 
     def somebody_forgot(self) -> bool:
         """Whether a node was met that has to be raised; it is said once."""
-        found = [node for node in self._nodes if node.forgot]
-        for node in found:
+        forgetful = [node for node in self._nodes if node.forgot]
+        for node in forgetful:
             node.forgot = False
-        return bool(found)
+        return bool(forgetful)
 
     def trouble(self) -> str:
         """What is wrong with the nodes that are left alone."""
-        found = [f"{node.place}: {node.trouble}" for node in self._nodes if node.is_unavailable()]
-        return "; ".join(found) or "they have not been initialized yet, or have lost their data"
+        troubles = [
+            f"{node.place}: {node.trouble}" for node in self._nodes if node.is_unavailable()
+        ]
+        return "; ".join(troubles) or "they have not been initialized yet, or have lost their data"

@@ -76,7 +76,7 @@ class RedlockBackend(NoteStore):
         self._pool = PerProcess(self._new_pool)
 
     def _new_pool(self) -> FanOutPool:
-        nodes = [RedlockNode(self._named.connection, each) for each in self._named.options]
+        nodes = [RedlockNode(self._named.connection, options) for options in self._named.options]
         return FanOutPool(nodes, self._calls.greeting())
 
     @classmethod
@@ -102,9 +102,9 @@ class RedlockBackend(NoteStore):
 
     def _enter(self, enter: Enter) -> Reply[EnterVerdict]:
         if enter.claim.enqueues:  # it asks the queue for a turn, nobody for the key
-            told = self._machine.apply(enter)
-            if not isinstance(told.verdict, Run):  # which it has already
-                return told
+            reply = self._machine.apply(enter)
+            if not isinstance(reply.verdict, Run):  # which it has already
+                return reply
         with self._quorum() as quorum:
             return Taking(quorum, self._calls, enter.claim, enter.message).run()
 
@@ -119,22 +119,22 @@ class RedlockBackend(NoteStore):
             if quorum.asked_again(self._named.queue):
                 again = self._calls.leave(replace(claim, again=True), outcome, message)
                 answer = quorum.ask_queue(again)
-            told = wire.left(claim.key, answer)
-            if told is None:
-                where = self._pool().nodes[self._named.queue].place
+            reply = wire.left(claim.key, answer)
+            if reply is None:
+                place = self._pool().nodes[self._named.queue].place
                 raise BackendUnavailable(
-                    f"the queue's node {where} did not hear that {claim.task} released {claim.key}"
+                    f"the queue's node {place} did not hear that {claim.task} released {claim.key}"
                 )
             was_there = list(answers.nodes.values())
             unknown = quorum.size - len(was_there)
-            gone = isinstance(told.verdict, NotHeld)
+            gone = isinstance(reply.verdict, NotHeld)
             if gone and was_there.count(1) >= quorum.majority:
-                return replace(told, verdict=Left(told.verdict.carried))
+                return replace(reply, verdict=Left(reply.verdict.carried))
             if claim.again:  # who does not have it may have released it before
-                return told
+                return reply
             if not gone and quorum.majority > unknown + sum(map(bool, was_there)):
-                return replace(told, verdict=NotHeld(told.verdict.carried))
-            return told
+                return replace(reply, verdict=NotHeld(reply.verdict.carried))
+            return reply
 
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         if not claims:
@@ -188,8 +188,8 @@ class RedlockBackend(NoteStore):
         with self._quorum() as quorum:
             answers = quorum.ask(self._calls.look(key), nothing_less)
         looks = [look for answer in answers.nodes.values() if (look := wire.look(answer))]
-        known = [holder for look in looks for holder in look.holders]
-        holders = tuple(as_the_nodes_know(holder, known) for holder in state.holders)
+        of_nodes = [holder for look in looks for holder in look.holders]
+        holders = tuple(as_the_nodes_know(holder, of_nodes) for holder in state.holders)
         return replace(state, holders=holders)
 
     def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
@@ -203,11 +203,11 @@ class RedlockBackend(NoteStore):
         """
         if waiting:
             return self._machine.keys(cursor, limit, waiting=True)
-        where = _at_node(cursor, len(self._named.options))
-        if where is None:
+        position = _at_node(cursor, len(self._named.options))
+        if position is None:
             return _of_the_queue(self._machine.keys(cursor[1:], limit))
         with self._quorum() as quorum:
-            page = _of_the_nodes(quorum, self._calls, self._prefix, where, limit)
+            page = _of_the_nodes(quorum, self._calls, self._prefix, position, limit)
         return replace(page, keys=tuple(self._missed(page.keys)))
 
     def _missed(self, keys: Sequence[str]) -> list[str]:
@@ -227,12 +227,12 @@ class RedlockBackend(NoteStore):
         A holder that the queue alone knows is told, too: it keeps others waiting until it expires.
         """
         states = self._machine.look(keys)
-        found: list[KeyState] = []
+        complete: list[KeyState] = []
         with self._quorum() as quorum:
             for start in range(0, len(keys), LOOK):
                 some, stand = keys[start : start + LOOK], states[start : start + LOOK]
-                found += _with_all_holders(quorum, self._calls, some, stand)
-        return found
+                complete += _with_all_holders(quorum, self._calls, some, stand)
+        return complete
 
     def close(self) -> None:
         self._pool().close()
@@ -251,8 +251,8 @@ class RedlockBackend(NoteStore):
 
 def _replaced(quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]) -> dict[Claim, Replaced]:
     """Which of *claims* are asked to give way: the queue alone knows, and no node renews those."""
-    told = wire.replaced(quorum.ask_queue(calls.keep(claims)), len(claims)) if claims else []
-    return {claim: Replaced(by) for claim, by in zip(claims, told, strict=True) if by}
+    newer = wire.replaced(quorum.ask_queue(calls.keep(claims)), len(claims)) if claims else []
+    return {claim: Replaced(by) for claim, by in zip(claims, newer, strict=True) if by}
 
 
 def _renewed(quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]) -> list[RenewVerdict]:
@@ -262,15 +262,17 @@ def _renewed(quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]) -> list[
     Nobody waits for a renewal, so every node is heard.
     """
     answers = quorum.ask(calls.renew(claims), nothing_less, calls.keep(claims))
-    found = {number: wire.renewed(answer, len(claims)) for number, answer in answers.nodes.items()}
-    rows = {number: row for number, row in found.items() if row is not None}
+    replies = {
+        number: wire.renewed(answer, len(claims)) for number, answer in answers.nodes.items()
+    }
+    rows = {number: row for number, row in replies.items() if row is not None}
     verdicts: list[RenewVerdict] = []
     missing: dict[int, list[ScriptCall]] = {}
     for n, claim in enumerate(claims):
         kept = [extended for row in rows.values() if (extended := row[n]) is not None]
         if len(kept) >= quorum.majority:
-            verdicts.append(Renewed(held_until([each.expires for each in kept], quorum.size)))
-            latest = max(kept, key=lambda each: each.token)
+            verdicts.append(Renewed(held_until([term.expires for term in kept], quorum.size)))
+            latest = max(kept, key=lambda term: term.token)
             for number, row in rows.items():
                 if row[n] is None:
                     again = calls.take(claim, latest.slot, latest.token, renewed=True)
@@ -298,21 +300,21 @@ def _at_node(cursor: str, nodes: int) -> tuple[int, int] | None:
     """
     if not cursor or cursor.startswith("q"):
         return None
-    found = _AT_NODE.fullmatch(cursor)
-    if found is None or int(found[1]) >= nodes or int(found[2]) >= 2**64:
+    match = _AT_NODE.fullmatch(cursor)
+    if match is None or int(match[1]) >= nodes or int(match[2]) >= 2**64:
         raise ValueError("this is not a cursor of a list of keys")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _of_the_nodes(
-    quorum: Quorum, calls: wire.Wire, prefix: str, where: tuple[int, int], limit: int
+    quorum: Quorum, calls: wire.Wire, prefix: str, position: tuple[int, int], limit: int
 ) -> KeyPage:
     """Keys that are held at one node. One that is unavailable is left out: a majority is enough.
 
     A claim that came while the queue's node was unavailable is known to the other nodes alone, and
     so are all after that node has forgotten.
     """
-    number, at = where
+    number, at = position
 
     def step(at: int, count: int) -> Sequence[Any]:
         reply = quorum.tell({number: [calls.held(at, count)]}).get(number, [None])[0]
@@ -330,15 +332,15 @@ def _with_all_holders(
     """*states* of *keys*, which are what the queue says, with the holders that the nodes know."""
     answers = quorum.ask(calls.holders(keys), nothing_less)
     replies = [wire.holders(answer, len(keys)) for answer in answers.nodes.values()]
-    known = [reply for reply in replies if reply is not None]
+    of_nodes = [reply for reply in replies if reply is not None]
     return [
-        _together(state, [reply[n] for reply in known], quorum.size)
+        _together(state, [reply[n] for reply in of_nodes], quorum.size)
         for n, state in enumerate(states)
     ]
 
 
-def _together(state: KeyState, known: Sequence[tuple[Holder, ...]], nodes: int) -> KeyState:
+def _together(state: KeyState, of_nodes: Sequence[tuple[Holder, ...]], nodes: int) -> KeyState:
     """*state* as the queue has it, with what each of some nodes knows of its holders."""
-    every = [holder for holders in known for holder in holders]
-    mine = tuple(as_the_nodes_know(holder, every) for holder in state.holders)
-    return replace(state, holders=mine + unknown_to_the_queue(mine, known, nodes))
+    every = [holder for of_node in of_nodes for holder in of_node]
+    holders = tuple(as_the_nodes_know(holder, every) for holder in state.holders)
+    return replace(state, holders=holders + unknown_to_the_queue(holders, of_nodes, nodes))

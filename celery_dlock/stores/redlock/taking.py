@@ -63,13 +63,13 @@ class Taking:
         A task that was woken in such an operation is woken again, by a sweep.
         """
         answer = self._quorum.ask_queue(self._calls.enter(self._claim, self._message))
-        told = wire.entered(self._claim.key, answer)
+        reply = wire.entered(self._claim.key, answer)
         won = None
-        if told is not None:
-            if not isinstance(told.verdict, Run):
-                return told
-            self._let_in, self._wakes = told.verdict, told.wakes
-            won = self._take(told.verdict)
+        if reply is not None:
+            if not isinstance(reply.verdict, Run):
+                return reply
+            self._let_in, self._wakes = reply.verdict, reply.wakes
+            won = self._take(reply.verdict)
         for attempt in range(TRIES):
             if won is not None or (self._rivals and self._let_in is None):
                 break
@@ -135,7 +135,7 @@ class Taking:
         self._raise_the_empty()
 
     def _enough_vote(self, replies: Replies, pending: int) -> bool:
-        return sum(wire.votes(found[0]) for found in replies.values()) >= self._quorum.majority
+        return sum(wire.votes(of_node[0]) for of_node in replies.values()) >= self._quorum.majority
 
     def _raise_the_empty(self) -> None:
         """Tell nodes that forgot what the others know, where those are a majority, or all.
@@ -147,10 +147,10 @@ class Taking:
         remember = len(self._looks) - len(empty) >= self._quorum.majority
         if not empty or not (remember or len(self._looks) == self._quorum.size):
             return
-        known = self._looks.values()
-        counter, longest = max(look.counter for look in known), max(look.longest for look in known)
+        looks = self._looks.values()
+        counter, longest = max(look.counter for look in looks), max(look.longest for look in looks)
         calls = {
-            number: [self._calls.raised(look, counter, longest, silence(known))]
+            number: [self._calls.raised(look, counter, longest, silence(looks))]
             for number, look in empty.items()
         }
         for number, answer in self._quorum.tell(calls).items():
@@ -169,9 +169,9 @@ class Taking:
         """
         if self._refusals and not self._rivals:  # nobody is: servers without memory refuse, too
             self._unavailable(str(self._refusals[0]))
-        told = self._take_back("taken")
-        verdict = told.verdict if told else Busy(None, 0, 0)
-        wakes = self._wakes + (told.wakes if told else ())
+        reply = self._take_back("taken")
+        verdict = reply.verdict if reply else Busy(None, 0, 0)
+        wakes = self._wakes + (reply.wakes if reply else ())
         if isinstance(verdict, Park):
             return Reply(verdict, wakes)
         parked = verdict.parked if isinstance(verdict, Busy) else 0

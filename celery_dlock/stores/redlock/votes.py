@@ -56,8 +56,8 @@ def slot_for(
         )
         return nodes - against >= majority_of(nodes)
 
-    mine = (held.slot for look in looks if (held := look.of(claim)))
-    first = [*mine, *([] if wanted is None else [wanted])]
+    own = (held.slot for look in looks if (held := look.of(claim)))
+    first = [*own, *([] if wanted is None else [wanted])]
     slots = range(claim.limit if claim.mode is Mode.EXCLUSIVE else 1)
     for slot in first:
         if can_win(slot):
@@ -74,9 +74,9 @@ def token_for(claim: Claim, slot: int, looks: Collection[Look]) -> int:
     """
     if claim.mode is Mode.SHARED:
         return 0
-    mine = [held.token for look in looks if (held := look.of(claim)) and held.slot == slot]
-    if mine:
-        return max(mine)
+    own = [held.token for look in looks if (held := look.of(claim)) and held.slot == slot]
+    if own:
+        return max(own)
     least = max(
         max(look.counter for look in looks) + 1, statistics.median_low(look.now for look in looks)
     )
@@ -89,9 +89,9 @@ def silence(looks: Iterable[Look]) -> int:
     return longest + drift(longest) if longest else 0
 
 
-def as_the_nodes_know(holder: Holder, known: Iterable[Holder]) -> Holder:
+def as_the_nodes_know(holder: Holder, of_nodes: Iterable[Holder]) -> Holder:
     """*holder*, whom the queue knows, with the slot and the token that it was given."""
-    own = [other for other in known if other.owner == holder.owner]
+    own = [other for other in of_nodes if other.owner == holder.owner]
     if not own:
         return holder
     latest = max(own, key=lambda other: other.token)
@@ -99,7 +99,7 @@ def as_the_nodes_know(holder: Holder, known: Iterable[Holder]) -> Holder:
 
 
 def unknown_to_the_queue(
-    holders: Collection[Holder], known: Sequence[Collection[Holder]], nodes: int
+    holders: Collection[Holder], of_nodes: Sequence[Collection[Holder]], nodes: int
 ) -> tuple[Holder, ...]:
     """Who is not among *holders* and may have a majority of *nodes*, of which some have answered.
 
@@ -107,10 +107,10 @@ def unknown_to_the_queue(
     others.
     """
     votes: dict[str, list[Holder]] = {}
-    for each in known:
-        for holder in each:
+    for of_node in of_nodes:
+        for holder in of_node:
             votes.setdefault(holder.owner, []).append(holder)
-    least = majority_of(nodes) - (nodes - len(known))
+    least = majority_of(nodes) - (nodes - len(of_nodes))
     others = votes.keys() - {holder.owner for holder in holders}
     return tuple(
         max(votes[owner], key=lambda holder: holder.token)

@@ -208,9 +208,9 @@ def left(key: str, reply: Any) -> Reply[LeaveVerdict] | None:
     return _told(key, reply, wire.left)
 
 
-def _told(key: str, reply: Any, told: Callable[[str, Any], Reply[V]]) -> Reply[V] | None:
+def _told(key: str, reply: Any, read: Callable[[str, Any], Reply[V]]) -> Reply[V] | None:
     try:
-        return told(key, reply)
+        return read(key, reply)
     except NONSENSE:
         return None
 
@@ -233,8 +233,8 @@ def renewed(reply: Any, asked: int) -> list[Extended | None] | None:
 
 def replaced(reply: Any, asked: int) -> list[str | None]:
     """To whom each claim is asked to give way, by the queue's renewal."""
-    told = reply if isinstance(reply, list) and len(reply) == asked else [None] * asked
-    return [end.decode() if isinstance(end, bytes) else None for end in told]
+    newer = reply if isinstance(reply, list) and len(reply) == asked else [None] * asked
+    return [end.decode() if isinstance(end, bytes) else None for end in newer]
 
 
 def holders(reply: Any, asked: int) -> list[tuple[Holder, ...]] | None:

@@ -91,14 +91,14 @@ def _driver(driver: Mapping[str, Any]) -> dict[str, Any]:
         if name not in OPTIONS:
             hint = did_you_mean(name, OPTIONS)
             raise ConfigurationError(f"dlock_backend_options for zookeeper has {name!r}; {hint}")
-    found = dict(driver)
-    if found.get("use_ssl"):  # kazoo alone would take any server's certificate for its own
-        found.setdefault("check_hostname", found.get("verify_certs", True))
-    if found.get("check_hostname") and not found.get("verify_certs", True):
+    settings = dict(driver)
+    if settings.get("use_ssl"):  # kazoo alone would take any server's certificate for its own
+        settings.setdefault("check_hostname", settings.get("verify_certs", True))
+    if settings.get("check_hostname") and not settings.get("verify_certs", True):
         raise ConfigurationError("check_hostname needs verify_certs")
-    if found.get("sasl_options") and importlib.util.find_spec("puresasl") is None:
+    if settings.get("sasl_options") and importlib.util.find_spec("puresasl") is None:
         raise ConfigurationError('sasl_options need another package: pip install "kazoo[sasl]"')
-    return found
+    return settings
 
 
 #: kazoo warns at each attempt to connect, and shows passwords when it debugs.

@@ -74,11 +74,11 @@ class Forgetting:
 
     def overdue(self, part: int, now: int) -> list[str]:
         """A batch that is due, if there is a full one; it is the caller's from now on."""
-        known = self._known[part]
+        rows = self._known[part]
         try:
-            if known[BATCH - 1][0] + SLACK > now:
+            if rows[BATCH - 1][0] + SLACK > now:
                 return []
-            return [known.popleft()[1] for _ in range(BATCH)]
+            return [rows.popleft()[1] for _ in range(BATCH)]
         except IndexError:  # another thread was faster
             return []
 

@@ -65,7 +65,7 @@ class Layout:
         """Where names of *kind* lie, in that *part* of all."""
         if kind in ORDERED:
             return [self.folder(kind, 0)]
-        return [self.folder(kind, each) for each in (range(PARTS) if part is None else [part])]
+        return [self.folder(kind, number) for number in (range(PARTS) if part is None else [part])]
 
     def path(self, name: Name) -> str:
         return f"{self.folder(name.kind, part_of(name))}/{_file(name)}"

@@ -86,10 +86,10 @@ class ZooKeeperRows(Rows):
             return []
         paths = [self._layout.path(name) for name in names]
         with self._client.answers() as session:
-            found = session.flight(get(path) for path in paths)
+            nodes = session.flight(get(path) for path in paths)
             return [
                 None if node is None else row_of(name, path, *node)
-                for name, path, node in zip(names, paths, found, strict=True)
+                for name, path, node in zip(names, paths, nodes, strict=True)
             ]
 
     def commit(self, commit: Commit) -> Committed | None:
@@ -140,13 +140,13 @@ class ZooKeeperRows(Rows):
         if not holders:
             return []
         with self._client.answers() as session:
-            (confirmed, *_), *found = session.flight(
+            (confirmed, *_), *stats = session.flight(
                 [self._confirm, *(exists(self._layout.path(name)) for name in holders)]
             )
             if isinstance(confirmed, KazooException) and not isinstance(confirmed, NoNodeError):
                 raise confirmed
             enough = lease <= _lease(session)  # it may have been granted anew, for less time
-            owners = [None if stat is None else stat.ephemeralOwner for stat in found]
+            owners = [None if stat is None else stat.ephemeralOwner for stat in stats]
             return [enough and owner == session.id for owner in owners]
 
     def _confirm(self, kazoo: Any) -> Any:
@@ -183,11 +183,11 @@ class ZooKeeperRows(Rows):
     def _listed(self, kind: Kind, folders: Sequence[str]) -> list[Name]:
         with self._client.answers() as session:
             listed = session.flight(children(folder) for folder in folders)
-            files = zip(folders, (found or () for found in listed), strict=True)
+            by_folder = zip(folders, (files or () for files in listed), strict=True)
             paths = [
                 f"{folder}/{file}"
-                for folder, found in files
-                for file in found
+                for folder, files in by_folder
+                for file in files
                 if is_ours(kind, file)
             ]
             return self._named(session, kind, paths)
@@ -195,16 +195,16 @@ class ZooKeeperRows(Rows):
     def keys(self, after: str | None, limit: int) -> list[str]:
         """Folder by folder, and in each by name; it looks into more at a time, the fewer it has."""
         last = (-1, "") if after is None else (part_of(Name(Kind.VERSION_ROW, after)), after)
-        found, part, size = list[str](), max(0, last[0]), 1
-        while part < PARTS and len(found) < limit:
+        keys, part, size = list[str](), max(0, last[0]), 1
+        while part < PARTS and len(keys) < limit:
             parts = range(part, min(part + size, PARTS))
             names = self._listed(
                 Kind.VERSION_ROW, [self._layout.folder(Kind.VERSION_ROW, n) for n in parts]
             )
             places = sorted((part_of(name), name.key) for name in names)
-            found += [key for place, key in places if (place, key) > last]
+            keys += [key for place, key in places if (place, key) > last]
             part, size = part + size, size * 2
-        return found
+        return keys
 
     def names_of(self, kind: Kind, keys: Sequence[str]) -> list[Name]:
         """It reads the names in the folder of each: a 64th of all of that kind."""
@@ -225,8 +225,8 @@ class ZooKeeperRows(Rows):
         names = [name_of(kind, path.rpartition("/")[2]) for path in paths]
         long = [path for path, name in zip(paths, names, strict=True) if name is None]
         nodes = session.flight(get(path) for path in long) if long else []
-        found = [long_name(kind, node[0]) for node in nodes if node is not None]
-        return [name for name in (*names, *found) if name is not None]
+        long_names = [long_name(kind, node[0]) for node in nodes if node is not None]
+        return [name for name in (*names, *long_names) if name is not None]
 
     def lost_data(self) -> bool:
         return self._client.lost_data()
