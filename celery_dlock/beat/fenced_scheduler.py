@@ -85,8 +85,8 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
         """The entries of the scheduler, each from the last tick on that is done with."""
         entries = super().schedule
         if self.leader is not None:
-            known = (self._met, self._broken)
-            self._meet({n: e for n, e in entries.items() if all(k.get(n) is not e for k in known)})
+            placed = (self._met, self._broken)
+            self._meet({n: e for n, e in entries.items() if all(p.get(n) is not e for p in placed)})
             if utc(self.app.now()) > self._tidied + FORGOTTEN_AFTER:
                 self._tidy(entries)
         return entries
@@ -134,27 +134,27 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
 
     def _meet_one(self, entry: Any) -> dict[str, TickRecord]:
         """Set *entry* to where it stands; what is to be noted of that."""
-        schedule, known = anchored(entry), self.records.get(entry.name)
-        if known is not None and known.claimed:
-            entry.last_run_at = local(schedule, known.sent)
+        schedule, record = anchored(entry), self.records.get(entry.name)
+        if record is not None and record.claimed:
+            entry.last_run_at = local(schedule, record.sent)
             return {}
-        last = self._last(entry, known)
+        last = self._last(entry, record)
         entry.last_run_at = local(schedule, last)
-        if known is not None and last <= known.sent:
+        if record is not None and last <= record.sent:
             return {}
         return {entry.name: TickRecord(last, next=next_due(schedule, last) or last)}
 
-    def _last(self, entry: Any, known: TickRecord | None) -> datetime:
+    def _last(self, entry: Any, record: TickRecord | None) -> datetime:
         """Up to where the ticks of *entry* are done with."""
-        last = _stands(entry, known, entry.name in self._met)
-        if known is None and last >= self.led_since:
+        last = _stands(entry, record, entry.name in self._met)
+        if record is None and last >= self.led_since:
             self._read_at[entry.name] = now_of(entry.schedule)
-        if known is not None and _is_over(entry, known):
+        if record is not None and _is_over(entry, record):
             entry.model.total_run_count = 1
         if _is_off(entry):
             self._off[entry.name] = now_of(entry.schedule)
         last = settled(entry.schedule, max(last, self._off.get(entry.name, last)))
-        if known is None or entry.name in self._met:
+        if record is None or entry.name in self._met:
             return last
         return self._since_led(entry, last)
 
@@ -215,12 +215,12 @@ def _is_off(entry: Any) -> bool:
     return getattr(entry, "enabled", True) is False
 
 
-def _is_over(entry: Any, known: TickRecord) -> bool:
+def _is_over(entry: Any, record: TickRecord) -> bool:
     """Whether it is to be sent a single time, and was, of which the database may not know."""
-    if not is_one_off(entry) or known.next is not None:
+    if not is_one_off(entry) or record.next is not None:
         return False
     last = _last_run(entry)
-    return last is None or last <= known.sent
+    return last is None or last <= record.sent
 
 
 def anchored(entry: Any) -> Any:
@@ -231,19 +231,19 @@ def anchored(entry: Any) -> Any:
     return entry.schedule
 
 
-def _stands(entry: Any, known: TickRecord | None, met: bool) -> datetime:
-    """Up to where the ticks of *entry* are done with, as it says itself and as is *known*.
+def _stands(entry: Any, record: TickRecord | None, met: bool) -> datetime:
+    """Up to where the ticks of *entry* are done with, as it says itself, and its *record* does.
 
     What it says counts if it was *met* in this lead: it may have been switched off, and on again
     just now. Before that it says when this beat has begun to lead.
     """
-    said, starts = _last_run(entry), _starts(entry)
-    if known is None:
-        last = said or utc(entry.schedule.now())
-    elif met and said is not None:
-        last = max(known.sent, said)
+    last_run, starts = _last_run(entry), _starts(entry)
+    if record is None:
+        last = last_run or utc(entry.schedule.now())
+    elif met and last_run is not None:
+        last = max(record.sent, last_run)
     else:
-        last = known.sent
+        last = record.sent
     return last if starts is None else max(last, starts - _MOMENT)
 
 
@@ -429,11 +429,11 @@ class FencedScheduler(ScheduleEntries):
             return None
         with self._broker():  # what is not claimed yet is in no doubt when there is none
             self._ensure_connected()
-        known = self.records.get(entry.name)
+        record = self.records.get(entry.name)
         first = self._first_missed(entry, tick)
         if first is not None:  # rather twice than never
             self.tell_missed(entry, first, tick.due)
-        self.records.claim(entry.name, known.sent if known else tick.due, tick.due)
+        self.records.claim(entry.name, record.sent if record else tick.due, tick.due)
         self.doubtful.pop(entry.name, None)
         return tick
 

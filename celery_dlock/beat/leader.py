@@ -83,21 +83,21 @@ class Leader:
 
     def campaign(self) -> bool:
         """Ask for the lead; whether this beat has it now. Raises :exc:`BackendUnavailable`."""
-        here = runtime(self._app)
+        locks = runtime(self._app)
         if self._unheard:  # what is claimed in vain may land all the same: each would be one more
-            noting(here.backend).notes(self.key)
+            noting(locks.backend).notes(self.key)
         self._unheard = True
         claim = Claim(
             self.key,
             task=f"{self.who}:0:0",
             nonce=uuid.uuid4().hex,
-            ttl=here.lease_time(None),
+            ttl=locks.lease_time(None),
             wait=WaitMode.PLACE,
             patience=int(STANDBY_SECONDS * SECOND),
             name="beat",
             where=this_process(),
         )
-        self._hold = Hold(here.manager, here.sinks.emit, self._subject, ends_once=True)
+        self._hold = Hold(locks.manager, locks.sinks.emit, self._subject, ends_once=True)
         answer = self._hold.ask([claim])
         self._unheard = False
         if not isinstance(answer, Lease):

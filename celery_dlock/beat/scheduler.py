@@ -98,15 +98,15 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
         self._warning.resolved("beat: the lock store is available again")
         if not leads:
             return self.max_interval
-        here, lease = runtime(self.app), self._leader.lease
+        locks, lease = runtime(self.app), self._leader.lease
         assert lease is not None
         try:
-            records = TickLedger(here.backend, self._leader.key, lease.fencing_token)
+            records = TickLedger(locks.backend, self._leader.key, lease.fencing_token)
             with self._watched():
                 self._scheduler = self._inside()
                 self._scheduler.begin(
-                    *(self._leader, records, here.sinks.emit),
-                    catches_up=here.settings.beat_catch_up == "once",
+                    *(self._leader, records, locks.sinks.emit),
+                    catches_up=locks.settings.beat_catch_up == "once",
                 )
             self._leader.check()
         except (NotNow, BackendUnavailable) as exc:  # there is nobody here to lead
@@ -187,27 +187,27 @@ class LeaderScheduler(Scheduler):  # type: ignore[misc]
 
 def _checked(app: Any) -> type[FencedScheduler]:
     """The class of the scheduler inside, where all that is configured for a beat is right."""
-    here = runtime(app)
-    if Trait.MULTI_PROCESS not in here.backend.traits:
+    locks = runtime(app)
+    if Trait.MULTI_PROCESS not in locks.backend.traits:
         raise ConfigurationError(
             "beat -S dlock needs a lock store that other processes see: every beat would lead"
         )
-    noting(here.backend)
-    return fenced(here.settings.beat_scheduler)
+    noting(locks.backend)
+    return fenced(locks.settings.beat_scheduler)
 
 
 def fenced(name: str) -> type[FencedScheduler]:
     """The class called *name*, or its path, as one that is led."""
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     try:
-        found = symbol_by_name(name, aliases=aliases)
+        scheduler = symbol_by_name(name, aliases=aliases)
     except (ImportError, AttributeError, ValueError) as exc:
         raise ConfigurationError(f"dlock_beat_scheduler: cannot import {name}: {exc}") from exc
-    if not isinstance(found, type) or not issubclass(found, Scheduler):
+    if not isinstance(scheduler, type) or not issubclass(scheduler, Scheduler):
         raise ConfigurationError(f"dlock_beat_scheduler: {name} is no scheduler of Celery's beat")
-    if issubclass(found, LeaderScheduler):
+    if issubclass(scheduler, LeaderScheduler):
         raise ConfigurationError("dlock_beat_scheduler is the one inside, not dlock itself")
-    return type(found.__name__, (FencedScheduler, found), {})
+    return type(scheduler.__name__, (FencedScheduler, scheduler), {})
 
 
 @contextmanager

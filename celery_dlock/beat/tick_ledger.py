@@ -53,8 +53,8 @@ class TickRecord:
     def decode(cls, note: bytes) -> TickRecord:
         """Fields of a later version are left alone."""
         fields = json.loads(note)
-        known = {name: fields[name] for name in cls.__slots__ if name in fields}
-        return cls(**{name: datetime.fromisoformat(text) for name, text in known.items()})
+        texts = {name: fields[name] for name in cls.__slots__ if name in fields}
+        return cls(**{name: datetime.fromisoformat(text) for name, text in texts.items()})
 
 
 class TickLedger:

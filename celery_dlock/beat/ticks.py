@@ -91,9 +91,9 @@ def _latest(schedule: Any, first: datetime, now: datetime) -> datetime:
         return settled(schedule, now)
     window = timedelta(minutes=1)
     while now - window > first:
-        found = next_due(schedule, now - window)
-        if found is not None and found <= now:
-            first = found
+        late = next_due(schedule, now - window)
+        if late is not None and late <= now:
+            first = late
             break
         window *= 2
     while (following := next_due(schedule, first)) is not None and following <= now:

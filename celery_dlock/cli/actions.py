@@ -88,62 +88,62 @@ def release(
         )
     app = app_of(ctx)
     key = as_stored(app, key)
-    found = KeyDetails.of(app, key)
-    hold = None if named else found.line.on_hold(found.now)
+    details = KeyDetails.of(app, key)
+    hold = None if named else details.line.on_hold(details.now)
     if hold is not None:
-        ctx.exit(_end(app, found, hold, yes=yes, for_programs=for_programs))
-    opens = None if found.line.holders or named else found.line.opens(found.now)
+        ctx.exit(_end(app, details, hold, yes=yes, for_programs=for_programs))
+    opens = None if details.line.holders or named else details.line.opens(details.now)
     if opens is not None:
-        _open(app, found, opens, yes=yes, for_programs=for_programs)
+        _open(app, details, opens, yes=yes, for_programs=for_programs)
         return
-    chosen = _chosen(readable(found.line), token, owner)
+    chosen = _chosen(readable(details.line), token, owner)
     if chosen:
-        _ask(ctx, found, chosen, all_holders=all_holders, yes=yes, for_programs=for_programs)
-    with _document({"key": key}, "holders", for_programs=for_programs) as told:
+        _ask(ctx, details, chosen, all_holders=all_holders, yes=yes, for_programs=for_programs)
+    with _document({"key": key}, "holders", for_programs=for_programs) as done:
         if not chosen:
-            raise click.ClickException(_nobody(found.line, token, owner))
+            raise click.ClickException(_nobody(details.line, token, owner))
         for holder in chosen:
             released = _released(app, key, holder, say=not for_programs)
-            told.append({**plain_holder(holder, found.now), "released": released})
-    ctx.exit(0 if all(each["released"] for each in told) else 1)
+            done.append({**plain_holder(holder, details.now), "released": released})
+    ctx.exit(0 if all(entry["released"] for entry in done) else 1)
 
 
-def _end(app: Any, found: KeyDetails, hold: OnHold, *, yes: bool, for_programs: bool) -> int:
+def _end(app: Any, details: KeyDetails, hold: OnHold, *, yes: bool, for_programs: bool) -> int:
     """Whoever has it goes on, and the next one gets it; the exit code."""
-    key = shown(found.line.key)
-    question = f"{key} is {closed_for(hold, found.now)}. End that now?"
+    key = shown(details.line.key)
+    question = f"{key} is {closed_for(hold, details.now)}. End that now?"
     agreed(question, yes=yes, for_programs=for_programs)
     ended = _said(
-        holds.end_hold(app, found.line.key, hold.name),
+        holds.end_hold(app, details.line.key, hold.name),
         f"{key} is on hold no more",
         f"Nothing was done: {key} is on another hold by now",
         people=not for_programs,
     )
     if for_programs:
-        about = {"key": found.line.key, "hold": plain_hold(hold)}
+        about = {"key": details.line.key, "hold": plain_hold(hold)}
         click.echo(as_json({**about, "holders": (), "ended": ended}))
     return 0 if ended else 1
 
 
-def _open(app: Any, found: KeyDetails, opens: datetime, *, yes: bool, for_programs: bool) -> None:
+def _open(app: Any, details: KeyDetails, opens: datetime, *, yes: bool, for_programs: bool) -> None:
     """Nobody holds it, and nobody gets it before *opens*."""
-    left = lasting((opens - found.now).total_seconds())
-    key, what = shown(found.line.key), "It is cooling down"
-    if found.line.debounces:
+    left = lasting((opens - details.now).total_seconds())
+    key, what = shown(details.line.key), "It is cooling down"
+    if details.line.debounces:
         what = "A call is debounced"
     question = f"Nobody holds {key}. {what} for another {left}. Open it now?"
     agreed(question, yes=yes, for_programs=for_programs)
-    actions.open_now(app, found.line.key, found.line.cooling)
+    actions.open_now(app, details.line.key, details.line.cooling)
     if for_programs:
-        opened = list(map(opening, found.line.cooling))
-        click.echo(as_json({"key": found.line.key, "holders": [], "opened": opened}))
+        opened = list(map(opening, details.line.cooling))
+        click.echo(as_json({"key": details.line.key, "holders": [], "opened": opened}))
     else:
         click.echo(f"{key} is open")
 
 
 def _ask(
     ctx: click.Context,
-    found: KeyDetails,
+    details: KeyDetails,
     chosen: Sequence[Held],
     *,
     all_holders: bool,
@@ -152,33 +152,33 @@ def _ask(
 ) -> None:
     """Say who has it and what becomes of them, and go on if the answer is yes."""
     if not for_programs:
-        put(ctx, _holders(found))
+        put(ctx, _holders(details))
     if len(chosen) > 1 and not all_holders:
         raise click.UsageError("there are several holders: give --token, --owner or --all-holders")
     if not yes and not for_programs:
         _say_consequences(actions.CONSEQUENCES)
     whom = f"task {shown(chosen[0].task_id)}" if len(chosen) == 1 else f"{len(chosen)} holders"
-    question = f"Take {shown(found.line.key)} from {whom}?"
+    question = f"Take {shown(details.line.key)} from {whom}?"
     agreed(question, yes=yes, for_programs=for_programs)
 
 
-def _chosen(found: Line, token: int | None, owner: str | None) -> list[Held]:
+def _chosen(line: Line, token: int | None, owner: str | None) -> list[Held]:
     """Those that are meant."""
     return [
         held
-        for held in found.holders
+        for held in line.holders
         if (token is None or (held.mode is not Mode.SHARED and held.token == token))
         and (owner is None or held.owner == owner)
     ]
 
 
-def _nobody(found: Line, token: int | None, owner: str | None) -> str:
+def _nobody(line: Line, token: int | None, owner: str | None) -> str:
     """Why none of its holders is meant."""
-    if not found.holders:
-        return f"nobody holds {shown(found.key)}"
+    if not line.holders:
+        return f"nobody holds {shown(line.key)}"
     which = f"has token {token}" if token is not None else f"is {shown(owner or '')}"
-    now = ", ".join(_who(held) for held in found.holders)
-    return f"no holder of {shown(found.key)} {which}; it is held by {now}"
+    now = ", ".join(_who(held) for held in line.holders)
+    return f"no holder of {shown(line.key)} {which}; it is held by {now}"
 
 
 def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
@@ -197,18 +197,19 @@ def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
 
 def _who(holder: Held) -> str:
     token = "reads" if holder.mode is Mode.SHARED else f"token {holder.token}"
-    known = [shown(each) for each in (holder.name, holder.where) if each]
-    return f"{shown(holder.task_id)} ({', '.join([*known, token])})"
+    known_names = [shown(text) for text in (holder.name, holder.where) if text]
+    return f"{shown(holder.task_id)} ({', '.join([*known_names, token])})"
 
 
 def _token(holder: Held) -> str:
     return "" if holder.mode is Mode.SHARED else str(holder.token)
 
 
-def _holders(found: KeyDetails) -> Table:
+def _holders(details: KeyDetails) -> Table:
     columns = (*HOLDING, ">TOKEN", "OWNER")
     rows = [
-        [*holding(held, found.now), _token(held), name(held.owner)] for held in found.line.holders
+        [*holding(held, details.now), _token(held), name(held.owner)]
+        for held in details.line.holders
     ]
     return table(*columns, rows=rows)
 
@@ -226,33 +227,33 @@ def cancel(ctx: click.Context, *, task_id: str, yes: bool, for_programs: bool) -
     published. Exits with 1 if no message of it waits and no claim was ended.
     """
     app = app_of(ctx)
-    found = actions.find(app, [task_id])
+    messages = actions.find(app, [task_id])
     claims = living(runtime(app).existing_store(), task_id=task_id)
-    names = [shown(each.claim) for each in claims]
-    if found:
-        where = ", ".join(shown(message.key) for message in found)
-        question = f"Cancel {shown(task_id)}, which waits for {where}?"
+    names = [shown(entry.claim) for entry in claims]
+    if messages:
+        queues = ", ".join(shown(message.key) for message in messages)
+        question = f"Cancel {shown(task_id)}, which waits for {queues}?"
         agreed(question, yes=yes, for_programs=for_programs)
     elif claims:
         question = f"End the claim of {shown(task_id)} on {', '.join(names)}?"
         agreed(question, yes=yes, for_programs=for_programs)
-    about = {"task_id": task_id, "claims": [each.claim for each in claims]}
-    with _document(about, "messages", for_programs=for_programs) as told:
-        if not found and not claims:
+    about = {"task_id": task_id, "claims": [entry.claim for entry in claims]}
+    with _document(about, "messages", for_programs=for_programs) as done:
+        if not messages and not claims:
             raise click.ClickException(f"no message of {shown(task_id)} waits in the lock store")
         for claim in claims:
             end(app, claim)
         if claims and not for_programs:
             click.echo(f"the claim has ended: the next call of {', '.join(names)} is published")
-        for message in found:
+        for message in messages:
             cancelled = _said(
                 actions.cancel(app, message),
                 f"{shown(task_id)} is woken and will end as revoked",
                 f"{shown(task_id)} no longer waits for {shown(message.key)}",
                 people=not for_programs,
             )
-            told.append({"key": message.key, "task": message.task, "cancelled": cancelled})
-    ctx.exit(0 if all(each["cancelled"] for each in told) else 1)
+            done.append({"key": message.key, "task": message.task, "cancelled": cancelled})
+    ctx.exit(0 if all(entry["cancelled"] for entry in done) else 1)
 
 
 @click.command(cls=Command)
@@ -270,14 +271,14 @@ def replay(
     the list. Exits with 1 then, or if there is no such dead letter, or if it has expired.
     """
     app = app_of(ctx)
-    found, whose = _dead_letters(app, task_id, all_=all_)
-    if found:
+    letters, whose = _dead_letters(app, task_id, all_=all_)
+    if letters:
         agreed(f"Replay {whose}?", yes=yes, for_programs=for_programs)
-    with _document({}, "messages", for_programs=for_programs) as told:
-        if not found:
+    with _document({}, "messages", for_programs=for_programs) as done:
+        if not letters:
             raise click.ClickException(whose)
-        expired = actions.expired(app, found)
-        for message in found:
+        expired = actions.expired(app, letters)
+        for message in letters:
             task, gone = shown(message.task_id), message in expired
             replayed = _said(
                 not gone and actions.replay(app, message),
@@ -285,8 +286,8 @@ def replay(
                 f"{task} {EXPIRED if gone else REPLAYED}",
                 people=not for_programs,
             )
-            told.append({**_plain_message(message), "replayed": replayed})
-    ctx.exit(0 if all(each["replayed"] for each in told) else 1)
+            done.append({**_plain_message(message), "replayed": replayed})
+    ctx.exit(0 if all(entry["replayed"] for entry in done) else 1)
 
 
 @click.command(cls=Command)
@@ -304,24 +305,24 @@ def discard(
     there is no such dead letter.
     """
     app = app_of(ctx)
-    found, whose = _dead_letters(app, task_id, all_=all_)
-    if found:
+    letters, whose = _dead_letters(app, task_id, all_=all_)
+    if letters:
         if not yes and not for_programs:
             _say_consequences(actions.DISCARDED)
         agreed(f"Discard {whose}?", yes=yes, for_programs=for_programs)
-    with _document({}, "messages", for_programs=for_programs) as told:
-        if not found:
+    with _document({}, "messages", for_programs=for_programs) as done_letters:
+        if not letters:
             raise click.ClickException(whose)
-        answers = actions.discard(app, found, holds.this_person())
-        for message, done in zip(found, answers, strict=True):
+        answers = actions.discard(app, letters, holds.this_person())
+        for message, done in zip(letters, answers, strict=True):
             discarded = _said(
                 done,
                 f"{shown(message.task_id)} is discarded",
                 f"{shown(message.task_id)} {REPLAYED}",
                 people=not for_programs,
             )
-            told.append({**_plain_message(message), "discarded": discarded})
-    ctx.exit(0 if all(each["discarded"] for each in told) else 1)
+            done_letters.append({**_plain_message(message), "discarded": discarded})
+    ctx.exit(0 if all(entry["discarded"] for entry in done_letters) else 1)
 
 
 def _dead_letters(
@@ -330,12 +331,15 @@ def _dead_letters(
     """Those that are meant, and whose they are; or that there are none."""
     if (task_id is None) is not all_:
         raise click.UsageError("give either a task id or --all")
-    found = actions.dead_under(app, task_id)
+    letters = actions.dead_under(app, task_id)
     if task_id is None:
-        return found, f"all {len(found)} dead letters" if found else "there are no dead letters"
-    keys_ = ", ".join(shown(each.key) for each in found)
+        return (
+            letters,
+            f"all {len(letters)} dead letters" if letters else "there are no dead letters",
+        )
+    keys_ = ", ".join(shown(letter.key) for letter in letters)
     who = shown(task_id)
-    return found, f"{who} for {keys_}" if found else f"{who} has no dead letter"
+    return letters, f"{who} for {keys_}" if letters else f"{who} has no dead letter"
 
 
 def _plain_message(message: actions.Message) -> dict[str, Any]:

@@ -107,15 +107,15 @@ def app_of(ctx: click.Context) -> Any:
     return app
 
 
-def readable(found: Line) -> Line:
-    """*found*, of which the store could say something.
+def readable(line: Line) -> Line:
+    """*line*, of which the store could say something.
 
     Raises :exc:`click.ClickException` if it cannot read that key.
     """
-    if found.unreadable:
-        why = f"the lock store answers, and cannot read {shown(found.key)}: {found.unreadable}"
+    if line.unreadable:
+        why = f"the lock store answers, and cannot read {shown(line.key)}: {line.unreadable}"
         raise click.ClickException(why)
-    return found
+    return line
 
 
 class _Lines(logging.Formatter):
@@ -192,15 +192,15 @@ def _offered(
     ctx: click.Context, incomplete: str, all_: Callable[[Any], Iterable[str]]
 ) -> list[str]:
     """Those that begin as what was typed; none that a shell would have to quote."""
-    found: list[str] = []
+    offered: list[str] = []
 
     def look() -> None:
         some = islice(all_(_app(ctx)), LOOKED_THROUGH)
         fitting = (text for text in some if text.startswith(incomplete) and text.isprintable())
-        found.extend(islice(dict.fromkeys(fitting), OFFERED))
+        offered.extend(islice(dict.fromkeys(fitting), OFFERED))
 
     _quietly(look)
-    return sorted(found)
+    return sorted(offered)
 
 
 def _quietly(look: Callable[[], None]) -> None:

@@ -19,8 +19,8 @@ _TIME = re.compile("".join(rf"(?:(\d{{1,6}}){unit})?" for unit in _UNITS))
 
 def _seconds(_: click.Context, __: click.Parameter, value: str) -> float:
     """A time as people write it: ``90s``, ``30m``, ``1h30m``, ``2d``."""
-    found = _TIME.fullmatch(value)
-    parts = zip(found.groups(default="0"), _UNITS.values(), strict=True) if found else ()
+    match = _TIME.fullmatch(value)
+    parts = zip(match.groups(default="0"), _UNITS.values(), strict=True) if match else ()
     seconds = float(sum(int(number) * unit for number, unit in parts))
     if not 0 < seconds <= holds.LONGEST_HOLD:
         raise click.BadParameter("a time is such as 90s, 30m, 1h30m or 2d, and 7d at most")
@@ -54,29 +54,29 @@ def hold(
     nothing was done, also because another person was faster.
     """
     app = app_of(ctx)
-    found = KeyDetails.of(app, as_stored(app, key))
-    before, key = readable(found.line).on_hold(found.now), found.line.key
-    agreed(_question(found, before, lasts), yes=yes, for_programs=for_programs)
+    details = KeyDetails.of(app, as_stored(app, key))
+    before, key = readable(details.line).on_hold(details.now), details.line.key
+    agreed(_question(details, before, lasts), yes=yes, for_programs=for_programs)
     done = holds.put_on_hold(app, key, lasts, because, by, before.name if before else "")
     after = KeyDetails.of(app, key)
-    stands = after.line.on_hold(after.now)
+    current = after.line.on_hold(after.now)
     if for_programs:
-        click.echo(as_json({"key": key, "on_hold": done, "hold": plain_hold(stands)}))
+        click.echo(as_json({"key": key, "on_hold": done, "hold": plain_hold(current)}))
     elif done:
         click.echo(
             f"{shown(key)} is on hold for {lasting(lasts)}, by {one_line(f'{by}: {because}')}"
         )
     if not done:
-        who = f"on hold by {one_line(stands.who)}" if stands else "on hold no more"
+        who = f"on hold by {one_line(current.who)}" if current else "on hold no more"
         click.echo(f"Nothing was done: {shown(key)} is {who} by now", err=True)
     ctx.exit(0 if done else 1)
 
 
-def _question(found: KeyDetails, before: OnHold | None, lasts: float) -> str:
-    key, line = shown(found.line.key), found.line
+def _question(details: KeyDetails, before: OnHold | None, lasts: float) -> str:
+    key, line = shown(details.line.key), details.line
     if before is not None:
-        stands = f"{key} is {closed_for(before, found.now)}"
-        return f"{stands}. Keep it closed for {lasting(lasts)} from now on instead?"
+        current = f"{key} is {closed_for(before, details.now)}"
+        return f"{current}. Keep it closed for {lasting(lasts)} from now on instead?"
     goes_on = f"{count(len(line.holders), 'holder goes', 'holders go')} on" if line.holders else ""
     waits = f"{count(line.waiting, 'task waits', 'tasks wait')}" if line.waiting else ""
     so_far = "; ".join(filter(None, (goes_on, waits)))

@@ -21,13 +21,13 @@ def init(ctx: click.Context, *, sql: bool, role: str | None) -> None:
     """
     if role is not None and not (sql and role.isprintable()):
         raise click.UsageError("--role names a role, for --sql", ctx)
-    here = runtime(app_of(ctx))
-    store = backend_class(here.settings.url)
+    locks = runtime(app_of(ctx))
+    store = backend_class(locks.settings.url)
     statements = store.tables(role)
     if not statements:
         raise click.ClickException("this store has no tables to make: it needs no init")
     if sql:
         click.echo("\n".join(f"{statement};" for statement in statements))
         return
-    here.backend.now()  # the first request makes them
+    locks.backend.now()  # the first request makes them
     click.echo("the tables are there")

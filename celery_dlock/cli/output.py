@@ -143,19 +143,19 @@ def left(seconds: float) -> Text:
     return Text(lasting(seconds))
 
 
-def plain_line(found: Line, now: datetime) -> dict[str, Any]:
+def plain_line(line: Line, now: datetime) -> dict[str, Any]:
     """One key as it was *now*, by the store's clock."""
     return {
-        "key": found.key,
-        "holders": [plain_holder(held, now) for held in found.holders],
-        "woken": list(found.woken),
-        "reserved": list(found.reserved),
-        "cooling": [at for at in map(opening, found.cooling) if at > now],
-        "hold": plain_hold(found.on_hold(now)),
-        "waiting": found.waiting,
-        "more_wait": found.more_wait,
-        "oldest": found.oldest,
-        "unreadable": found.unreadable or None,
+        "key": line.key,
+        "holders": [plain_holder(held, now) for held in line.holders],
+        "woken": list(line.woken),
+        "reserved": list(line.reserved),
+        "cooling": [at for at in map(opening, line.cooling) if at > now],
+        "hold": plain_hold(line.on_hold(now)),
+        "waiting": line.waiting,
+        "more_wait": line.more_wait,
+        "oldest": line.oldest,
+        "unreadable": line.unreadable or None,
     }
 
 

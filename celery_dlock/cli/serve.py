@@ -105,12 +105,12 @@ def _listen_once(host: str, port: int) -> None:
 
     Raises :exc:`OSError` for one where nobody can listen.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for family, _, _, _, at in found:
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, _, _, _, at in addresses:
         try:
             socket.create_server(at[:2], family=family).close()
         except OSError as exc:
-            if exc.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+            if exc.errno != errno.EADDRNOTAVAIL or len(addresses) == 1:
                 raise  # else this host has no such family, and listens with the other one
 
 
@@ -220,10 +220,10 @@ def registry_of_app(app: Any, *, gauges: bool, waits: bool) -> Any:
 
     def store_gauges() -> dict[str, float]:
         report = cached.get()
-        found = {"store_up": float(report.up), "store_writable": float(report.writable)}
+        gauges_now = {"store_up": float(report.up), "store_writable": float(report.writable)}
         if report.gauges is not None and report.age is not None:
-            found |= {"reading_age": report.age, **asdict(report.gauges)}
-        return found
+            gauges_now |= {"reading_age": report.age, **asdict(report.gauges)}
+        return gauges_now
 
     return registry_of(store_gauges if gauges else dict)
 

@@ -82,58 +82,61 @@ def ls(
     `dlock beat` shows it.
     """
     app = app_of(ctx)
-    found = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
+    selection = most_urgent(app, None if all_ else limit, match=match, waiting=waiting)
     most = ALL_CLAIMS if all_ else limit
     unique = [] if waiting else living(runtime(app).existing_store(), most, match=match)
-    brokers = brokers_of_heads(app, found.lines)
+    brokers = brokers_of_heads(app, selection.lines)
     if for_programs:
-        told = [
-            {**plain_line(line, found.now), "broker": brokers.get(line.key)} for line in found.lines
+        plain_keys = [
+            {**plain_line(line, selection.now), "broker": brokers.get(line.key)}
+            for line in selection.lines
         ]
-        told_unique = list(map(asdict, unique))
-        counted = {"total": found.counts.keys, "unreadable": found.counts.unreadable}
-        click.echo(as_json({**counted, "keys": told, "unique": told_unique}))
+        plain_unique = list(map(asdict, unique))
+        counted = {"total": selection.counts.keys, "unreadable": selection.counts.unreadable}
+        click.echo(as_json({**counted, "keys": plain_keys, "unique": plain_unique}))
         return
-    if not found.lines:
+    if not selection.lines:
         which = f"no key with {shown(match)} in its name" if match else "no key"
         click.echo(f"{which} is waited for" if waiting else f"{which} is held or waited for")
     else:
-        put(ctx, _lines_table(found))
+        put(ctx, _lines_table(selection))
     for key, broker in brokers.items():
         click.echo(f"{shown(key)}: the next task belongs to the broker {shown(broker)}", err=True)
-    if found.counts.unreadable:
-        click.echo(_unreadable(found), err=True)
-    if found.counts.keys > len(found.lines):
-        those = f"{len(found.lines)} of {found.counts.keys} keys"
+    if selection.counts.unreadable:
+        click.echo(_unreadable(selection), err=True)
+    if selection.counts.keys > len(selection.lines):
+        those = f"{len(selection.lines)} of {selection.counts.keys} keys"
         click.echo(f"{those}: --limit and --all show more, --match fewer", err=True)
     if unique:
-        put(ctx, "", _unique_table(unique, found.now))
+        put(ctx, "", _unique_table(unique, selection.now))
 
 
-def _unreadable(found: Selection) -> str:
-    counts = found.counts
+def _unreadable(selection: Selection) -> str:
+    counts = selection.counts
     return f"{counts.unreadable} of {counts.keys} keys cannot be read: `dlock show KEY` says why"
 
 
-def _unique_table(found: Iterable[Living], now: datetime) -> Table:
+def _unique_table(claims: Iterable[Living], now: datetime) -> Table:
     """Who lives under which unique claim; in the broker, or at a lock key."""
     columns = ("UNIQUE", "TASK ID", "AT", ">CALLS", ">>LAST CALL")
     rows = [
         [
-            name(each.claim),
-            name(each.task_id),
-            "its period" if each.over else name(each.key) if each.key else "the broker",
-            str(each.calls or ""),
-            lasting((now - each.called).total_seconds()) if each.called else "",
+            name(claim.claim),
+            name(claim.task_id),
+            "its period" if claim.over else name(claim.key) if claim.key else "the broker",
+            str(claim.calls or ""),
+            lasting((now - claim.called).total_seconds()) if claim.called else "",
         ]
-        for each in found
+        for claim in claims
     ]
     return table(*columns, rows=rows)
 
 
-def _lines_table(found: Selection) -> Table:
-    """What was *found* for people: a row for each holder; its key stands in the first of them."""
-    return table(*COLUMNS, rows=[row for line in found.lines for row in _rows(line, found.now)])
+def _lines_table(selection: Selection) -> Table:
+    """A row for each holder of the keys; the key stands in the first of them."""
+    return table(
+        *COLUMNS, rows=[row for line in selection.lines for row in _rows(line, selection.now)]
+    )
 
 
 def _rows(line: Line, now: datetime) -> Iterator[list[str | Text]]:
@@ -235,11 +238,11 @@ def _watch(console: Console, look: Any, every: float) -> None:
         pass
 
 
-def _shown(found: Selection) -> RenderableType:
-    below = [Text(f"{len(found.lines)} of {found.counts.keys} keys", style="dim")]
-    if found.counts.unreadable:
-        below.append(Text(_unreadable(found), style="red"))
-    return Group(_lines_table(found), *below)
+def _shown(selection: Selection) -> RenderableType:
+    below = [Text(f"{len(selection.lines)} of {selection.counts.keys} keys", style="dim")]
+    if selection.counts.unreadable:
+        below.append(Text(_unreadable(selection), style="red"))
+    return Group(_lines_table(selection), *below)
 
 
 def _now() -> str:
@@ -258,66 +261,67 @@ def waiting(ctx: click.Context, *, key: str, limit: int, for_programs: bool) -> 
     """
     app = app_of(ctx)
     key = as_stored(app, key)
-    found = KeyDetails.of(app, key, limit)
-    readable(found.line)
-    total = len(found.queue) + found.behind
-    more = "+" if found.line.more_wait else ""
-    facts = messages_of(app, key, found.queue)
+    details = KeyDetails.of(app, key, limit)
+    readable(details.line)
+    total = len(details.queue) + details.behind
+    more = "+" if details.line.more_wait else ""
+    facts = messages_of(app, key, details.queue)
     if for_programs:
-        tasks = [_plain_entry(each, facts.get(each.task)) for each in found.queue]
+        tasks = [_plain_entry(entry, facts.get(entry.task)) for entry in details.queue]
         click.echo(as_json({"key": key, "total": total, "waiting": tasks}))
-    elif found.queue:
-        put(ctx, queue_table(found.queue, found.now, facts))
-        for each in found.queue:
-            if each.task in facts and (broker := facts[each.task].broker):
-                told = f"{shown(each.task_id)} belongs to the broker {shown(broker)}"
-                click.echo(told, err=True)
-        if found.behind:
-            click.echo(f"{len(found.queue)} of {total}{more}: --limit shows more", err=True)
+    elif details.queue:
+        put(ctx, queue_table(details.queue, details.now, facts))
+        for entry in details.queue:
+            if entry.task in facts and (broker := facts[entry.task].broker):
+                sentence = f"{shown(entry.task_id)} belongs to the broker {shown(broker)}"
+                click.echo(sentence, err=True)
+        if details.behind:
+            click.echo(f"{len(details.queue)} of {total}{more}: --limit shows more", err=True)
     else:
         click.echo(f"nobody waits for {shown(key)}")
     ctx.exit(0 if total else 1)
 
 
-def _plain_entry(each: QueueEntry, facts: MessageFacts | None) -> dict[str, Any]:
-    known = facts or MessageFacts()
-    return {**asdict(each), "name": known.name or None, "broker": known.broker or None}
+def _plain_entry(entry: QueueEntry, facts: MessageFacts | None) -> dict[str, Any]:
+    message = facts or MessageFacts()
+    return {**asdict(entry), "name": message.name or None, "broker": message.broker or None}
 
 
-def _name(each: QueueEntry, facts: Mapping[str, MessageFacts]) -> str | Text:
-    known = facts.get(each.task)
-    return name(known.name) if known and known.name else ""
+def _name(entry: QueueEntry, facts: Mapping[str, MessageFacts]) -> str | Text:
+    message = facts.get(entry.task)
+    return name(message.name) if message and message.name else ""
 
 
 def queue_table(
-    found: Iterable[QueueEntry], now: datetime, facts: Mapping[str, MessageFacts]
+    queue: Iterable[QueueEntry], now: datetime, facts: Mapping[str, MessageFacts]
 ) -> Table:
     """Who waits, for people; *now* is the store's. A task that comes back by itself has no name."""
     columns = (">", "TASK", "TASK ID", ">>WAITS FOR", "HOW", "STATE")
     rows = [
-        [str(number), _name(each, facts), *_row(each, now)] for number, each in enumerate(found, 1)
+        [str(number), _name(entry, facts), *_row(entry, now)]
+        for number, entry in enumerate(queue, 1)
     ]
     return table(*columns, rows=rows)
 
 
-def _row(each: QueueEntry, now: datetime) -> list[str | Text]:
-    waits = lasting((now - each.arrived).total_seconds()) if each.arrived else ""
+def _row(entry: QueueEntry, now: datetime) -> list[str | Text]:
+    waits = lasting((now - entry.arrived).total_seconds()) if entry.arrived else ""
     # A place is kept as long as its task keeps asking; a message waits by itself.
-    how = "message in the store" if each.parked else "asks again by itself"
-    how = "its message is elsewhere" if each.reserved else how
-    return [name(each.task_id), waits, how, _state(each, now)]
+    how = "message in the store" if entry.parked else "asks again by itself"
+    how = "its message is elsewhere" if entry.reserved else how
+    return [name(entry.task_id), waits, how, _state(entry, now)]
 
 
-def _state(each: QueueEntry, now: datetime) -> str:
-    if each.reserved and each.until is not None:
-        return f"reserved for another {lasting(max(0.0, (each.until - now).total_seconds()))}"
-    if each.woken:
-        why = f"woken to end: {each.ending}" if each.ending else "woken: its turn has come"
-        return why if each.wakes < 2 else f"{why}, {each.wakes} times"
-    if each.until is None:
+def _state(entry: QueueEntry, now: datetime) -> str:
+    if entry.reserved and entry.until is not None:
+        return f"reserved for another {lasting(max(0.0, (entry.until - now).total_seconds()))}"
+    if entry.woken:
+        why = f"woken to end: {entry.ending}" if entry.ending else "woken: its turn has come"
+        return why if entry.wakes < 2 else f"{why}, {entry.wakes} times"
+    if entry.until is None:
         return ""
-    left = (each.until - now).total_seconds()
-    if each.parked:
+    left = (entry.until - now).total_seconds()
+    if entry.parked:
         return f"gives up in {lasting(left)}" if left > 0 else "is about to give up"
     return "" if left > 0 else f"has not asked for {lasting(-left)}"
 
@@ -334,9 +338,9 @@ def dead(ctx: click.Context, *, limit: int, arguments: bool, for_programs: bool)
     """
     letters = DeadLetterList.of(app_of(ctx), limit)
     if for_programs:
-        found = [_plain(letter, arguments=arguments) for letter in letters.found]
-        click.echo(as_json({"more": letters.more, "dead": found}))
-    elif letters.found:
+        plain_letters = [_plain(letter, arguments=arguments) for letter in letters.letters]
+        click.echo(as_json({"more": letters.more, "dead": plain_letters}))
+    elif letters.letters:
         put(ctx, _table(letters, arguments=arguments))
         if letters.more:
             click.echo(f"{limit} are shown, and there are more: --limit", err=True)
@@ -356,14 +360,14 @@ def _table(letters: DeadLetterList, *, arguments: bool) -> Table:
             str(letter.size),
             *(["?" if letter.arguments is None else name(letter.arguments)] if arguments else []),
         ]
-        for letter in letters.found
+        for letter in letters.letters
     ]
     return table(*columns, *(["ARGUMENTS"] if arguments else []), rows=rows)
 
 
 def _plain(letter: DeadLetterEntry, *, arguments: bool) -> dict[str, Any]:
-    told = asdict(letter)
-    return told if arguments else {name: told[name] for name in told if name != "arguments"}
+    plain = asdict(letter)
+    return plain if arguments else {name: plain[name] for name in plain if name != "arguments"}
 
 
 @click.command(cls=Command)
@@ -470,5 +474,5 @@ def _plain_key(answer: KeyAnswer) -> dict[str, Any]:
 
 
 def _plain_task(answer: Answer) -> dict[str, Any]:
-    told = asdict(answer)
-    return {"kind": "task", "events": told.pop("entries"), **told}
+    plain = asdict(answer)
+    return {"kind": "task", "events": plain.pop("entries"), **plain}

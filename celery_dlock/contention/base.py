@@ -105,15 +105,15 @@ class Queueing:
 
 def queueing(policy: Policy) -> Queueing | None:
     """What *policy* asks of the queue, if its messages wait in the store at all."""
-    asks = getattr(policy, "queueing", None)
-    found: Queueing | None = asks() if asks is not None else None
-    return found
+    ask = getattr(policy, "queueing", None)
+    demands: Queueing | None = ask() if ask is not None else None
+    return demands
 
 
 def replaces_running(policy: Policy) -> bool:
     """Whether a task with *policy* is asked to stop for a newer one."""
-    asks = queueing(policy)
-    return asks is not None and asks.replaces_running
+    demands = queueing(policy)
+    return demands is not None and demands.replaces_running
 
 
 def patience(policy: Policy, attempt: int) -> float:

@@ -60,10 +60,10 @@ def admit(
     guard.require_transaction()
     if lease is not None and keep_rows(guard, exclusive(lease), lease.row_of):
         return
-    for mine in passes:
-        seen = guard.raise_to(mine.resource, mine.token, mine.owner)
+    for own in passes:
+        seen = guard.raise_to(own.resource, own.token, own.owner)
         if seen is not None:
-            raise StaleFencingToken(mine.resource, mine.token, seen)
+            raise StaleFencingToken(own.resource, own.token, seen)
 
 
 def once(
@@ -188,7 +188,7 @@ def only_key(keys: Iterable[str]) -> str:
 def require_own_name(resource: str, lease: Lease) -> None:
     """Raise :exc:`ConfigurationError` if *resource* has tokens already, which are the store's."""
     require_text("resource", resource)
-    if resource in (mine.resource for mine in _passes_of(lease)):
+    if resource in (own.resource for own in _passes_of(lease)):
         raise ConfigurationError(
             f"{resource!r} is fenced with the tokens of its lock, which are other numbers: mint "
             f"under a name of its own, such as 'minted:{resource}'"

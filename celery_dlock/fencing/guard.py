@@ -61,8 +61,8 @@ class Guard(ABC):
         It passes where the stored token is smaller, or equal with the same owner: one holder
         writes many times, but after a loss of data two holders can have the same token.
         """
-        stands = self._ask(self.dialect.raise_, token=token, resource=resource, owner=owner)
-        return None if stands == token else stands or token
+        current = self._ask(self.dialect.raise_, token=token, resource=resource, owner=owner)
+        return None if current == token else current or token
 
     def claim(self, resource: str, effect_id: str) -> bool:
         """Note *effect_id* of *resource* as done; ``False`` if it was noted before."""
@@ -327,8 +327,8 @@ def _is_set_to_autocommit(connection: Any) -> bool:
         return bool(connection.dialect.detect_autocommit_setting(connection.connection))
     except (AttributeError, NotImplementedError):  # before SQLAlchemy 2.0.43
         options = connection.get_execution_options()
-        told = options.get("isolation_level") == "AUTOCOMMIT"
-        return told or getattr(connection.connection, "autocommit", None) is True
+        is_set = options.get("isolation_level") == "AUTOCOMMIT"
+        return is_set or getattr(connection.connection, "autocommit", None) is True
 
 
 class DjangoGuard(Guard):

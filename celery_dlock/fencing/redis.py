@@ -127,11 +127,11 @@ class _Gate:
     def __init__(self, passes: Sequence[Pass], once: str | tuple[str, str] | None) -> None:
         self._passes = passes
         self._nonce = uuid.uuid4().hex
-        self.names = [_fence_name(mine.resource) for mine in passes]
+        self.names = [_fence_name(own.resource) for own in passes]
         self._mark: str | None = None
         if once is not None:
             if isinstance(once, str):
-                once = (only_key(_key(mine.resource) for mine in passes), once)
+                once = (only_key(_key(own.resource) for own in passes), once)
             resource, effect_id = once
             require_text("once", effect_id)
             require_text("once", resource)
@@ -141,17 +141,17 @@ class _Gate:
     def passed(self, pipe: Any, write: Write) -> bool:
         """Look, let *write* queue, execute; ``False`` if the effect is done."""
         pipe.watch(*self.names)
-        told = [_parse(pipe, value) for value in pipe.mget(self.names)]
-        if any(value and value.nonce == self._nonce for value in told):
+        values = [_parse(pipe, value) for value in pipe.mget(self.names)]
+        if any(value and value.nonce == self._nonce for value in values):
             return True
-        for mine, value in zip(self._passes, told, strict=False):
-            if value and not value.lets_pass(mine):
-                raise StaleFencingToken(mine.resource, mine.token, value.token)
-        if self._mark is not None and told[-1]:
+        for own, value in zip(self._passes, values, strict=False):
+            if value and not value.lets_pass(own):
+                raise StaleFencingToken(own.resource, own.token, value.token)
+        if self._mark is not None and values[-1]:
             return False
         _queue(pipe, write)
-        for mine, name in zip(self._passes, self.names, strict=False):
-            pipe.set(name, f"{mine.token} {self._nonce} {mine.owner}", ex=KEPT)
+        for own, name in zip(self._passes, self.names, strict=False):
+            pipe.set(name, f"{own.token} {self._nonce} {own.owner}", ex=KEPT)
         if self._mark is not None:
             pipe.set(self._mark, f"0 {self._nonce} {self._passes[0].owner}", ex=KEPT)
         pipe.execute()
@@ -166,9 +166,9 @@ class _Value:
     nonce: str
     owner: str
 
-    def lets_pass(self, mine: Pass) -> bool:
+    def lets_pass(self, own: Pass) -> bool:
         """One holder writes many times; after a loss of data two can have the same token."""
-        return self.token < mine.token or (self.token, self.owner) == (mine.token, mine.owner)
+        return self.token < own.token or (self.token, self.owner) == (own.token, own.owner)
 
 
 def _wait(names: Sequence[str], pauses: Iterator[float], error: Exception) -> None:
@@ -213,8 +213,8 @@ def _server(client: Any, name: str, moved: Any) -> Any:
     _require_client(client)
     if not _is_cluster(client):
         return client
-    told = client.get_node(host=moved.host, port=moved.port) if moved else None
-    return client.get_redis_connection(told or client.get_node_from_key(name))
+    node = client.get_node(host=moved.host, port=moved.port) if moved else None
+    return client.get_redis_connection(node or client.get_node_from_key(name))
 
 
 def _require_client(client: object) -> None:

@@ -204,14 +204,14 @@ class LockManager:
         verdict: EnterVerdict | None = None
         if turn is not None and claim.order < turn.order:
             looks = replace(claim, wait=WaitMode.LOOK)
-            verdict = self._told(self._backend.enter(looks, message))
+            verdict = self._verdict(self._backend.enter(looks, message))
         if verdict is None or isinstance(verdict, Busy | Same):
-            verdict = self._told(self._backend.enter(claim, message))
+            verdict = self._verdict(self._backend.enter(claim, message))
         if isinstance(verdict, End):
             longer = more_time(self._backend, claim, verdict, claims)
             if longer:
                 claim = replace(claim, more_time=longer)
-                verdict = self._told(self._backend.enter(claim, message))
+                verdict = self._verdict(self._backend.enter(claim, message))
         return verdict
 
     def _stand_back(self, claims: Sequence[Claim], refused: Refused, turn: Claim) -> Refused:
@@ -231,7 +231,9 @@ class LockManager:
             if later.limit > 1 and claim.order < later.order <= turn.order:
                 ends = self._give_turn_back(later, keeps_rank=claim.mode is Mode.EXCLUSIVE)
                 if ends is not None and more_time(self._backend, later, ends, claims):
-                    self._told(self._backend.leave(later, Outcome.OVER))  # it waits at *claim* now
+                    self._verdict(
+                        self._backend.leave(later, Outcome.OVER)
+                    )  # it waits at *claim* now
                 elif ends is not None:
                     return Refused(later, ends)
         return refused
@@ -264,10 +266,10 @@ class LockManager:
         The answer, if the turn has come for the task to end.
         """
         taken = replace(claim, wait=WaitMode.NOT, keep=False, begun=False)
-        verdict = self._told(self._backend.enter(taken))
+        verdict = self._verdict(self._backend.enter(taken))
         if isinstance(verdict, Run):
             outcome = Outcome.UNUSED if keeps_rank else Outcome.REPEAT
-            self._told(self._backend.leave(taken, outcome))
+            self._verdict(self._backend.leave(taken, outcome))
         return verdict if isinstance(verdict, End) else None
 
     def lease(self, terms: Sequence[Term], parents: Collection[str]) -> Lease:
@@ -315,7 +317,7 @@ class LockManager:
             if successor is not None and term in own and term.key in successor.keys:
                 claim = replace(claim, successor=successor.task, patience=successor.patience)
             try:
-                verdict = self._told(self._backend.leave(claim, says, message))
+                verdict = self._verdict(self._backend.leave(claim, says, message))
             except BackendUnavailable as exc:
                 failed = exc
                 ends = outcome in (Outcome.DONE, Outcome.OVER)
@@ -352,7 +354,7 @@ class LockManager:
         self._keeper.forget([claim])
         left = replace(claim, begun=False) if claim.cooldown else claim
         try:
-            return self._told(self._backend.leave(left, outcome, message)).carried
+            return self._verdict(self._backend.leave(left, outcome, message)).carried
         except BackendUnavailable as exc:
             logger.log(level, "%s may be held until its lease expires: %s", claim.key, exc)
             if outcome is Outcome.DONE:
@@ -370,15 +372,15 @@ class LockManager:
         ttl = self._backend.lease_of(math.ceil(ttl_to_trust(seconds) * SECOND))
         self._keeper.extend(terms, ttl)
 
-    def _told(self, reply: Reply[V]) -> V:
-        """Whoever was woken is told before this process goes on."""
+    def _verdict(self, reply: Reply[V]) -> V:
+        """Publish the messages that *reply* wakes, before this process goes on; its verdict."""
         if reply.wakes:
             self._wake(reply.wakes)
         return reply.verdict
 
     def _release_later(self, claim: Claim, outcome: Outcome) -> None:
         def release() -> None:
-            self._told(self._backend.leave(replace(claim, again=True), outcome))
+            self._verdict(self._backend.leave(replace(claim, again=True), outcome))
 
         self.tell_later(f"{claim.task} is {outcome}", release)
 

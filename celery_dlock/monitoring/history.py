@@ -284,9 +284,9 @@ class Queries:
     def close(self) -> None:
         self._engine.dispose()
 
-    def _latest(self, limit: int, *where: ColumnElement[bool]) -> Sequence[Row]:
+    def _latest(self, limit: int, *conditions: ColumnElement[bool]) -> Sequence[Row]:
         newest = (_C.at.desc(), _C.writer, _C.number.desc(), _C.part)
-        return self._ask(select(*_ROW).where(*where).order_by(*newest).limit(limit))
+        return self._ask(select(*_ROW).where(*conditions).order_by(*newest).limit(limit))
 
     def _ask(self, question: Executable) -> Sequence[Any]:
         try:
@@ -367,16 +367,16 @@ class HistorySink(Batcher[Noted]):
         if missing:
             at, number, _ = batch[0]
             noted.append((at - 1, -number, {**_NOBODY, "events": missing}))
-        found = [
+        written = [
             row for at, number, fields in noted for row in rows(at, self._writer, number, fields)
         ]
         try:
             if not self._made:
                 create(self._engine)
                 self._made = True
-            self._insert(found)
+            self._insert(written)
         except _OF_THE_ROW:
-            for row in found:
+            for row in written:
                 self._insert_alone(row)
         except BaseException:
             self._made = False  # somebody may have dropped it
@@ -397,9 +397,9 @@ class HistorySink(Batcher[Noted]):
         self._engine.dispose(close=False)
         super().after_fork_in_child()
 
-    def _insert(self, found: list[dict[str, Any]]) -> None:
+    def _insert(self, written: list[dict[str, Any]]) -> None:
         with self._engine.begin() as connection:
-            connection.execute(insert(TABLE), found)
+            connection.execute(insert(TABLE), written)
 
     def _insert_alone(self, row: dict[str, Any]) -> None:
         try:

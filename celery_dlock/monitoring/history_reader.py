@@ -159,10 +159,10 @@ def p99(values: Sequence[float]) -> float | None:
     return sorted(values)[math.ceil(0.99 * len(values)) - 1] if values else None
 
 
-def _entries(found: Iterable[Row]) -> tuple[HistoryEntry, ...]:
+def _entries(rows: Iterable[Row]) -> tuple[HistoryEntry, ...]:
     return tuple(
         HistoryEntry(_instant(at), event, key, task_id, name, label, token, json.loads(details))
-        for at, event, key, task_id, name, label, token, details in found
+        for at, event, key, task_id, name, label, token, details in rows
     )
 
 

@@ -205,9 +205,9 @@ def measurements(event: Event) -> Sequence[Measurement]:  # noqa: C901 (as long 
 
 
 def _acquired(event: Acquired) -> list[Measurement]:
-    found = [(ACQUISITION, event.took), (TTL, event.ttl)]
+    measured = [(ACQUISITION, event.took), (TTL, event.ttl)]
     if event.waited:
-        found.append((WAIT, event.waited))
+        measured.append((WAIT, event.waited))
     if event.since_woken is not None:
-        found.append((SINCE_WOKEN, event.since_woken))
-    return found
+        measured.append((SINCE_WOKEN, event.since_woken))
+    return measured

@@ -107,15 +107,15 @@ class Spans:
 
     def carry(self, subject: Subject) -> dict[str, str]:
         """What its message tells those who get it next. It may not be sent after all."""
-        known = subject.carried
+        carried_before = subject.carried
         carried = {
             ATTEMPT: str(_attempt(subject) + 1),
-            SINCE: known.get(SINCE) or str(time.time_ns()),
+            SINCE: carried_before.get(SINCE) or str(time.time_ns()),
         }
         current = trace.get_current_span()
         if current.get_span_context().is_valid:
             _wire.inject(carried)
-        elif "traceparent" not in known:
+        elif "traceparent" not in carried_before:
             asking = self._asking(subject)
             if asking.span is None:
                 attributes = _attributes(subject)
@@ -124,10 +124,10 @@ class Spans:
         return carried
 
     def _asking(self, subject: Subject) -> _Asking:
-        found: _Asking | None = getattr(self._thread, "asking", None)
-        if found is None or found.subject is not subject:
-            found = self._thread.asking = _Asking(subject)
-        return found
+        asking: _Asking | None = getattr(self._thread, "asking", None)
+        if asking is None or asking.subject is not subject:
+            asking = self._thread.asking = _Asking(subject)
+        return asking
 
     def _sent_away(self, subject: Subject) -> None:
         """Its message is on its way; a span that is never ended is never seen."""

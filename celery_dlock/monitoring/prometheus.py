@@ -93,10 +93,10 @@ class Slot:
         self._held, self._name = -1, ""
 
     def _take(self) -> str:
-        where = folder()
-        assert where is not None
+        directory = folder()
+        assert directory is not None
         for number in count():
-            held = os.open(where / f"dlock-{number}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+            held = os.open(directory / f"dlock-{number}.lock", os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -124,11 +124,11 @@ def _values() -> Any:
     Then the library counts as it does by default: right, in ever more files.
     """
     try:
-        found = import_module("prometheus_client.values")
+        module = import_module("prometheus_client.values")
     except ImportError:
         return None
-    known = hasattr(Counter, "_metric_init") and all(hasattr(found, name) for name in INSIDES)
-    return found if known else None
+    is_known = hasattr(Counter, "_metric_init") and all(hasattr(module, name) for name in INSIDES)
+    return module if is_known else None
 
 
 @cache
@@ -303,16 +303,16 @@ class Tally(Batcher[Event]):
             return super()._write_all()
 
     def _count(self, event: Event) -> None:
-        found, subject = measurements(event), event.subject
-        if not found:
+        measured, subject = measurements(event), event.subject
+        if not measured:
             return
-        is_beat = found[0][0] in OF_BEAT
+        is_beat = measured[0][0] in OF_BEAT
         labels = (subject.task_name, subject.label, is_beat)
         series = self._series.get(labels)
         if series is None:
             series = _Series(OF_BEAT if is_beat else OF_LOCKS, labels[:2])
             self._series[labels] = series
-        for measure, value in found:
+        for measure, value in measured:
             series[measure](value)
 
 
@@ -341,8 +341,8 @@ def registry_of(store_gauges: Callable[[], Mapping[str, float]]) -> CollectorReg
     Raises :exc:`~celery_dlock.ConfigurationError` for a folder that cannot be used.
     """
     registry = CollectorRegistry()
-    where = folder()
-    registry.register(_ProcessCollector() if where is None else _Files(where))
+    directory = folder()
+    registry.register(_ProcessCollector() if directory is None else _Files(directory))
     registry.register(_StoreGauges(store_gauges))
     return registry
 
@@ -359,8 +359,8 @@ class _ProcessCollector:
 class _Files:
     """The sum over the files of the folder."""
 
-    def __init__(self, where: Path) -> None:
-        self._where = where
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
     def collect(self) -> Iterable[Metric]:
         tally.at_exit()
@@ -373,7 +373,7 @@ class _Files:
 
     def _files(self) -> list[str]:
         """One that was only begun is empty."""
-        return [str(file) for file in self._where.glob("*.db") if file.stat().st_size]
+        return [str(file) for file in self._directory.glob("*.db") if file.stat().st_size]
 
 
 def _sum(files: list[str]) -> Iterable[Metric]:

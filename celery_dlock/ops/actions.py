@@ -12,16 +12,18 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from celery_dlock.core.events import Discarded, Subject
-from celery_dlock.core.operations import OpenSlot
+from celery_dlock.core.operations import Cancel, Discard, Leave, OpenSlot, Operation, Replay
 from celery_dlock.core.state import Cause, Claim, Cooling, Left, Outcome, task_id_of
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
 from celery_dlock.ops import unique
 from celery_dlock.ops.overview import Held, instant, time_of
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import DeadMessage, LockBackend
+
+V = TypeVar("V")
 
 logger = logging.getLogger("celery_dlock")
 
@@ -54,6 +56,17 @@ class Message:
         return task_id_of(self.task)
 
 
+def carry_out(app: Any, operation: Operation[V]) -> V:
+    """Apply *operation*, and publish the messages that it wakes; its verdict.
+
+    Raises :exc:`~celery_dlock.BackendUnavailable`; whether it was applied is then unknown.
+    """
+    locks = runtime(app)
+    reply = locks.existing_store().apply(operation)
+    locks.wake(reply.wakes)
+    return reply.verdict
+
+
 def release(app: Any, key: str, holder: Held) -> bool:
     """Take *key* from *holder*, as if its lease had expired now; ``False`` if it had it no more.
 
@@ -63,13 +76,10 @@ def release(app: Any, key: str, holder: Held) -> bool:
 
     Raises :exc:`~celery_dlock.BackendUnavailable`; whether it was released is then unknown.
     """
-    here = runtime(app)
     task, _, nonce = holder.owner.rpartition("|")
     # What a person takes away does not cool down: who is next may be what it was taken for.
     claim = Claim(key, task, nonce, ttl=0, mode=holder.mode, limit=holder.limit, begun=False)
-    reply = here.existing_store().leave(claim, Outcome.ABANDONED)
-    here.wake(reply.wakes)
-    if not isinstance(reply.verdict, Left):
+    if not isinstance(carry_out(app, Leave(claim, Outcome.ABANDONED)), Left):
         return False
     had_it = (holder.name, holder.task_id, holder.where)
     logger.info("%r was released by an operator; %s[%s] on %s held it", key, *had_it)
@@ -81,14 +91,13 @@ def open_now(app: Any, key: str, cooling: Sequence[Cooling]) -> None:
 
     Raises :exc:`~celery_dlock.BackendUnavailable`; whether they are open is then unknown.
     """
-    here = runtime(app)
     for slot in cooling:
-        here.wake(here.existing_store().apply(OpenSlot(key, slot.name)).wakes)
+        carry_out(app, OpenSlot(key, slot.name))
 
 
 def find(app: Any, task_ids: Collection[str]) -> list[Message]:
     """The messages that wait, or were woken, under any of these ids."""
-    return [Message(*found) for found in runtime(app).existing_store().parked(task_ids)]
+    return [Message(*pair) for pair in runtime(app).existing_store().parked(task_ids)]
 
 
 def cancel(app: Any, message: Message) -> bool:
@@ -96,10 +105,7 @@ def cancel(app: Any, message: Message) -> bool:
 
     What runs goes on, and a duplicate that is on its way from the broker still comes.
     """
-    here = runtime(app)
-    reply = here.existing_store().cancel(message.key, message.task)
-    here.wake(reply.wakes)
-    return reply.verdict
+    return carry_out(app, Cancel(message.key, message.task))
 
 
 def dead(app: Any, limit: int = 100) -> list[DeadMessage]:
@@ -115,18 +121,22 @@ def dead_letters_of(backend: LockBackend, task_id: str) -> tuple[DeadMessage, ..
 def dead_under(app: Any, task_id: str | None) -> list[Message]:
     """The dead messages of one task, or the first ten thousand of all."""
     backend = runtime(app).existing_store()
-    found = backend.dead(ALL_DEAD) if task_id is None else dead_letters_of(backend, task_id)
-    letters = map(DeadLetterEntry.of, found)
-    return [Message(letter.key, letter.task, letter.name or "") for letter in letters]
+    letters = backend.dead(ALL_DEAD) if task_id is None else dead_letters_of(backend, task_id)
+    entries = map(DeadLetterEntry.of, letters)
+    return [Message(entry.key, entry.task, entry.name or "") for entry in entries]
 
 
 def expired(app: Any, messages: Collection[Message]) -> set[Message]:
     """Those dead *messages* that a worker would discard, and the store forget: to replay one of
     them loses it.
     """
-    letters = runtime(app).existing_store().dead_of({each.task_id for each in messages})
-    found = {Message(b.key, b.dead.task): b.message for b in letters}
-    return {each for each in messages if each in found and _has_expired(each, found[each])}
+    letters = runtime(app).existing_store().dead_of({message.task_id for message in messages})
+    bodies = {Message(letter.key, letter.dead.task): letter.message for letter in letters}
+    return {
+        message
+        for message in messages
+        if message in bodies and _has_expired(message, bodies[message])
+    }
 
 
 def _has_expired(of: Message, message: bytes) -> bool:
@@ -143,10 +153,7 @@ def replay(app: Any, message: Message) -> bool:
 
     That it lost runs is forgotten.
     """
-    here = runtime(app)
-    reply = here.existing_store().replay(message.key, message.task)
-    here.wake(reply.wakes)
-    return reply.verdict
+    return carry_out(app, Replay(message.key, message.task))
 
 
 #: What becomes of a task whose dead letter is discarded.
@@ -163,19 +170,18 @@ def discard(app: Any, messages: Iterable[Message], by: str) -> Iterator[bool]:
     Raises :exc:`~celery_dlock.BackendUnavailable`; whether the next one is discarded is then
     unknown.
     """
-    here = runtime(app)
-    backend = here.existing_store()
+    locks = runtime(app)
     claims: dict[str, list[unique.Living]] = {}
-    for claim in unique.living(backend):
+    for claim in unique.living(locks.existing_store()):
         claims.setdefault(claim.task_id, []).append(claim)
     for message in messages:
-        reply = backend.discard(message.key, message.task, here.done_ttl(queues=True))
-        here.wake(reply.wakes)
-        if reply.verdict:
+        discards = Discard(message.key, message.task, locks.done_ttl(queues=True))
+        was_dead = carry_out(app, discards)
+        if was_dead:
             for claim in claims.get(message.task_id, ()):
                 unique.end(app, claim)
-            here.sinks.emit(Discarded(Subject(message.task_id, message.name, ""), message.key, by))
-        yield reply.verdict
+            locks.sinks.emit(Discarded(Subject(message.task_id, message.name, ""), message.key, by))
+        yield was_dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +234,7 @@ class DeadLetterList:
     *now* is the store's, as are the instants.
     """
 
-    found: tuple[DeadLetterEntry, ...]
+    letters: tuple[DeadLetterEntry, ...]
     more: bool
     now: datetime
 

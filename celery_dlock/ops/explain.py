@@ -117,13 +117,13 @@ def is_on_its_way(facts: Facts, clock: Clock) -> Verdict | None:
 
 def besides(facts: Facts, state: State, clock: Clock) -> list[str]:
     """What else has happened to it, that a person should know."""
-    found: list[str] = []
+    sentences: list[str] = []
     for event, told_by in _BESIDES:
         entries = facts.all(event)
         if entries and state is not told_by:
             often = f" ({count(len(entries), 'time')} in all)" if len(entries) > 1 else ""
-            found.append(f"{describe(entries[-1], clock)}{often}")
-    return found
+            sentences.append(f"{describe(entries[-1], clock)}{often}")
+    return sentences
 
 
 def _skip(skip: Any, at: str, clock: Clock) -> Verdict:
@@ -399,9 +399,9 @@ def _holder(held: Held, facts: Facts) -> str:
     return called(held.task_id, held.name or facts.names.get(held.task_id, ""), held.where)
 
 
-def called(task_id: str, name: str, where: str = "") -> str:
+def called(task_id: str, name: str, place: str = "") -> str:
     """A task by its id, and in brackets what else is known of it."""
-    about = " on ".join(filter(None, (name, where)))
+    about = " on ".join(filter(None, (name, place)))
     return f"{task_id} ({about})" if about else task_id
 
 
@@ -472,40 +472,48 @@ def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
     *unavailable*, which says why. Raises :exc:`~celery_dlock.ConfigurationError` when the
     configuration is not usable.
     """
-    known = facts(app, task_id, store_unavailable=unavailable)
-    clock = Clock.of(app, known.store.now if known.store else None)
-    found = _verdict(known, clock)
-    gaps = known.unavailable if found.state in _NOW else (*known.unavailable, *known.unset)
+    known_facts = facts(app, task_id, store_unavailable=unavailable)
+    clock = Clock.of(app, known_facts.store.now if known_facts.store else None)
+    verdict = _verdict(known_facts, clock)
+    gaps = (
+        known_facts.unavailable
+        if verdict.state in _NOW
+        else (*known_facts.unavailable, *known_facts.unset)
+    )
     return Answer(
         task_id,
-        known.task_name,
-        found.state,
+        known_facts.task_name,
+        verdict.state,
         tuple(
             dict.fromkeys(
-                (*found.reasons, *_unique(known, clock), *besides(known, found.state, clock))
+                (
+                    *verdict.reasons,
+                    *_unique(known_facts, clock),
+                    *besides(known_facts, verdict.state, clock),
+                )
             )
         ),
         gaps,
-        found.keys,
-        found.tasks,
-        known.entries,
+        verdict.keys,
+        verdict.tasks,
+        known_facts.entries,
     )
 
 
-def _unique(known: Facts, clock: Clock) -> list[str]:
-    return [each.sentence(clock) for each in _in_store(known).living]
+def _unique(facts: Facts, clock: Clock) -> list[str]:
+    return [claim.sentence(clock) for claim in _in_store(facts).living]
 
 
-def _verdict(known: Facts, clock: Clock) -> Verdict:
+def _verdict(facts: Facts, clock: Clock) -> Verdict:
     for witness in _WITNESSES:
-        found = witness(known, clock)
-        if found is not None:
-            return found
-    where = "in the broker for a worker that consumes its queue"
-    if any(not each.over for each in _in_store(known).living):
-        return Verdict(State.WAITING, (f"waits {where}, unless its message is lost",))
-    if known.store is None:
-        why = f"is not known: it may run, it may wait for its key or {where}, or it never existed"
+        verdict = witness(facts, clock)
+        if verdict is not None:
+            return verdict
+    place = "in the broker for a worker that consumes its queue"
+    if any(not claim.over for claim in _in_store(facts).living):
+        return Verdict(State.WAITING, (f"waits {place}, unless its message is lost",))
+    if facts.store is None:
+        why = f"is not known: it may run, it may wait for its key or {place}, or it never existed"
     else:
-        why = f"is not known: it may wait {where}, it may have ended long ago, or it never existed"
+        why = f"is not known: it may wait {place}, it may have ended long ago, or it never existed"
     return Verdict(State.UNKNOWN, (why,))

@@ -51,52 +51,52 @@ def explain_key(app: Any, key: str, limit: int = 20, events: int = 50) -> KeyAns
     key = named(key)
     clock = Clock.of(app)
     sentences: list[str] = []
-    stands: Line | None = None
+    line: Line | None = None
     waiting: tuple[QueueEntry, ...] = ()
     unavailable = ""
     try:
         near = KeyDetails.of(app, key, limit)
-        stands, clock = near.line, Clock.of(app, near.now)
-        if stands.woken or stands.reserved or stands.waiting:
+        line, clock = near.line, Clock.of(app, near.now)
+        if line.woken or line.reserved or line.waiting:
             waiting = near.queue
-        sentences += _of_line(stands, waiting, clock)
+        sentences += _of_line(line, waiting, clock)
         sentences += [
             f"{task_id_of(task)} belongs to another broker, {facts.broker}"
             for task, facts in messages_of(app, key, waiting).items()
             if facts.broker
         ]
         unique = living(runtime(app).existing_store(), key=key)
-        sentences += [f"{each.task_id} {each.sentence(clock)}" for each in unique[:limit]]
+        sentences += [f"{claim.task_id} {claim.sentence(clock)}" for claim in unique[:limit]]
     except BackendUnavailable as exc:
         unavailable = str(exc)
         sentences.append(f"the lock store did not answer: {unavailable}")
     entries, gap = _events(app, key, events)
-    return KeyAnswer(key, stands, waiting, (*sentences, *gap), entries, clock.now, unavailable)
+    return KeyAnswer(key, line, waiting, (*sentences, *gap), entries, clock.now, unavailable)
 
 
-def _of_line(stands: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:
-    if stands.unreadable:
-        return [f"the lock store answers but cannot read this key: {stands.unreadable}"]
-    found = [_of_holder(held, clock) for held in stands.holders] or ["nobody holds it"]
-    if (hold := stands.on_hold(clock.now)) is not None:
-        found.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
-    if (at := stands.opens(clock.now)) is not None:
-        what = "one of its slots" if stands.holders else "it"
+def _of_line(line: Line, waiting: tuple[QueueEntry, ...], clock: Clock) -> list[str]:
+    if line.unreadable:
+        return [f"the lock store answers but cannot read this key: {line.unreadable}"]
+    sentences = [_of_holder(held, clock) for held in line.holders] or ["nobody holds it"]
+    if (hold := line.on_hold(clock.now)) is not None:
+        sentences.append(f"it is {sentence(hold, clock)}; nobody new gets it before")
+    if (at := line.opens(clock.now)) is not None:
+        what = "one of its slots" if line.holders else "it"
         then = f"{what} is cooling down until {clock.tell(at)} and cannot be taken before"
-        if is_debounced(stands.key):
+        if is_debounced(line.key):
             then = f"a call is debounced until {clock.tell(at)}, unless a newer one takes its place"
-        found.append(then)
-    if stands.woken:
-        found.append(f"the turn of {listed(stands.woken)} has come, and no worker has taken it")
-    if stands.reserved:
-        found.append(f"a turn is reserved for {listed(stands.reserved)}, to come back by itself")
-    if stands.waiting:
-        since = f", the first since {clock.tell(stands.oldest)}" if stands.oldest else ""
-        found.append(f"{count(stands.waiting, 'task waits', 'tasks wait')}{since}")
+        sentences.append(then)
+    if line.woken:
+        sentences.append(f"the turn of {listed(line.woken)} has come, and no worker has taken it")
+    if line.reserved:
+        sentences.append(f"a turn is reserved for {listed(line.reserved)}, to come back by itself")
+    if line.waiting:
+        since = f", the first since {clock.tell(line.oldest)}" if line.oldest else ""
+        sentences.append(f"{count(line.waiting, 'task waits', 'tasks wait')}{since}")
     places = [entry.task_id for entry in waiting if not (entry.parked or entry.woken)]
     if places:
-        found.append(f"a place is kept for {listed(places)}, to come back by itself")
-    return found
+        sentences.append(f"a place is kept for {listed(places)}, to come back by itself")
+    return sentences
 
 
 def _of_holder(held: Held, clock: Clock) -> str:

@@ -136,19 +136,19 @@ def store_facts(
     names = sorted({*parked, *keys})
     whole = True
     if names or not everywhere:
-        found, unreadable = _look(backend, names)
+        states, unreadable = _look(backend, names)
     else:
-        found, unreadable, whole = _look_through(backend, task_id)
+        states, unreadable, whole = _look_through(backend, task_id)
     holds: list[tuple[str, Held]] = []
     places: list[QueuePosition] = []
-    for key, seen in found.items():
-        mine = [Held.of(h) for h in seen.holders if task_id_of(h.task) == task_id]
-        holds += [(key, held) for held in mine]
-        if mine:
+    for key, state in states.items():
+        held = [Held.of(h) for h in state.holders if task_id_of(h.task) == task_id]
+        holds += [(key, holder) for holder in held]
+        if held:
             continue
-        place = _place(key, seen, task_id)
+        place = _place(key, state, task_id)
         if place is None:  # it is behind those that an operation sees
-            some = (_place_behind(backend, key, seen, task) for task in parked.get(key, ()))
+            some = (_place_behind(backend, key, state, task) for task in parked.get(key, ()))
             place = next(filter(None, some), None)
         if place is not None:
             places.append(place)
@@ -159,24 +159,24 @@ def store_facts(
 
 def _look(backend: LockBackend, names: Sequence[str]) -> tuple[dict[str, KeyState], list[str]]:
     seen = dict(zip(names, look(backend, names), strict=True))
-    found = {key: state for key, state in seen.items() if isinstance(state, KeyState)}
-    return found, [key for key in names if key not in found]
+    readable = {key: state for key, state in seen.items() if isinstance(state, KeyState)}
+    return readable, [key for key in names if key not in readable]
 
 
 def _look_through(
     backend: LockBackend, task_id: str
 ) -> tuple[dict[str, KeyState], list[str], bool]:
-    found: dict[str, KeyState] = {}
+    states: dict[str, KeyState] = {}
     unreadable: list[str] = []
     looked = 0
     for names in names_in_use(backend):
         seen, broken = _look(backend, names)
-        found |= {key: state for key, state in seen.items() if _stands_in(state, task_id)}
+        states |= {key: state for key, state in seen.items() if _stands_in(state, task_id)}
         unreadable += broken
         looked += len(names)
         if looked > ALL_KEYS:
-            return found, unreadable, False
-    return found, unreadable, True
+            return states, unreadable, False
+    return states, unreadable, True
 
 
 def _stands_in(state: KeyState, task_id: str) -> bool:
@@ -187,36 +187,36 @@ def _stands_in(state: KeyState, task_id: str) -> bool:
 
 def _place(key: str, state: KeyState, task_id: str) -> QueuePosition | None:
     queue = queue_of(state)
-    number, mine = next(
-        ((n, one) for n, one in enumerate(queue, 1) if one.task_id == task_id), (0, None)
+    number, entry = next(
+        ((n, queued) for n, queued in enumerate(queue, 1) if queued.task_id == task_id), (0, None)
     )
-    if mine is None:
+    if entry is None:
         return None
-    return _position(key, state, mine, number)
+    return _position(key, state, entry, number)
 
 
 def _place_behind(
     backend: LockBackend, key: str, state: KeyState, task: str
 ) -> QueuePosition | None:
     """Where *task* waits for *key*, of whose queue *state* is the head."""
-    found = backend.position(key, task)
-    if found is None:
+    waiting = backend.position(key, task)
+    if waiting is None:
         return None
-    entry, before = found
-    (mine,) = queue_of(replace(state, grants=(), waiting=(entry,)))
+    entry, before = waiting
+    (queued,) = queue_of(replace(state, grants=(), waiting=(entry,)))
     turns = sum(grant.waits for grant in state.grants)
     running = len(state.waiting) + turns - len(queue_of(state))
-    return _position(key, state, mine, turns + before - running + 1)
+    return _position(key, state, queued, turns + before - running + 1)
 
 
-def _position(key: str, state: KeyState, mine: QueueEntry, number: int) -> QueuePosition:
+def _position(key: str, state: KeyState, entry: QueueEntry, number: int) -> QueuePosition:
     queue = queue_of(state)
-    woken = tuple(one.task_id for one in queue if one.woken and one.task_id != mine.task_id)
+    woken = tuple(one.task_id for one in queue if one.woken and one.task_id != entry.task_id)
     more = max(0, state.parked - sum(w.parked for w in state.waiting))
     total = len(queue) + more
     holders = tuple(map(Held.of, state.holders))
     cooling, hold = cooling_of(state), hold_of(state)
-    return QueuePosition(key, mine, holders, woken, min(number, total), total, cooling, hold)
+    return QueuePosition(key, entry, holders, woken, min(number, total), total, cooling, hold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +249,8 @@ class Facts:
 
     def latest(self, *events: str) -> HistoryEntry | None:
         """The last of these that has happened."""
-        found = (entry for entry in reversed(self.entries) if entry.event in events)
-        return next(found, None)
+        entries = (entry for entry in reversed(self.entries) if entry.event in events)
+        return next(entries, None)
 
     def all(self, event: str) -> list[HistoryEntry]:
         """Each of these, once, however many keys it concerns."""
@@ -261,32 +261,32 @@ def facts(app: Any, task_id: str, *, store_unavailable: str = "") -> Facts:
     """Ask everybody but a store that is unavailable; who does not answer is named."""
     unavailable: list[str] = []
     unset: list[str] = []
-    told = _result_of(app, task_id)
-    if isinstance(told, str):
-        (unavailable if "did not answer" in told else unset).append(told)
-    result = told if isinstance(told, Result) else None
+    reply = _result_of(app, task_id)
+    if isinstance(reply, str):
+        (unavailable if "did not answer" in reply else unset).append(reply)
+    result = reply if isinstance(reply, Result) else None
     with _history(app, unavailable, unset) as history:
         entries = tuple(reversed(history(task_id, EVENTS)))
-        stands = None
+        store = None
         if store_unavailable:
             unavailable.append(f"the lock store did not answer: {store_unavailable}")
         else:
-            stands = _ask_store(app, task_id, result, entries, unavailable)
-        if not isinstance(told, str) and not _is_final(result):
+            store = _ask_store(app, task_id, result, entries, unavailable)
+        if not isinstance(reply, str) and not _is_final(result):
             again = _result_of(app, task_id)  # it may have ended while the store was asked
             result = again if isinstance(again, Result) else result
         names = {
             held.task_id: entry.task_name
-            for place in (stands.places if stands else ())
+            for place in (store.places if store else ())
             for held in place.holders[:NAMED]
             for entry in history(held.task_id, 1)
         }
-        brokers = _brokers(app, stands, unavailable)
-    return Facts(task_id, stands, result, entries, names, brokers, tuple(unavailable), tuple(unset))
+        brokers = _brokers(app, store, unavailable)
+    return Facts(task_id, store, result, entries, names, brokers, tuple(unavailable), tuple(unset))
 
 
-def _brokers(app: Any, stands: StoreFacts | None, unavailable: list[str]) -> Mapping[str, str]:
-    places = [place for place in (stands.places if stands else ()) if place.entry.parked]
+def _brokers(app: Any, store: StoreFacts | None, unavailable: list[str]) -> Mapping[str, str]:
+    places = [place for place in (store.places if store else ()) if place.entry.parked]
     try:
         return {place.key: other_broker(app, place.key, place.entry.task) for place in places}
     except BackendUnavailable as exc:
@@ -304,17 +304,17 @@ def _ask_store(
     everywhere = not _is_final(result)
     keys = _keys(entries, result)
     try:
-        found = store_facts(runtime(app).existing_store(), task_id, keys, everywhere=everywhere)
+        of_store = store_facts(runtime(app).existing_store(), task_id, keys, everywhere=everywhere)
     except BackendUnavailable as exc:
         unavailable.append(f"the lock store did not answer: {exc}")
         return None
-    if found.unreadable:
+    if of_store.unreadable:
         unavailable.append(
-            f"the lock store cannot read {listed(list(map(repr, found.unreadable)))}"
+            f"the lock store cannot read {listed(list(map(repr, of_store.unreadable)))}"
         )
-    if not found.looked_through:
+    if not of_store.looked_through:
         unavailable.append(f"only {ALL_KEYS} keys were searched; dlock_history would name the key")
-    return found
+    return of_store
 
 
 def _is_final(result: Result | None) -> bool:
@@ -353,10 +353,10 @@ def _history(
 
 def _keys(entries: Collection[HistoryEntry], result: Result | None) -> set[str]:
     """Where to look for a task in the store; anything may be written in a result."""
-    found: set[Any] = {entry.key for entry in entries if entry.event != "StaleRejected"}
+    keys: set[Any] = {entry.key for entry in entries if entry.event != "StaleRejected"}
     value = result.value if result else None
     if isinstance(value, LockContended | LockLost):
-        found.add(value.key)
+        keys.add(value.key)
     elif isinstance(value, dict):
-        found.add(value.get("key"))
-    return {named(key) for key in found if isinstance(key, str) and key}
+        keys.add(value.get("key"))
+    return {named(key) for key in keys if isinstance(key, str) and key}

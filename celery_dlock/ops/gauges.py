@@ -46,15 +46,15 @@ class Gauges:
     def of(cls, app: Any) -> Gauges:
         """Look through all keys in use. Raises :exc:`~celery_dlock.BackendUnavailable`."""
         backend = runtime(app).existing_store()
-        found, lines = counted(backend, lines_in_use(backend))
+        counts, lines = counted(backend, lines_in_use(backend))
         for line in lines:
-            found.add(line)
+            counts.add(line)
         waits = 0.0
-        if found.oldest is not None:
-            waits = max(0.0, (found.now - found.oldest).total_seconds())
+        if counts.oldest is not None:
+            waits = max(0.0, (counts.now - counts.oldest).total_seconds())
         return cls(
-            *(found.held, found.waited_for, found.waiting, waits, found.unanswered),
-            unreadable_keys=found.unreadable,
+            *(counts.held, counts.waited_for, counts.waiting, waits, counts.unanswered),
+            unreadable_keys=counts.unreadable,
             dead_messages=backend.count_dead(),
         )
 
@@ -103,12 +103,12 @@ class CachedGauges:
 
     def _probed(self) -> None:
         self._up = self._writable = False
-        here = runtime(self._app)
+        locks = runtime(self._app)
         try:
-            backend = here.existing_store()
+            backend = locks.existing_store()
             backend.look([NOBODYS])
             self._up = True
-            check_writes(backend, here.lease_time(None))
+            check_writes(backend, locks.lease_time(None))
             self._writable = True
         except DLockError as exc:
             trouble = "refuses writes" if self._up else "does not answer"

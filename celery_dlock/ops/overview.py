@@ -273,8 +273,8 @@ def look(backend: LockBackend, keys: Sequence[str]) -> list[KeyState | BackendUn
         return [*backend.look(keys)]
     except KeysUnavailable as exc:
         others = [key for key in keys if key not in exc.keys]
-        told = dict(zip(others, look(backend, others), strict=True))
-        return [told.get(key, exc) for key in keys]
+        states = dict(zip(others, look(backend, others), strict=True))
+        return [states.get(key, exc) for key in keys]
     except BackendUnavailable as exc:
         if _is_of_the_network(exc):
             raise  # who has waited for one answer in vain does not wait for another
@@ -472,36 +472,36 @@ class MessageFacts:
 
 
 def _about(app: Any, key: str, task: str) -> MessageFacts:
-    here = runtime(app)
-    message = here.existing_store().message(key, task)
+    locks = runtime(app)
+    message = locks.existing_store().message(key, task)
     try:
         entry = ParkedMessage.decode(key, task, message or b"")
     except (Undecodable, OfAnotherVersion):
         return MessageFacts()
     name = entry.headers.get("task")
-    broker = "" if entry.broker == here.wake.broker else entry.broker
+    broker = "" if entry.broker == locks.wake.broker else entry.broker
     return MessageFacts(name if isinstance(name, str) else "", broker)
 
 
 def brokers_of_heads(app: Any, lines: Iterable[Line]) -> Mapping[str, str]:
     """The other broker of who comes next, by key, for the first of *lines* that nobody holds."""
     free = (line for line in lines if line.head and not line.holders)
-    found = _found(app, ((line.key, line.key, line.head) for line in free))
-    return {key: facts.broker for key, facts in found.items() if facts.broker}
+    messages = _messages(app, ((line.key, line.key, line.head) for line in free))
+    return {key: facts.broker for key, facts in messages.items() if facts.broker}
 
 
 def messages_of(app: Any, key: str, queue: Iterable[QueueEntry]) -> Mapping[str, MessageFacts]:
     """What the first messages of *queue* say, by the identity of their task."""
-    return _found(app, ((each.task, key, each.task) for each in queue if each.parked))
+    return _messages(app, ((entry.task, key, entry.task) for entry in queue if entry.parked))
 
 
-def _found(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, MessageFacts]:
+def _messages(app: Any, asked: Iterable[tuple[str, str, str]]) -> Mapping[str, MessageFacts]:
     """Under the first of each three, for a key and a task, as far as the store answers."""
-    found: dict[str, MessageFacts] = {}
+    messages: dict[str, MessageFacts] = {}
     with suppress(BackendUnavailable):  # what is shown beside it is not lost for that
         for name, key, task in islice(asked, MOST_MESSAGES):
-            found[name] = _about(app, key, task)
-    return found
+            messages[name] = _about(app, key, task)
+    return messages
 
 
 def messages_of_other_brokers(app: Any) -> Iterator[OtherBrokerMessage]:

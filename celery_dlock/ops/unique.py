@@ -37,8 +37,8 @@ class Living:
 
     @classmethod
     def of(cls, name: str, claim: UniqueClaim) -> Self:
-        told = asdict(claim)
-        fields = {field: told[field] for field in ("name", "where", "key", "over", "calls")}
+        values = asdict(claim)
+        fields = {field: values[field] for field in ("name", "where", "key", "over", "calls")}
         called = _instant(claim.called) if claim.calls else None
         return cls(
             claim=name,
@@ -51,12 +51,11 @@ class Living:
     def sentence(self, clock: Clock) -> str:
         """What goes on after "the task"."""
         lives = "is remembered for its period" if self.over else "lives"
-        told = f"{lives} as the unique task {self.claim!r}"
+        lives = f"{lives} as the unique task {self.claim!r}"
         if self.called is None:
-            return told
-        calls = count(self.calls, "call")
-        were = "was" if self.calls == 1 else "were"
-        return f"{told}: {calls} {were} answered with it, the last one at {clock.tell(self.called)}"
+            return lives
+        calls = f"{count(self.calls, 'call')} {'was' if self.calls == 1 else 'were'} answered"
+        return f"{lives}: {calls} with it, the last one at {clock.tell(self.called)}"
 
 
 def living(
@@ -72,14 +71,14 @@ def living(
 
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
-    found: list[Living] = []
+    claims: list[Living] = []
     for name, text in store.swapped(ALL_CLAIMS):
         with suppress(ValueError, TypeError):  # what cannot be read is told to whoever needs it
-            each = Living.of(name, UniqueClaim.decode(text))
-            wanted = task_id in ("", each.task_id) and key in ("", each.key)
+            claim = Living.of(name, UniqueClaim.decode(text))
+            wanted = task_id in ("", claim.task_id) and key in ("", claim.key)
             if wanted and match in name:
-                found.append(each)
-    return sorted(found, key=lambda each: each.claim)[:limit]
+                claims.append(claim)
+    return sorted(claims, key=lambda claim: claim.claim)[:limit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +92,16 @@ class LivingList:
     @classmethod
     def of(cls, app: Any, limit: int) -> Self:
         """Raises :exc:`~celery_dlock.BackendUnavailable`."""
-        found = living(runtime(app).existing_store(), limit + 1)
-        return cls(tuple(found[:limit]), len(found) > limit, datetime.now(UTC))
+        claims = living(runtime(app).existing_store(), limit + 1)
+        return cls(tuple(claims[:limit]), len(claims) > limit, datetime.now(UTC))
 
 
-def end(app: Any, found: Living) -> None:
+def end(app: Any, claim: Living) -> None:
     """End the claim of that task, as if it had ended: the next call is published.
 
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
-    UniqueClaims(runtime(app).existing_store()).forget(found.claim, found.task_id)
+    UniqueClaims(runtime(app).existing_store()).forget(claim.claim, claim.task_id)
 
 
 def _instant(seconds: float) -> datetime:

@@ -105,8 +105,8 @@ def most_urgent(
     Raises :exc:`~celery_dlock.BackendUnavailable`.
     """
     backend = runtime(app).existing_store()
-    counts, found = counted(backend, lines_in_use(backend, match))
-    lines = (counts.add(line) for line in found if not waiting or counts.is_waited_for(line))
+    counts, in_use = counted(backend, lines_in_use(backend, match))
+    lines = (counts.add(line) for line in in_use if not waiting or counts.is_waited_for(line))
     return Selection(tuple(_first(limit, lines, counts)), counts, time_of(backend))
 
 
@@ -156,8 +156,8 @@ class Snapshot:
         backend.look([NOBODYS])
         latency = time.perf_counter() - began
         counts = Counts(time_of(backend))
-        found, rest = _some_in_use(backend, most)
-        lines = _first(None, map(counts.add, found), counts)
+        in_use, rest = _some_in_use(backend, most)
+        lines = _first(None, map(counts.add, in_use), counts)
         return cls(tuple(lines), counts, rest, latency, time_of(backend))
 
 

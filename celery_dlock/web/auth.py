@@ -59,9 +59,9 @@ def form_secret(session: str) -> str:
     return _sign(session.encode(), "form")
 
 
-def _equal(mine: str, theirs: str) -> bool:
+def _equal(ours: str, theirs: str) -> bool:
     """Whether they are the same, in a time that does not tell how far."""
-    return hmac.compare_digest(mine.encode(), theirs.encode(errors="surrogateescape"))
+    return hmac.compare_digest(ours.encode(), theirs.encode(errors="surrogateescape"))
 
 
 class SignIn:
@@ -117,11 +117,15 @@ class Visitors:
         async def asked(request: Request) -> Response:
             await self._let_in(request)
             _demand(request.state.dlock_may_act, READ_ONLY)
-            known = request.cookies.get(cookie(request), "")
-            session = known if self.sign_in or len(known) >= len(new_token()) else new_token()
+            sent_session = request.cookies.get(cookie(request), "")
+            session = (
+                sent_session
+                if self.sign_in or len(sent_session) >= len(new_token())
+                else new_token()
+            )
             request.state.dlock_secret = form_secret(session)
             response = await run_in_threadpool(page, request)
-            if session != known:
+            if session != sent_session:
                 keep(request, response, session)
             return response
 

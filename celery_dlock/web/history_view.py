@@ -54,7 +54,7 @@ class HeldPeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventLine:
     """An event as a sentence, and how often it has happened to its task."""
 
     entry: HistoryEntry
@@ -66,15 +66,15 @@ class Told:
         """Each of *entries*, in their order; of what is :data:`REPEATED` the first."""
         entries = list(entries)
         often = Counter((entry.task_id, entry.event) for entry in entries)
-        said = set[tuple[str, str]]()
-        told: list[Self] = []
+        seen = set[tuple[str, str]]()
+        lines: list[Self] = []
         for entry in entries:
             what = entry.task_id, entry.event
             repeated = entry.event in REPEATED
-            if not (repeated and what in said):
-                told.append(cls(entry, happened(entry), often[what] if repeated else 1))
-            said.add(what)
-        return told
+            if not (repeated and what in seen):
+                lines.append(cls(entry, happened(entry), often[what] if repeated else 1))
+            seen.add(what)
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class KeyHistory:
     """
 
     holds: tuple[HeldPeriod, ...] = ()
-    events: tuple[Told, ...] = ()
+    events: tuple[EventLine, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     earlier: datetime | None = None
     gap: str = ""
@@ -116,10 +116,10 @@ class HistoryView:
             return KeyHistory(gap=str(exc))
         finally:
             self._reader.close()
-        told = Told.once(entry for entry in entries if entry.event not in OF_HOLDS)
+        events = EventLine.once(entry for entry in entries if entry.event not in OF_HOLDS)
         return KeyHistory(
             tuple(_holds(reversed(entries))),
-            tuple(told[:TOLD]),
+            tuple(events[:TOLD]),
             {entry.task_id: entry.task_name for entry in entries},
             entries[-1].at if len(entries) == EVENTS else None,
         )
@@ -228,8 +228,8 @@ class Danger:
     @classmethod
     def of_all(cls, tallies: Iterable[TaskTally], most: int) -> list[Self]:
         """Those with most dangers first, and then those that were refused most often."""
-        found = [cls.of(tally) for tally in tallies]
-        return sorted(found, key=lambda one: (-one.dangers, -one.tally.refused))[:most]
+        dangers = [cls.of(tally) for tally in tallies]
+        return sorted(dangers, key=lambda danger: (-danger.dangers, -danger.tally.refused))[:most]
 
     @property
     def dangers(self) -> int:

@@ -37,7 +37,7 @@ from celery_dlock.ops.explain import Answer
 from celery_dlock.ops.overview import Held, KeyDetails, Line
 from celery_dlock.ops.urgent import Counts, Snapshot
 from celery_dlock.web.auth import cookie
-from celery_dlock.web.history_view import COUNTED, Bar, Danger, Told
+from celery_dlock.web.history_view import COUNTED, Bar, Danger, EventLine
 from celery_dlock.web.rendering import link, show, span
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ def held(request: Request) -> Response:
             rest = overview.page(state.celery, cursor, ROWS, match=match, which=takes)
     except ValueError as exc:
         raise HTTPException(400, "there is no such part of the list: go back to its start") from exc
-    found = [] if cursor else list(filter(takes, snapshot.lines))
+    lines = [] if cursor else list(filter(takes, snapshot.lines))
     begin = ROWS * (number - 1)
     return show(
         request,
@@ -148,10 +148,10 @@ def held(request: Request) -> Response:
         terms=asdict(wanted),
         cursor=cursor,
         number=number,
-        total=len(found),
+        total=len(lines),
         begin=begin,
-        lines=found[begin : begin + ROWS] if rest is None else rest.lines,
-        more=number + 1 if begin + ROWS < len(found) else None,
+        lines=lines[begin : begin + ROWS] if rest is None else rest.lines,
+        more=number + 1 if begin + ROWS < len(lines) else None,
         rest=snapshot.rest if rest is None else rest.cursor,
     )
 
@@ -165,14 +165,14 @@ def one_key(request: Request) -> Response:
         past = request.app.state.past.of_key(key, until)
     except (ValueError, OverflowError) as exc:
         raise HTTPException(400, "that is not a time") from exc
-    found = overview.KeyDetails.of(request.app.state.celery, key)
+    details = overview.KeyDetails.of(request.app.state.celery, key)
     return show(
         request,
         "key.html",
-        now=found.now,
+        now=details.now,
         key=key,
-        found=found,
-        holding={(holder.task_id, holder.token or None) for holder in found.line.holders},
+        details=details,
+        holding={(holder.task_id, holder.token or None) for holder in details.line.holders},
         past=past,
         bars=Bar.of_all(past.holds),
         before=until,
@@ -187,7 +187,7 @@ def dead(request: Request) -> Response:
         request,
         "dead.html",
         now=letters.now,
-        letters=letters.found,
+        letters=letters.letters,
         more=letters.more,
         because=BECAUSE,
         show_args=request.app.state.show_args,
@@ -197,8 +197,8 @@ def dead(request: Request) -> Response:
 
 def unique(request: Request) -> Response:
     """The unique tasks that live, by their claims."""
-    found = request.app.state.unique.get()
-    return show(request, "unique.html", now=found.now, found=found)
+    claims = request.app.state.unique.get()
+    return show(request, "unique.html", now=claims.now, claims=claims)
 
 
 def wanted(request: Request, name: str) -> str:
@@ -217,19 +217,19 @@ def one_task(request: Request) -> Response:
     """What has become of the task ``id``; it is no page that asks for itself again."""
     task_id = request.query_params.get("id", "").strip()
     answer = request.app.state.answers.of(task_id) if task_id else None
-    told = Told.once(reversed(answer.entries)) if answer else []
-    return show(request, "task.html", task_id=task_id, answer=answer, told=told[::-1])
+    events = EventLine.once(reversed(answer.entries)) if answer else []
+    return show(request, "task.html", task_id=task_id, answer=answer, lines=events[::-1])
 
 
 def contention(request: Request) -> Response:
     """The tasks by name, those first that need somebody to act."""
     tally = request.app.state.tally.get()
     if isinstance(tally, str):
-        return show(request, "contention.html", gap=tally, since=None, over="", found=())
-    found = Danger.of_all(tally.tasks, ROWS)
+        return show(request, "contention.html", gap=tally, since=None, over="", dangers=())
+    dangers = Danger.of_all(tally.tasks, ROWS)
     counted = (datetime.now(UTC) - tally.since).total_seconds()
     over = "hour" if counted >= COUNTED else span(counted)
-    return show(request, "contention.html", gap="", since=tally.since, over=over, found=found)
+    return show(request, "contention.html", gap="", since=tally.since, over=over, dangers=dangers)
 
 
 class Shared(Generic[T]):
@@ -244,11 +244,11 @@ class Shared(Generic[T]):
         self._fresh = fresh
         self._reading = threading.Lock()
         self._until = 0.0
-        self._found: T | BackendUnavailable | None = None
+        self._result: T | BackendUnavailable | None = None
 
     def get(self) -> T:
         """Raises :exc:`~celery_dlock.BackendUnavailable` as reading did."""
-        old = self._found
+        old = self._result
         if time.monotonic() >= self._until:
             nothing = old is None or isinstance(old, BackendUnavailable)
             if self._reading.acquire(blocking=nothing):
@@ -256,20 +256,20 @@ class Shared(Generic[T]):
                     self._read_anew()
                 finally:
                     self._reading.release()
-        found = self._found
-        if isinstance(found, BackendUnavailable):
-            raise BackendUnavailable(str(found))
-        assert found is not None
-        return found
+        reading = self._result
+        if isinstance(reading, BackendUnavailable):
+            raise BackendUnavailable(str(reading))
+        assert reading is not None
+        return reading
 
     def _read_anew(self) -> None:
         began = time.monotonic()
         if began < self._until:
             return  # another one has, while this one waited
         try:
-            self._found = self._read()
+            self._result = self._read()
         except BackendUnavailable as exc:
-            self._found = exc
+            self._result = exc
         ended = time.monotonic()
         self._until = ended + max(self._fresh, REST * (ended - began))
 
@@ -358,7 +358,7 @@ def hold(request: Request) -> Response:
     """Put the key on hold, instead of the one that was shown."""
     key, was, fields = wanted(request, "key"), _was(request), request.state.dlock_form
     because, by = fields.get("because", "").strip(), _who(request)[: holds.LONGEST_NAME]
-    lasts = next((each for each in HOLDS if str(each) == fields.get("lasts")), 0)
+    lasts = next((seconds for seconds in HOLDS if str(seconds) == fields.get("lasts")), 0)
     _read(request, key)
 
     def act() -> bool:
@@ -390,10 +390,10 @@ def end_hold(request: Request) -> Response:
 
 def _ask_about_hold(request: Request, page: str, **more: Any) -> Response:
     key = wanted(request, "key")
-    stands = _read(request, key).hold
-    if _was(request) != (stands.name if stands else ""):
+    current = _read(request, key).hold
+    if _was(request) != (current.name if current else ""):
         return _back(request, "key", "held-otherwise", key=key)
-    return show(request, page, key=key, stands=stands, secret=_secret(request), **more)
+    return show(request, page, key=key, current=current, secret=_secret(request), **more)
 
 
 def _was(request: Request) -> str:
@@ -437,8 +437,8 @@ def ask_discard(request: Request) -> Response:
 def discard(request: Request) -> Response:
     """Forget it."""
     message = _message(request)
-    letters = request.app.state.dead.get().found
-    name = next((each.name for each in letters if _is_of(each, message)), None)
+    letters = request.app.state.dead.get().letters
+    name = next((letter.name for letter in letters if _is_of(letter, message)), None)
     message, by = replace(message, name=name or ""), _who(request)[: holds.LONGEST_NAME]
 
     def act(app: Any, dead: actions.Message) -> bool:
@@ -474,16 +474,16 @@ def _message(request: Request) -> actions.Message:
 def _holder(request: Request, key: str, owner: str) -> Held | None:
     if key.startswith(leader.KEYS):
         raise HTTPException(403, "this is the key of a beat: use `dlock beat --step-down`")
-    found = _read(request, key)
-    return next((held for held in found.holders if held.owner == owner), None)
+    line = _read(request, key)
+    return next((held for held in line.holders if held.owner == owner), None)
 
 
 def _read(request: Request, key: str) -> Line:
     """What the store says of *key*; of one that it cannot read it is said that nothing was done."""
-    found = KeyDetails.of(request.app.state.celery, key).line
-    if found.unreadable:
-        raise HTTPException(409, f"the lock store cannot read this key: {found.unreadable}")
-    return found
+    line = KeyDetails.of(request.app.state.celery, key).line
+    if line.unreadable:
+        raise HTTPException(409, f"the lock store cannot read this key: {line.unreadable}")
+    return line
 
 
 def _back(request: Request, page: str, done: str, **query: object) -> Response:

@@ -70,9 +70,14 @@ def _at(request: Request, name: str, **path: str) -> str:
 
 
 def show(
-    request: Request, template: str, status: int = 200, *, now: datetime | None = None, **found: Any
+    request: Request,
+    template: str,
+    status: int = 200,
+    *,
+    now: datetime | None = None,
+    **context: Any,
 ) -> HTMLResponse:
-    """*template* with what was *found*: the whole page, or the part that is live.
+    """*template* with what was *context*: the whole page, or the part that is live.
 
     Ages are reckoned from *now*, which is the store's where it was asked, else this host's.
     """
@@ -98,7 +103,7 @@ def show(
             clock=Clock(now, zone).tell,
             now=now,
             may_act=getattr(request.state, "dlock_may_act", False),
-            **found,
+            **context,
         ),
         status,
     )
@@ -108,13 +113,13 @@ def pieces(text: object) -> Iterator[tuple[str, bool]]:
     """*text* in pieces, and of each whether it is the code of a sign that is not to be seen."""
     plain = 0
     whole = str(text)
-    for found in _NOT_PLAIN.finditer(whole):
-        if found[0].isprintable():
+    for match in _NOT_PLAIN.finditer(whole):
+        if match[0].isprintable():
             continue
-        if found.start() > plain:
-            yield whole[plain : found.start()], False
-        yield f"U+{ord(found[0]):04X}", True
-        plain = found.end()
+        if match.start() > plain:
+            yield whole[plain : match.start()], False
+        yield f"U+{ord(match[0]):04X}", True
+        plain = match.end()
     if plain < len(whole):
         yield whole[plain:], False
 

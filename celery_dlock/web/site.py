@@ -109,7 +109,7 @@ def site(
 
 def _acts(visitors: Visitors) -> list[Route]:
     """Each has a page that asks, and an address that a form on it is sent to."""
-    found: list[Route] = []
+    routes: list[Route] = []
     for name, ask, act in (
         ("release", pages.ask_release, pages.release),
         ("hold", pages.ask_hold, pages.hold),
@@ -118,11 +118,11 @@ def _acts(visitors: Visitors) -> list[Route]:
         ("replay", pages.ask_replay, pages.replay),
         ("discard", pages.ask_discard, pages.discard),
     ):
-        found += [
+        routes += [
             Route(f"/{name}", visitors.confirmation(ask), name=f"ask_{name}"),
             Route(f"/{name}", visitors.act(act), methods=["POST"], name=name),
         ]
-    return found
+    return routes
 
 
 def _name_of(url: str) -> str:

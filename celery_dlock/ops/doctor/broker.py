@@ -323,34 +323,34 @@ def examine_broker(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
     with case.app.connection_for_read(connect_timeout=BROKER_TIMEOUT) as connection:
         url = broker_url(case.conf)
         scheme = url.partition("://")[0]
-        where = f"broker {scheme}://{place_of(url)}"
-        yield from _delivered_again(case, tasks, where)
-        yield from _for_others(case, where)
+        place = f"broker {scheme}://{place_of(url)}"
+        yield from _delivered_again(case, tasks, place)
+        yield from _for_others(case, place)
         driver = connection.transport.driver_type
         if driver == "redis" and scheme not in ("redis", "rediss"):
             driver = ""  # behind Sentinels, or at a socket
-        yield from judged(BROKER, Broker(case, tasks, scheme, driver), where)
+        yield from judged(BROKER, Broker(case, tasks, scheme, driver), place)
         if driver == "redis":
             # The driver need not be there for other brokers.
             from celery_dlock.ops.doctor.redis import examine_redis_broker
 
-            yield from asked(where, examine_redis_broker(case, url, where))
+            yield from asked(place, examine_redis_broker(case, url, place))
         elif driver == "amqp":
             queues = list(case.app.amqp.queues.values())
             rabbitmq = RabbitMQ(case.conf, tasks, queues, connection)
-            yield from asked(where, judged(RABBITMQ, rabbitmq, where))
+            yield from asked(place, judged(RABBITMQ, rabbitmq, place))
 
 
-def _delivered_again(case: Case, tasks: Sequence[Locked], where: str) -> Iterator[Finding]:
+def _delivered_again(case: Case, tasks: Sequence[Locked], place: str) -> Iterator[Finding]:
     visible = visibility_timeout(case.app)
     # What is acknowledged early is not delivered again while it runs.
     runs = _long({task.name: task.longest for task in tasks if task.late}, visible)
     waits = _long({task.name: task.countdown for task in tasks}, visible)
     for what, long in (("run for", runs), ("retry after", waits)):
-        yield from judged(VISIBILITY, {**long, "what": what}, where)
+        yield from judged(VISIBILITY, {**long, "what": what}, place)
 
 
-def _for_others(case: Case, where: str) -> Iterator[Finding]:
+def _for_others(case: Case, place: str) -> Iterator[Finding]:
     try:
         messages = sorted(messages_of_other_brokers(case.app), key=attrgetter("broker"))
     except (BackendUnavailable, ConfigurationError):
@@ -358,4 +358,4 @@ def _for_others(case: Case, where: str) -> Iterator[Finding]:
     ours = runtime(case.app).wake.broker
     for theirs, waiting in groupby(messages, key=attrgetter("broker")):
         names = listed(message.task_id for message in waiting)
-        yield from judged(STRANGERS, {"names": names, "theirs": theirs, "ours": ours}, where)
+        yield from judged(STRANGERS, {"names": names, "theirs": theirs, "ours": ours}, place)

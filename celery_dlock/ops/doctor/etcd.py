@@ -113,18 +113,18 @@ MEMBER: Checks[Member] = {
 def examine_etcd(case: Case) -> Iterator[Finding]:
     """``etcd://`` and ``etcd+https://``."""
     address = address_of(case.settings.url, case.settings.backend_options)
-    where = address.place
-    there = [endpoint for endpoint in address.endpoints if _answers(address, endpoint)]
-    yield from judged(CLUSTER, Cluster(address.endpoints, there), where)
-    if not there:
+    place = address.place
+    answering = [endpoint for endpoint in address.endpoints if _answers(address, endpoint)]
+    yield from judged(CLUSTER, Cluster(address.endpoints, answering), place)
+    if not answering:
         return
     with closing(EtcdClient(address)) as client:
         status = client.call("Status", rpc.StatusRequest(), repeats=True)
-        yield from judged(CLUSTER, Cluster(version=str(status.version)), where)
-        yield from examined(CLUSTER, where, partial(_alarms, client))
-        yield from examined(CLUSTER, where, partial(_members, client))
-        yield from examined(CLUSTER, where, partial(_revisions, client, case.settings.key_prefix))
-    for endpoint in there:
+        yield from judged(CLUSTER, Cluster(version=str(status.version)), place)
+        yield from examined(CLUSTER, place, partial(_alarms, client))
+        yield from examined(CLUSTER, place, partial(_members, client))
+        yield from examined(CLUSTER, place, partial(_revisions, client, case.settings.key_prefix))
+    for endpoint in answering:
         at = f"member {endpoint}"
         yield from examined(MEMBER, at, partial(_member, address, case, endpoint))
 
@@ -188,7 +188,7 @@ def _context(case: Case) -> ssl.SSLContext:
 
 
 def _figure(pattern: re.Pattern[str], figures: str) -> float:
-    found = pattern.search(figures)
-    if found is None:
+    match = pattern.search(figures)
+    if match is None:
         raise LookupError("its figures are not those of an etcd")
-    return float(found[1])
+    return float(match[1])

@@ -46,8 +46,8 @@ _READ = (
 
 def secrets_of(conf: Any, names: Iterable[str] = _READ) -> frozenset[str]:
     """Every password in the settings of these *names*, as it is written and as it is sent."""
-    found = (secret for name in names for secret in _in_value(name, conf.get(name)))
-    return frozenset(found) - {""}
+    secrets = (secret for name in names for secret in _in_value(name, conf.get(name)))
+    return frozenset(secrets) - {""}
 
 
 def shown(finding: Finding, secrets: Iterable[str]) -> Finding:
@@ -145,14 +145,14 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
     try:
         app.loader.import_default_modules()
         app.finalize()
-        here = runtime(app)
-        check_leases(app, here)
-        check_broker(here)
-        check_countdowns(app, here.policy)
+        locks = runtime(app)
+        check_leases(app, locks)
+        check_broker(locks)
+        check_countdowns(app, locks.policy)
     except Exception as exc:  # a sink that cannot be imported, a task that is defined wrongly
         yield from judged(SETTINGS, exc, "settings")
         return
-    case = Case(app, here.settings, clock)
+    case = Case(app, locks.settings, clock)
     tasks = Locked.all_of(case)
     parts = (
         asked("store", _store(case)),
@@ -161,7 +161,7 @@ def _examine(app: Any, clock: Clock) -> Iterator[Finding]:
         asked("tasks", examine_tasks(case, tasks)),
     )
     for finding in chain.from_iterable(parts):
-        yield replace(finding, waived=here.settings.doctor_ignore.get(finding.check, ""))
+        yield replace(finding, waived=locks.settings.doctor_ignore.get(finding.check, ""))
 
 
 def _store(case: Case) -> Iterator[Finding]:

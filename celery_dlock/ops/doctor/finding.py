@@ -87,14 +87,14 @@ class Check(Generic[F]):
     broken: Callable[[F], object] | None = None
     usual: ClassVar[Severity] = "broken"
 
-    def finding(self, name: str, facts: F, where: str) -> Finding | None:
-        """The finding about *facts*, which were read at *where*."""
+    def finding(self, name: str, facts: F, place: str) -> Finding | None:
+        """The finding about *facts*, which were read at *place*."""
         cause = self.broken_by(facts)
         if not cause:
             return None
         severity = "broken" if self.broken and self.broken(facts) else self.usual
         promise, found, fix = (t.format(cause) for t in (self.promise, self.found, self.fix))
-        return Finding(name, severity, where, promise, found, fix)
+        return Finding(name, severity, place, promise, found, fix)
 
 
 class Broken(Check[F]):
@@ -117,29 +117,29 @@ class Unknown(Check[F]):
 Checks = Mapping[str, Check[F] | tuple[Check[F], ...]]
 
 
-def judged(checks: Checks[F], facts: F, where: str) -> Iterator[Finding]:
-    """What *checks* find in *facts*, which were read at *where*."""
+def judged(checks: Checks[F], facts: F, place: str) -> Iterator[Finding]:
+    """What *checks* find in *facts*, which were read at *place*."""
     for name, row in checks.items():
         for check in row if isinstance(row, tuple) else (row,):
-            if finding := check.finding(name, facts, where):
+            if finding := check.finding(name, facts, place):
                 yield finding
 
 
-def asked(where: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+def asked(place: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     """*findings*, until what they ask fails to answer; that is a finding, too."""
     try:
         yield from findings
     except Exception as exc:  # a doctor who faints helps nobody
-        yield from judged(NO_ANSWER, exc, where)
+        yield from judged(NO_ANSWER, exc, place)
 
 
-def examined(checks: Checks[F], where: str, read: Callable[[], F]) -> Iterator[Finding]:
+def examined(checks: Checks[F], place: str, read: Callable[[], F]) -> Iterator[Finding]:
     """What *checks* find in what *read* returns; that nothing can be read is a finding, too."""
 
     def findings() -> Iterator[Finding]:
-        yield from judged(checks, read(), where)
+        yield from judged(checks, read(), place)
 
-    return asked(where, findings())
+    return asked(place, findings())
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:

@@ -138,16 +138,16 @@ def examine_django(case: Case) -> Iterator[Finding]:
     yield from _examine(case, *address_of_alias(case.settings.url, case.settings.backend_options))
 
 
-def _examine(case: Case, address: str, place: str) -> Iterator[Finding]:
-    where = f"store {place}"
-    with closing(Connections(address, place, prepare)) as connections:
+def _examine(case: Case, address: str, server_place: str) -> Iterator[Finding]:
+    place = f"store {server_place}"
+    with closing(Connections(address, server_place, prepare)) as connections:
 
         def row(statement: Statement) -> Any:
             return connections.fly_unprepared([statement])[0][0][0]
 
         server = Server(*row(_SETTINGS))
-        yield from judged(CHECKS, server, where)
+        yield from judged(CHECKS, server, place)
         version = table_version(connections.fly_unprepared)
-        yield from judged(TABLES, (version, server.may_create), where)
+        yield from judged(TABLES, (version, server.may_create), place)
         offset = measured(case.clock, lambda: float(row(_TIME)[0]) / 1e6)
-        yield from judged(CLOCK, offset, where)
+        yield from judged(CLOCK, offset, place)

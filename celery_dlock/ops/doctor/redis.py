@@ -227,7 +227,7 @@ SENTINELS: Checks[Members] = {
         "no answer from {}",
         promise="With fewer Sentinels a failover may find no majority: then no lock is taken.",
         fix="start them, or remove them from dlock_url",
-        broken=lambda sentinels: not sentinels.there,
+        broken=lambda sentinels: not sentinels.answering,
     )
 }
 
@@ -294,21 +294,21 @@ def brief(driver: Mapping[str, Any]) -> dict[str, Any]:
 
 def examine_redis(case: Case) -> Iterator[Finding]:
     """``redis://``, ``rediss://`` and ``redis+unix://``."""
-    where = f"store {place_of(case.settings.url)}"
+    place = f"store {place_of(case.settings.url)}"
     driver = brief(case.settings.backend_options)
     with closing(session_of(case.settings.url, driver)) as session, session:
         server = Server.read(session.client, case.clock, copies=case.settings.wait_replicas)
-    yield from judged(SERVER, server, where)
+    yield from judged(SERVER, server, place)
 
 
-def examine_redis_broker(case: Case, url: str, where: str) -> Iterator[Finding]:
+def examine_redis_broker(case: Case, url: str, place: str) -> Iterator[Finding]:
     """The broker at *url*."""
     tls = case.conf.broker_use_ssl
     options = brief(tls if isinstance(tls, dict) else {})
     with closing(session_of(for_redis_py(url), options)) as session, session:
         server = Server.read(session.client, case.clock, kept=MESSAGES)
-    yield from judged(SERVER, server, where)
-    yield from judged(SHARED, (url, case.settings.url), where)
+    yield from judged(SERVER, server, place)
+    yield from judged(SHARED, (url, case.settings.url), place)
 
 
 def for_redis_py(url: str) -> str:
@@ -328,34 +328,34 @@ def examine_sentinel(case: Case) -> Iterator[Finding]:
     """``redis+sentinel://``."""
     servers = Servers.of(case.settings.url, SENTINEL_PORT)
     name = servers.path.partition("/")[0]
-    where = f"store {name}, of the Sentinels at {servers}"
-    yield from asked(where, _sentinels(servers, name, case.settings.backend_options, where))
-    yield from asked(where, _watched(case.settings, where, case.clock))
+    place = f"store {name}, of the Sentinels at {servers}"
+    yield from asked(place, _sentinels(servers, name, case.settings.backend_options, place))
+    yield from asked(place, _watched(case.settings, place, case.clock))
 
 
-def _watched(settings: Settings, where: str, clock: Clock) -> Iterator[Finding]:
+def _watched(settings: Settings, place: str, clock: Clock) -> Iterator[Finding]:
     options = replace(settings.options, driver=brief(settings.backend_options))
     with closing(session_of_sentinels(settings.url, options)) as session, session:
         use = {"copies": settings.wait_replicas, "alone": "no lock is taken", "sentinels": True}
         server = Server.read(session.client, clock, **use)
-    yield from judged(SERVER, server, where)
+    yield from judged(SERVER, server, place)
     for client in _replicas(settings, server):
         at = "replica {host}:{port}".format(**client.get_connection_kwargs())
         yield from examined(CLOCK, at, partial(offset_of, client, clock))
 
 
 def _sentinels(
-    servers: Servers, name: str, driver: Mapping[str, Any], where: str
+    servers: Servers, name: str, driver: Mapping[str, Any], store_place: str
 ) -> Iterator[Finding]:
     """What the Sentinels say of themselves."""
     states = {
         f"{host}:{port}": _state(host, port, name, driver) for host, port in servers.addresses
     }
-    there = {place: state for place, state in states.items() if state is not None}
-    yield from judged(SENTINELS, Members(list(states), there), where)
-    for place, state in there.items():
-        known = 1 + int(state["num-other-sentinels"])
-        facts = {"known": known, "quorum": int(state["quorum"]), "majority": known // 2 + 1}
+    answering = {place: state for place, state in states.items() if state is not None}
+    yield from judged(SENTINELS, Members(list(states), answering), store_place)
+    for place, state in answering.items():
+        number = 1 + int(state["num-other-sentinels"])
+        facts = {"known": number, "quorum": int(state["quorum"]), "majority": number // 2 + 1}
         yield from judged(SENTINEL, {"name": name, **facts}, f"Sentinel {place}")
 
 
@@ -383,7 +383,7 @@ def _replicas(settings: Settings, master: Server) -> Iterator[Any]:
 
 def examine_cluster(case: Case) -> Iterator[Finding]:
     """``redis+cluster://``."""
-    where = f"store, the cluster of {place_of(case.settings.url)}"
+    place = f"store, the cluster of {place_of(case.settings.url)}"
     driver = brief(case.settings.backend_options)
     with closing(session_of_cluster(case.settings.url, driver)) as session:
         with session:
@@ -391,7 +391,7 @@ def examine_cluster(case: Case) -> Iterator[Finding]:
             cluster = session.client
             masters = cluster.get_primaries()
         facts = {"served": len(cluster.nodes_manager.slots_cache), "masters": len(masters)}
-        yield from judged(CLUSTER, facts, where)
+        yield from judged(CLUSTER, facts, place)
         use = {"copies": case.settings.wait_replicas, "alone": "its keys cannot be locked"}
         for node in masters:
             client = cluster.get_redis_connection(node)

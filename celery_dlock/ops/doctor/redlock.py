@@ -21,7 +21,7 @@ _MEANING = (
 
 
 def _no_majority(nodes: Members) -> bool:
-    return len(nodes.there) < majority_of(len(nodes.named))
+    return len(nodes.answering) < majority_of(len(nodes.named))
 
 
 NODES: Checks[Members] = {
@@ -77,8 +77,8 @@ def examine_redlock(case: Case) -> Iterator[Finding]:
     places = [f"{options['host']}:{options['port']}" for options in nodes.options]
     answers = [_read(nodes, options, case.clock) for options in nodes.options]
     servers = {place: server for place, server in zip(places, answers, strict=True) if server}
-    where = f"store {','.join(places)}"
-    yield from judged(NODES, Members(places, servers, len(places)), where)
+    store_place = f"store {','.join(places)}"
+    yield from judged(NODES, Members(places, servers, len(places)), store_place)
     runs: defaultdict[str, list[str]] = defaultdict(list)
     for place, server in servers.items():
         runs[str(server.info["run_id"])].append(place)

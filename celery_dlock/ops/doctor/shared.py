@@ -49,9 +49,9 @@ class Offset:
 def measured(clock: Clock, ask: Callable[[], float], unit: float = 0.0) -> Offset:
     """How far the clock is ahead that *ask* tells, in steps of *unit* seconds."""
     sent = clock()
-    told = ask()
+    reply = ask()
     received = clock()
-    return Offset(told - received, told + unit - sent)
+    return Offset(reply - received, reply + unit - sent)
 
 
 class HasOffset(Protocol):
@@ -76,12 +76,12 @@ class Members:
     """The servers that a URL names, those that answer, and how many vote, -1 if not known."""
 
     named: Sequence[str] = ()
-    there: Collection[str] = ()
+    answering: Collection[str] = ()
     vote: int = -1
 
     @property
     def missing(self) -> str:
-        return ", ".join(member for member in self.named if member not in self.there)
+        return ", ".join(member for member in self.named if member not in self.answering)
 
 
 def cluster(store: Literal["zookeeper", "etcd", "redlock"]) -> Mapping[str, Check[Members]]:
@@ -93,7 +93,7 @@ def cluster(store: Literal["zookeeper", "etcd", "redlock"]) -> Mapping[str, Chec
             promise="If one more server is lost there may be no majority: then no lock is taken, "
             "released or renewed.",
             fix="start them, or remove them from the cluster and from dlock_url",
-            broken=lambda members: not members.there,
+            broken=lambda members: not members.answering,
         ),
         f"{store}-single": Weak(
             lambda members: members.vote == 1,

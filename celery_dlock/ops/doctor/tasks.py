@@ -52,16 +52,16 @@ class Locked:
 
     @classmethod
     def _of(cls, case: Case, name: str, task: Any) -> Self:
-        definition, here = task.lock_definition, runtime(case.app)
+        definition, locks = task.lock_definition, runtime(case.app)
         limit = task.time_limit or case.conf.task_time_limit
         return cls(
-            *(name, task, case.conf, definition.policy_in(here.policy)),
+            *(name, task, case.conf, definition.policy_in(locks.policy)),
             longest=limit or definition.max_hold or case.settings.max_hold or 0.0,
             fenced="fencing_token" in definition.injects,
             unique=definition.unique and definition.unique.options,
             newest_wins=definition.newest_wins,
             done_ttl=case.settings.done_ttl,
-            store=type(here.backend),
+            store=type(locks.backend),
         )
 
     @property
@@ -204,10 +204,10 @@ def examine_tasks(case: Case, tasks: Sequence[Locked]) -> Iterator[Finding]:
     """All that concerns *tasks*, the locked ones of *case*."""
     for name, check in CHECKS.items():
         if failing := [task for task in tasks if check.broken_by(task)]:
-            where = f"task {listed(task.name for task in failing)}"
-            yield from judged({name: check}, failing[0], where)
+            place = f"task {listed(task.name for task in failing)}"
+            yield from judged({name: check}, failing[0], place)
     url = str(case.conf.result_backend or "")
     if _RETRY.match(url) and not case.conf.result_backend_always_retry:
-        where = f"results {url.partition('://')[0]}://{place_of(url.partition(';')[0])}"
+        place = f"results {url.partition('://')[0]}://{place_of(url.partition(';')[0])}"
         storing = [task.name for task in tasks if not task.task.ignore_result]
-        yield from judged(RESULTS, storing, where)
+        yield from judged(RESULTS, storing, place)

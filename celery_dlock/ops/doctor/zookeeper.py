@@ -70,24 +70,24 @@ def examine_zookeeper(case: Case) -> Iterator[Finding]:
     """``zookeeper://``. Each server is asked for a session of its own, which is ended again."""
     options = runtime(case.app).options
     address = address_of(case.settings.url, options)
-    where = f"store {address.hosts}"
+    place = f"store {address.hosts}"
     hosts = address.hosts.split(",")
     sessions = {host: Session(_only(address, host)) for host in hosts if _listens(host)}
     try:
         until = time.monotonic() + SERVERS_TIMEOUT
-        there = {
+        answering = {
             host: session
             for host, session in sessions.items()
             if session.connected(max(0.0, until - time.monotonic()))
         }
-        yield from judged(CLUSTER, Members(hosts, there), where)
-        for host, session in list(there.items())[:1]:
+        yield from judged(CLUSTER, Members(hosts, answering), place)
+        for host, session in list(answering.items())[:1]:
             granted, ttl = session.timeout or 0.0, options.ttl
             facts = {"granted": granted, "ttl": ttl, "milliseconds": int(ttl * 1000)}
             yield from judged(SESSION, facts, f"server {host}")
             shorter = listed(name for name, ttl in ttls_of(case.app).items() if ttl < granted)
-            yield from judged(SHARED, (granted, shorter), where)
-            yield from examined(CLUSTER, where, partial(_members, session))
+            yield from judged(SHARED, (granted, shorter), place)
+            yield from examined(CLUSTER, place, partial(_members, session))
     finally:
         for session in sessions.values():
             session.stop()

@@ -201,14 +201,14 @@ def token(reply: Any) -> int | None:
 
 
 def entered(key: str, reply: Any) -> Reply[EnterVerdict] | None:
-    return _told(key, reply, wire.entered)
+    return _read(key, reply, wire.entered)
 
 
 def left(key: str, reply: Any) -> Reply[LeaveVerdict] | None:
-    return _told(key, reply, wire.left)
+    return _read(key, reply, wire.left)
 
 
-def _told(key: str, reply: Any, read: Callable[[str, Any], Reply[V]]) -> Reply[V] | None:
+def _read(key: str, reply: Any, read: Callable[[str, Any], Reply[V]]) -> Reply[V] | None:
     try:
         return read(key, reply)
     except NONSENSE:

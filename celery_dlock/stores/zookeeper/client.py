@@ -216,7 +216,7 @@ class Session:
         self._stopped = handler.event_object()
         connection: Any = self.kazoo._connection  # noqa: SLF001
         connection._invoke = partial(self._invoke, connection._invoke)  # noqa: SLF001
-        self.kazoo.add_listener(self._told)
+        self.kazoo.add_listener(self._state_changed)
         self.kazoo.start_async()
 
     @property
@@ -282,7 +282,7 @@ class Session:
         """In a forked child: leave it to the parent."""
         atexit.unregister(self.kazoo.handler.stop)
 
-    def _told(self, state: str) -> None:
+    def _state_changed(self, state: str) -> None:
         if state == "CONNECTED":
             returned, self._lost_at = self._lost_at is not None, None
             self._connected.set()

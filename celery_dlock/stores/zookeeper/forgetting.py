@@ -67,14 +67,14 @@ class Forgetting:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._known = [deque[tuple[int, str]](maxlen=KNOWN) for _ in range(PARTS)]
+        self._expected = [deque[tuple[int, str]](maxlen=KNOWN) for _ in range(PARTS)]
 
     def expect(self, name: Name, until: int) -> None:
-        self._known[part_of(name)].append((until, self._layout.path(name)))
+        self._expected[part_of(name)].append((until, self._layout.path(name)))
 
     def overdue(self, part: int, now: int) -> list[str]:
         """A batch that is due, if there is a full one; it is the caller's from now on."""
-        rows = self._known[part]
+        rows = self._expected[part]
         try:
             if rows[BATCH - 1][0] + SLACK > now:
                 return []
