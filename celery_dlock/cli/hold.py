@@ -9,8 +9,9 @@ import click
 from celery_dlock.cli.actions import agreed, yes_option
 from celery_dlock.cli.command import Command, app_of, for_programs, keys, readable
 from celery_dlock.cli.output import as_json, closed_for, one_line, plain_hold, shown
+from celery_dlock.core.sentences import count
 from celery_dlock.ops import holds
-from celery_dlock.ops.event_text import count, lasting
+from celery_dlock.ops.event_text import lasting
 from celery_dlock.ops.overview import KeyDetails, OnHold, as_stored
 
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}

@@ -1,60 +1,69 @@
 """The log: what happened to the lock of a task, in one line each.
 
-At INFO stands what became of each delivery, as Celery's own lines stand there, and that its lock is
-uncertain; what went wrong is a warning. What only programs count, what is said elsewhere (a task
-that times out fails, and Celery logs that) and what is said once a worker (that the store is
-unavailable) is for debugging.
+What became of a delivery is at INFO, as Celery's own lines are, and so is a lock that is uncertain;
+what went wrong is a warning. What only programs count, what is logged elsewhere (a task that times
+out fails, and Celery logs that) and what is logged once a worker (that the store is unavailable) is
+for debugging.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
-from typing import Any
 
 from celery_dlock.core.events import (
     LEAD,
-    Confirmed,
+    Acquired,
+    Contended,
     DeadLettered,
-    Debounced,
-    Deduplicated,
-    Discarded,
     Dropped,
     Event,
-    LeftToOthers,
     Lost,
     Parked,
-    Rescheduled,
-    Revoked,
-    Skipped,
+    Released,
     StaleRejected,
     Subject,
     TickRepeated,
+    TickSent,
     TicksMissed,
+    TimedOut,
     TooLarge,
-    Uncertain,
-    Woken,
+    Unavailable,
     plain,
 )
+from celery_dlock.core.sentences import sentence
 
 logger = logging.getLogger("celery_dlock")
 
 
 def log(event: Event) -> None:
     """The sink that is always there."""
-    course = _COURSE[type(event)](event) if type(event) in _COURSE else None
-    wrong = _WRONG[type(event)](event) if course is None and type(event) in _WRONG else None
-    level = logging.WARNING if wrong else logging.INFO if course else logging.DEBUG
+    level = _level(event)
     if logger.isEnabledFor(level):
         values = plain(event)
-        text = wrong or course or _values(**values)
+        text = _values(**values) if level == logging.DEBUG else _sentence(values)
         logger.log(level, "%s %s", _whose(event), text, extra={"dlock": values})
 
 
 def tells(level: int = logging.INFO) -> bool:
     """Whether anybody reads here what became of a delivery."""
     return logger.isEnabledFor(level)
+
+
+def _level(event: Event) -> int:
+    match event:
+        case Acquired() | Released() | Contended() | TimedOut() | Unavailable() | TickSent():
+            return logging.DEBUG
+        case Parked():
+            return logging.INFO if event.refused else logging.DEBUG
+        case Lost():
+            return logging.WARNING if event.newer is None else logging.INFO
+        case Dropped():
+            surprises = event.reason == "done" and not event.repeated
+            return logging.WARNING if surprises else logging.INFO
+        case StaleRejected() | DeadLettered() | TooLarge() | TickRepeated() | TicksMissed():
+            return logging.WARNING
+        case _:
+            return logging.INFO
 
 
 def _whose(event: Event) -> str:
@@ -71,91 +80,12 @@ def _who(subject: Subject) -> str:
     return f"{name}[{task_id}]" if name == LEAD else f"Task {name}[{task_id}]"
 
 
-def _dropped(event: Dropped) -> str:
-    return f"dropped at {event.key!r}: a duplicate, its task is already {event.reason}"
-
-
-def _woken(event: Woken) -> str:
-    if event.ending is not None:
-        return f"woken from the queue of {event.key!r} to end: {event.ending}"
-    wakes = "1 unanswered wake" if event.before == 1 else f"{event.before} unanswered wakes"
-    again = f", after {wakes}" if event.before else ""
-    return f"woken: its turn for {event.key!r} has come{again}"
-
-
-def _readable(instant: str) -> str:
-    return datetime.fromisoformat(instant).isoformat(" ", "seconds")
-
-
-def _taken(event: Skipped) -> str:
-    if event.holder is None:
-        return f"{event.key!r} is reserved for a waiting task, or is cooling down"
-    return f"{event.key!r} is held by {event.by or event.holder}"
-
-
-def _behind(event: Parked) -> str:
-    if event.hold:
-        return f", which is on hold, by {event.hold}"
-    if event.holder is None:
-        return ", which is reserved for others"
-    if event.holder == event.subject.task_id:
-        return ": another delivery of it is running"
-    return f", held by {event.by}"
-
-
-def _rescheduled(event: Rescheduled) -> str:
-    at = datetime.now() + timedelta(seconds=event.countdown)
-    return f"rescheduled to {at:%H:%M:%S} ({event.countdown:.1f} s): {event.reason}"
-
-
-def _dropped_as_a_surprise(event: Dropped) -> str:
-    return (
-        f"{_dropped(event)}. As far as can be known it was not redelivered: if it was published "
-        "again on purpose, publish it under a new id"
-    )
+def _sentence(values: dict[str, object]) -> str:
+    """What the history tells of the same event: a fence has a resource and a token of its own."""
+    key, token = values.get("resource", values.get("key")), values.get("mine")
+    return sentence(str(values["event"]), {**values, "key": key, "token": token})
 
 
 def _values(event: str, task_name: str, task_id: str, **rest: object) -> str:
     pairs = ", ".join(f"{name}={value!r}" for name, value in rest.items())
     return f"{event}: {pairs}"
-
-
-_Sentence = Callable[[Any], str | None]
-
-#: What became of a delivery, or of a call that was not published; and whether a lock is in doubt.
-_COURSE: Mapping[type, _Sentence] = {
-    Parked: lambda e: f"waits for {e.key!r}{_behind(e)}" if e.refused else None,
-    Woken: _woken,
-    Rescheduled: _rescheduled,
-    Skipped: lambda e: f"skipped: {e.reason or _taken(e)}",
-    Dropped: lambda e: _dropped(e) if e.repeated or e.reason != "done" else None,
-    Revoked: lambda e: f"revoked while it waited for {e.key!r}",
-    Discarded: lambda e: f"discarded by {e.by}: it was a dead letter at {e.key!r}",
-    Lost: lambda e: (
-        f"lost its lock on {e.key!r} as intended: {e.reason}" if e.newer is not None else None
-    ),
-    LeftToOthers: lambda e: f"left to the workers at {e.broker}: its turn for {e.key!r} has come",
-    Deduplicated: lambda e: f"deduplicated: a duplicate of {e.living}, which lives as {e.claim!r}",
-    Debounced: lambda e: f"debounced at {e.key!r}: {e.living} runs with the newest arguments",
-    Uncertain: lambda e: (
-        f"is uncertain of its lock on {e.key!r}, not renewed in time, "
-        f"trusted for {e.left:.1f} s more"
-    ),
-    Confirmed: lambda e: f"is certain of its lock on {e.key!r} again",
-}
-
-#: What went wrong.
-_WRONG: Mapping[type, _Sentence] = {
-    Lost: lambda e: f"lost its lock on {e.key!r}: {e.reason}",
-    StaleRejected: lambda e: f"was refused a late write to {e.resource!r} with token {e.mine}",
-    Dropped: _dropped_as_a_surprise,
-    DeadLettered: lambda e: f"became a dead letter at {e.key!r}: {e.cause}",
-    TooLarge: lambda e: f"waits in the broker: {e.size} bytes are too many for the lock store",
-    TickRepeated: lambda e: (
-        f"is sent again for {_readable(e.due)}: a previous beat may have sent it or not"
-    ),
-    TicksMissed: lambda e: (
-        f"skipped its ticks from {_readable(e.first)} and before {_readable(e.until)}: "
-        "no beat sent them in time"
-    ),
-}

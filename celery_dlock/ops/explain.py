@@ -16,10 +16,11 @@ from typing import Any
 from celery import states
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.sentences import count, seconds, short
 from celery_dlock.core.state import Cause
 from celery_dlock.errors import LockContended, LockTimeout
 from celery_dlock.monitoring.history_reader import HistoryEntry
-from celery_dlock.ops.event_text import Clock, count, describe, listed, ordinal, seconds, short
+from celery_dlock.ops.event_text import Clock, describe, listed, ordinal
 from celery_dlock.ops.facts import Facts, QueuePosition, Result, StoreFacts, facts
 from celery_dlock.ops.holds import sentence
 from celery_dlock.ops.overview import (
@@ -405,7 +406,8 @@ def called(task_id: str, name: str, place: str = "") -> str:
     return f"{task_id} ({about})" if about else task_id
 
 
-_CAUSES = {
+#: Why a message is dead, for those who do not know the words.
+CAUSES = {
     Cause.RUNS_LOST: f"{MAX_LOST_RUNS} of its runs were lost",
     Cause.UNREADABLE: "no worker could read its message",
     Cause.UNKNOWN_TASK: "no worker knows its task",
@@ -422,7 +424,7 @@ def is_dead(facts: Facts, clock: Clock) -> Verdict | None:
     if done and letter.dead.cause is not Cause.RUNS_LOST:
         return None  # a copy of its message has run, and that is how it has ended
     since = clock.tell(instant(letter.dead.at))
-    why = f"has been a dead letter at {letter.key!r} since {since}: {_CAUSES[letter.dead.cause]}"
+    why = f"has been a dead letter at {letter.key!r} since {since}: {CAUSES[letter.dead.cause]}"
     return Verdict(
         State.DEAD, (why, f"`dlock replay {facts.task_id}` sends it again"), (letter.key,)
     )

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from celery_dlock.core.sentences import count
 from celery_dlock.core.unique import UniqueClaim
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.ops.event_text import Clock, count
+from celery_dlock.ops.event_text import Clock
 from celery_dlock.runtime import runtime
 from celery_dlock.stores.base import LockBackend
 

@@ -30,10 +30,9 @@ from starlette.responses import RedirectResponse, Response
 
 from celery_dlock.beat import leader
 from celery_dlock.core.canonical import escape
-from celery_dlock.core.state import Cause
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.ops import actions, holds, overview
-from celery_dlock.ops.explain import Answer
+from celery_dlock.ops.explain import CAUSES, Answer
 from celery_dlock.ops.overview import Held, KeyDetails, Line
 from celery_dlock.ops.urgent import Counts, Snapshot
 from celery_dlock.web.auth import cookie
@@ -58,15 +57,6 @@ WAIT_FOR_OTHERS = 2.0
 
 #: Seconds from which on a wait is lit; the rules for Prometheus alert at the same.
 LONG_WAIT = 900.0
-
-#: Why a message is dead, for those who do not know the words.
-BECAUSE: Mapping[Cause, str] = {
-    Cause.RUNS_LOST: "its runs were lost again and again: its worker was killed or cut off",
-    Cause.UNREADABLE: "its message cannot be read",
-    Cause.UNKNOWN_TASK: "no worker knows a task of this name",
-    Cause.UNPUBLISHABLE: "the broker does not take its message",
-    Cause.OTHER_BROKER: "its message belongs to another broker",
-}
 
 #: What was done, by the word for it in the address of the page after it.
 DONE: Mapping[str, str] = {
@@ -189,7 +179,7 @@ def dead(request: Request) -> Response:
         now=letters.now,
         letters=letters.letters,
         more=letters.more,
-        because=BECAUSE,
+        because=CAUSES,
         show_args=request.app.state.show_args,
         done=_done(request),
     )

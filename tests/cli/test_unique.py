@@ -112,7 +112,7 @@ def test_an_id_that_a_caller_chose_says_who_lives_instead(tmp_path: Path) -> Non
         first = report.delay(1)
         report.apply_async((1,), task_id="mine")
 
-        says = f"was found to be a duplicate of {first.id}, which lives, and does not run"
+        says = f"was found to be a duplicate of {first.id}, which lives as "
         until("it is in the history", lambda: says in desk.run("show", "mine").stdout)
         told = desk.read("show", "mine")
         assert (told["state"], told["tasks"]) == ("skipped", [first.id])

@@ -121,6 +121,6 @@ def test_a_kill_around_the_publish_leaves_messages_that_run_once(
     # Then the body ran once, whoever came first, and the other was dropped
     assert len(lab.journal.read("start")) == 1
     assert len(effects.payments()) == 1
-    assert log.count(f"Task pay[{result.id}] dropped at ") == messages - 1
+    assert log.count(f"Task pay[{result.id}] had a duplicate dropped at ") == messages - 1
     assert result.get() == 7
     assert nothing_is_held(lab, "42")

@@ -51,7 +51,7 @@ def test_a_body_learns_in_time_that_its_lease_can_no_longer_be_trusted(
         assert lost["reasons"] == ["it was not renewed in time"]
         # And before that it is uncertain, which is said once
         before, _, _ = worker.log.partition("lost its lock on 'order:42'")
-        assert before.count("is uncertain of its lock on 'order:42'") == 1
+        assert before.count("was uncertain of its lock on 'order:42'") == 1
         # And the result of the body is not hidden by any of this
         assert result.get(timeout=30) is True
         if how == "paused":

@@ -37,7 +37,7 @@ def test_a_task_that_its_key_was_refused_for_good_does_not_run_from_a_prefetched
             ends_it.stop()
         # And the first one comes to it
         lab.go("other")
-        dropped = f"Task apply[{result.id}] dropped at "
+        dropped = f"Task apply[{result.id}] had a duplicate dropped at "
         until("it is at its copy", lambda: dropped in hoards.log or lab.journal.read(order="42"))
         hoards.stop()
 

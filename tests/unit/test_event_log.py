@@ -2,72 +2,96 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from celery_dlock.core import event_log, events
 from celery_dlock.core.event_log import log
 from celery_dlock.core.state import Holder, Mode
+from celery_dlock.monitoring.history import rows
+from celery_dlock.monitoring.history_reader import HistoryEntry
+from celery_dlock.ops.event_text import happened
 from tests.monitoring.happenings import one_of_each
 
 A = events.Subject("a", "shop.charge", "order:{order_id}")
 BY = "shop.refund[b] on celery@one:12"
 ACQUIRED = events.Acquired(A, ("order:42",), (7,), 0.002, 30.0)
 
+REFUSED = "was refused and waits in the queue of 'k'"
+WOKEN = "from the queue of 'k' because its turn had come"
+DUPLICATE = "had a duplicate dropped at 'k', because it was already done"
+LIVES = "b, which lives as 'charge(42)'"
+
 COURSE: list[tuple[events.Event, str]] = [
-    (events.Parked(A, "k", refused=True, holder="b", by=BY), f"waits for 'k', held by {BY}"),
-    (events.Parked(A, "k", refused=True), "waits for 'k', which is reserved for others"),
+    (events.Parked(A, "k", refused=True, holder="b", by=BY), f"{REFUSED}, which was held by {BY}"),
+    (
+        events.Parked(A, "k", refused=True),
+        f"{REFUSED}, which was reserved for a waiting task, or was cooling down",
+    ),
+    (
+        events.Parked(A, "k", refused=True, hold="ann@ops: by hand"),
+        f"{REFUSED}, which was on hold, by ann@ops: by hand",
+    ),
     (
         events.Parked(A, "k", refused=True, holder="a", by="shop.charge[a] on celery@one:12"),
-        "waits for 'k': another delivery of it is running",
+        f"{REFUSED}: another delivery of it was running",
     ),
-    (events.Woken(A, "k", None), "woken: its turn for 'k' has come"),
+    (events.Woken(A, "k", None, "celery"), f"was woken {WOKEN}, and sent to celery"),
     (
         events.Woken(A, "k", None, before=1),
-        "woken: its turn for 'k' has come, after 1 unanswered wake",
+        f"was woken again, after 1 unanswered wake, {WOKEN}",
     ),
     (
         events.Woken(A, "k", None, before=2),
-        "woken: its turn for 'k' has come, after 2 unanswered wakes",
+        f"was woken again, after 2 unanswered wakes, {WOKEN}",
     ),
-    (events.Woken(A, "k", "revoked"), "woken from the queue of 'k' to end: revoked"),
+    (events.Woken(A, "k", "revoked"), "was woken from the queue of 'k' to end: revoked"),
     (
         events.Rescheduled(A, f"'k' is held by {BY}", 1.04),
-        f"rescheduled to @ (1.0 s): 'k' is held by {BY}",
+        f"was rescheduled by 1.0 s: 'k' is held by {BY}",
     ),
-    (events.Skipped(A, "k", "b", by=BY), f"skipped: 'k' is held by {BY}"),
+    (events.Skipped(A, "k", "b", by=BY), f"was skipped: 'k' was held by {BY}"),
     (
         events.Skipped(A, "k", None),
-        "skipped: 'k' is reserved for a waiting task, or is cooling down",
+        "was skipped: 'k' was reserved for a waiting task, or was cooling down",
     ),
-    (events.Skipped(A, "k", None, "a newer one came"), "skipped: a newer one came"),
-    (events.Dropped(A, "k", "done"), "dropped at 'k': a duplicate, its task is already done"),
+    (events.Skipped(A, "k", None, "a newer one came"), "was skipped: a newer one came"),
+    (events.Dropped(A, "k", "done"), DUPLICATE),
     (
         events.Deduplicated(A, "charge(42)", "b"),
-        "deduplicated: a duplicate of b, which lives as 'charge(42)'",
+        f"was not published: the call was answered with {LIVES}",
+    ),
+    (
+        events.Deduplicated(A, "charge(42)", "b", published=True),
+        f"was found to be a duplicate of {LIVES}: it does not run",
     ),
     (
         events.Lost(A, "k", "replaced by newer", "newer"),
         "lost its lock on 'k' as intended: replaced by newer",
     ),
-    (
-        events.Debounced(A, "charge(42)", "b"),
-        "debounced at 'charge(42)': b runs with the newest arguments",
-    ),
+    (events.Debounced(A, "charge(42)", "b"), "was debounced at 'charge(42)': b has its message"),
+    (events.Debounced(A, "charge(42)", "a"), "was debounced at 'charge(42)'"),
     (
         events.Uncertain(A, "k", 14.66),
-        "is uncertain of its lock on 'k', not renewed in time, trusted for 14.7 s more",
+        "was uncertain of its lock on 'k', which was not renewed in time, for the next 15 s at "
+        "most",
     ),
-    (events.Confirmed(A, "k"), "is certain of its lock on 'k' again"),
-    (events.Revoked(A, "k"), "revoked while it waited for 'k'"),
-    (events.Discarded(A, "k", "ann@desk"), "discarded by ann@desk: it was a dead letter at 'k'"),
+    (events.Confirmed(A, "k"), "was certain of its lock on 'k' again"),
+    (events.Revoked(A, "k"), "was revoked while it waited for 'k'"),
+    (events.Discarded(A, "k", "ann@desk"), "was discarded at 'k', by ann@desk"),
     (
         events.LeftToOthers(A, "k", "redis://x"),
-        "left to the workers at redis://x: its turn for 'k' has come",
+        "was woken for 'k' and left to the workers at its broker redis://x",
     ),
+]
+WARNED: list[tuple[events.Event, str]] = [
+    (events.Lost(A, "k", "too late"), "lost its lock on 'k': too late"),
+    (events.StaleRejected(A, "k#1", 7), "was refused a late write to 'k#1' with token 7"),
+    (events.Dropped(A, "k", "done", repeated=False), f"{DUPLICATE}. As far as can be known it was"),
 ]
 WRONG = (
     events.Lost,
@@ -87,16 +111,21 @@ QUIET = (
 )
 
 
-@pytest.mark.parametrize(("event", "line"), COURSE)
-def test_what_became_of_a_delivery_is_one_line(
+@pytest.mark.parametrize(("event", "line"), [*COURSE, *WARNED])
+def test_what_became_of_a_delivery_is_one_line_and_the_history_says_the_same(
     caplog: pytest.LogCaptureFixture, event: events.Event, line: str
 ) -> None:
     with caplog.at_level(logging.INFO, "celery_dlock"):
         log(event)
     (record,) = caplog.records
-    said = re.sub(r"to \d\d:\d\d:\d\d ", "to @ ", record.getMessage())
-    assert said == f"Task shop.charge[a] {line}"
-    assert record.levelno == logging.INFO
+    assert record.getMessage().startswith(f"Task shop.charge[a] {line}")
+    assert record.levelno == (logging.WARNING if (event, line) in WARNED else logging.INFO)
+    (row,) = rows(0, 0, 0, events.plain(event))
+    entry = HistoryEntry(
+        *(datetime.now(UTC), row["event"], row["key"], row["task_id"], row["task_name"]),
+        *(row["label"], row["token"], json.loads(row["details"])),
+    )
+    assert f"Task shop.charge[a] {happened(entry)}" == record.getMessage()
 
 
 def test_what_went_wrong_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -81,9 +81,9 @@ def test_so_does_what_the_body_itself_raises(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("policy", "line"),
     [
-        (Queue(), "waits for 'order:42', held by lock() on "),
-        (Reschedule(), "rescheduled to "),
-        ("skip", "skipped: 'order:42' is held by lock() on "),
+        (Queue(), "was refused and waits in the queue of 'order:42', which was held by lock() on "),
+        (Reschedule(), "was rescheduled by "),
+        ("skip", "was skipped: 'order:42' was held by lock() on "),
     ],
 )
 def test_what_became_of_it_is_one_line_of_ours_and_none_of_celerys(
