@@ -151,7 +151,7 @@ class ScheduleEntries(Scheduler):  # type: ignore[misc]
             self._read_at[entry.name] = now_of(entry.schedule)
         if record is not None and _is_over(entry, record):
             entry.model.total_run_count = 1
-        if _is_off(entry):
+        if getattr(entry, "enabled", True) is False:  # RedBeat shows such entries, too
             self._off[entry.name] = now_of(entry.schedule)
         last = settled(entry.schedule, max(last, self._off.get(entry.name, last)))
         if record is None or entry.name in self._met:
@@ -208,11 +208,6 @@ def is_row(entry: Any) -> bool:
 def is_one_off(entry: Any) -> bool:
     """Whether it is to be sent a single time."""
     return is_row(entry) and bool(entry.model.one_off)
-
-
-def _is_off(entry: Any) -> bool:
-    """Whether it is shown and switched off, as RedBeat's are."""
-    return getattr(entry, "enabled", True) is False
 
 
 def _is_over(entry: Any, record: TickRecord) -> bool:

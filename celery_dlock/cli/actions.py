@@ -201,14 +201,14 @@ def _who(holder: Held) -> str:
     return f"{shown(holder.task_id)} ({', '.join([*known_names, token])})"
 
 
-def _token(holder: Held) -> str:
-    return "" if holder.mode is Mode.SHARED else str(holder.token)
-
-
 def _holders(details: KeyDetails) -> Table:
     columns = (*HOLDING, ">TOKEN", "OWNER")
     rows = [
-        [*holding(held, details.now), _token(held), name(held.owner)]
+        [
+            *holding(held, details.now),
+            "" if held.mode is Mode.SHARED else str(held.token),
+            name(held.owner),
+        ]
         for held in details.line.holders
     ]
     return table(*columns, rows=rows)

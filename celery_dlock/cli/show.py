@@ -33,7 +33,7 @@ from celery_dlock.core.state import Mode
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
 from celery_dlock.ops import actions
-from celery_dlock.ops.actions import DeadLetterEntry, DeadLetterList
+from celery_dlock.ops.actions import DeadLetterList
 from celery_dlock.ops.event_text import Clock, describe, lasting
 from celery_dlock.ops.explain import Answer, State, explain
 from celery_dlock.ops.explain_key import KeyAnswer, explain_key
@@ -338,7 +338,10 @@ def dead(ctx: click.Context, *, limit: int, arguments: bool, for_programs: bool)
     """
     letters = DeadLetterList.of(app_of(ctx), limit)
     if for_programs:
-        plain_letters = [_plain(letter, arguments=arguments) for letter in letters.letters]
+        plain_letters = [asdict(letter) for letter in letters.letters]
+        if not arguments:
+            for letter in plain_letters:
+                del letter["arguments"]
         click.echo(as_json({"more": letters.more, "dead": plain_letters}))
     elif letters.letters:
         put(ctx, _table(letters, arguments=arguments))
@@ -363,11 +366,6 @@ def _table(letters: DeadLetterList, *, arguments: bool) -> Table:
         for letter in letters.letters
     ]
     return table(*columns, *(["ARGUMENTS"] if arguments else []), rows=rows)
-
-
-def _plain(letter: DeadLetterEntry, *, arguments: bool) -> dict[str, Any]:
-    plain = asdict(letter)
-    return plain if arguments else {name: plain[name] for name in plain if name != "arguments"}
 
 
 @click.command(cls=Command)

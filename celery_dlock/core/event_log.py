@@ -21,7 +21,6 @@ from celery_dlock.core.events import (
     Parked,
     Released,
     StaleRejected,
-    Subject,
     TickRepeated,
     TickSent,
     TicksMissed,
@@ -41,7 +40,7 @@ def log(event: Event) -> None:
     if logger.isEnabledFor(level):
         values = plain(event)
         text = _values(**values) if level == logging.DEBUG else _sentence(values)
-        logger.log(level, "%s %s", _whose(event), text, extra={"dlock": values})
+        logger.log(level, "%s %s", _subject_of(event), text, extra={"dlock": values})
 
 
 def tells(level: int = logging.INFO) -> bool:
@@ -66,15 +65,11 @@ def _level(event: Event) -> int:
             return logging.INFO
 
 
-def _whose(event: Event) -> str:
+def _subject_of(event: Event) -> str:
+    """Whom the sentence is about; a task is named as in Celery's own lines."""
+    name, task_id = event.subject.task_name, event.subject.task_id
     if isinstance(event, TicksMissed):  # which no task ever had
-        return f"Entry {event.subject.label!r} ({event.subject.task_name})"
-    return _who(event.subject)
-
-
-def _who(subject: Subject) -> str:
-    """A task begins as in Celery's own lines."""
-    name, task_id = subject.task_name, subject.task_id
+        return f"Entry {event.subject.label!r} ({name})"
     if task_id.startswith(f"{name}@"):  # code outside tasks, whose id says it all
         return task_id
     return f"{name}[{task_id}]" if name == LEAD else f"Task {name}[{task_id}]"

@@ -124,7 +124,8 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
     others_carry = carried(state, claim.task)
     state, wakes = settle(state, now)
     if claim.again:
-        wakes += tuple(g for g in state.grants if _just_woken(g) and g not in wakes)
+        first_wakes = (g for g in state.grants if g.parked and g.woken == 1 and not g.taker)
+        wakes += tuple(g for g in first_wakes if g not in wakes)
     return Step(state, Left(others_carry) if left else NotHeld(others_carry), wakes)
 
 
@@ -160,7 +161,8 @@ def _answer(state: KeyState, claim: Claim, now: int, token: int) -> tuple[KeySta
     entry = next((w for w in state.waiting if w.task == claim.task), None)
     running = next((h for h in state.holders if h.task == claim.task), None)
     ends = grant is not None and grant.ending is not None
-    if not ends and running is None and _lost_too_often(state, claim):
+    lost_too_often = claim.has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS
+    if lost_too_often and not ends and running is None:
         task, mode, limit = claim.task, claim.mode, claim.limit
         return to_dead_letter(state, task, mode, limit, Cause.RUNS_LOST, now), Drop(Reason.DEAD)
     asks_twice = grant is not None and grant.parked and claim.enqueues
@@ -224,7 +226,7 @@ def _start_or_wait(
         return state, _busy(state, now)
     # Whoever is woken as this operation ends has made room.
     later, _ = settle(state, now) if claim.max_waiting else (state, ())
-    if not started and _full(later, claim):
+    if not started and 0 < claim.max_waiting <= backlog(later):
         seen = [w for w in messages(later) if w.task in window]
         own = (w for w in seen if w.makes_room_for == claim.name)
         oldest = next(own, None) if claim.drop_oldest else None
@@ -286,15 +288,6 @@ def _may_have_left(state: KeyState, claim: Claim, outcome: Outcome) -> bool:
     return not remembered or claim.task in state.done
 
 
-def _just_woken(grant: Grant) -> bool:
-    """Whether it was woken for the first time, and has not answered."""
-    return grant.parked and grant.woken == 1 and not grant.taker
-
-
-def _lost_too_often(state: KeyState, claim: Claim) -> bool:
-    return claim.has_message and runs_lost(state, claim.task) >= MAX_LOST_RUNS
-
-
 def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bool) -> bool:
     if not free(state, claim.mode, claim.limit):
         return False
@@ -305,11 +298,6 @@ def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bo
     rank = entry.rank if entry else state.last + 1
     writer_ahead = any(w.mode is Mode.EXCLUSIVE and w.rank < rank for w in state.waiting)
     return claim.mode is Mode.EXCLUSIVE or not writer_ahead
-
-
-def _full(state: KeyState, claim: Claim) -> bool:
-    """Whether as many wait as *claim* allows."""
-    return 0 < claim.max_waiting <= backlog(state)
 
 
 def _extend(state: KeyState, holder: Holder, claim: Claim, now: int) -> KeyState:

@@ -165,7 +165,9 @@ class Called:
 
 def called(stored: UniqueClaim | None, claim: UniqueClaim, now: float, *, lives: bool) -> Called:
     """A task is called that would have *claim*; *lives* is whether the store shows who *stored*."""
-    if stored is None or _is_gone(stored, lives=lives):
+    # Its worker died after the broker had its acknowledgement: nobody delivers it again.
+    is_gone = stored is not None and stored.key and stored.acked and not (lives or stored.over)
+    if stored is None or is_gone:
         return Called(claim, publish=True, duplicate=False)
     if stored.task_id == claim.task_id:  # the same call for the second time
         heard = stored.heard if stored.key else claim.heard
@@ -220,8 +222,3 @@ def ended(
     if stored is None or stored.task_id != task_id or attempt not in ("", stored.task):
         return stored
     return replace(stored, over=True) if stored.period_ends > now else None
-
-
-def _is_gone(stored: UniqueClaim, *, lives: bool) -> bool:
-    """Whether it died with its worker, and no broker will deliver it again."""
-    return bool(stored.key) and stored.acked and not lives and not stored.over

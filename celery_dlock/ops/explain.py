@@ -72,7 +72,9 @@ def has_ended(facts: Facts, clock: Clock) -> Verdict | None:
         return Verdict(State.DONE, (f"was done{at}: its result is stored",))
     if result.state == states.REVOKED:
         event = facts.latest("Revoked")
-        return _of(State.REVOKED, event, clock) if event else _revoked(at)
+        if event is None:
+            return Verdict(State.REVOKED, (f"was revoked{at}",))
+        return _of(State.REVOKED, event, clock)
     if result.state == states.FAILURE:
         return _failure(result, at)
     return None
@@ -154,10 +156,6 @@ def _failure(result: Result, at: str) -> Verdict:
     return Verdict(
         State.FAILED, (f"failed{at}: {type(error).__name__}: {why}",), (error.key,), tasks
     )
-
-
-def _revoked(at: str) -> Verdict:
-    return Verdict(State.REVOKED, (f"was revoked{at}",))
 
 
 def _dropped(facts: Facts, last: HistoryEntry, clock: Clock) -> Verdict:
@@ -470,40 +468,25 @@ def explain(app: Any, task_id: str, *, unavailable: str = "") -> Answer:
     It reads what the store has of that task alone; where no message, event or result tells its
     keys, how up to ten thousand of them stand.
 
-    Whoever of them does not answer is named in a sentence. The store is not asked if it is
+    Those that do not answer are named in a sentence. The store is not asked if it is
     *unavailable*, which says why. Raises :exc:`~celery_dlock.ConfigurationError` when the
     configuration is not usable.
     """
-    known_facts = facts(app, task_id, store_unavailable=unavailable)
-    clock = Clock.of(app, known_facts.store.now if known_facts.store else None)
-    verdict = _verdict(known_facts, clock)
-    gaps = (
-        known_facts.unavailable
-        if verdict.state in _NOW
-        else (*known_facts.unavailable, *known_facts.unset)
-    )
+    task = facts(app, task_id, store_unavailable=unavailable)
+    clock = Clock.of(app, task.store.now if task.store else None)
+    verdict = _verdict(task, clock)
+    claims = (claim.sentence(clock) for claim in _in_store(task).living)
+    sentences = (*verdict.reasons, *claims, *besides(task, verdict.state, clock))
     return Answer(
         task_id,
-        known_facts.task_name,
+        task.task_name,
         verdict.state,
-        tuple(
-            dict.fromkeys(
-                (
-                    *verdict.reasons,
-                    *_unique(known_facts, clock),
-                    *besides(known_facts, verdict.state, clock),
-                )
-            )
-        ),
-        gaps,
+        tuple(dict.fromkeys(sentences)),
+        task.unavailable if verdict.state in _NOW else (*task.unavailable, *task.unset),
         verdict.keys,
         verdict.tasks,
-        known_facts.entries,
+        task.entries,
     )
-
-
-def _unique(facts: Facts, clock: Clock) -> list[str]:
-    return [claim.sentence(clock) for claim in _in_store(facts).living]
 
 
 def _verdict(facts: Facts, clock: Clock) -> Verdict:

@@ -428,7 +428,8 @@ def discard(request: Request) -> Response:
     """Forget it."""
     message = _message(request)
     letters = request.app.state.dead.get().letters
-    name = next((letter.name for letter in letters if _is_of(letter, message)), None)
+    names = {(letter.key, letter.task): letter.name for letter in letters}
+    name = names.get((message.key, message.task))
     message, by = replace(message, name=name or ""), _who(request)[: holds.LONGEST_NAME]
 
     def act(app: Any, dead: actions.Message) -> bool:
@@ -436,10 +437,6 @@ def discard(request: Request) -> Response:
 
     done = _acted(request, act, message, "discard %r for %r")
     return _back(request, "dead", "discarded" if done else "not-dead")
-
-
-def _is_of(letter: actions.DeadLetterEntry, message: actions.Message) -> bool:
-    return (letter.key, letter.task) == (message.key, message.task)
 
 
 def _ask(request: Request, page: str, **more: Any) -> Response:

@@ -393,7 +393,7 @@ def test_one_whose_lock_was_taken_away_may_run_on(open_one: Open) -> None:
 
     assert answer.state is State.UNKNOWN
     lost, hint = answer.sentences
-    assert lost.endswith(f"lost {KEY!r}: the store has given it up")
+    assert lost.endswith(f"lost its lock on {KEY!r}: the store has given it up")
     assert "its body may still run without the lock" in hint
 
 

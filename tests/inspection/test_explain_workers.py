@@ -105,7 +105,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
 
         send("queues", task_id=first.id)
         copied = ask(first, State.WAITING, "Dropped")
-        assert "had a duplicate dropped, because it was already waiting" in copied.sentences[1]
+        assert f"had a duplicate dropped at {KEY!r}, because it was already waiting" in copied.sentences[1]
 
         key = explain_key(lab.app, KEY)
         assert key.line is not None
@@ -123,7 +123,7 @@ def test_each_answer_names_who_is_to_blame(lab: Lab, ask: Ask) -> None:
 
         send("queues", task_id=runs.id)
         again = ask(runs, State.DONE, "Dropped")
-        assert "had a duplicate dropped, because it was already done" in again.sentences[1]
+        assert f"had a duplicate dropped at {KEY!r}, because it was already done" in again.sentences[1]
 
         store = runtime(lab.app).backend
         for run in range(MAX_LOST_RUNS):

@@ -278,13 +278,14 @@ SHARED: Checks[tuple[str, str]] = {
 }
 
 
-def _seconds(time: tuple[int, int]) -> float:
-    return time[0] + time[1] / 1e6
-
-
 def offset_of(client: Any, clock: Clock) -> Offset:
     """The clock of the server that redis-py's *client* speaks to."""
-    return measured(clock, lambda: _seconds(client.time()))
+
+    def server_time() -> float:
+        seconds, microseconds = client.time()
+        return float(seconds + microseconds / 1e6)
+
+    return measured(clock, server_time)
 
 
 def brief(driver: Mapping[str, Any]) -> dict[str, Any]:

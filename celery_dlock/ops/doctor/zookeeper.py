@@ -17,7 +17,6 @@ from celery_dlock.runtime import runtime, ttls_of
 from celery_dlock.stores.zookeeper.client import (
     CONNECT_TIMEOUT,
     Session,
-    ZooKeeperAddress,
     address_of,
     get,
 )
@@ -72,7 +71,11 @@ def examine_zookeeper(case: Case) -> Iterator[Finding]:
     address = address_of(case.settings.url, options)
     place = f"store {address.hosts}"
     hosts = address.hosts.split(",")
-    sessions = {host: Session(_only(address, host)) for host in hosts if _listens(host)}
+    sessions = {
+        host: Session(replace(address, hosts=host, arguments={**address.arguments, "hosts": host}))
+        for host in hosts
+        if _listens(host)
+    }
     try:
         until = time.monotonic() + SERVERS_TIMEOUT
         answering = {
@@ -91,10 +94,6 @@ def examine_zookeeper(case: Case) -> Iterator[Finding]:
     finally:
         for session in sessions.values():
             session.stop()
-
-
-def _only(address: ZooKeeperAddress, host: str) -> ZooKeeperAddress:
-    return replace(address, hosts=host, arguments={**address.arguments, "hosts": host})
 
 
 def _listens(host: str) -> bool:

@@ -65,7 +65,8 @@ class KeyMutexes:
 
     def __init__(self) -> None:
         # A thread of the parent may have had its turn at the fork.
-        self._locks = PerProcess(_new_locks)
+        # Reentrant locks know whose turn it is.
+        self._locks = PerProcess(lambda: [threading.RLock() for _ in range(_LOCKS)])
 
     def until_applied(self, operation: Operation[Any], attempt: Callable[[], T | None]) -> T:
         """The same as :meth:`until_committed`; a release does not wait for its turn.
@@ -177,11 +178,10 @@ class Transactions:
             return Applied(Reply(step.verdict), committed)
         messages = {**woken, **commit.create, **commit.update}
         # One that should be there and is not is woken all the same: so somebody notices.
+        names = [Name(Kind.MESSAGE, claim.key, turn.task) for turn in step.wakes]
         wakes = tuple(
-            Wake(
-                claim.key, t.task, messages.get(_message(claim.key, t.task), b""), t.ending, t.woken
-            )
-            for t in step.wakes
+            Wake(claim.key, turn.task, messages.get(name, b""), turn.ending, turn.woken)
+            for turn, name in zip(step.wakes, names, strict=True)
         )
         return Applied(Reply(step.verdict, wakes), committed)
 
@@ -194,11 +194,6 @@ class Transactions:
         return self._leased or number_in(done) > now
 
 
-def _new_locks() -> list[threading.RLock]:
-    """Of a kind that knows whose turn it is."""
-    return [threading.RLock() for _ in range(_LOCKS)]
-
-
 def read_each(rows: Rows, names: Sequence[Name]) -> dict[Name, Row | None]:
     """The rows of *names*; one that cannot be read must not hide the others, and is empty."""
     if not names:
@@ -209,7 +204,3 @@ def read_each(rows: Rows, names: Sequence[Name]) -> dict[Name, Row | None]:
         if len(names) == 1:
             return {names[0]: Row(b"", "", 0)}
     return {name: row for one in names for name, row in read_each(rows, [one]).items()}
-
-
-def _message(key: str, task: str) -> Name:
-    return Name(Kind.MESSAGE, key, task)

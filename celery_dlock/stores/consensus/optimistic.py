@@ -333,7 +333,7 @@ class Notes:
 
     def _write(self, key: str, token: int, notes: Texts) -> bool | None:
         """``None`` if somebody else was faster."""
-        names = [_note(key, name) for name in notes]
+        names = [Name(Kind.NOTE, key, name) for name in notes]
         bar, *rows = self._rows.read([_bar(key), *names])
         if bar is not None and token < number_in(bar):
             return False
@@ -375,10 +375,6 @@ def _parts(notes: Texts) -> Iterator[dict[str, bytes | None]]:
 
 def _bar(key: str) -> Name:
     return Name(Kind.BAR, key)
-
-
-def _note(key: str, name: str) -> Name:
-    return Name(Kind.NOTE, key, name)
 
 
 #: Seconds between two looks for what processes have left behind that are gone.

@@ -195,8 +195,9 @@ class Saving:
         before = {entry.task: entry for entry in self._loaded.state.waiting}
         came = {entry.task: entry for entry in change.came}
         for number in self.touched:
-            page = Name(Kind.PAGE, key, str(number))
-            _put(commit, page, bool(self._loaded.pages[number]), _page(self._page_after(number)))
+            page, entries = Name(Kind.PAGE, key, str(number)), self._page_after(number)
+            value = encode_page(entries) if entries else None
+            _put(commit, page, bool(self._loaded.pages[number]), value)
         for task in change.gone:
             commit.delete.add(Name(Kind.PLACE, key, task))
         for task, entry in came.items():
@@ -284,10 +285,6 @@ def _put(commit: Commit, name: Name, exists: bool, value: bytes | None) -> None:
         commit.create[name] = value
     elif exists:
         commit.delete.add(name)
-
-
-def _page(entries: list[Waiting]) -> bytes | None:
-    return encode_page(entries) if entries else None
 
 
 def _with_message(state: KeyState) -> set[str]:

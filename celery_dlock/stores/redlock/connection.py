@@ -134,7 +134,8 @@ class NodeConnection:
 
     def _ask_in_full(self) -> list[Any] | None:
         """Again, what the node has no script for; the replies, if that is not what is wrong."""
-        self._missing.extend(n for n, reply in enumerate(self._replies) if _is_unknown(reply))
+        refused = (n for n, reply in enumerate(self._replies) if isinstance(reply, Refusal))
+        self._missing.extend(n for n in refused if str(self._replies[n]) == "NOSCRIPT")
         if not self._missing:
             return self._replies
         self._write(b"".join(self._calls[n].in_full() for n in self._missing))
@@ -151,10 +152,6 @@ class NodeConnection:
             self.socket.settimeout(self.node.timeout)
             self.socket.sendall(data[sent:])
             self.socket.setblocking(False)
-
-
-def _is_unknown(reply: Any) -> bool:
-    return isinstance(reply, Refusal) and str(reply) == "NOSCRIPT"
 
 
 def _parsed(data: bytes, at: int = 0) -> tuple[Any, int]:

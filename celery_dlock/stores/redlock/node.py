@@ -138,7 +138,8 @@ class RedlockNode:
 
     def failed(self, error: Exception) -> None:
         """Do without it until it has answered somebody who has the time to wait."""
-        self.trouble = _without_secrets(error)
+        # Servers and proxies quote what they did not understand, and that may be a password.
+        self.trouble = str(error) if isinstance(error, Refusal) else type(error).__name__
         with self._mutex:
             if self._unavailable:
                 return
@@ -182,8 +183,3 @@ class RedlockNode:
         finally:
             with suppress(*BROKEN):
                 connection.disconnect()
-
-
-def _without_secrets(error: Exception) -> str:
-    """Servers and proxies quote what they did not understand, and that may be a password."""
-    return str(error) if isinstance(error, Refusal) else type(error).__name__

@@ -205,7 +205,9 @@ class RedlockBackend(NoteStore):
             return self._machine.keys(cursor, limit, waiting=True)
         position = _at_node(cursor, len(self._named.options))
         if position is None:
-            return _of_the_queue(self._machine.keys(cursor[1:], limit))
+            page = self._machine.keys(cursor[1:], limit)
+            # After the last of the queue's keys comes the first node.
+            return replace(page, cursor="n0:0" if page.cursor is None else f"q{page.cursor}")
         with self._quorum() as quorum:
             page = _of_the_nodes(quorum, self._calls, self._prefix, position, limit)
         return replace(page, keys=tuple(self._missed(page.keys)))
@@ -286,11 +288,6 @@ def _renewed(quorum: Quorum, calls: wire.Wire, claims: Sequence[Claim]) -> list[
     if missing:
         quorum.tell(missing)
     return verdicts
-
-
-def _of_the_queue(page: KeyPage) -> KeyPage:
-    """*page* of its keys; after the last comes the first node."""
-    return replace(page, cursor="n0:0" if page.cursor is None else f"q{page.cursor}")
 
 
 def _at_node(cursor: str, nodes: int) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from celery_dlock.core.backoff import CHANCE
 from celery_dlock.core.lease import SECOND
@@ -109,7 +109,8 @@ class Taking:
     def _all_counted(self, replies: Replies, pending: int) -> bool:
         if len(replies) < self._quorum.majority <= pending:
             return False
-        return self._quorum.decides(_is_given)(replies, pending)
+        given = self._quorum.decides(lambda answer: wire.token(answer) is not None)
+        return given(replies, pending)
 
     def _take_after_a_look(self) -> Run | None:
         self._look()
@@ -203,7 +204,3 @@ class Taking:
     def _left(self, holder: Holder) -> int:
         now = max((look.now for look in self._looks.values()), default=holder.since)
         return max(0, holder.expires - now)
-
-
-def _is_given(answer: Any) -> bool:
-    return wire.token(answer) is not None
