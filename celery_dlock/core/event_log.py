@@ -33,6 +33,12 @@ from celery_dlock.core.sentences import sentence
 
 logger = logging.getLogger("celery_dlock")
 
+#: About a duplicate of a finished task that nobody is known to have sent again.
+_ADVICE = (
+    ". As far as can be known it was not redelivered: if it was published again on purpose, "
+    "publish it under a new id"
+)
+
 
 def log(event: Event) -> None:
     """The sink that is always there."""
@@ -40,6 +46,8 @@ def log(event: Event) -> None:
     if logger.isEnabledFor(level):
         values = plain(event)
         text = _values(**values) if level == logging.DEBUG else _sentence(values)
+        if isinstance(event, Dropped) and level == logging.WARNING:
+            text += _ADVICE
         logger.log(level, "%s %s", _subject_of(event), text, extra={"dlock": values})
 
 

@@ -79,17 +79,6 @@ def _woken(details: Details) -> str:
     return f"was woken{again} from the queue of {details['key']!r} {why}{to}"
 
 
-def _dropped(details: Details) -> str:
-    reason = details.get("reason")
-    dropped = f"had a duplicate dropped at {details['key']!r}, because it was already {reason}"
-    if details.get("repeated", True) or reason != "done":
-        return dropped
-    return (
-        f"{dropped}. As far as can be known it was not redelivered: if it was published again on "
-        "purpose, publish it under a new id"
-    )
-
-
 def _deduplicated(details: Details) -> str:
     living, claim = details.get("living"), details.get("claim")
     if details.get("published"):
@@ -143,7 +132,9 @@ _SENTENCES: Mapping[str, Callable[[Details], str]] = {
     "Revoked": lambda d: f"was revoked while it waited for {d['key']!r}",
     "DeadLettered": lambda d: f"became a dead letter at {d['key']!r}: {d.get('cause')}",
     "Discarded": lambda d: f"was discarded at {d['key']!r}, by {d.get('by')}",
-    "Dropped": _dropped,
+    "Dropped": lambda d: (
+        f"had a duplicate dropped at {d['key']!r}, because it was already {d.get('reason')}"
+    ),
     "Deduplicated": _deduplicated,
     "Debounced": _debounced,
     "Lost": _lost,

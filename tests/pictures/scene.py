@@ -108,7 +108,8 @@ def what_happened(url: str) -> None:
         ship = Subject(f"{number}d2f5a1c-ship", "shop.ship", "order:{order}")
         minute = 40 - 3.5 * number
         if number:
-            told += [(minute + 1, Parked(ship, key[0], refused=True))]
+            by = f"shop.ship[{number - 1}d2f5a1c-ship] on celery@web2:417"
+            told += [(minute + 1, Parked(ship, *key, refused=True, by=by))]
         told += [(minute + 0.5 - 0.1 * n, again) for n, again in enumerate(refusals(ship, number))]
         told += [(minute, Acquired(ship, key, (TOKEN - 9 + number,), 0.02, 30.0, 1.5, 0.2))]
         held = 28.0 if number == 7 else 12.0
@@ -121,7 +122,8 @@ def what_happened(url: str) -> None:
     last = Subject(SHIP, "shop.ship", "order:{order}")
     told += [(7.2, Acquired(last, key, (TOKEN + 1,), 0.02, 600.0, 60.0, 0.2))]
     waits = Subject(PAY, "shop.pay", "order:{order}")
-    told += [(6.4, Parked(waits, *key, refused=True))]
+    by = f"shop.ship[{SHIP}] on celery@web2:417"
+    told += [(6.4, Parked(waits, *key, refused=True, by=by))]
     now = time.time_ns() // 1000
     sink = HistorySink(HistoryOptions(url))
     ordered = sorted(told, key=lambda each: -each[0])

@@ -77,7 +77,7 @@ def test_an_order_of_which_nobody_knows_what_came_is_there_too(
 
     hold(app, "order:42", "ship", "pay")
     client = open_site(allowed=lambda _: True, writable=lambda _: True)
-    monkeypatch.setattr(runtime(app).backend, "cancel", away)
+    monkeypatch.setattr(runtime(app).backend, "apply", away)
 
     assert send(client, CANCEL).status_code == 503
     (line,) = lines(caplog)
@@ -139,5 +139,5 @@ def test_a_dead_letter_is_discarded_once_and_its_event_names_who_did_it(
     assert done.endswith("discard 'pay' for 'order:42': done")
     assert nothing.endswith("discard 'pay' for 'order:42': there was nothing to do")
     told = [record.getMessage() for record in caplog.records]
-    assert len([line for line in told if "discarded by session " in line]) == 1
+    assert len([line for line in told if "was discarded at 'order:42', by session " in line]) == 1
     assert runtime(app).backend.dead() == []
