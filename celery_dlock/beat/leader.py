@@ -73,7 +73,7 @@ class Leader:
 
     @property
     def lease(self) -> Lease | None:
-        """There while it leads."""
+        """The leader's lock; ``None`` while this beat stands by."""
         return None if self._hold is None else self._hold.lease
 
     def leads(self) -> bool:

@@ -69,7 +69,7 @@ def opens(state: KeyState) -> int | None:
 def put_on_hold(
     state: KeyState, name: str, by: str, because: str, until: int, now: int
 ) -> KeyState:
-    """Nobody gets a slot before *until*, which is what a person wants; nor loses patience."""
+    """Close the key *until* then, as a person wants; the tasks that wait lose no patience."""
     before = state.hold
     since, ended = (now, now) if before is None else (before.since, before.until)
     hold = OperatorHold(name, by, because, since, until) if until > now else None
@@ -77,7 +77,7 @@ def put_on_hold(
 
 
 def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
-    """Whoever runs, or is about to, gives way to *claim*, if it is another task of its name."""
+    """Ask other tasks of its name that run, or are about to, to give way to *claim*."""
     newer, name = claim.task, claim.name
     holders = tuple(
         replace(h, replaced_by=newer)
@@ -93,7 +93,7 @@ def ask_to_give_way(state: KeyState, claim: Claim) -> KeyState:
 
 
 def is_other(task: str, newer: str) -> bool:
-    """Whether they are not two attempts of one task."""
+    """Whether *task* and *newer* are two tasks, and not two attempts of one."""
     return task_id_of(task) != task_id_of(newer)
 
 
@@ -202,7 +202,7 @@ def forget(state: KeyState, task: str) -> KeyState:
 
 
 def forget_past(state: KeyState, task: str) -> KeyState:
-    """Nothing is remembered of *task*: neither that it is done, nor that runs were lost."""
+    """Forget that *task* is done, and its count of lost runs."""
     return forget_lost(replace(state, done=state.done - {task}), task)
 
 
@@ -230,7 +230,7 @@ def replace_grant(state: KeyState, grant: Grant) -> KeyState:
 def reserve(state: KeyState, claim: Claim, now: int) -> KeyState:
     """Keep the slot that *claim* leaves for its successor.
 
-    It comes by itself, unless it was faster than this claim and left its message with the store.
+    The successor comes by itself, unless it has left its message with the store already.
     """
     task = claim.successor
     if task in {*(h.task for h in state.holders), *(g.task for g in state.grants)}:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-#: Under this name a beat that leads is told of. It holds its key for as long as it leads, so a long
-#: hold is no danger.
+#: The name of the task in events about the beat that leads. It holds its key for as long as it
+#: leads, so a long hold is no danger.
 LEAD = "celery beat"
 
 

@@ -282,7 +282,7 @@ class Lease:
         self._extend(self.terms, duration("extend()", seconds))
 
     def give_back(self) -> None:
-        """Whatever still has this lease in its hands must not trust it any more."""
+        """Code that still has this lease must not trust it any more."""
         for term in self.terms:
             term.lose("it was released")
 

@@ -4,8 +4,8 @@ A key's whole condition is one small value, the :class:`~celery_dlock.core.state
 holds it, who waits, whose turn has come, what is finished. Four things can happen to it::
 
     enter (state, claim, now) -> Run | Park | Busy | Same | End | Drop    a task asks for the key
-    leave (state, claim, outcome, now) -> Left | NotHeld                  it is through with it
-    renew (state, claim, now) -> Renewed | Replaced | NotHeld             it goes on
+    leave (state, claim, outcome, now) -> Left | NotHeld                  it releases the key
+    renew (state, claim, now) -> Renewed | Replaced | NotHeld             it keeps the key
     reap  (state, now)                                                    time has passed
 
 Each returns a ``Step``: the next state, the verdict, and the waiting tasks whose messages must
@@ -106,10 +106,10 @@ def enter(state: KeyState, claim: Claim, now: int, token: int = 0) -> Step[Enter
 
 
 def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[LeaveVerdict]:
-    """*claim* releases its key, if it still has it. Saying it twice changes nothing.
+    """*claim* releases its key, if it still has it; a second release changes nothing.
 
-    Who asks *again* is answered as the first time, as far as that can be known: whoever was woken
-    a moment ago is woken once more, for the wake may have been in the answer that was lost.
+    A claim that asks *again* gets the first answer, as far as that can be known. Tasks that were
+    woken a moment ago are woken once more: their wakes may have been in the answer that was lost.
     """
     state = note_pause(state, now)
     holder = holder_of(state, claim)
@@ -132,7 +132,7 @@ def leave(state: KeyState, claim: Claim, outcome: Outcome, now: int) -> Step[Lea
 def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
     """Push the end of *claim*'s lease to *now* + ttl; an expired lease stays expired.
 
-    Nor is that of a task longer which gives way to a newer one.
+    The lease of a task that gives way to a newer one is not extended either.
     """
     holder = holder_of(state, claim)
     if holder is None or holder.expires <= now:
@@ -143,7 +143,7 @@ def renew(state: KeyState, claim: Claim, now: int) -> Step[RenewVerdict]:
 
 
 def reap(state: KeyState, now: int) -> Step[None]:
-    """Time has passed: drop what has expired, wake the next and, again, who did not answer."""
+    """Time has passed: drop what has expired, wake the next task and those that did not answer."""
     state, wakes = settle(expire(state, now), now)
     return Step(state, None, wakes)
 
@@ -270,14 +270,14 @@ def _conclude(state: KeyState, claim: Claim, outcome: Outcome, *, held: bool, no
 
 
 def _unheard(state: KeyState, claim: Claim, now: int) -> KeyState:
-    """Nobody heard that *claim* had the key: nobody overtakes its task because of that."""
+    """Nobody heard that *claim* got the key: no other task overtakes its task because of that."""
     state = _count_start(state, claim.task)
     return state if claim.task in state.done else keep_turn(state, claim, now)
 
 
 def _count_start(state: KeyState, task: str) -> KeyState:
-    """It is known to have started. More is not counted: a store whose answers come too late for a
-    while must not dead-letter what never ran.
+    """Remember that *task* has started. More is not counted: a store whose answers come too late
+    for a while must not dead-letter what never ran.
     """
     return state if runs_lost(state, task) else count_lost(state, task)
 
@@ -301,7 +301,7 @@ def _may_start(state: KeyState, claim: Claim, entry: Waiting | None, started: bo
 
 
 def _extend(state: KeyState, holder: Holder, claim: Claim, now: int) -> KeyState:
-    """Whoever is told that it holds the key counts its time from this request, so must the key."""
+    """The holder counts its lease from this request on, so the key has to do the same."""
     expires = max(holder.expires, now + claim.ttl)
     longer = replace(holder, expires=expires)
     return replace(state, holders=tuple(longer if h is holder else h for h in state.holders))

@@ -30,7 +30,7 @@ class Operation(Protocol[V_co]):
 
     @property
     def claim(self) -> Claim:
-        """Whose it is. Without a nonce it asks for nothing itself."""
+        """Whose operation it is; a claim without a nonce asks for no key."""
         ...
 
     @property
@@ -39,11 +39,11 @@ class Operation(Protocol[V_co]):
         ...
 
     def apply(self, state: KeyState, now: int, token: int = 0) -> Step[V_co]:
-        """What it comes to; *token* is what a grant made now carries."""
+        """The next state and the verdict; *token* is the fencing token of a grant made now."""
         ...
 
     def again(self) -> Operation[V_co]:
-        """The same for the second time, where the answer to the first was lost."""
+        """The operation to send if the answer to this one was lost."""
         ...
 
 
@@ -216,11 +216,10 @@ class Discard(OnDeadLetter):
 
 @dataclass(frozen=True, slots=True)
 class PutOnHold(_Upkeep):
-    """For *lasts* microseconds nobody gets the key, for *by* wants that, *because* of something.
+    """For *lasts* microseconds no task gets the key: the person *by* wants that, *because* of it.
 
-    Whoever has it goes on. The hold *name*, which no other one has, takes the place of the one that
-    *was* (empty: of none); the verdict is whether it has. With *lasts* 0 and no name the one that
-    was has ended.
+    A holder goes on. The hold *name*, which is unique, takes the place of the hold that *was* there
+    (empty: none); the verdict is whether it has. With *lasts* 0 and no name the hold ends.
     """
 
     task: str = field(default="", init=False)

@@ -12,15 +12,15 @@ from typing import Generic, TypeVar
 #: How many live waiting entries a store hands to an operation.
 WINDOW = 32
 
-#: A turn reserves nothing any more after so many unanswered wakes, which take ten minutes: a broker
-#: may well have a backlog of minutes, but hardly a worker for it after that.
+#: After so many unanswered wakes, which take ten minutes, a turn no longer reserves its slot: a
+#: broker may have a backlog of minutes, but after that there is hardly a worker for the task.
 WAKES_RESERVED = 7
 
-#: So long (a day) it is known that a task gave way to a newer one, as that runs of it were lost.
+#: For so long (a day) the store remembers that a task gave way to a newer one.
 GAVE_WAY = 86_400_000_000
 
-#: Nor does one that was handed back for so long: every worker sweeps within seconds, so there is
-#: none of its broker.
+#: Nor does a turn whose message has been handed back for so long: every worker sweeps within
+#: seconds, so none of them has the broker of this message.
 STRANGER_RESERVED = 45_000_000
 
 
@@ -237,16 +237,16 @@ class Cooling:
 class Grant:
     """A turn that has come. It reserves the slot until taken, if it :attr:`reserves`.
 
-    A parked task is woken again whenever ``due`` has passed, for ever: a broker outage must not
-    kill it; from ``gives_up`` on, to its end. ``woken`` counts the wakes that nobody answered, and
-    ``handed_back`` is since when it is only found by workers of another broker. A place is not
-    woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that is
-    bringing an ending about, so that no second one does. ``arrived`` is since when its task waits,
-    where it did.
+    A parked task is woken again each time ``due`` has passed, without a limit: a broker outage must
+    not kill it. From ``gives_up`` on it is woken to time out. ``woken`` counts the unanswered wakes,
+    and ``handed_back`` is the instant since which only workers of another broker have found it. A
+    place is not woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery
+    that ends the task, so that no second one does. ``arrived`` is when its task began to wait, if it
+    did.
 
-    It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it.
-    Who gave way while it ran, and whose message the store does not have, has a turn as well: so it
-    ends should it come again.
+    It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it. A
+    task that gave way while it ran, and whose message the store does not have, has a turn as well,
+    so that it ends if it comes again.
     """
 
     task: str
@@ -266,20 +266,20 @@ class Grant:
 
     @property
     def waits(self) -> bool:
-        """Whether there is somebody whose turn it is: not who is only known to have given way."""
+        """Whether a task waits for this turn; one that has only given way does not."""
         return self.parked or self.ending is None
 
     @property
     def unanswered(self) -> bool:
-        """Whether it was woken for so long that nobody seems to be there who could take it."""
+        """Whether it was woken without an answer for so long that no worker seems to take it."""
         strange_for = 0 if self.handed_back is None else self.due - self.handed_back
         return self.woken > WAKES_RESERVED or strange_for > STRANGER_RESERVED
 
     @property
     def reserves(self) -> bool:
-        """Whether the slot is kept for it: not for an ending, nor for ever for who does not come.
+        """Whether the slot is kept for it: not for a task that is to end, and not for ever.
 
-        Unless the order was promised: then it is kept until the turn is taken or has to end.
+        If the order was promised it is kept until the turn is taken or has to end.
         """
         return self.ending is None and (self.ordered or not self.unanswered)
 
@@ -335,9 +335,9 @@ class KeyState:
 
     ``parked`` counts the parked entries of the *whole* queue; ``first`` and ``last`` are the
     smallest and the largest rank in it (0 and 0 when it is empty). ``dead`` are the dead letters of
-    this operation; before a replay, the one that is to wait again. ``paused`` is by how much later
-    those who wait give up than they say, for nobody served them for so long: as there was nobody,
-    or as the key is on ``hold``, to its end.
+    this operation; before a replay, the one that is to wait again. ``paused`` is how much later
+    the waiting tasks give up than their ``gives_up`` says: for so long there was no worker, or the
+    key is on ``hold``, up to its end.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -356,7 +356,7 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The key is yours. ``token`` is 0 for readers, who carry none."""
+    """The key is granted. ``token`` is 0 for readers, which have none."""
 
     slot: int
     token: int
@@ -400,9 +400,9 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Not your turn, and it will not come: bring the task to its end, for this reason.
+    """The task's turn will not come: the task is to end, for this reason.
 
-    It is ``by`` that newer task, if it was asked to give way.
+    ``by`` is the newer task for which it was asked to give way, if it was.
     """
 
     ending: Ending
@@ -447,7 +447,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """It is asked to give way to the task ``by``, and its lease lasts no longer than it did."""
+    """The holder is asked to give way to the task ``by``; its lease was not extended."""
 
     by: str
 
@@ -466,9 +466,9 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[V_co]):
-    """What one rule comes to: the next state, the verdict, and whose messages to publish now.
+    """The result of one rule: the next state, the verdict, and whose messages to publish now.
 
-    The message of the task that it ``rewrites`` is that of the operation from now on.
+    The message of the operation replaces that of the task that it ``rewrites``.
     """
 
     state: KeyState

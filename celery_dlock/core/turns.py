@@ -23,22 +23,22 @@ from celery_dlock.core.state import WINDOW, Ending, Grant, KeyState, Waiting
 WAKE_AGAIN_FIRST = 5_000_000
 WAKE_AGAIN_LAST = 600_000_000
 
-#: A key that nobody has looked at for so long after it was due had nobody to serve it: any worker
-#: sweeps within seconds, and a restart takes less than this.
+#: A key that no worker has looked at for so long after it was due had no worker: any of them sweeps
+#: within seconds, and a restart takes less than this.
 UNATTENDED = 30_000_000
 
 
 def expire(state: KeyState, now: int) -> KeyState:
-    """What every operation begins with: the time that has passed since the one before."""
+    """Let the time pass since the operation before; every operation begins with this."""
     return drop_expired(note_pause(state, now), now)
 
 
 def note_pause(state: KeyState, now: int) -> KeyState:
-    """Nobody has waited for too long only because nobody was there who could have woken it.
+    """Add to ``paused`` the time in which no worker could have woken the tasks that wait.
 
-    What came before the key was due is not known to be a pause, so there is a little more time.
+    The time before the key was due is not known to be a pause, so they get a little more.
     """
-    state = _drop_expired_places(state, now)  # which others do not see any more
+    state = _drop_expired_places(state, now)  # which other operations no longer see
     late = now - min(_instants(state), default=now)
     return replace(state, paused=state.paused + late + UNATTENDED) if late > UNATTENDED else state
 
@@ -67,7 +67,7 @@ def _drop_expired_places(state: KeyState, now: int) -> KeyState:
 
 
 def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
-    """End who waited too long, wake who is next or overdue."""
+    """End the tasks that waited too long, wake the next ones and those that are overdue."""
     running = {h.task for h in state.holders}
     window = state.waiting[:WINDOW]  # beyond it there may be others that were not loaded
     late = [w for w in window if _waited_enough(state, w, now)]
@@ -89,10 +89,10 @@ def settle(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
 
 
 def due(state: KeyState) -> int | None:
-    """When a reap has something to do, should nobody come before; ``None`` for never.
+    """When a reap has something to do, if no operation comes before; ``None`` for never.
 
-    Only keys with messages are ever due, and those with what is nobody's who waits, of which
-    nothing is to stay: all else expires by being looked at.
+    Only a key with messages is due, or one with a turn, a closed slot or a hold that nobody waits
+    for and that must not stay for ever. All else expires when an operation looks at the key.
     """
     if _has_messages(state):
         return min(_instants(state), default=0)
@@ -101,7 +101,7 @@ def due(state: KeyState) -> int | None:
 
 
 def _openings(state: KeyState) -> list[int]:
-    """When what opens of itself does: a slot that cools down, and a key that is on hold."""
+    """When the slots that cool down open, and the key if it is on hold."""
     ends = [slot.until for slot in state.cooling]
     return ends if state.hold is None else [*ends, state.hold.until]
 
@@ -111,7 +111,7 @@ def _has_messages(state: KeyState) -> bool:
 
 
 def _instants(state: KeyState) -> list[int]:
-    """When something is to be done; nothing ever is for places alone."""
+    """The instants at which something is to be done; none for places alone."""
     if not _has_messages(state):
         return []
     instants = [*(g.due for g in state.grants), *_openings(state)]
@@ -135,7 +135,7 @@ def _wake_due(state: KeyState, now: int) -> tuple[KeyState, tuple[Grant, ...]]:
 
 
 def _wake(state: KeyState, grant: Grant, now: int) -> Grant:
-    """Once more, and to its end if it was woken in vain and has waited for too long by now."""
+    """*grant*, woken once more; to time out if it was woken in vain and has waited too long."""
     ending = grant.ending
     in_vain = grant.woken > 0 or grant.handed_back is not None
     if in_vain and ending is None and _waited_enough(state, grant, now):

@@ -2,14 +2,14 @@
 
 A *unique claim* is one small value that the store keeps under what identifies a call: whose task it
 is, and where its message was seen last. It is changed by compare-and-set, so each rule here is a
-pure function from what stands there to what is to stand there next. Nothing of it lies with the
-lock: a claim that is forgotten costs a duplicate, which the lock makes wait, and never two at once.
+pure function from the stored claim to the next one. No lock depends on it: a claim that is
+forgotten costs a duplicate, which waits for the lock, and never two runs at once.
 
-A claim of a task that is not there must not swallow the calls of others for long. So it is believed
-only as far as somebody has the task: for ``GRACE`` after its message was published, and from then
-on while the lock store shows that it runs or waits. What nobody shows is published once more under
-the same id. If the first message was only late, the second is a duplicate of a task that is done:
-of such a task the lock store remembers that for as long as the second may be on its way.
+The claim of a task that is gone must not answer other calls for long. So it is believed for
+``GRACE`` after its message was published, and from then on while the lock store shows that the task
+runs or waits. A task that the store does not show is published once more under the same id. If the
+first message was only late, the second one is a duplicate of a task that is done: the lock store
+remembers such a task for as long as the second message may be on its way.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UniqueClaim:
-    """What stands in the store. Instants are seconds since 1970, by the clocks of hosts.
+    """The claim of one task, as it is stored. Instants are seconds since 1970, on hosts' clocks.
 
     ``task`` is that of :class:`~celery_dlock.core.state.Claim`; ``name`` and ``where`` are for
     people: the task's, and the process that has last had to do with it. Its message was published
@@ -153,7 +153,7 @@ class UniqueClaim:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What becomes of a call: the claim that stands from now on, and whether to publish its task.
+    """What becomes of a call: the claim to store, and whether to publish its task.
 
     If it is a ``duplicate``, it is published under the id of the claim, if at all.
     """
@@ -164,7 +164,7 @@ class Called:
 
 
 def called(stored: UniqueClaim | None, claim: UniqueClaim, now: float, *, lives: bool) -> Called:
-    """A task is called that would have *claim*; *lives* is whether the store shows who *stored*."""
+    """A call would make *claim*; *lives* is whether the store shows the task of *stored*."""
     # Its worker died after the broker had its acknowledgement: nobody delivers it again.
     is_gone = stored is not None and stored.key and stored.acked and not (lives or stored.over)
     if stored is None or is_gone:
@@ -181,9 +181,9 @@ def called(stored: UniqueClaim | None, claim: UniqueClaim, now: float, *, lives:
 def met(
     stored: UniqueClaim | None, claim: UniqueClaim, *, lives: bool
 ) -> tuple[UniqueClaim, str | None]:
-    """A worker has the message of *claim*: what stands from now on, and who lives instead.
+    """A worker has the message of *claim*: the claim to store, and the task that lives instead.
 
-    A claim whose message nobody has gives way to a message that is here.
+    A stored claim whose message nobody has gives way to this one.
     """
     if stored is not None and stored.task_id == claim.task_id:
         same = replace(claim, period_ends=stored.period_ends)
@@ -196,9 +196,8 @@ def met(
 def begun(
     stored: UniqueClaim | None, task_id: str, now: float, *, lives: bool
 ) -> tuple[UniqueClaim | None, str | None]:
-    """The body of *task_id*, unique until it starts, is about to begin: as :func:`met`.
-
-    What others are called for from now on is not done by it.
+    """The body of *task_id*, unique until its start, is about to begin; the result is as of
+    :func:`met`. A later call is not answered with this task.
     """
     if stored is not None and stored.task_id != task_id and (stored.over or lives):
         return stored, stored.task_id
@@ -206,7 +205,7 @@ def begun(
 
 
 def doubted(stored: UniqueClaim | None, claim: UniqueClaim) -> UniqueClaim | None:
-    """Nobody knows whether the message of *claim* was published: what stands from now on.
+    """Nobody knows whether the message of *claim* was published: the claim to store.
 
     The next call publishes it once more.
     """
@@ -216,8 +215,8 @@ def doubted(stored: UniqueClaim | None, claim: UniqueClaim) -> UniqueClaim | Non
 def ended(
     stored: UniqueClaim | None, task_id: str, now: float, attempt: str = ""
 ) -> UniqueClaim | None:
-    """*task_id* has ended: what stands from now on. What another one has is not touched; nor, with
-    the identity of an *attempt* that is over, what a later one has.
+    """*task_id* has ended: the claim to store. That of another task is not touched; nor, if an
+    *attempt* is named, that of a later attempt.
     """
     if stored is None or stored.task_id != task_id or attempt not in ("", stored.task):
         return stored

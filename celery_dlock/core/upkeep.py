@@ -1,4 +1,4 @@
-"""What people, and workers for whom a message is not, do to a queue.
+"""What people do to a queue, and workers that cannot use a message.
 
 None of it takes or frees a lock::
 
@@ -103,9 +103,9 @@ def discard(state: KeyState, task: str, done_ttl: int, now: int) -> Step[bool]:
 def put_on_hold(
     state: KeyState, was: str, name: str, by: str, because: str, lasts: int, now: int
 ) -> Step[bool]:
-    """The hold *was*, if that is the one that stands (none, if it is empty), gives way to *name*.
+    """Put the key on the hold *name*, if the hold it is on now *was* this one (empty: none).
 
-    That *lasts* from *now* on: with 0 the key is on hold no more.
+    The new hold *lasts* from *now* on; with 0 the key is no longer on hold.
     """
     state = expire(state, now)
     current = "" if state.hold is None else state.hold.name

@@ -261,9 +261,9 @@ class LockManager:
             self.take_back([claim], Outcome.OVER if claim.keep else Outcome.REPEAT)
 
     def _give_turn_back(self, claim: Claim, *, keeps_rank: bool) -> End | None:
-        """By taking the turn, if there is one; nothing that waits goes with it.
+        """Give back the turn at *claim*, by taking it; nothing that waits goes with it.
 
-        The answer, if the turn has come for the task to end.
+        Returns the verdict if the turn has come for the task to end.
         """
         taken = replace(claim, wait=WaitMode.NOT, keep=False, begun=False)
         verdict = self._verdict(self._backend.enter(taken))

@@ -1,9 +1,9 @@
 """Which calls are alike, and the unique claims in the store.
 
-The claims are asked for where a task is published, and by the worker that has it. Each change is
-a compare-and-set of one small value (:meth:`LockBackend.swap`), made again with what stands there
-if somebody was faster. That ends, for each one that is lost another has won. Whoever knows what
-stands needs one round trip.
+They are changed where a task is published, and by the worker that has it. Each change is a
+compare-and-set of one small value (:meth:`LockBackend.swap`), repeated with the current value if
+another process was faster. That ends, because each lost attempt is another one's success. A caller
+that knows the current value needs one round trip.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Uniqueness:
         return cls(task, options, locks, by)
 
     def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Under which name the claim of a call stands.
+        """The name of the claim of a call.
 
         Raises :exc:`TypeError` when the task cannot be called like that, and
         :exc:`~celery_dlock.ConfigurationError` when an argument has no canonical text, or the
@@ -173,8 +173,8 @@ class UniqueClaims:
     def call(self, name: str, claim: UniqueClaim, ttl: float) -> Called:
         """The task of *claim* is called: whether to publish it, and under which id.
 
-        One that publishes nothing has nothing to write but that it was counted. Where another one
-        is faster it is not: else a crowd of calls would be busy with overtaking each other.
+        A call that publishes nothing only writes that it was counted. If another one is faster it
+        is not counted: else many calls at once would keep overtaking each other.
         """
 
         def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Called]:
@@ -190,9 +190,9 @@ class UniqueClaims:
     def newest(
         self, name: str, claim: UniqueClaim, ttl: float, begun: bytes | None
     ) -> tuple[bytes, UniqueClaim]:
-        """What stands for a call of *claim*: a claim whose message it is to replace, or its own.
+        """The claim that is stored after a call: one whose message it is to replace, or *claim*.
 
-        That takes the place of nothing, or of what has *begun*.
+        That takes the place of none, or of one whose task has *begun*.
         """
         value, lasts = claim.encode(), round(claim.lasts(ttl, self._clock()) * SECOND)
         stored = self._store.swap(name, begun, value, lasts)
@@ -212,7 +212,7 @@ class UniqueClaims:
     def meet(
         self, name: str, claim: UniqueClaim, ttl: float, expected: bytes | None
     ) -> tuple[bytes | None, Met]:
-        """A worker has the message of *claim*: what stands now."""
+        """A worker has the message of *claim*: the stored value, and what it is told."""
 
         def rule(stored: UniqueClaim | None, lives: bool) -> tuple[UniqueClaim, Met]:
             becomes, other = met(stored, claim, lives=lives)
@@ -249,7 +249,7 @@ class UniqueClaims:
         self._change(name, task_id, rule, ttl, expected)
 
     def forget(self, name: str, task_id: str) -> None:
-        """What that task has stands no longer, not even for its period."""
+        """Delete the claim of that task, also if its period is not over."""
 
         def rule(stored: UniqueClaim | None, _: bool) -> tuple[UniqueClaim | None, None]:
             return None if stored is None or stored.task_id == task_id else stored, None
@@ -265,9 +265,10 @@ class UniqueClaims:
         expected: bytes | None,
         counts: Callable[[T], bool] = lambda _: False,
     ) -> tuple[bytes | None, T]:
-        """What stands after *rule*, and its answer; *expected* is what probably stands before.
+        """Store what *rule* makes of the current claim; the stored value, and the rule's answer.
 
-        An answer that only *counts* is tried once on what really stands.
+        *expected* is what is probably stored now. An answer that only *counts* is written at the
+        first try on the current value, or not at all.
         """
         text, stored, counted = None, _readable(expected), False
         if stored is not None:

@@ -429,7 +429,7 @@ class NoteStore(LockBackend):
         """What stands beside *key*; sees every note of which its writer was told."""
 
 
-# What stores have in common that list their keys by name: the cursor is the last one told.
+# For stores that list their keys by name: the cursor is the last name of the page before.
 _AFTER = ">"
 
 
@@ -447,7 +447,7 @@ def last_of(cursor: str) -> str | None:
 
 
 def first_of(cursor: str) -> str:
-    """The least name that can be on that page, where they come in the order of their characters."""
+    """The least name that can be on that page, for names in the order of their characters."""
     last = last_of(cursor)
     return "" if last is None else last + "\0"
 
@@ -459,5 +459,5 @@ def page(names: Sequence[str], limit: int) -> KeyPage:
 
 
 def live(head: Iterable[Waiting], now: int) -> tuple[Waiting, ...]:
-    """Of the *head* of a queue those who wait, and places that are still kept."""
+    """The entries of the *head* of a queue without the places that have expired."""
     return tuple(entry for entry in head if entry.expires is None or entry.expires > now)

@@ -1,7 +1,7 @@
-"""What a store says that answers, and can tell nothing of some of the keys it was asked for.
+"""Errors of a store that answers but cannot read some of the keys it was asked for.
 
-Somebody else may have written to it. What is read is held to what was written, so that nonsense is
-found where it is read, by the key that it concerns, and not where it is used later.
+Another program may have written to it. Rows are checked where they are read, so that an error names
+their key, and does not come up later where they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeysUnavailable(BackendUnavailable):
 
 
 def unreadable(keys: Iterable[str]) -> KeysUnavailable:
-    """What a look at some keys raises of which the stores' rows of these make no sense."""
+    """The error of a look at several keys of which *keys* cannot be read."""
     names = list(keys)
     some = ", ".join(map(repr, names[:3]))
     more = f" and of {len(names) - 3} more" if len(names) > 3 else ""
@@ -43,7 +43,7 @@ def unreadable(keys: Iterable[str]) -> KeysUnavailable:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """What stumbles over the contents of *key* says so."""
+    """Add the key's name to errors raised while its rows are decoded."""
     try:
         yield
     except NONSENSE as exc:
@@ -51,7 +51,7 @@ def naming(key: str) -> Iterator[None]:
 
 
 def is_text(name: object) -> bool:
-    """Whether *name* can be that of a key or a task: what is no UTF-8 is somebody else's."""
+    """Whether *name* can be that of a key or a task: all of ours are valid UTF-8."""
     if not isinstance(name, str):
         return False
     try:
