@@ -44,7 +44,7 @@ from celery_dlock.cli.show import HOLDING, holding
 from celery_dlock.core.state import Mode
 from celery_dlock.ops import actions, holds
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, KeyDetails, Line, OnHold, as_stored, line, opening
+from celery_dlock.ops.overview import Held, KeyDetails, Line, OnHold, as_stored, instant, line
 from celery_dlock.ops.unique import end, living
 from celery_dlock.runtime import runtime
 
@@ -135,7 +135,7 @@ def _open(app: Any, details: KeyDetails, opens: datetime, *, yes: bool, for_prog
     agreed(question, yes=yes, for_programs=for_programs)
     actions.open_now(app, details.line.key, details.line.cooling)
     if for_programs:
-        opened = list(map(opening, details.line.cooling))
+        opened = [instant(slot.until) for slot in details.line.cooling]
         click.echo(as_json({"key": details.line.key, "holders": [], "opened": opened}))
     else:
         click.echo(f"{key} is open")

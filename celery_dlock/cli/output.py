@@ -24,7 +24,7 @@ from rich.text import Text
 
 from celery_dlock.core.state import Mode
 from celery_dlock.ops.event_text import lasting
-from celery_dlock.ops.overview import Held, Line, OnHold, opening
+from celery_dlock.ops.overview import Held, Line, OnHold, instant
 
 #: As a shell writes them between ``$'`` and ``'``.
 _QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -150,7 +150,7 @@ def plain_line(line: Line, now: datetime) -> dict[str, Any]:
         "holders": [plain_holder(held, now) for held in line.holders],
         "woken": list(line.woken),
         "reserved": list(line.reserved),
-        "cooling": [at for at in map(opening, line.cooling) if at > now],
+        "cooling": [at for slot in line.cooling if (at := instant(slot.until)) > now],
         "hold": plain_hold(line.on_hold(now)),
         "waiting": line.waiting,
         "more_wait": line.more_wait,

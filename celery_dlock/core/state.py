@@ -238,11 +238,10 @@ class Grant:
     """A turn that has come. It reserves the slot until taken, if it :attr:`reserves`.
 
     A parked task is woken again each time ``due`` has passed, without a limit: a broker outage must
-    not kill it. From ``gives_up`` on it is woken to time out. ``woken`` counts the unanswered wakes,
-    and ``handed_back`` is the instant since which only workers of another broker have found it. A
-    place is not woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery
-    that ends the task, so that no second one does. ``arrived`` is when its task began to wait, if it
-    did.
+    not kill it. From ``gives_up`` on it is woken to time out. ``woken`` counts the wakes without an
+    answer, ``handed_back`` is since when only workers of another broker have found it. A place is
+    not woken at all; its grant is dropped when ``due`` has passed. *taker* is the delivery that
+    ends the task, so that no second one does. ``arrived`` is when its task began to wait, if so.
 
     It gives way to the newer task ``by``, of the name ``by_name``, unless another task takes it. A
     task that gave way while it ran, and whose message the store does not have, has a turn as well,

@@ -290,21 +290,15 @@ class Queries:
 
     def _ask(self, question: Executable) -> Sequence[Any]:
         try:
-            if self._made or self._is_there():
-                return self._answer(question)
+            # Before anybody has written anything there is no table.
+            self._made = self._made or inspect(self._engine).has_table(TABLE.name)
+            if self._made:
+                with self._engine.connect() as connection:
+                    return [tuple(row) for row in connection.execute(question)]
         except SQLAlchemyError as exc:
             self._made = False  # it may have been dropped
             raise BackendUnavailable(f"the history is unavailable: {said(exc)}") from exc
         return []
-
-    def _answer(self, question: Executable) -> Sequence[Any]:
-        with self._engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(question)]
-
-    def _is_there(self) -> bool:
-        """Whether anybody has written anything yet."""
-        self._made = inspect(self._engine).has_table(TABLE.name)
-        return self._made
 
 
 logger = logging.getLogger("celery_dlock")

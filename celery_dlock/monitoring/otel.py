@@ -109,7 +109,7 @@ class Spans:
         """What its message tells those who get it next. It may not be sent after all."""
         carried_before = subject.carried
         carried = {
-            ATTEMPT: str(_attempt(subject) + 1),
+            ATTEMPT: str((_number(subject, ATTEMPT) or 0) + 1),
             SINCE: carried_before.get(SINCE) or str(time.time_ns()),
         }
         current = trace.get_current_span()
@@ -186,7 +186,7 @@ class Spans:
         subject, now = event.subject, time.time_ns()
         self._thread.asking = None
         waited = event.waited if isinstance(event, TimedOut) else 0.0
-        since = now - int(waited * 1e9) if waited else _since(subject)
+        since = now - int(waited * 1e9) if waited else _number(subject, SINCE)
         if since is None:
             return
         context, links = _parent(subject)
@@ -219,19 +219,15 @@ def _attributes(subject: Subject, keys: tuple[str, ...] = ()) -> dict[str, Any]:
         "celery.task_name": subject.task_name,
         "messaging.message.id": subject.task_id,
         "dlock.template": subject.label,
-        "dlock.attempt": _attempt(subject),
+        "dlock.attempt": _number(subject, ATTEMPT) or 0,
         **({"dlock.keys": keys} if keys else {}),
     }
 
 
-def _attempt(subject: Subject) -> int:
-    given = subject.carried.get(ATTEMPT, "")
-    return int(given) if given.isdecimal() else 0
-
-
-def _since(subject: Subject) -> int | None:
-    given = subject.carried.get(SINCE, "")
-    return int(given) if given.isdecimal() else None
+def _number(subject: Subject, name: str) -> int | None:
+    """The number that the message carries under *name*, if it does."""
+    text = subject.carried.get(name, "")
+    return int(text) if text.isdecimal() else None
 
 
 SCOPE = "celery_dlock"

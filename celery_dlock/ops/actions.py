@@ -21,7 +21,7 @@ from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Unde
 from celery_dlock.ops import unique
 from celery_dlock.ops.overview import Held, instant, time_of
 from celery_dlock.runtime import runtime
-from celery_dlock.stores.base import DeadMessage, LockBackend
+from celery_dlock.stores.base import DeadMessage
 
 V = TypeVar("V")
 
@@ -108,20 +108,10 @@ def cancel(app: Any, message: Message) -> bool:
     return carry_out(app, Cancel(message.key, message.task))
 
 
-def dead(app: Any, limit: int = 100) -> list[DeadMessage]:
-    """Messages that wait for a person, the oldest first."""
-    return runtime(app).existing_store().dead(limit)
-
-
-def dead_letters_of(backend: LockBackend, task_id: str) -> tuple[DeadMessage, ...]:
-    """The dead messages of one task."""
-    return tuple(backend.dead_of([task_id]))
-
-
 def dead_under(app: Any, task_id: str | None) -> list[Message]:
     """The dead messages of one task, or the first ten thousand of all."""
     backend = runtime(app).existing_store()
-    letters = backend.dead(ALL_DEAD) if task_id is None else dead_letters_of(backend, task_id)
+    letters = backend.dead(ALL_DEAD) if task_id is None else backend.dead_of([task_id])
     entries = map(DeadLetterEntry.of, letters)
     return [Message(entry.key, entry.task, entry.name or "") for entry in entries]
 

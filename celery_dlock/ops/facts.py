@@ -15,14 +15,12 @@ from celery_dlock.core.debounce import named
 from celery_dlock.core.state import Cooling, Grant, Holder, KeyState, Waiting, task_id_of
 from celery_dlock.errors import BackendUnavailable, ConfigurationError, LockContended, LockLost
 from celery_dlock.monitoring.history_reader import HistoryEntry, HistoryReader
-from celery_dlock.ops.actions import dead_letters_of
 from celery_dlock.ops.event_text import listed
 from celery_dlock.ops.overview import (
     Held,
     OnHold,
     QueueEntry,
     cooling_of,
-    hold_of,
     look,
     names_in_use,
     other_broker,
@@ -129,7 +127,7 @@ def store_facts(
     With *everywhere* all keys are looked through if there is none to look at. Raises
     :exc:`~celery_dlock.BackendUnavailable`.
     """
-    dead = dead_letters_of(backend, task_id)
+    dead = tuple(backend.dead_of([task_id]))
     parked: dict[str, list[str]] = {}
     for key, task in backend.parked([task_id]):
         parked.setdefault(key, []).append(task)
@@ -215,7 +213,7 @@ def _position(key: str, state: KeyState, entry: QueueEntry, number: int) -> Queu
     more = max(0, state.parked - sum(w.parked for w in state.waiting))
     total = len(queue) + more
     holders = tuple(map(Held.of, state.holders))
-    cooling, hold = cooling_of(state), hold_of(state)
+    cooling, hold = cooling_of(state), OnHold.of(state)
     return QueuePosition(key, entry, holders, woken, min(number, total), total, cooling, hold)
 
 

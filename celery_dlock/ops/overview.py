@@ -28,7 +28,6 @@ from celery_dlock.core.state import (
     Holder,
     KeyState,
     Mode,
-    OperatorHold,
     Waiting,
     task_id_of,
 )
@@ -96,18 +95,17 @@ class OnHold:
     until: datetime
 
     @classmethod
-    def of(cls, hold: OperatorHold) -> Self:
+    def of(cls, state: KeyState) -> Self | None:
+        """What a person has put the key on; its time may be over by now."""
+        hold = state.hold
+        if hold is None:
+            return None
         return cls(hold.name, hold.by, hold.because, instant(hold.since), instant(hold.until))
 
     @property
     def who(self) -> str:
         """Who wants it, and why."""
         return f"{self.by}: {self.because}"
-
-
-def hold_of(state: KeyState) -> OnHold | None:
-    """What a person has put the key on; its time may be over by now."""
-    return None if state.hold is None else OnHold.of(state.hold)
 
 
 def is_debounced(key: str) -> bool:
@@ -117,12 +115,7 @@ def is_debounced(key: str) -> bool:
 
 def opens(cooling: Sequence[Cooling], now: datetime) -> datetime | None:
     """When the first slot opens of those that are *cooling* down still."""
-    return next((at for at in map(opening, cooling) if at > now), None)
-
-
-def opening(slot: Cooling) -> datetime:
-    """When *slot* has cooled down."""
-    return instant(slot.until)
+    return next((at for slot in cooling if (at := instant(slot.until)) > now), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +165,7 @@ class Line:
             cooling=cooling_of(state),
             reserved=tuple(task_id_of(turn.task) for turn in turns if not turn.parked),
             more_wait=places > 0 and len(state.waiting) >= WINDOW,
-            hold=hold_of(state),
+            hold=OnHold.of(state),
         )
 
     @property

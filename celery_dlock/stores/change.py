@@ -42,7 +42,7 @@ def difference(before: KeyState, step: Step[object]) -> Change:
     after = step.state
     stays = {entry.task for entry in after.waiting}
     old_entries = set(before.waiting)
-    had, has = _with_message(before), _with_message(after)
+    had, has = with_message(before), with_message(after)
     old, new = dict(before.lost), dict(after.lost)
     return Change(
         slots=_slots(before) != _slots(after),
@@ -66,6 +66,7 @@ def _slots(state: KeyState) -> object:
     return state.holders, state.grants, closed, state.parked, state.paused
 
 
-def _with_message(state: KeyState) -> frozenset[str]:
+def with_message(state: KeyState) -> frozenset[str]:
+    """The tasks whose message the store has: parked, or woken."""
     waiting = {entry.task for entry in state.waiting if entry.parked}
     return frozenset(waiting | {grant.task for grant in state.grants if grant.parked})

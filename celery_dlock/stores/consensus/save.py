@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from celery_dlock.core.plain import ends_plainly, is_done, is_plain
-from celery_dlock.core.state import Claim, Dead, Holder, KeyState, Mode, Outcome, Step, Waiting
+from celery_dlock.core.state import Claim, Dead, Holder, Mode, Outcome, Step, Waiting
 from celery_dlock.core.turns import due
-from celery_dlock.stores.change import Change, difference
+from celery_dlock.stores.change import Change, difference, with_message
 from celery_dlock.stores.consensus.load import Loaded
 from celery_dlock.stores.consensus.messages import Item, died
 from celery_dlock.stores.consensus.record import (
@@ -69,8 +69,8 @@ class Saving:
             return []
         woken = {turn.task for turn in self._step.wakes}
         woken |= {dead.task for dead in self._change.dead}
-        with_message = woken & _with_message(self._loaded.state)
-        return [Name(Kind.MESSAGE, self._claim.key, task) for task in sorted(with_message)]
+        stored = woken & with_message(self._loaded.state)
+        return [Name(Kind.MESSAGE, self._claim.key, task) for task in sorted(stored)]
 
     def commit(self, message: bytes | None, woken: Mapping[Name, bytes]) -> Commit:
         """The commit; *message* is the asking task's, and *woken* are those of its wakes."""
@@ -80,7 +80,7 @@ class Saving:
         commit = Commit(_version_row(self._claim), loaded.version_row, value)
         self._holders(commit)
         self._queue(commit, change)
-        had = _with_message(loaded.state)
+        had = with_message(loaded.state)
         for task in change.parked:
             _put(commit, Name(Kind.MESSAGE, key, task), task in had, message or b"")
             if task not in had:
@@ -285,8 +285,3 @@ def _put(commit: Commit, name: Name, exists: bool, value: bytes | None) -> None:
         commit.create[name] = value
     elif exists:
         commit.delete.add(name)
-
-
-def _with_message(state: KeyState) -> set[str]:
-    waiting = {entry.task for entry in state.waiting if entry.parked}
-    return waiting | {grant.task for grant in state.grants if grant.parked}
