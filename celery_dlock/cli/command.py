@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -60,7 +60,9 @@ class Command(click.Command):
             try:
                 return super().invoke(ctx)
             except ConfigurationError as exc:
-                hint = "; no application is named: celery -A shop dlock …" if _unnamed(ctx) else ""
+                # Celery's default application is asked, most likely by mistake.
+                unnamed = ctx.find_root().params.get("app", "") is None
+                hint = "; no application is named: celery -A shop dlock …" if unnamed else ""
                 raise click.ClickException(f"{exc}{hint}") from exc
             except (DLockError, UnicodeEncodeError) as exc:  # half a character is in no store
                 raise click.ClickException(str(exc)) from exc
@@ -86,11 +88,6 @@ class Service(Command):
     """One that stays: its log says when."""
 
     log_format = "%(asctime)s %(message)s"
-
-
-def _unnamed(ctx: click.Context) -> bool:
-    """Whether it is Celery's default application that is asked, most likely by mistake."""
-    return ctx.find_root().params.get("app", "") is None
 
 
 def app_of(ctx: click.Context) -> Any:
@@ -159,33 +156,33 @@ OFFERED, LOOKED_THROUGH = 100, 5_000
 
 def keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Keys that are in use."""
-    return _offered(ctx, incomplete, _keys)
+    return _offered(
+        ctx,
+        incomplete,
+        lambda app: chain.from_iterable(names_in_use(runtime(app).existing_store())),
+    )
 
 
 def waiting_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Tasks with a message at the head of a queue."""
-    return _offered(ctx, incomplete, _waiting)
+
+    def waiting(app: Any) -> Iterator[str]:
+        backend = runtime(app).existing_store()
+        for names in names_in_use(backend, waiting=True):
+            for state in backend.look(names):
+                yield from (task_id_of(entry.task) for entry in state.waiting if entry.parked)
+
+    return _offered(ctx, incomplete, waiting)
 
 
 def dead_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Tasks with a dead message."""
-    return _offered(ctx, incomplete, _dead)
 
+    def dead(app: Any) -> Iterator[str]:
+        letters = runtime(app).existing_store().dead(OFFERED)
+        return (task_id_of(letter.dead.task) for letter in letters)
 
-def _keys(app: Any) -> Iterator[str]:
-    for names in names_in_use(runtime(app).existing_store()):
-        yield from names
-
-
-def _waiting(app: Any) -> Iterator[str]:
-    backend = runtime(app).existing_store()
-    for names in names_in_use(backend, waiting=True):
-        for state in backend.look(names):
-            yield from (task_id_of(entry.task) for entry in state.waiting if entry.parked)
-
-
-def _dead(app: Any) -> Iterable[str]:
-    return [task_id_of(letter.dead.task) for letter in runtime(app).existing_store().dead(OFFERED)]
+    return _offered(ctx, incomplete, dead)
 
 
 def _offered(

@@ -46,11 +46,7 @@ def one_line(text: str) -> str:
 
 def as_json(value: Any) -> str:
     """*value* for programs, in printable ASCII, which a terminal may have to show all the same."""
-    return json.dumps(value, indent=2, default=_in_utc)
-
-
-def _in_utc(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat()
+    return json.dumps(value, indent=2, default=lambda at: at.astimezone(UTC).isoformat())
 
 
 def _escaped(code: int) -> str:

@@ -71,7 +71,7 @@ def web(
     made = new_token() if asked and token is None else None
     served = site(
         app_of(ctx),
-        allowed=None if asked else _anybody,
+        allowed=None if asked else lambda _request: True,
         token=token if made is None else made,
         writable=writable,
         show_args=show_args,
@@ -143,10 +143,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _anybody(_request: Any) -> bool:
-    return True
 
 
 REGISTRY = "celery_dlock.monitoring.prometheus:registry_of"

@@ -195,7 +195,7 @@ def test_what_is_done_again_is_not_forgotten_by_who_is_slow(
 def test_it_remembers_a_bounded_number_of_what_it_has_to_forget(rows: ZooKeeperRows) -> None:
     for number in range(3 * zookeeper_memory.KNOWN):
         rows._forgetting.expect(Name(Kind.DONE, "key", str(number)), 2**53)
-    assert len(rows._forgetting._known[part_of(DONE)]) == zookeeper_memory.KNOWN
+    assert len(rows._forgetting._expected[part_of(DONE)]) == zookeeper_memory.KNOWN
 
 
 HOUR = 3600 * SECOND

@@ -79,8 +79,11 @@ class Loader:
         if version_row is not None:
             loaded.record = decode(version_row.value)
             own = {page_of(number_in(row)) for row in ranks if row is not None}
-            ends = _ends(loaded.record) if task else set[int]()
-            self._load_holders(key, loaded, {*own, *ends})
+            pages = set(own)
+            if task:  # the head of the queue, and the page on which the next one comes to wait
+                pages |= {*islice(loaded.record.pages(), PAGES_AT_ONCE)}
+                pages.add(page_of(loaded.record.last + 1))
+            self._load_holders(key, loaded, pages)
             self._load_queue(key, loaded, own, set(named))
         if done is not None and self._remembers(done, now):
             loaded.state = replace(loaded.state, done=frozenset({task}))
@@ -256,8 +259,3 @@ def _page(key: str, number: int) -> Name:
 
 def _entries(row: Row | None) -> tuple[Waiting, ...]:
     return () if row is None else decode_page(row.value)
-
-
-def _ends(record: Record) -> set[int]:
-    """The pages at the head of the queue, and the one on which the next comes to wait."""
-    return {*islice(record.pages(), PAGES_AT_ONCE), page_of(record.last + 1)}

@@ -329,14 +329,14 @@ class Transaction:
     def absent(self, key: bytes) -> None:
         self._condition(key=key, target=_CREATED, result=_EQUAL, create_revision=0)
 
-    def there(self, key: bytes) -> None:
+    def present(self, key: bytes) -> None:
         self._condition(key=key, target=_CREATED, result=_GREATER, create_revision=0)
 
     def born(self, key: bytes, revision: int) -> None:
         """*key* is there, and is still the one that was made by *revision*."""
         self._condition(key=key, target=_CREATED, result=_EQUAL, create_revision=revision)
 
-    def stands(self, key: bytes, revision: int) -> None:
+    def unchanged(self, key: bytes, revision: int) -> None:
         """*key* is as *revision* has left it."""
         self._condition(key=key, target=_CHANGED, result=_EQUAL, mod_revision=revision)
 
@@ -377,7 +377,7 @@ def transaction(names: Names, commit: Commit, held: int, remembered: Mapping[Nam
     if commit.was is None:
         txn.absent(version_row)
     else:
-        txn.stands(version_row, int(commit.was.stamp))
+        txn.unchanged(version_row, int(commit.was.stamp))
     if commit.version_row is None:
         if commit.was is not None:
             txn.delete(version_row)
@@ -406,7 +406,7 @@ def _rows(
     for name in commit.delete:
         key = written(name)
         # Without this a delete that comes late takes what another one has made since.
-        txn.there(key)
+        txn.present(key)
         txn.delete(key)
     if commit.held is not None:
         name, value = commit.held

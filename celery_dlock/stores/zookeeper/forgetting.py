@@ -36,7 +36,7 @@ KNOWN = 1_000
 SLACK = SECOND
 
 
-def here() -> int:
+def host_time() -> int:
     """Microseconds since some instant, on this host's clock."""
     return time.clock_gettime_ns(CLOCK) // 1000
 
@@ -45,11 +45,11 @@ class ServerClock:
     """The leader's clock; this host's wall clock until it has heard of the other."""
 
     def __init__(self) -> None:
-        self._offset = wall_clock() - here()
+        self._offset = wall_clock() - host_time()
         self.heard_of = False
 
     def now(self) -> int:
-        return here() + self._offset
+        return host_time() + self._offset
 
     def heard(self, sent: int, written: int, received: int) -> None:
         """An instant *written* there, in milliseconds, lay between *sent* and *received* here.

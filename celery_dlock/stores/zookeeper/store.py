@@ -37,7 +37,7 @@ from celery_dlock.stores.zookeeper.client import (
     exists,
     get,
 )
-from celery_dlock.stores.zookeeper.forgetting import Forgetting, ServerClock, here
+from celery_dlock.stores.zookeeper.forgetting import Forgetting, ServerClock, host_time
 from celery_dlock.stores.zookeeper.rows import (
     FolderMissing,
     Layout,
@@ -107,19 +107,19 @@ class ZooKeeperRows(Rows):
     def _try(self, session: Session, commit: Commit) -> Committed | None:
         if commit.remember and not self._clock.heard_of:
             self._ask_the_time(session)  # what is done must not be forgotten too early
-        sent = here()
+        sent = host_time()
         plan = MultiOperation(self._layout, commit, self.now())
         (results,) = session.flight([plan.send])
         committed = plan.outcome(results)
         if committed is not None and (stat := plan.stat(results)) is not None:
-            self._clock.heard(sent, stat.mtime, here())
+            self._clock.heard(sent, stat.mtime, host_time())
         return committed
 
     def _ask_the_time(self, session: Session) -> None:
-        sent = here()
+        sent = host_time()
         (stat,) = session.flight([lambda kazoo: kazoo.set_async(self._layout.root, b"")])
         if stat is not None:
-            self._clock.heard(sent, stat.mtime, here())
+            self._clock.heard(sent, stat.mtime, host_time())
 
     def _remembered(self, session: Session, commit: Commit) -> None:
         """See to it that it is forgotten, some day; the commit has happened, whatever comes."""
