@@ -33,6 +33,9 @@ from celery_dlock.core.sentences import sentence
 
 logger = logging.getLogger("celery_dlock")
 
+#: What happens all the time, or is logged elsewhere.
+_QUIET = (Acquired, Released, Contended, TimedOut, Unavailable, TickSent)
+
 #: About a duplicate of a finished task that nobody is known to have sent again.
 _ADVICE = (
     ". As far as can be known it was not redelivered: if it was published again on purpose, "
@@ -42,7 +45,7 @@ _ADVICE = (
 
 def log(event: Event) -> None:
     """The sink that is always there."""
-    level = _level(event)
+    level = logging.DEBUG if isinstance(event, _QUIET) else _level(event)
     if logger.isEnabledFor(level):
         values = plain(event)
         text = _values(**values) if level == logging.DEBUG else _sentence(values)
@@ -58,8 +61,6 @@ def tells(level: int = logging.INFO) -> bool:
 
 def _level(event: Event) -> int:
     match event:
-        case Acquired() | Released() | Contended() | TimedOut() | Unavailable() | TickSent():
-            return logging.DEBUG
         case Parked():
             return logging.INFO if event.refused else logging.DEBUG
         case Lost():

@@ -16,7 +16,7 @@ _UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How instants are told: in the application's time zone, with the date if it is another day.
+    """How instants are written: in the application's time zone, with the date of another day.
 
     *now* is the lock store's, where that was asked: what it says is compared with it.
     """

@@ -1,8 +1,8 @@
 """Why did my task not run?
 
 The lock store is believed first: what it says is so now, that a task runs, waits or is dead. A
-final result comes next, then the last event, then whatever else Celery has written down. Who does
-not answer is named in the answer, which is one word, the reasons, and the names in them.
+final result comes next, then the last event, then whatever else Celery has written down. The answer
+is one word, the reasons for it with the names in them, and which of these did not answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What store, result backend and history know of one task, and who of them is silent."""
+"""What store, result backend and history know of one task, and which of them do not answer."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class Facts:
 
 
 def facts(app: Any, task_id: str, *, store_unavailable: str = "") -> Facts:
-    """Ask everybody but a store that is unavailable; who does not answer is named."""
+    """Ask all three, but no store that is unavailable; those that do not answer are named."""
     unavailable: list[str] = []
     unset: list[str] = []
     reply = _result_of(app, task_id)
@@ -323,7 +323,7 @@ def _is_final(result: Result | None) -> bool:
 def _history(
     app: Any, unavailable: list[str], unset: list[str]
 ) -> Iterator[Callable[[str, int], tuple[HistoryEntry, ...]]]:
-    """What tells of a task its latest events; why it tells nothing is appended, once."""
+    """A function that returns the latest events of a task; why it has none is appended, once."""
     try:
         reader = HistoryReader.from_app(app)
     except ConfigurationError as exc:

@@ -67,7 +67,7 @@ class Counts:
         return line
 
     def urgency(self, line: Line) -> tuple[bool, datetime, datetime, str]:
-        """By what it stands before others."""
+        """The sort key of *line*: the most urgent has the smallest."""
         oldest = line.oldest if line.waits(self.now) else None
         since = min((held.since for held in line.holders), default=_NEVER)
         return not line.hold, oldest or _NEVER, since, line.key

@@ -60,7 +60,7 @@ class _Key:
 
 @dataclass(slots=True)
 class _Notes:
-    """What stands beside one key, and the largest token that has written there."""
+    """The notes beside one key, and the largest token that has written there."""
 
     bar: int = 0
     texts: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -82,7 +82,7 @@ class MemoryBackend(NoteStore):
         self._forget: list[tuple[int, str, str]] = []  # a heap: until when, key, task
         self._dead: dict[tuple[str, str], DeadMessage] = {}
         self._notes: dict[str, _Notes] = {}
-        self._swapped: dict[str, tuple[bytes, int]] = {}  # what stands there, and until when
+        self._swapped: dict[str, tuple[bytes, int]] = {}  # a value, and until when it is stored
         self._tidy_above = 100  # so many of them, and those that are over go
         self._token = 0
 

@@ -69,9 +69,9 @@ class KeyMutexes:
         self._locks = PerProcess(lambda: [threading.RLock() for _ in range(_LOCKS)])
 
     def until_applied(self, operation: Operation[Any], attempt: Callable[[], T | None]) -> T:
-        """The same as :meth:`until_committed`; a release does not wait for its turn.
+        """As :meth:`until_committed`, but a release does not wait for its turn.
 
-        Those whose turn it is would wait for it.
+        Operations before it may be waiting for that very release.
         """
         first = isinstance(operation, Leave)
         return self.until_committed(operation.claim.key, attempt, first=first)

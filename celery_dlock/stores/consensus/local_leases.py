@@ -60,7 +60,7 @@ class LocalLeases:
             self._granted.add(row)
 
     def renew(self, row: Name, ttl: int) -> bool:
-        """The same for a row that is there already; ``False`` if its time has passed."""
+        """Extend the time of a row that is there already; ``False`` if it has passed."""
         with self._mutex:
             now = self._monotonic()
             if self._ends.get(row, now) <= now:

@@ -132,7 +132,7 @@ def decode(value: bytes) -> Record:
 
 
 def number_in(row: Row) -> int:
-    """What a row says that is a number. Raises :exc:`UnreadableKey`."""
+    """The number in *row*. Raises :exc:`UnreadableKey`."""
     try:
         return number(int(row.value))
     except NONSENSE as exc:

@@ -1,4 +1,4 @@
-"""What stands under a name for a while: a row of its own, compared and set.
+"""Values that are stored under a name for a while: a row each, changed by compare-and-set.
 
 The row begins with the instant of its end, by the clocks of the hosts, for no store of this kind
 deletes it by itself. One whose time is over counts as not there. It goes when somebody asks for its
@@ -53,7 +53,7 @@ class Swaps:
         return None if self._rows.commit(Commit(name, row, value)) is None else (current,)
 
     def listed(self, limit: int) -> list[tuple[str, bytes]]:
-        """Up to *limit* names, and what stands there."""
+        """Up to *limit* names, and their values."""
         names = [name for name in self._rows.names(Kind.SWAP) if is_text(name.key)]
         listed: list[tuple[str, bytes]] = []
         for start in range(0, len(names), BATCH):
@@ -79,7 +79,7 @@ def _written(value: bytes | None, ends: int) -> bytes | None:
 
 
 def _standing(row: Row | None, now: int) -> bytes | None:
-    """What *row* says, if its time is not over."""
+    """The value in *row*, if its time is not over."""
     if row is None:
         return None
     ends, _, value = row.value.partition(b" ")

@@ -19,7 +19,7 @@ from typing import Any
 from celery_dlock.stores.redlock.node import BROKEN, FORGOT, RedlockNode, Refusal
 from celery_dlock.stores.redlock.wire import ScriptCall
 
-#: What says that there is nothing to read, or no room to write, just now.
+#: Raised when there is nothing to read, or no room to write, at the moment.
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _AT_ONCE = 1 << 16
 

@@ -36,10 +36,10 @@ NODE_TIMEOUT, OF_A_LEASE = 1.0, 0.1
 #: Seconds between two tries of a node that is unavailable, at first and at most.
 REST_FIRST, REST_LONGEST = 0.1, 5.0
 
-#: Of so many claims a node is told that they have left when it is back.
+#: So many releases at most are kept for a node that is unavailable.
 MOST_UNSAID = 1000
 
-#: What a node says that is to hold a key, and has to be told first what the others know.
+#: The reply of a node that takes no claim before it is told what the others know.
 FORGOT = -3
 
 
@@ -147,11 +147,11 @@ class RedlockNode:
         threading.Thread(target=self._wait_for_it, name="celery-dlock-node", daemon=True).start()
 
     def owe(self, command: bytes, lease: float) -> None:
-        """*command* did not get through; there is no use in it when *lease* seconds are over."""
+        """Keep *command*, which did not get through, until the node is back or *lease* is over."""
         self._unsaid.append((time.monotonic() + lease, command))
 
     def unsaid(self) -> Iterator[bytes]:
-        """What it was not told, each only once."""
+        """The commands that are kept for it; each is returned once."""
         while True:
             try:
                 until, command = self._unsaid.popleft()

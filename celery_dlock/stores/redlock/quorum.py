@@ -188,12 +188,12 @@ class Answers:
 
 
 def whatever(replies: Replies, pending: int) -> bool:
-    """Enough at once: it is said, and what is answered does not matter."""
+    """Enough at once: the request is sent, and no reply is waited for."""
     return True
 
 
 def nothing_less(replies: Replies, pending: int) -> bool:
-    """Not enough before all have answered that will."""
+    """Not enough before all nodes have answered, or can no longer do so."""
     return False
 
 
@@ -268,14 +268,14 @@ class Quorum:
         return len(replies) >= self.majority
 
     def somebody_forgot(self) -> bool:
-        """Whether a node was met that has to be raised; it is said once."""
+        """Whether a node has to be told what the others know; reported once."""
         forgetful = [node for node in self._nodes if node.forgot]
         for node in forgetful:
             node.forgot = False
         return bool(forgetful)
 
     def trouble(self) -> str:
-        """What is wrong with the nodes that are left alone."""
+        """What is wrong with the nodes that are not asked."""
         troubles = [
             f"{node.place}: {node.trouble}" for node in self._nodes if node.is_unavailable()
         ]
