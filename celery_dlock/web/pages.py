@@ -339,11 +339,6 @@ def release(request: Request) -> Response:
 HOLDS = (900, 3600, 4 * 3600, 24 * 3600)
 
 
-def ask_hold(request: Request) -> Response:
-    """For how long, and why; the hold that is shown is the one that is replaced."""
-    return _ask_about_hold(request, "hold.html", lasts=HOLDS, longest=holds.LONGEST_REASON)
-
-
 def hold(request: Request) -> Response:
     """Put the key on hold, instead of the one that was shown."""
     key, was, fields = wanted(request, "key"), _was(request), request.state.dlock_form
@@ -361,11 +356,6 @@ def hold(request: Request) -> Response:
     return _back(request, "key", "on-hold" if done else "held-otherwise", key=key)
 
 
-def ask_end_hold(request: Request) -> Response:
-    """Whose hold it is that ends."""
-    return _ask_about_hold(request, "end_hold.html")
-
-
 def end_hold(request: Request) -> Response:
     """End the hold that was shown, and no other."""
     key, was = wanted(request, "key"), wanted(request, "was")
@@ -378,21 +368,27 @@ def end_hold(request: Request) -> Response:
     return _back(request, "key", "hold-ended" if done else "held-otherwise", key=key)
 
 
-def _ask_about_hold(request: Request, page: str, **more: Any) -> Response:
+def ask_about_hold(request: Request, page: str) -> Response:
+    """The hold of the key, if the address still names the one that it is on."""
     key = wanted(request, "key")
     current = _read(request, key).hold
     if _was(request) != (current.name if current else ""):
         return _back(request, "key", "held-otherwise", key=key)
-    return show(request, page, key=key, current=current, secret=_secret(request), **more)
+    form: dict[str, Any] = {
+        "lasts": HOLDS,
+        "longest": holds.LONGEST_REASON,
+        "secret": _secret(request),
+    }
+    return show(request, page, key=key, current=current, **form)
 
 
 def _was(request: Request) -> str:
     return request.query_params.get("was", "")
 
 
-def ask_cancel(request: Request) -> Response:
-    """The message of one task in one queue."""
-    return _ask(request, "cancel.html")
+def ask(request: Request, page: str, **more: Any) -> Response:
+    """The message that the address names, waiting or dead."""
+    return show(request, page, message=_message(request), secret=_secret(request), **more)
 
 
 def cancel(request: Request) -> Response:
@@ -400,11 +396,6 @@ def cancel(request: Request) -> Response:
     message = _message(request)
     done = _acted(request, actions.cancel, message, "cancel %r, which waits for %r")
     return _back(request, "key", "cancelled" if done else "not-waiting", key=message.key)
-
-
-def ask_replay(request: Request) -> Response:
-    """A dead message."""
-    return _ask(request, "replay.html")
 
 
 def replay(request: Request) -> Response:
@@ -417,11 +408,6 @@ def replay(request: Request) -> Response:
 
     done = _acted(request, act, message, "replay %r for %r")
     return _back(request, "dead", "replayed" if done else "expired" if expired else "not-dead")
-
-
-def ask_discard(request: Request) -> Response:
-    """A dead message."""
-    return _ask(request, "discard.html", consequences=actions.DISCARDED)
 
 
 def discard(request: Request) -> Response:
@@ -437,10 +423,6 @@ def discard(request: Request) -> Response:
 
     done = _acted(request, act, message, "discard %r for %r")
     return _back(request, "dead", "discarded" if done else "not-dead")
-
-
-def _ask(request: Request, page: str, **more: Any) -> Response:
-    return show(request, page, message=_message(request), secret=_secret(request), **more)
 
 
 def _acted(

@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
+from celery_dlock.ops import actions
 from celery_dlock.ops.actions import DeadLetterList
 from celery_dlock.ops.explain import explain
 from celery_dlock.ops.unique import LivingList
@@ -112,11 +113,15 @@ def _acts(visitors: Visitors) -> list[Route]:
     routes: list[Route] = []
     for name, ask, act in (
         ("release", pages.ask_release, pages.release),
-        ("hold", pages.ask_hold, pages.hold),
-        ("end_hold", pages.ask_end_hold, pages.end_hold),
-        ("cancel", pages.ask_cancel, pages.cancel),
-        ("replay", pages.ask_replay, pages.replay),
-        ("discard", pages.ask_discard, pages.discard),
+        ("hold", partial(pages.ask_about_hold, page="hold.html"), pages.hold),
+        ("end_hold", partial(pages.ask_about_hold, page="end_hold.html"), pages.end_hold),
+        ("cancel", partial(pages.ask, page="cancel.html"), pages.cancel),
+        ("replay", partial(pages.ask, page="replay.html"), pages.replay),
+        (
+            "discard",
+            partial(pages.ask, page="discard.html", consequences=actions.DISCARDED),
+            pages.discard,
+        ),
     ):
         routes += [
             Route(f"/{name}", visitors.confirmation(ask), name=f"ask_{name}"),
