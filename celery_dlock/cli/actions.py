@@ -197,8 +197,8 @@ def _released(app: Any, key: str, holder: Held, *, say: bool) -> bool:
 
 def _who(holder: Held) -> str:
     token = "reads" if holder.mode is Mode.SHARED else f"token {holder.token}"
-    known_names = [shown(text) for text in (holder.name, holder.where) if text]
-    return f"{shown(holder.task_id)} ({', '.join([*known_names, token])})"
+    about = [shown(text) for text in (holder.name, holder.where) if text]
+    return f"{shown(holder.task_id)} ({', '.join([*about, token])})"
 
 
 def _holders(details: KeyDetails) -> Table:
@@ -310,7 +310,7 @@ def discard(
         if not yes and not for_programs:
             _say_consequences(actions.DISCARDED)
         agreed(f"Discard {whose}?", yes=yes, for_programs=for_programs)
-    with _document({}, "messages", for_programs=for_programs) as done_letters:
+    with _document({}, "messages", for_programs=for_programs) as entries:
         if not letters:
             raise click.ClickException(whose)
         answers = actions.discard(app, letters, holds.this_person())
@@ -321,8 +321,8 @@ def discard(
                 f"{shown(message.task_id)} {REPLAYED}",
                 people=not for_programs,
             )
-            done_letters.append({**_plain_message(message), "discarded": discarded})
-    ctx.exit(0 if all(entry["discarded"] for entry in done_letters) else 1)
+            entries.append({**_plain_message(message), "discarded": discarded})
+    ctx.exit(0 if all(entry["discarded"] for entry in entries) else 1)
 
 
 def _dead_letters(

@@ -216,10 +216,10 @@ def registry_of_app(app: Any, *, gauges: bool, waits: bool) -> Any:
 
     def store_gauges() -> dict[str, float]:
         report = cached.get()
-        gauges_now = {"store_up": float(report.up), "store_writable": float(report.writable)}
+        values = {"store_up": float(report.up), "store_writable": float(report.writable)}
         if report.gauges is not None and report.age is not None:
-            gauges_now |= {"reading_age": report.age, **asdict(report.gauges)}
-        return gauges_now
+            values |= {"reading_age": report.age, **asdict(report.gauges)}
+        return values
 
     return registry_of(store_gauges if gauges else dict)
 

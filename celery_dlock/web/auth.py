@@ -117,15 +117,13 @@ class Visitors:
         async def asked(request: Request) -> Response:
             await self._let_in(request)
             _demand(request.state.dlock_may_act, READ_ONLY)
-            sent_session = request.cookies.get(cookie(request), "")
+            in_cookie = request.cookies.get(cookie(request), "")
             session = (
-                sent_session
-                if self.sign_in or len(sent_session) >= len(new_token())
-                else new_token()
+                in_cookie if self.sign_in or len(in_cookie) >= len(new_token()) else new_token()
             )
             request.state.dlock_secret = form_secret(session)
             response = await run_in_threadpool(page, request)
-            if session != sent_session:
+            if session != in_cookie:
                 keep(request, response, session)
             return response
 

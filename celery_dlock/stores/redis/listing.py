@@ -115,17 +115,17 @@ def with_messages(
 
 def items_of(ask: Ask, prefix: str, task_ids: Collection[str]) -> list[list[wire.Item]]:
     """Where each shard has messages of *task_ids*; it takes the same whatever waits."""
-    items_of_shards: list[list[wire.Item]] = [[] for _ in range(wire.SHARDS)]
+    by_shard: list[list[wire.Item]] = [[] for _ in range(wire.SHARDS)]
     names = [task_id.encode() for task_id in task_ids if is_text(task_id)]
     shards = wire.of_shards(prefix, "tasks")
     for start in range(0, len(names), IDS):
         some = names[start : start + IDS]
         for items, answer in zip(
-            items_of_shards, ask([("HMGET", shard, *some) for shard in shards]), strict=True
+            by_shard, ask([("HMGET", shard, *some) for shard in shards]), strict=True
         ):
             for name, packed in zip(some, answer, strict=True):
                 items.extend(wire.items_of(name, packed or b""))
-    return items_of_shards
+    return by_shard
 
 
 def oldest_dead(ask: Ask, prefix: str, limit: int) -> list[DeadMessage]:

@@ -88,10 +88,8 @@ class Nodes:
         queue = _queue(servers, options.pop("queue", None))
         options |= {"db": database(servers.path), "protocol": 2}
         try_options(connection, options)
-        options_of_each = tuple(
-            {**options, "host": host, "port": port} for host, port in servers.addresses
-        )
-        return cls(connection, options_of_each, queue)
+        by_node = tuple({**options, "host": host, "port": port} for host, port in servers.addresses)
+        return cls(connection, by_node, queue)
 
     def session(self, driver: Mapping[str, Any]) -> RedisSession:
         """A session with the queue's node, which has as long to answer as any single Redis."""
