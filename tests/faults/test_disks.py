@@ -127,7 +127,7 @@ def test_tasks_wait_for_room_on_the_disk_of_the_store_and_each_runs_once(
             server.fill_disk()
             until("it is refused", lambda: process.answers("other", "another", TTL) is None)
             third = pay.delay("42", 3)
-            until("it goes back", lambda: f"[{third.id}] rescheduled" in worker.log)
+            until("it goes back", lambda: f"[{third.id}] was rescheduled" in worker.log)
             lab.go("body")
             assert first.get(timeout=30) == 1
 

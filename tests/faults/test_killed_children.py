@@ -113,7 +113,7 @@ def test_a_hard_time_limit_frees_the_key_and_is_final(lab: Lab) -> None:
             killed.get(timeout=30)
         # And a copy of it that comes late does not run
         lab.app.tasks["apply"].apply_async(("42", 3), task_id=killed.id)
-        until("it was dropped", lambda: f"[{killed.id}] dropped" in worker.log)
+        until("it was dropped", lambda: f"[{killed.id}] had a duplicate dropped" in worker.log)
         freed(lab)
     assert lab.journal.read("start", number=3) == []
 

@@ -73,7 +73,7 @@ def test_an_outage_is_said_once_by_a_worker_however_many_children_it_has(
         until("it is said", lambda: "the lock store is unavailable" in worker.log)
         until(
             "all have asked",
-            lambda: all(f"[{r.id}] rescheduled" in worker.log for r in results[1:]),
+            lambda: all(f"[{r.id}] was rescheduled" in worker.log for r in results[1:]),
         )
         own_redis_server.start()
         until("it is said", lambda: "the lock store is available again" in worker.log)

@@ -71,7 +71,7 @@ def test_a_run_that_lost_its_lock_takes_no_message_away_from_the_one_that_carrie
         # When the first goes on, finds its lease lost, and ends; and then the other one is killed
         paused.resume()
         lab.journal.wait_for("lost")
-        until("it has ended", lambda: f"[{result.id}] rescheduled" in paused.log)
+        until("it has ended", lambda: f"[{result.id}] was rescheduled" in paused.log)
         paused.stop()
         other.kill()
         # Then there still is a message, and the task runs to its end

@@ -58,7 +58,7 @@ def test_a_worker_that_loses_its_broker_in_mid_body_starts_no_second_body(
         with own_redis_server.client() as client:
             client.client_kill_filter(_type="normal", skipme=True)
         until("it is delivered", lambda: worker.log.count(f"[{result.id}] received") >= 2)
-        until("it is put back", lambda: f"[{result.id}] rescheduled" in worker.log)
+        until("it is put back", lambda: f"[{result.id}] was rescheduled" in worker.log)
         # And the body ends
         lab.go("body")
         assert result.get(timeout=30) == 1

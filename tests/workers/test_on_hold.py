@@ -71,7 +71,8 @@ def test_who_queues_waits_until_it_ends(desk: Desk, caplog: pytest.LogCaptureFix
     desk.deliver_all()
 
     assert desk.result(sent.id).result == 42
-    assert f"Task charge[{sent.id}] waits for {KEY!r}, which is on hold, by {WHO}" in caplog.text
+    waits = f"was refused and waits in the queue of {KEY!r}, which was on hold, by {WHO}"
+    assert f"Task charge[{sent.id}] {waits}" in caplog.text
     (event,) = desk.happened(Parked)
     assert (event.holder, event.by, event.hold) == (None, "", WHO)
 

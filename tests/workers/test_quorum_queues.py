@@ -58,7 +58,7 @@ def worker(lab: Lab) -> Iterator[Worker]:
 
 
 def refused(result: AsyncResult, worker: Worker, times: int = 1) -> None:
-    told = f"[{result.id}] rescheduled"
+    told = f"[{result.id}] was rescheduled"
     until(f"it is refused {times} times", lambda: worker.log.count(told) >= times)
 
 
