@@ -21,18 +21,20 @@ def offered(app: Any, typed: str = "") -> list[str]:
     )
 
 
-def test_a_shell_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_does_not_wait_for_a_store_that_hangs(
+    desk: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = threading.Event()
 
-    def hangs(_: Any) -> Iterator[str]:
+    def hangs(_: Any) -> Iterator[list[str]]:
         answers.wait()
-        yield "late"
+        yield ["late"]
 
-    monkeypatch.setattr(command, "_keys", hangs)
+    monkeypatch.setattr(command, "names_in_use", hangs)
     monkeypatch.setattr(command, "COMPLETION_TIMEOUT", 0.01)
 
     try:
-        assert offered(None) == []
+        assert offered(desk.app) == []
     finally:
         answers.set()
 
@@ -49,12 +51,12 @@ def test_of_many_keys_some_are_offered(desk: Operator, monkeypatch: pytest.Monke
 def test_an_application_that_says_something_as_it_is_asked_is_not_heard(
     desk: Operator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def talks(_: Any) -> Iterator[str]:
+    def talks(_: Any) -> Iterator[list[str]]:
         print("a word")  # noqa: T201
-        yield "order:42"
+        yield ["order:42"]
         raise SystemExit("and out")
 
-    monkeypatch.setattr(command, "_keys", talks)
+    monkeypatch.setattr(command, "names_in_use", talks)
 
     offered(desk.app)
     assert capsys.readouterr() == ("", "")
