@@ -99,7 +99,7 @@ def ledger(store: LockBackend) -> list[Entry] | None:
     """
     match store:
         case RedisBackend():
-            with store._asked() as session:
+            with store._session() as session:
                 return list(map(_of_script, session.run(("LRANGE", LEDGER, 0, -1))))
         case SqliteBackend():
             with store.transaction() as (db, _):

@@ -147,7 +147,7 @@ def test_servers_that_forgot_their_scripts_get_them_again(redis_cluster: RedisCl
 def test_the_url_names_some_of_the_servers() -> None:
     driver = {"password": "p", "address_remap": print}
     url = "redis+cluster://u@h1,h2:7?socket_timeout=1"
-    session: Any = RedisClusterBackend.from_url(url, BackendOptions(driver=driver))._asked()
+    session: Any = RedisClusterBackend.from_url(url, BackendOptions(driver=driver))._session()
     assert session._servers.addresses == (("h1", 6379), ("h2", 7))
     expected = {"username": "u", "password": "p", "socket_timeout": 1.0, "address_remap": print}
     assert {name: session._options[name] for name in expected} == expected

@@ -46,7 +46,7 @@ def test_an_answer_that_is_late_is_not_taken_for_that_of_the_next_command(
 @pytest.mark.parametrize("ssl", [False, True])
 def test_the_url_names_the_sentinels_the_master_and_the_database(ssl: bool) -> None:
     url, options = "redis+sentinel://u:p%40ss@h1,h2:7/shop/3", BackendOptions(driver={"ssl": ssl})
-    pool = RedisSentinelBackend.from_url(url, options)._asked().client.connection_pool
+    pool = RedisSentinelBackend.from_url(url, options)._session().client.connection_pool
     assert pool.service_name == "shop"
     kwargs = [
         sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels
@@ -60,7 +60,7 @@ def test_the_url_names_the_sentinels_the_master_and_the_database(ssl: bool) -> N
 def test_sentinels_have_a_user_and_timeouts_of_their_own() -> None:
     driver = {"sentinel_kwargs": {"username": "s", "password": "hunter2"}, "password": "p"}
     store = RedisSentinelBackend.from_url("redis+sentinel://h/shop", BackendOptions(driver=driver))
-    (sentinel,) = store._asked().client.connection_pool.sentinel_manager.sentinels
+    (sentinel,) = store._session().client.connection_pool.sentinel_manager.sentinels
     kwargs = sentinel.connection_pool.connection_kwargs
     expected = {"username": "s", "password": "hunter2", "socket_timeout": 1.0}
     assert {name: kwargs[name] for name in expected} == expected

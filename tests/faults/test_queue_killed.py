@@ -212,7 +212,7 @@ def test_a_store_that_forgets_everything_loses_who_waits_and_lets_nobody_pay_twi
     with lab.worker("prefork", concurrency=2):
         first, second = one_runs_and_one_waits(lab)
         # When the store loses its data, And a third task takes the key
-        runtime(lab.app).backend._asked().client.flushdb()  # type: ignore[attr-defined]
+        runtime(lab.app).backend._session().client.flushdb()  # type: ignore[attr-defined]
         third = lab.app.tasks["pay"].delay("42", 3)
         assert third.get(timeout=60) == 3
         lab.go("first")
@@ -228,7 +228,7 @@ def _lapsed(lab: Lab) -> Callable[[], bool]:
     store = runtime(lab.app).backend
 
     def lapsed() -> bool:
-        seconds, micros = store._asked().client.time()  # type: ignore[attr-defined]
+        seconds, micros = store._session().client.time()  # type: ignore[attr-defined]
         now = seconds * 1_000_000 + micros
         return all(holder.expires <= now for holder in queue_of(lab).holders)
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from celery_dlock.stores.redis.scripts import Script, packed
+from celery_dlock.stores.redis.client import packed
+from celery_dlock.stores.redis.scripts import Script
 from celery_dlock.stores.redlock.connection import NodeConnection
 from celery_dlock.stores.redlock.node import Refusal
 from celery_dlock.stores.redlock.wire import ScriptCall

@@ -138,7 +138,7 @@ class TestRedis:
 
 def pool_of(url: str, **driver: Any) -> Any:
     store = RedisBackend.from_url(url, BackendOptions(driver=driver))
-    return store._asked().client.connection_pool
+    return store._session().client.connection_pool
 
 
 def connection(url: str, driver: dict[str, Any]) -> dict[str, Any]:

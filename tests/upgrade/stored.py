@@ -124,7 +124,7 @@ def grow(store: NoteStore) -> None:
                     said["holders"] = [h | {"later": 1} for h in said.get("holders", ())]
                     rows[name] = replace(row, value=json.dumps(said).encode())
         case RedisBackend():
-            with store._asked() as session:
+            with store._session() as session:
                 for name in session.run(("KEYS", "*:state")):
                     holders, *others = msgpack.unpackb(session.run(("GET", name)), raw=True)
                     holders = [[*holder, b"later", 1] for holder in holders]

@@ -16,6 +16,7 @@ import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +30,7 @@ from redis.retry import Retry
 
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.stores.base import Copies, servers_of
-from celery_dlock.stores.redis.scripts import Command, in_full, packed
+from celery_dlock.stores.redis.scripts import Command, in_full
 from celery_dlock.stores.unreadable import NONSENSE
 
 #: Seconds; the driver's options and the URL's query override them.
@@ -48,7 +49,7 @@ class TooFewCopies(redis.RedisError):
     """A command was carried out, and not copied to as many places as it has to be."""
 
 
-class RedisSession:
+class RedisSession(AbstractContextManager["RedisSession"]):
     """The commands of one process, over redis-py's *client*.
 
     As a context manager it translates: whatever is not a proper answer becomes
@@ -86,9 +87,6 @@ class RedisSession:
         # Of Sentinels that do not answer redis-py tells at length how they were to be reached.
         what, _, _ = str(error).partition(" : <redis")
         return f"Redis at {self._place}: {what}"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,
@@ -153,6 +151,15 @@ class DirectSession(RedisSession):
         except BaseException:  # a time limit, too, strikes while the answer is on its way
             connection.disconnect()
             raise
+
+
+def packed(command: Command) -> bytes:
+    """*command* as it goes over the wire."""
+    parts = [b"*%d\r\n" % len(command)]
+    for argument in command:
+        value = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
+    return b"".join(parts)
 
 
 def checked(answers: list[Any]) -> list[Any]:

@@ -60,7 +60,7 @@ class RedisClusterBackend(RedisBackend):
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         shards = self._together([claim.key for claim in claims])
         verdicts: list[RenewVerdict] = [Unknown()] * len(claims)
-        with self._asked() as session:
+        with self._session() as session:
             commands = [self._renewal([claims[n] for n in places]) for places in shards]
             answers = session.each(commands, self._copies)
             for places, answer in zip(shards, _answered(answers), strict=True):
@@ -78,7 +78,7 @@ class RedisClusterBackend(RedisBackend):
         A shard that refuses, as while its slot is moved, is left to a later sweep, and keeps no
         other waiting: this one goes on with what is due there.
         """
-        with self._asked() as session:
+        with self._session() as session:
             replies = self._overdue(session, limit)
             overdue = {
                 n: answer for n, answer in enumerate(_answered(replies)) if answer is not None
@@ -150,7 +150,7 @@ class RedisClusterBackend(RedisBackend):
         if waiting:
             return super().keys(cursor, limit, waiting=True)
         position = Position.of(cursor)
-        with self._asked() as session:
+        with self._session() as session:
             assert isinstance(session, ClusterSession)
             return _held(session, self._indexes, self._prefix, position, limit)
 
@@ -162,11 +162,12 @@ class RedisClusterBackend(RedisBackend):
     def _heads_of(self, keys: Sequence[str], parts: Sequence[Sequence[int]]) -> list[Any]:
         """Of keys in a slot that is moved nothing is told, and which those are the error says."""
         heads = [self._heads([keys[n] for n in part]) for part in parts]
-        answers = self._asked().each(heads)
+        answers = self._session().each(heads)
         moving = [n for n, answer in enumerate(answers) if isinstance(answer, MOVING)]
         if moving:
             raise KeysUnavailable(
-                self._asked().said(answers[moving[0]]), {keys[n] for m in moving for n in parts[m]}
+                self._session().said(answers[moving[0]]),
+                {keys[n] for m in moving for n in parts[m]},
             )
         return checked(answers)
 

@@ -8,7 +8,7 @@ does not know it (after a restart, a failover) is sent the text with the same ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from types import NoneType
@@ -24,7 +24,6 @@ from celery_dlock.core.operations import (
     HandBack,
     Leave,
     OpenSlot,
-    Operation,
     Postpone,
     PutOnHold,
     Reap,
@@ -48,7 +47,6 @@ from celery_dlock.core.state import (
 from celery_dlock.core.turns import UNATTENDED, WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
 from celery_dlock.core.upkeep import WAKE_ELSEWHERE, WAKES_BEFORE_DEAD
 from celery_dlock.stores.change import REMEMBER_LOST
-from celery_dlock.stores.redis import wire
 from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES
 
 #: What redis-py sends: the name of a command, and what it is about.
@@ -232,46 +230,19 @@ SWAP = Script.of("clock", "swap")
 TIME = Script.with_text("return redis.call('TIME')")
 
 
-_DOES = {Cancel: "cancel", HandBack: "hand_back", Replay: "replay"}
-
-
-def of(operation: Operation[object]) -> tuple[Script, list[Any]]:
-    """The script that has the rule of *operation*, and what it is told after the time."""
-    match operation:
-        case Enter(claim=claim, message=message):
-            return ENTER, wire.claim_arguments(claim, message, named=True)
-        case Leave(claim=claim, outcome=outcome, message=message):
-            return LEAVE, wire.leave_arguments(claim, outcome, message)
-        case Postpone():
-            return POSTPONE, wire.postpone_arguments(operation)
-        case Reap():
-            return REAP, []
-        case Cancel(task=task) | HandBack(task=task) | Replay(task=task):
-            return UPKEEP, [task, _DOES[type(operation)], ""]
-        case DeadLetter(task=task, cause=cause):
-            return UPKEEP, [task, "dead_letter", cause.value]
-        case Discard(task=task, done_ttl=done_ttl):
-            return UPKEEP, [task, "discard", done_ttl]
-        case PutOnHold(was=was, name=name, by=by, because=because, lasts=lasts):
-            return UPKEEP, ["", "hold", was, name, by, because, lasts]
-        case OpenSlot(name=name):
-            return UPKEEP, ["", "open_slot", name]
-        case _:
-            raise TypeError(f"there is no script for {operation!r}")
+#: The script that has the rule of an operation.
+BY_OPERATION: Mapping[type, Script] = {
+    Enter: ENTER,
+    Leave: LEAVE,
+    Postpone: POSTPONE,
+    Reap: REAP,
+    **dict.fromkeys((Cancel, DeadLetter, Discard, HandBack, OpenSlot, PutOnHold, Replay), UPKEEP),
+}
 
 
 def in_full(command: Command) -> Command:
     """*command* with the text of its script, which Redis does not know yet."""
     return ("EVAL", _TEXTS[command[1]], *command[2:])
-
-
-def packed(command: Command) -> bytes:
-    """*command* as it goes over the wire."""
-    parts = [b"*%d\r\n" % len(command)]
-    for argument in command:
-        value = argument if isinstance(argument, bytes) else str(argument).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
-    return b"".join(parts)
 
 
 def key_of_command(command: Command) -> str | bytes:

@@ -52,14 +52,14 @@ class RedisBackend(NoteStore):
     replicates: ClassVar[bool] = True
 
     def __init__(self, connect: Callable[[], RedisSession], options: BackendOptions) -> None:
-        self._asked = PerProcess(connect)  # within it, errors are translated
+        self._session = PerProcess(connect)  # within it, errors are translated
         self._prefix = options.prefix
         self._indexes = wire.indexes(options.prefix)
         self._clock = options.clock
         #: Empty for the server's own time, which is what counts outside tests.
         self._now: Callable[[], Any] = options.clock or bytes
         self._copies = options.copies
-        self._asked()  # what is wrong with the URL shows here
+        self._session()  # what is wrong with the URL shows here
 
     @classmethod
     def from_url(cls, url: str, options: BackendOptions) -> Self:
@@ -69,13 +69,13 @@ class RedisBackend(NoteStore):
         return cls(lambda: session_of(url, options.driver), options)
 
     def apply(self, operation: Operation[V]) -> Reply[V]:
-        with self._asked() as session:
+        with self._session() as session:
             return wire.reply(operation, self._answer(session, operation))
 
     def apply_each(self, operations: Sequence[Operation[V]]) -> list[Reply[V]]:
         if self._copies is not None:
             return super().apply_each(operations)
-        with self._asked():
+        with self._session():
             answers = self._each([self._command(operation) for operation in operations])
             return [wire.reply(*each) for each in zip(operations, answers, strict=True)]
 
@@ -86,9 +86,9 @@ class RedisBackend(NoteStore):
 
     def _command(self, operation: Operation[object]) -> Command:
         """The script that has the rule of *operation*, and what it is told."""
-        script, args = scripts.of(operation)
-        claim = operation.claim
-        return script.on(self._names(claim.key, claim.task), [self._now(), *args])
+        script, claim = scripts.BY_OPERATION[type(operation)], operation.claim
+        names = self._names(claim.key, claim.task)
+        return script.on(names, [self._now(), *wire.arguments(operation)])
 
     def _copied(self, session: RedisSession, enter: Enter, copies: Copies) -> Any:
         """What is answered to *enter*, if it has been copied in time.
@@ -106,7 +106,7 @@ class RedisBackend(NoteStore):
     def renew(self, claims: Sequence[Claim]) -> list[RenewVerdict]:
         if not claims:
             return []
-        with self._asked() as session:
+        with self._session() as session:
             (answer,) = checked(session.each([self._renewal(claims)], self._copies))
             return wire.renew_verdicts(answer, claims)
 
@@ -117,51 +117,51 @@ class RedisBackend(NoteStore):
     def now(self) -> int:
         if self._clock is not None:
             return self._clock()
-        with self._asked() as session:
+        with self._session() as session:
             seconds, microseconds = session.run(scripts.TIME.on(self._indexes[:1], []))
             return int(seconds) * SECOND + int(microseconds)
 
     def sweep(self, limit: int = 100) -> Swept:
-        with self._asked() as session:
+        with self._session() as session:
             return wire.swept(session.run(scripts.SWEEP.on(self._indexes, [self._now(), limit])))
 
     def parked(self, task_ids: Collection[str]) -> list[tuple[str, str]]:
-        with self._asked():
+        with self._session():
             shards = listing.items_of(self._each, self._prefix, task_ids)
         waiting = [item for shard in shards for item in shard if not item.is_dead]
         named = ((wire.key_of(item.member), item.task) for item in waiting)
         return [(key, wire.shown(task)) for key, task in named if key is not None]
 
     def message(self, key: str, task: str) -> bytes | None:
-        with self._asked() as session:
+        with self._session() as session:
             return bytes(session.run(self._on(scripts.MESSAGE, key, task))) or None
 
     def dead(self, limit: int = 100) -> list[DeadMessage]:
-        with self._asked():
+        with self._session():
             letters = listing.oldest_dead(self._each, self._prefix, limit)
         return sorted(letters, key=by_age)
 
     def dead_of(self, task_ids: Collection[str]) -> list[DeadMessage]:
-        with self._asked():
+        with self._session():
             items = listing.items_of(self._each, self._prefix, task_ids)
             names = [[item.member + item.task for item in shard if item.is_dead] for shard in items]
             return sorted(listing.dead_named(self._each, self._prefix, names), key=by_age)
 
     def count_dead(self) -> int:
-        with self._asked():
+        with self._session():
             shards = wire.of_shards(self._prefix, "died")
             return sum(self._each([("ZCARD", shard) for shard in shards]))
 
     def note(self, key: str, token: int, notes: Mapping[str, bytes | None]) -> bool:
         """With ``dlock_wait_replicas`` they have come to so many replicas, too, like a hold."""
-        with self._asked() as session:
+        with self._session() as session:
             beside = wire.notes_of(self._prefix, key)
             command = scripts.NOTE.on([beside], wire.note_arguments(token, notes))
             (answer,) = checked(session.each([command], self._copies))
             return bool(answer)
 
     def notes(self, key: str) -> dict[str, bytes]:
-        with self._asked():
+        with self._session():
             (fields,) = self._each([("HGETALL", wire.notes_of(self._prefix, key))])
             return wire.notes(fields)
 
@@ -169,13 +169,13 @@ class RedisBackend(NoteStore):
         """With ``dlock_wait_replicas`` it has come to so many replicas, too, like a hold."""
         args = [self._now(), was or b"", becomes or b"", stays]
         command = scripts.SWAP.on([wire.swap_of(self._prefix, name)], args)
-        with self._asked() as session:
+        with self._session() as session:
             (answer,) = checked(session.each([command], self._copies))
             return bytes(answer) or None
 
     def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
         found: dict[str, bytes] = {}
-        with self._asked() as session:
+        with self._session() as session:
             for names in self._swap_names(session, limit):
                 texts = self._each([("GET", wire.swap_of(self._prefix, name)) for name in names])
                 now = self.now()
@@ -190,7 +190,7 @@ class RedisBackend(NoteStore):
 
     def peek(self, key: str, limit: int | None = None) -> KeyState:
         """A thousand entries a script: others get their turn in between."""
-        with self._asked() as session:
+        with self._session() as session:
             state, waiting = KeyState(), dict[str, Waiting]()
             for start in count(0, PEEK):
                 size = PEEK if limit is None else min(PEEK, limit - start)
@@ -204,7 +204,7 @@ class RedisBackend(NoteStore):
         raise AssertionError("unreachable")
 
     def position(self, key: str, task: str) -> tuple[Waiting, int] | None:
-        with self._asked() as session:
+        with self._session() as session:
             return wire.position(session.run(self._on(scripts.POSITION, key, task)))
 
     def keys(self, cursor: str = "", limit: int = 100, *, waiting: bool = False) -> KeyPage:
@@ -213,7 +213,7 @@ class RedisBackend(NoteStore):
         A cursor is of one server: over its restart, or a failover, a key may be left out.
         """
         at = listing.position(cursor, waiting=waiting)
-        with self._asked() as session:
+        with self._session() as session:
             if waiting:
                 return listing.with_messages(self._each, self._indexes, at, limit)
             return listing.held(session.run, self._prefix, at[0], limit)
@@ -221,7 +221,7 @@ class RedisBackend(NoteStore):
     def look(self, keys: Sequence[str]) -> list[KeyState]:
         """A hundred keys a script, all in one flight: others get their turn in between."""
         states: dict[int, KeyState] = {}
-        with self._asked():
+        with self._session():
             parts = [part for some in self._together(keys) for part in _parts(some)]
             for part, answer in zip(parts, self._heads_of(keys, parts), strict=True):
                 for place, row in zip(part, answer, strict=True):
@@ -244,10 +244,10 @@ class RedisBackend(NoteStore):
 
     def _each(self, commands: Sequence[Command]) -> list[Any]:
         """What is answered to *commands*, if all are answered."""
-        return checked(self._asked().each(commands))
+        return checked(self._session().each(commands))
 
     def close(self) -> None:
-        with self._asked() as session:
+        with self._session() as session:
             session.close()
 
     def _on(self, script: scripts.Script, key: str, *args: Any) -> Command:

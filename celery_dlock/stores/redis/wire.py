@@ -13,7 +13,20 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from celery_dlock.core.lease import SECOND
-from celery_dlock.core.operations import Enter, Leave, Operation, Postpone, Reap
+from celery_dlock.core.operations import (
+    Cancel,
+    DeadLetter,
+    Discard,
+    Enter,
+    HandBack,
+    Leave,
+    OpenSlot,
+    Operation,
+    Postpone,
+    PutOnHold,
+    Reap,
+    Replay,
+)
 from celery_dlock.core.plain import is_plain, known_fields, others
 from celery_dlock.core.state import (
     Busy,
@@ -32,7 +45,6 @@ from celery_dlock.core.state import (
     Mode,
     NotHeld,
     OperatorHold,
-    Outcome,
     Park,
     Reason,
     Renewed,
@@ -191,6 +203,34 @@ def items_of(task_id: bytes, packed: bytes) -> Iterator[Item]:
         yield Item(found[1] == b"d", packed[begins:at], task_id + packed[found.end() : begins])
 
 
+_UPKEEP = {Cancel: "cancel", HandBack: "hand_back", Replay: "replay"}
+
+
+def arguments(operation: Operation[Any]) -> Sequence[Any]:
+    """What the script of *operation* is told after the time."""
+    match operation:
+        case Enter(claim=claim, message=message):
+            return claim_arguments(claim, message, named=True)
+        case Leave(claim=claim, outcome=outcome, message=message):
+            return [*claim_arguments(claim, message), outcome.value.encode()]
+        case Postpone(claim=claim, message=message, delay=delay, max_delay=max_delay):
+            return [*claim_arguments(claim, message), b"%d" % delay, b"%d" % max_delay]
+        case Reap():
+            return ()
+        case Cancel(task=task) | HandBack(task=task) | Replay(task=task):
+            return (task, _UPKEEP[type(operation)], "")
+        case DeadLetter(task=task, cause=cause):
+            return (task, "dead_letter", cause.value)
+        case Discard(task=task, done_ttl=done_ttl):
+            return (task, "discard", done_ttl)
+        case PutOnHold(was=was, name=name, by=by, because=because, lasts=lasts):
+            return ("", "hold", was, name, by, because, lasts)
+        case OpenSlot(name=name):
+            return ("", "open_slot", name)
+        case _:
+            raise TypeError(f"there is no script for {operation!r}")
+
+
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
     """As bytes, which redis-py does not have to look at; *named* if it may be granted, or waits by
     its name. The last one is empty for a plain claim.
@@ -204,15 +244,6 @@ def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False)
         terms += f";{c.name};{c.where}"
     more = b"" if is_plain(c) else _json(others(c)).encode()
     return [c.task.encode(), c.nonce.encode(), terms.encode(), message or b"", more]
-
-
-def leave_arguments(claim: Claim, outcome: Outcome, message: bytes | None) -> list[bytes]:
-    return [*claim_arguments(claim, message), outcome.value.encode()]
-
-
-def postpone_arguments(call: Postpone) -> list[bytes]:
-    claim = claim_arguments(call.claim, call.message)
-    return [*claim, b"%d" % call.delay, b"%d" % call.max_delay]
 
 
 def reply(operation: Operation[Any], answer: Any) -> Reply[Any]:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from celery_dlock.core.state import Claim, EnterVerdict, Holder, LeaveVerdict, Outcome, Run
 from celery_dlock.stores.base import Clock, Reply
 from celery_dlock.stores.redis import wire
-from celery_dlock.stores.redis.scripts import ENTER, LEAVE, RENEW, RULES, Script, in_full, packed
+from celery_dlock.stores.redis.client import packed
+from celery_dlock.stores.redis.scripts import ENTER, LEAVE, RENEW, RULES, Script, in_full
 from celery_dlock.stores.redlock.node import FORGOT
 from celery_dlock.stores.unreadable import NONSENSE
 
@@ -106,7 +107,7 @@ class Wire:
         return ScriptCall(ENTER, [self._state(claim)], self._claim(claim, message, named=True))
 
     def leave(self, claim: Claim, outcome: Outcome, message: bytes | None) -> ScriptCall:
-        args = [self._now(), *wire.leave_arguments(claim, outcome, message)]
+        args = [*self._claim(claim, message), outcome.value]
         return ScriptCall(LEAVE, [self._state(claim)], args)
 
     def keep(self, claims: Sequence[Claim]) -> ScriptCall:
