@@ -22,7 +22,6 @@ from celery_dlock.core.events import Subject, TooLarge
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
-from celery_dlock.delivery.asked import FOLLOWED, ToMain
 from celery_dlock.delivery.plan import Known, comes_back_within
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.locks.current import make_current
@@ -129,11 +128,6 @@ class Execution:
         if "body" not in self.delivery:
             return None
         return ParkedMessage.of_delivery(self.runtime.wake.broker, self.history.task, self.delivery)
-
-    def tell_asked(self, *, waits: bool) -> None:
-        """The main process hears that it has asked for its key, if it wants to."""
-        if FOLLOWED in self.delivery:
-            ToMain.tell(self.nonce, waits=waits)
 
     def was_received_before(self) -> bool:
         """Whether the broker says so, or has had it in a queue for dead letters."""

@@ -6,9 +6,11 @@ Nothing is held on any way out of here but the first.
 from __future__ import annotations
 
 import logging
+import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from celery.exceptions import TaskPredicate
 
@@ -55,6 +57,12 @@ logger = logging.getLogger("celery_dlock")
 
 #: Tasks whose order was said to be another than it should be.
 _told: set[str] = set()
+
+#: Noted of a delivery of which the main process wants to hear.
+FOLLOWED = "followed"
+
+#: In front of the nonce of a delivery that waits for its key now, or has some other answer.
+WAITS, ASKED = b"w", b"a"
 
 
 def take(execution: Execution) -> Lease | dict[str, Any]:
@@ -124,7 +132,8 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
     while True:
         answer = _answer(execution)
         parked = isinstance(answer, Refused) and isinstance(answer.verdict, Park)
-        execution.tell_asked(waits=parked)
+        if FOLLOWED in execution.delivery:
+            ToMain.tell(execution.nonce, waits=parked)
         if isinstance(answer, Lease):
             return answer
         if not isinstance(answer, Refused):
@@ -322,3 +331,21 @@ def _decision(
             "WaitHere"
         )
     )
+
+
+class ToMain:
+    """A child tells the worker's main process that a delivery has asked for its key.
+
+    The main process holds back what else wants a key that is waited for until all before it have
+    asked (``worker/parking.py``). What is not heard is not lost: a delivery that has ended has
+    asked, too. Children inherit the ``way``; it is ``None`` where no main process listens.
+    """
+
+    way: ClassVar[socket.socket | None] = None
+
+    @classmethod
+    def tell(cls, nonce: str, *, waits: bool) -> None:
+        """Never waits: what does not fit is not told."""
+        if cls.way is not None:
+            with suppress(OSError):
+                cls.way.send((WAITS if waits else ASKED) + nonce.encode())

@@ -55,19 +55,6 @@ _OF_THE_DELIVERY = frozenset(
 )
 
 
-def as_it_came(message: Any) -> dict[str, Any]:
-    """What is noted of a *message* of kombu's that a worker receives."""
-    return {
-        "content_type": message.content_type,
-        "content_encoding": message.content_encoding,
-        "headers": message.headers,
-        "properties": message.properties,
-        "exchange": message.delivery_info.get("exchange"),
-        "routing_key": message.delivery_info.get("routing_key"),
-        "body": message.body if isinstance(message.body, bytes) else message.body.encode(),
-    }
-
-
 class Undecodable(DLockError):
     """What lies in the store is no message."""
 

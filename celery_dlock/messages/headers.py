@@ -106,6 +106,19 @@ def storable(task_id: object) -> str:
     return f"{head}~{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:48]}"
 
 
+def delivery_note(message: Any) -> dict[str, Any]:
+    """What the main process notes of a *message* of kombu's, as it came."""
+    return {
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "headers": {k: v for k, v in (message.headers or {}).items() if k != DELIVERY},
+        "properties": message.properties,
+        "exchange": message.delivery_info.get("exchange"),
+        "routing_key": message.delivery_info.get("routing_key"),
+        "body": message.body if isinstance(message.body, bytes) else message.body.encode(),
+    }
+
+
 def delivery_of(request: Context) -> Mapping[str, Any]:
     """What the main process noted of this delivery, taken off the headers that travel on.
 

@@ -7,13 +7,13 @@ fails, Celery goes on as it would without the library.
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator
 from types import TracebackType
 
 from celery_dlock.locks.throttled_warning import ThrottledWarning
 
 
-class Guard(ContextDecorator):
+class Guard(AbstractContextManager["Guard"], ContextDecorator):
     """Suppresses and logs what a block of our code raises, with *instead*: what happens now.
 
     Not suppressed is what ends a worker (``SystemExit``, ``KeyboardInterrupt``, ``MemoryError``)
@@ -24,9 +24,6 @@ class Guard(ContextDecorator):
         self._instead = instead
         self._passes: tuple[type[Exception], ...] = (MemoryError, *errors)
         self._warning = ThrottledWarning()
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(
         self,

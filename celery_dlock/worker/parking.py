@@ -37,13 +37,13 @@ from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.events import Dropped, Subject, TooLarge
 from celery_dlock.core.operations import Enter
 from celery_dlock.core.state import Claim, Drop, Park, Reason
-from celery_dlock.delivery.asked import FOLLOWED, WAITS, ToMain
 from celery_dlock.delivery.plan import waits_behind
+from celery_dlock.delivery.taking import FOLLOWED, WAITS, ToMain
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.claims import enqueued
-from celery_dlock.messages.envelope import ParkedMessage, as_it_came
-from celery_dlock.messages.headers import HISTORY, History, identity_in
+from celery_dlock.messages.envelope import ParkedMessage
+from celery_dlock.messages.headers import HISTORY, History, delivery_note, identity_in
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import runtime, this_process
 from celery_dlock.worker.guard import Guard
@@ -160,9 +160,13 @@ class Parking:
         line.quiet = False
         self._go_on(key, line)
 
-    def follow(self, request: Any, nonce: str) -> None:
-        """The delivery *nonce* is that of *request*."""
+    def follow(self, request: Any) -> dict[str, Any]:
+        """What is noted of the delivery of *request*, if its key is to be heard of."""
+        nonce = getattr(request.message, _NONCE, None)
+        if nonce is None:
+            return {}
         self._requests[nonce] = request
+        return {"nonce": nonce, FOLLOWED: True}
 
     def look(self) -> None:
         """What has ended has asked, though nobody said so; and of a quiet key nothing is kept."""
@@ -279,7 +283,7 @@ class Parking:
         who = identity_in(headers)
         subject = Subject(headers["id"], held.task.name, definition.label)
         history = History(who, waits=1, since=time.time(), carried=here.sinks.carry(subject))
-        parked = ParkedMessage.of_delivery(here.wake.broker, who, as_it_came(held.message))
+        parked = ParkedMessage.of_delivery(here.wake.broker, who, delivery_note(held.message))
         claim = enqueued(definition.access[0], held.asks, key, who, held.task.name)
         unique = _unique(self._app, headers, who, held.task.name)
         before = ("retries", "replaced_task_nesting", HISTORY, "x-death")
@@ -302,15 +306,6 @@ def _unique(app: Any, headers: Any, who: str, name: str) -> UniqueRun | None:
         return None
     here, where = runtime(app), this_process()
     return UniqueRun(here, terms, who, name, where, asked=True, begun=False, retried=False)
-
-
-def followed(request: Any) -> dict[str, Any]:
-    """What is noted of the delivery of *request*, if it is to be followed."""
-    nonce = getattr(request.message, _NONCE, None)
-    if nonce is None or Parking.here is None:
-        return {}
-    Parking.here.follow(request, nonce)
-    return {"nonce": nonce, FOLLOWED: True}
 
 
 def strategy(task: Any, app: Any, consumer: Any) -> Handler:

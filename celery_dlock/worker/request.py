@@ -36,11 +36,11 @@ from celery_dlock.contention import Queueing, queueing
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.delivery.unique import end_unique
 from celery_dlock.messages.claims import failed, left_by
-from celery_dlock.messages.envelope import as_it_came
 from celery_dlock.messages.headers import (
     DELIVERY,
     HISTORY,
     History,
+    delivery_note,
     identity,
     identity_in,
     text_or_none,
@@ -50,7 +50,7 @@ from celery_dlock.messages.unique import UNIQUE
 from celery_dlock.runtime import runtime
 from celery_dlock.worker.children import Children, soon
 from celery_dlock.worker.guard import Guard
-from celery_dlock.worker.parking import Handler, followed
+from celery_dlock.worker.parking import Handler, Parking
 from celery_dlock.worker.parking import strategy as parks_first
 from celery_dlock.worker.periodic import expect, next_will_not_come, will_not_come
 
@@ -90,9 +90,9 @@ class LockedRequest(Request):  # type: ignore[misc]
         if self._decoded:  # message protocol 1 has beside its body what the library says
             ours = {name: headers[name] for name in (HISTORY, UNIQUE) if name in headers}
             self._request_dict.update(ours)
-        message = as_it_came(self.message)
-        message["headers"] = {k: v for k, v in headers.items() if k != DELIVERY}
-        self._delivery.update(message, **followed(self))
+        self._delivery |= delivery_note(self.message)
+        if Parking.here is not None:
+            self._delivery |= Parking.here.follow(self)
         self.woken = was_woken(self._request_dict)
         if self._request_dict.get("retries") and self._reserves():
             expect(self)

@@ -21,7 +21,7 @@ from kombu.asynchronous.timer import Entry
 
 from celery_dlock import runtime
 from celery_dlock.delivery import abort
-from celery_dlock.delivery.asked import ToMain
+from celery_dlock.delivery.taking import ToMain
 from celery_dlock.errors import LockLost
 from celery_dlock.messages import countdown, envelope
 from celery_dlock.settings import Settings

@@ -13,7 +13,7 @@ from celery.worker import state
 
 from celery_dlock import LockedTask, Queue, lock
 from celery_dlock.core.events import Dropped, Parked
-from celery_dlock.delivery.asked import FOLLOWED, ToMain
+from celery_dlock.delivery.taking import FOLLOWED, ToMain
 from celery_dlock.worker.parking import (
     Batch,
     HeldBack,
@@ -21,7 +21,6 @@ from celery_dlock.worker.parking import (
     ParkWithoutSlot,
     _asks,
     _key,
-    followed,
 )
 from celery_dlock.worker.request import LockedRequest
 from tests.services.brokers import close, kept_in_redis, over_redis
@@ -269,7 +268,7 @@ def test_other_messages_are_none_of_its(desk: Desk, charge: LockedTask) -> None:
     buckets[charge.name] = object()
     assert key_of() is None
     request: Any = type("R", (), {"message": object()})
-    assert followed(request) == {}
+    assert Parking(desk.app, ()).follow(request) == {}
 
 
 @pytest.mark.parametrize(
