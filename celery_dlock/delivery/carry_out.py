@@ -2,18 +2,29 @@
 
 Publishing comes first and acknowledging after it, so a crash in between makes two messages of one
 id and never none; the store's rules sort that out.
+
+A delivery that ends while its task goes on tells that to the worker, and not where in the code.
+For whatever a task raises, Celery copies the code of every frame, down to the position of each
+instruction, writes a traceback, twice, and has the main process read some 40 kB. For a task that
+only goes elsewhere that was more work than to park it. Nor does Celery log it: our own line names
+the key, the holder and the reason, where Celery's says "ignored", a "retry" that is none, or that a
+task which was skipped has "succeeded".
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, NoReturn, assert_never
+import sys
+from typing import Any, NoReturn, assert_never, cast
 
-from celery.exceptions import Ignore, Retry
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery import current_task
+from celery.app import trace
+from celery.exceptions import Ignore, Retry, TaskPredicate
 
 from celery_dlock.core.backoff import CHANCE
+from celery_dlock.core.event_log import tells
 from celery_dlock.core.state import Outcome
-from celery_dlock.delivery.brief import logged
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
     FailWith,
@@ -30,6 +41,14 @@ from celery_dlock.delivery.result_state import skip_rest_of_chain, store_retry, 
 from celery_dlock.messages.countdown import longest_countdown
 
 logger = logging.getLogger("celery_dlock")
+
+#: Where an exception says that it is told without a traceback.
+_MARK = "dlock_brief"
+
+#: Where a request says that what became of it has been logged.
+_LOGGED = "dlock_logged"
+
+_LOGGED_BY_CELERY = (trace.LOG_IGNORED, trace.LOG_RETRY, trace.LOG_SUCCESS)
 
 
 def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
@@ -56,8 +75,8 @@ def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
             _resend(execution, plan)
         case Repeat(error=error):
             carried = execution.hold.give_back(Outcome.REPEAT, execution.message())
-            then = repeated(execution.known(), error, CHANCE.random, carried=carried)
-            return carry_out(execution, then)
+            next_plan = repeated(execution.known(), error, CHANCE.random, carried=carried)
+            return carry_out(execution, next_plan)
         case _:
             assert_never(plan)
 
@@ -73,8 +92,8 @@ def _tell(execution: Execution, plan: Plan) -> None:
     elif isinstance(plan, Gone):
         who = execution.subject
         logger.info("Task %s[%s] runs again: %s", who.task_name, who.task_id, plan.reason)
-    if not isinstance(plan, FailWith | Repeat):
-        logged(execution.request)
+    if not isinstance(plan, FailWith | Repeat) and tells():
+        setattr(execution.request, _LOGGED, True)
 
 
 def _resend(execution: Execution, plan: Resend) -> NoReturn:
@@ -88,3 +107,40 @@ def _resend(execution: Execution, plan: Resend) -> NoReturn:
     store_retry(execution, ends)
     publish_again(execution, countdown, plan.history, plan.reason)
     raise Retry(exc=ends, when=countdown)
+
+
+# What Celery tells of it.
+
+
+def without_traceback(end: TaskPredicate) -> TaskPredicate:
+    """*end* of a delivery, as the main process is to read it."""
+    setattr(end, _MARK, True)
+    return end.with_traceback(None)
+
+
+def says_more(record: logging.LogRecord) -> bool:
+    """Whether Celery's *record* is not about a delivery of which all is logged."""
+    if record.msg not in _LOGGED_BY_CELERY or not current_task:
+        return True
+    request = current_task.request
+    values: Any = record.args
+    return not (request.id == values["id"] and vars(request).get(_LOGGED))
+
+
+class BriefExceptionInfo(ExceptionInfo):  # type: ignore[misc]
+    """As Celery makes it, but for what is to be told without a traceback."""
+
+    def __init__(self, exc_info: Any = None, internal: bool = False) -> None:
+        kind, exception, _ = exc_info or cast("Any", sys.exc_info())
+        if not getattr(exception, _MARK, False):
+            super().__init__(exc_info, internal)
+            return
+        self.type, self.internal = kind, internal
+        self.traceback = f"{kind.__name__}: {exception}"
+        self.exception = ExceptionWithTraceback(exception, self.traceback)
+
+
+def tell_briefly() -> None:
+    """From now on in this process, and in those that it forks; Celery has no other place for it."""
+    trace.ExceptionInfo = BriefExceptionInfo
+    trace.logger.addFilter(says_more)

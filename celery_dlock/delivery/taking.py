@@ -32,8 +32,7 @@ from celery_dlock.core.state import (
     WaitMode,
     task_id_of,
 )
-from celery_dlock.delivery.brief import briefly
-from celery_dlock.delivery.carry_out import carry_out
+from celery_dlock.delivery.carry_out import carry_out, without_traceback
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
     Known,
@@ -85,8 +84,8 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
         if woken is not None and _is_left_over(execution, woken):
             return carry_out(execution, left_over(execution.known()))
         return _take(execution)
-    except TaskPredicate as gone:
-        raise briefly(gone).with_traceback(None)  # noqa: B904  # what is told by Celery itself
+    except TaskPredicate as end:
+        raise without_traceback(end)  # noqa: B904  # what is told by Celery itself
 
 
 def _note_arrival(execution: Execution) -> None:

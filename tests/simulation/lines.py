@@ -32,7 +32,7 @@ ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "nothing is logged": {
-        "delivery/brief.py": ("says_more",),
+        "delivery/carry_out.py": ("says_more",),
     },
     "the schedule tells which process has ended": {
         "worker/children.py": (

@@ -14,7 +14,7 @@ from celery.app import trace
 from celery.exceptions import Ignore, Retry
 
 from celery_dlock import LockedTask, Policy, Queue, Reschedule, lock
-from celery_dlock.delivery.brief import says_more, tell_briefly
+from celery_dlock.delivery.carry_out import says_more, tell_briefly
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.worker.request import LockedRequest
 from tests.services.desk import Desk
