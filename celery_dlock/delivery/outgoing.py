@@ -28,9 +28,9 @@ from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import waits_behind
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.messages.exchanges import to_declare
 from celery_dlock.messages.headers import HISTORY, History
 from celery_dlock.messages.waking import UNPUBLISHABLE
+from celery_dlock.messages.way_back import to_declare
 
 logger = logging.getLogger("celery_dlock")
 

@@ -25,8 +25,8 @@ from celery_dlock.delivery.execution import EXECUTION, Execution
 from celery_dlock.delivery.outgoing import Outgoing
 from celery_dlock.messages.countdown import seconds_until
 from celery_dlock.messages.envelope import ParkedMessage
-from celery_dlock.messages.exchanges import instead_of_all
 from celery_dlock.messages.headers import HISTORY, History, identity_as_sent
+from celery_dlock.messages.way_back import instead_of_all
 
 
 def publish_again(execution: Execution, countdown: float, history: History, reason: str) -> bool:

@@ -25,8 +25,8 @@ from celery_dlock.core.sinks import Sinks
 from celery_dlock.core.state import WAKES_RESERVED, Cause, task_id_of
 from celery_dlock.messages.broker_name import broker_name
 from celery_dlock.messages.envelope import OfAnotherVersion, ParkedMessage, Undecodable
-from celery_dlock.messages.exchanges import to_declare
 from celery_dlock.messages.headers import HISTORY, carried_by
+from celery_dlock.messages.way_back import to_declare
 from celery_dlock.messages.woken_queues import WokenQueues, came_from
 from celery_dlock.stores.base import LockBackend, Wake
 

@@ -23,8 +23,8 @@ from celery.exceptions import SoftTimeLimitExceeded
 from kombu.entity import Exchange
 from kombu.exceptions import OperationalError
 
-from celery_dlock.messages.countdown import queues_reached
 from celery_dlock.messages.headers import HISTORY
+from celery_dlock.messages.way_back import queues_reached
 
 logger = logging.getLogger("celery_dlock")
 

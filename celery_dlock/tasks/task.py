@@ -40,8 +40,8 @@ from celery_dlock.errors import (
 from celery_dlock.locks.current import current_lease, held_term
 from celery_dlock.locks.definition import OPTIONS, Definition, refuse_misspelt
 from celery_dlock.locks.foreign import refuse_foreign
-from celery_dlock.messages.countdown import lead_back
 from celery_dlock.messages.headers import step_of
+from celery_dlock.messages.way_back import lead_back
 from celery_dlock.publishing.call import Call, marked
 from celery_dlock.runtime import runtime
 from celery_dlock.tasks.acquisition import Acquisition

@@ -23,7 +23,7 @@ from celery_dlock import runtime
 from celery_dlock.delivery import abort
 from celery_dlock.delivery.taking import ToMain
 from celery_dlock.errors import LockLost
-from celery_dlock.messages import countdown, envelope
+from celery_dlock.messages import countdown, envelope, way_back
 from celery_dlock.settings import Settings
 from celery_dlock.tasks import event_loop
 from celery_dlock.worker import children, parking, periodic
@@ -163,7 +163,7 @@ def stand_in() -> None:
     vars(children).update(processes=Watcher, Finalize=finalize)
     sockets = SimpleNamespace(AF_UNIX=None, SOCK_DGRAM=None, socketpair=_pair)
     vars(parking).update(socket=sockets)
-    for module in (request, countdown):
+    for module in (request, countdown, way_back):
         vars(module).update(datetime=Datetime)
     vars(control).update(_find_requests_by_id=_reserved)
     vars(abort).update(OtherThread=Abortable)

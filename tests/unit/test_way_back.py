@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
-from celery_dlock.messages.countdown import lead_back
+from celery_dlock.messages.way_back import lead_back
 
 WAITED = "0." * 26 + "1.0."
 

@@ -15,7 +15,7 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 from celery_dlock import LockedTask
-from celery_dlock.messages.exchanges import to_declare
+from celery_dlock.messages.way_back import to_declare
 from celery_dlock.runtime import forget
 from celery_dlock.testing import held_by_another
 from tests.services.brokers import close, over_redis
