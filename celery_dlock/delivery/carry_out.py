@@ -75,7 +75,7 @@ def carry_out(execution: Execution, plan: Plan) -> dict[str, Any]:
             _resend(execution, plan)
         case Repeat(error=error):
             carried = execution.hold.give_back(Outcome.REPEAT, execution.message())
-            next_plan = repeated(execution.known(), error, CHANCE.random, carried=carried)
+            next_plan = repeated(execution.facts(), error, CHANCE.random, carried=carried)
             return carry_out(execution, next_plan)
         case _:
             assert_never(plan)
@@ -90,8 +90,8 @@ def _tell(execution: Execution, plan: Plan) -> None:
     if plan.event is not None:
         execution.runtime.sinks.emit(plan.event)
     elif isinstance(plan, Gone):
-        who = execution.subject
-        logger.info("Task %s[%s] runs again: %s", who.task_name, who.task_id, plan.reason)
+        subject = execution.subject
+        logger.info("Task %s[%s] runs again: %s", subject.task_name, subject.task_id, plan.reason)
     if not isinstance(plan, FailWith | Repeat) and tells():
         setattr(execution.request, _LOGGED, True)
 

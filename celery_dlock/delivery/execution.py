@@ -22,7 +22,7 @@ from celery_dlock.core.events import Subject, TooLarge
 from celery_dlock.core.lease import SECOND, Lease
 from celery_dlock.core.state import Claim, Outcome, WaitMode
 from celery_dlock.delivery.abort import Abort
-from celery_dlock.delivery.plan import Known, comes_back_within
+from celery_dlock.delivery.plan import Facts, comes_back_within
 from celery_dlock.delivery.unique import UniqueRun
 from celery_dlock.locks.current import make_current
 from celery_dlock.locks.definition import TaskWithLock
@@ -43,8 +43,8 @@ EXECUTION = "dlock_execution"
 class Execution:
     """What is known of one delivery, and its ``hold`` on the keys.
 
-    ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``asks`` what it asks of
-    the queue, if it waits there. It ``is_marked`` if it is of a unique or debounced call, as its
+    ``delivery`` is what is noted of it, with a ``nonce`` of its own, and ``queueing`` what it asks
+    of the queue, if it waits there. It ``is_marked`` if it is of a unique or debounced call, as its
     message says. ``final`` says that its task has ended, whatever Celery says of this delivery.
     """
 
@@ -59,7 +59,7 @@ class Execution:
     subject: Subject
     delivery: Mapping[str, Any]
     nonce: str
-    asks: Queueing | None
+    queueing: Queueing | None
     hold: Hold
     is_marked: bool
     unique: UniqueRun | None = None
@@ -76,18 +76,18 @@ class Execution:
             _settle_interrupted()
         request = task.request
         definition = task.lock_definition
-        here = runtime(task.app)
-        who = identity(request)
+        process = runtime(task.app)
+        attempt = identity(request)
         delivery = delivery_of(request)
-        history = History.read(request, who)
-        policy = definition.policy_in(here.policy)
+        history = History.read(request, attempt)
+        policy = definition.policy_in(process.policy)
         subject = Subject(request.id, task.name, definition.label, history.carried)
         hold = Hold(
-            here.manager,
-            here.sinks.emit,
+            process.manager,
+            process.sinks.emit,
             subject,
             after_loss=partial(_tell_of_loss, task, request.id, args, kwargs),
-            comes_back=here.settings.on_unavailable != "fail",
+            comes_back=process.settings.on_unavailable != "fail",
         )
         keys = definition.keys(args, kwargs)
         execution = cls(
@@ -95,14 +95,14 @@ class Execution:
             request=request,
             args=args,
             kwargs=kwargs,
-            runtime=here,
+            runtime=process,
             history=history,
             keys=keys,
             policy=policy,
             subject=subject,
             delivery=delivery,
             nonce=str(delivery["nonce"]),
-            asks=queueing(policy) if "body" in delivery else None,
+            queueing=queueing(policy) if "body" in delivery else None,
             hold=hold,
             is_marked=request.get(UNIQUE) is not None,
         )
@@ -151,11 +151,11 @@ class Execution:
         again = request.retries or request.replaced_task_nesting or self.was_received_before()
         return not (before or again)
 
-    def known(self, since: float = 0.0, waited: float = 0.0) -> Known:
+    def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
         """As far as it decides what becomes of it."""
-        eager, queues = bool(self.request.is_eager), self.asks is not None
+        eager, queues = bool(self.request.is_eager), self.queueing is not None
         repeated = not self.is_first
-        return Known(self.subject, self.history, eager, queues, since, waited, repeated=repeated)
+        return Facts(self.subject, self.history, eager, queues, since, waited, repeated=repeated)
 
     def claim(self, *, look: bool = False) -> tuple[Claim, ...]:
         """The claims of this attempt.
@@ -165,13 +165,13 @@ class Execution:
         chain one id.
         """
         definition = self.task.lock_definition
-        eager, who = bool(self.request.is_eager), self.history.task
+        eager, attempt = bool(self.request.is_eager), self.history.task
         keeps = 0.0 if eager else patience(self.policy, self.history.waits)
-        trouble = comes_back_within(self.history) if self.asks else 0.0
-        remembers = self.runtime.done_ttl(queues=bool(self.asks or self.history.key))
+        trouble = comes_back_within(self.history) if self.queueing else 0.0
+        remembers = self.runtime.done_ttl(queues=bool(self.queueing or self.history.key))
         claim = Claim(
             key="",
-            task=f"{who}~{self.nonce}" if eager else who,
+            task=f"{attempt}~{self.nonce}" if eager else attempt,
             nonce=self.nonce,
             ttl=self.runtime.lease_time(definition.ttl),
             wait=WaitMode.PLACE if keeps else WaitMode.NOT,
@@ -180,9 +180,9 @@ class Execution:
             name=self.task.name,
             where=this_process(self.request.hostname),
         )
-        if self.asks:
+        if self.queueing:
             wait = WaitMode.LOOK if look else WaitMode.QUEUE
-            claim = queued(claim, self.asks, wait, first=self.is_first)
+            claim = queued(claim, self.queueing, wait, first=self.is_first)
         return claims_of(self.keys, claim)
 
     def message(self) -> bytes | None:
@@ -190,7 +190,7 @@ class Execution:
 
         To be asked before :meth:`claim`: what is too large for the store does not queue.
         """
-        entry = self.entry if self.asks else None
+        entry = self.entry if self.queueing else None
         if entry is None:
             return None
         past = self.history
@@ -204,7 +204,7 @@ class Execution:
         if len(message) <= self.runtime.backend.largest_message:
             return message
         self.runtime.sinks.emit(TooLarge(self.subject, len(message)))
-        self.asks = None
+        self.queueing = None
         return None
 
     def max_hold(self) -> float | None:

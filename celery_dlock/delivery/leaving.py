@@ -58,7 +58,7 @@ def leave_after_result(
         retval.__traceback__ = None
         if _comes_back(execution, retval):
             execution.hold.owe(())
-    eager, queues = bool(execution.request.is_eager), execution.asks is not None
+    eager, queues = bool(execution.request.is_eager), execution.queueing is not None
     end = partial(_failed, execution)
     outcome = _outcome(state, retval, end, eager=eager, queues=queues)
     if execution.final:
@@ -110,16 +110,16 @@ def _leave_turn(task: Any, outcome: Outcome) -> None:
     request = task.request
     if History.read(request, identity(request)).key is None:
         return
-    here = runtime(task.app)
-    turns = left_by(task, request, done_ttl=here.done_ttl(queues=True))
-    here.manager.take_back(turns, outcome)
+    process = runtime(task.app)
+    turns = left_by(task, request, done_ttl=process.done_ttl(queues=True))
+    process.manager.take_back(turns, outcome)
 
 
 def _failed(execution: Execution) -> Outcome:
     """What it came to, should it have failed."""
-    asks = execution.asks
+    queueing = execution.queueing
     # Of a message that is kept in any case, what waits is that one: it would run again at once.
-    waits = execution.hold.lease is not None and asks is not None and not asks.keep
+    waits = execution.hold.lease is not None and queueing is not None and not queueing.keep
     let_go = bool(execution.request.is_eager) or lets_go(execution.task)
     return failed(let_go=let_go, duplicate_may_wait=waits)
 
@@ -146,7 +146,7 @@ def _outcome(
 
 def _successor(execution: Execution, retry: Any) -> Successor | None:
     """The task that *retry* has published, if keys are to be kept for it: those that it has."""
-    if not (execution.asks and execution.asks.reserve_retries and isinstance(retry, Retry)):
+    if not (execution.queueing and execution.queueing.reserve_retries and isinstance(retry, Retry)):
         return None
     left = seconds_until(execution.task.app, retry.when or 0)
     patience = int((left + RETRY_GRACE) * SECOND)

@@ -241,7 +241,7 @@ class Outgoing:
         """Of a message whose turn is asked for, not the key. No queue is too full for a task that
         was accepted before.
         """
-        access, asks = self.keys.access[self.key], self.execution.asks
+        access, asks = self.keys.access[self.key], self.execution.queueing
         return Claim(
             self.key,
             self.history.task,

@@ -57,7 +57,7 @@ Random = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Facts:
     """What is known of a delivery; ``queues`` is whether its message may wait in the store.
 
     It was first refused at ``since``, and has ``waited`` for so many seconds. ``follows`` is
@@ -145,17 +145,17 @@ class Repeat:
 Plan = Finish | Revoke | FailWith | Gone | Resend | Repeat
 
 
-def contention(known: Known, refused: Refused) -> Contention | None:
+def contention(facts: Facts, refused: Refused) -> Contention | None:
     """What the policy is asked; ``None`` where the store's answer decides."""
     busy = refused.verdict
-    if not isinstance(busy, Busy) or known.is_own(busy.holder):
+    if not isinstance(busy, Busy) or facts.is_own(busy.holder):
         return None
     error, holder = refused.error, None if busy.hold else busy.holder
     return Contention(
         key=refused.claim.key,
-        task_id=known.subject.task_id,
-        attempt=known.history.waits,
-        waited=known.waited,
+        task_id=facts.subject.task_id,
+        attempt=facts.history.waits,
+        waited=facts.waited,
         holder=None
         if holder is None
         else HolderInfo(task_id_of(holder.task), holder.since / SECOND, busy.left / SECOND),
@@ -166,9 +166,9 @@ def contention(known: Known, refused: Refused) -> Contention | None:
     )
 
 
-def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | WaitHere:
+def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | WaitHere:
     """What a refusal comes to; *decision* is what the policy said to its :func:`contention`."""
-    key, subject = refused.claim.key, known.subject
+    key, subject = refused.claim.key, facts.subject
     match refused.verdict:
         case Drop(reason=Reason.DEAD):
             error = LockLost(
@@ -176,24 +176,24 @@ def plan(known: Known, refused: Refused, decision: Decision | None) -> Plan | Wa
             )
             return FailWith(error, events.DeadLettered(subject, key, Cause.RUNS_LOST))
         case Drop(reason=reason):
-            dropped = events.Dropped(subject, key, reason, known.repeated)
+            dropped = events.Dropped(subject, key, reason, facts.repeated)
             return Gone(f"a duplicate of a task that is already {reason}", dropped)
         case Same(holder=holder, left=left):
-            if known.eager:
+            if facts.eager:
                 return FailWith(refused.error)
-            return _looks_again(known, left / SECOND)
+            return _looks_again(facts, left / SECOND)
         case Busy(holder=holder):
-            if known.is_own(holder):
+            if facts.is_own(holder):
                 # Its attempt before, or what it replaces, has published it and is about to leave.
-                return _looks_again(known, 0.0)
+                return _looks_again(facts, 0.0)
             assert decision is not None
-            return _decided(known, refused.error, holder, decision)
+            return _decided(facts, refused.error, holder, decision)
         case Park() as parked:
             return Gone(f"waits for {key} in the lock store", waits_behind(subject, key, parked))
         case End(ending=Ending.DROPPED, by=newer) if newer:
-            return replaced(known, key, task_id_of(newer))
+            return replaced(facts, key, task_id_of(newer))
         case End(ending=ending):
-            return _ended(known, key, ending)
+            return _ended(facts, key, ending)
         case _:
             assert_never(refused.verdict)
 
@@ -207,71 +207,71 @@ def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Park
     return replace(event, holder=task_id_of(holder.task), by=holder.who)
 
 
-def duplicate(known: Known, claim: str, key: str, living: str) -> Finish:
+def duplicate(facts: Facts, claim: str, key: str, living: str) -> Finish:
     """It does the same as another one that lives, and ends as if it were skipped."""
     result = {**skipped(key, None, f"a duplicate of {living}"), "holder": living}
-    event = events.Deduplicated(known.subject, claim, living, published=True)
+    event = events.Deduplicated(facts.subject, claim, living, published=True)
     return Finish(Complete(result), event)
 
 
-def replaced(known: Known, key: str, newer: str, error: Exception | None = None) -> Finish:
+def replaced(facts: Facts, key: str, newer: str, error: Exception | None = None) -> Finish:
     """A newer task runs instead; this one ends as if it were skipped, maybe with this *error*."""
     why = f"replaced by {newer}"
     result = {**skipped(key, None, why), "holder": newer}
-    event = _stale(known, error) or events.Skipped(known.subject, key, newer, why)
+    event = _stale(facts, error) or events.Skipped(facts.subject, key, newer, why)
     return Finish(Complete(result), event)
 
 
-def _stale(known: Known, error: Exception | None) -> events.StaleRejected | None:
+def _stale(facts: Facts, error: Exception | None) -> events.StaleRejected | None:
     if isinstance(error, StaleFencingToken):
-        return events.StaleRejected(known.subject, error.resource, error.mine)
+        return events.StaleRejected(facts.subject, error.resource, error.mine)
     return None
 
 
-def _looks_again(known: Known, left: float) -> Resend:
+def _looks_again(facts: Facts, left: float) -> Resend:
     """Another copy of this task is running: it comes back when that one's lease would end.
 
     It may be the only one that survives the other's worker, so it is kept; and it never writes a
     result, nor counts as a wait.
     """
     ends = "another delivery of this task is running"
-    return Resend(min(max(left, 1.0), 60.0), known.history, "this task is running", ends)
+    return Resend(min(max(left, 1.0), 60.0), facts.history, "this task is running", ends)
 
 
-def _waits_for_predecessor(known: Known, left: float) -> WaitHere | Resend:
+def _waits_for_predecessor(facts: Facts, left: float) -> WaitHere | Resend:
     """The task that has published this one is no reason to refuse it, whatever the policy says.
 
     Celery publishes the next step of a chain before a task has ended, so it may come faster than
     the key is released. If that takes longer (its worker was killed), this one comes back when that
     lease would end.
     """
-    if known.waited < RELEASES_WITHIN:
-        return WaitHere(RELEASES_WITHIN - known.waited)
+    if facts.waited < RELEASES_WITHIN:
+        return WaitHere(RELEASES_WITHIN - facts.waited)
     reason = "the task that published it has the key"
-    return Resend(min(max(left, 1.0), 60.0), known.history, reason, reason)
+    return Resend(min(max(left, 1.0), 60.0), facts.history, reason, reason)
 
 
 def _decided(
-    known: Known, error: LockContended, holder: Holder | None, decision: Decision
+    facts: Facts, error: LockContended, holder: Holder | None, decision: Decision
 ) -> Plan | WaitHere:
-    subject, key = known.subject, error.key
+    subject, key = facts.subject, error.key
     by = "" if holder is None or error.hold else holder.who
     match decision:
-        case Complete() | GiveUp() if known.follows:
-            return _waits_for_predecessor(known, error.seconds_left)
+        case Complete() | GiveUp() if facts.follows:
+            return _waits_for_predecessor(facts, error.seconds_left)
         case Complete():
             reason = decision.result.get("reason")
             return Finish(decision, events.Skipped(subject, key, error.holder, reason, by))
         case GiveUp(error=LockTimeout() as late):
-            return FailWith(late, events.TimedOut(subject, key, known.waited))
+            return FailWith(late, events.TimedOut(subject, key, facts.waited))
         case GiveUp(error=own):
             return FailWith(own)
-        case RunLater() | WaitHere() if known.eager:
+        case RunLater() | WaitHere() if facts.eager:
             # Nobody else could free the key while this thread waits for it.
             return FailWith(error)
         case RunLater(countdown=countdown):
-            past = known.history
-            past = replace(past, waits=past.waits + 1, since=known.since)
+            past = facts.history
+            past = replace(past, waits=past.waits + 1, since=facts.since)
             if error.hold:  # by which time it may well have ended: that is not to be known
                 closed = min(countdown, error.seconds_left)
                 past = past.on_hold(past.held_until, past.held_until + closed)
@@ -284,9 +284,9 @@ def _decided(
             assert_never(decision)
 
 
-def _ended(known: Known, key: str, ending: Ending) -> Plan:
+def _ended(facts: Facts, key: str, ending: Ending) -> Plan:
     """It was woken to end."""
-    subject, waited = known.subject, known.waited
+    subject, waited = facts.subject, facts.waited
     match ending:
         case Ending.TIMED_OUT:
             return FailWith(LockTimeout(key, waited=waited), events.TimedOut(subject, key, waited))
@@ -301,28 +301,28 @@ def _ended(known: Known, key: str, ending: Ending) -> Plan:
             assert_never(ending)
 
 
-def too_early(known: Known, left: float) -> Plan:
+def too_early(facts: Facts, left: float) -> Plan:
     """A retry that the lock store kept is woken *left* seconds before it is due."""
     ends = f"due in {left:.0f} s"
-    return Resend(left, known.history, "it is not due", ends, gives_back=True)
+    return Resend(left, facts.history, "it is not due", ends, gives_back=True)
 
 
-def left_over(known: Known) -> Plan:
+def left_over(facts: Facts) -> Plan:
     """It was woken, sent again since, and taken from there."""
-    assert known.history.key is not None
-    dropped = events.Dropped(known.subject, known.history.key, Reason.DONE)
+    assert facts.history.key is not None
+    dropped = events.Dropped(facts.subject, facts.history.key, Reason.DONE)
     return Gone("it was woken long ago, and was taken from the store since", dropped)
 
 
-def unanswered(known: Known, error: BackendUnavailable, random: Random, *, fails: bool) -> Plan:
+def unanswered(facts: Facts, error: BackendUnavailable, random: Random, *, fails: bool) -> Plan:
     """The store does not answer: the message waits for it in the broker, unless the task *fails*.
 
     Of one that queues the message may wait in the store by now, and must not run later.
     """
-    event = events.Unavailable(known.subject, str(error))
-    if known.eager or fails:
-        return FailWith(error, event, gives_back=known.queues)
-    past = known.history
+    event = events.Unavailable(facts.subject, str(error))
+    if facts.eager or fails:
+        return FailWith(error, event, gives_back=facts.queues)
+    past = facts.history
     countdown = _AFTER_TROUBLE.delay(past.unavailable, random)
     return Resend(
         countdown, replace(past, unavailable=past.unavailable + 1), str(error), error, event
@@ -334,24 +334,24 @@ def comes_back_within(history: History) -> float:
     return _AFTER_TROUBLE.ceiling(history.unavailable) + GRACE
 
 
-def lost(known: Known, error: LockLost | StaleFencingToken) -> Plan:
+def lost(facts: Facts, error: LockLost | StaleFencingToken) -> Plan:
     """The body ended because its lock was gone. That is no failure: the message runs again.
 
     Where that has happened too often the task fails visibly. The store counts those that it keeps.
     """
-    event = _stale(known, error)
-    if known.eager or known.history.lost >= MAX_LOST_RUNS:
+    event = _stale(facts, error)
+    if facts.eager or facts.history.lost >= MAX_LOST_RUNS:
         return FailWith(error, event)
     return Repeat(error, event)
 
 
 def repeated(
-    known: Known, error: LockLost | StaleFencingToken, random: Random, *, carried: bool
+    facts: Facts, error: LockLost | StaleFencingToken, random: Random, *, carried: bool
 ) -> Plan:
     """The lock was given back; *carried* is whether somebody else has the message by now."""
-    if carried and known.queues:
+    if carried and facts.queues:
         return Gone(f"{error}; the lock store has its message")
-    past = known.history
+    past = facts.history
     # Also when another delivery is running: on some brokers (Redis) it is the same message to
     # acknowledge, so this one could take away the only copy that survives the other's worker.
     ends = f"{error}; another delivery of this task has it" if carried else error

@@ -54,13 +54,13 @@ class RetryStored:
         """Nothing is left to be done."""
 
 
-def asks_before_queueing(execution: Execution, asks: Queueing) -> bool:
+def asks_before_queueing(execution: Execution, queueing: Queueing) -> bool:
     """Whether to ask for the key before queueing for it, as its policy *asks* for that.
 
     A task that retries looks as well where its key is kept for it: the attempt before, which has
     published it, may not have left yet, and behind it the key is reserved.
     """
-    return _reports(execution) or (asks.reserve_retries and bool(execution.request.retries))
+    return _reports(execution) or (queueing.reserve_retries and bool(execution.request.retries))
 
 
 def store_parked(execution: Execution, key: str) -> None:

@@ -35,7 +35,7 @@ from celery_dlock.core.state import (
 from celery_dlock.delivery.carry_out import carry_out, without_traceback
 from celery_dlock.delivery.execution import Execution
 from celery_dlock.delivery.plan import (
-    Known,
+    Facts,
     Plan,
     contention,
     duplicate,
@@ -55,7 +55,7 @@ from celery_dlock.messages.woken_queues import tells_redelivery
 logger = logging.getLogger("celery_dlock")
 
 #: Tasks whose order was said to be another than it should be.
-_told: set[str] = set()
+_noted: set[str] = set()
 
 #: Noted of a delivery of which the main process wants to hear.
 FOLLOWED = "followed"
@@ -70,8 +70,8 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
     Raises Celery's ``Retry`` or ``Ignore`` when the message has gone back to the broker or is a
     duplicate, and the policy's error when it gives up.
     """
-    asks = execution.asks
-    if asks is not None and asks.at_publish:
+    queueing = execution.queueing
+    if queueing is not None and queueing.at_publish:
         _note_arrival(execution)
     left = (execution.history.due or 0.0) - time.time()
     living = duplicate_of(vars(execution.request)) if execution.is_marked else None
@@ -79,10 +79,10 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
         if living is not None:
             return carry_out(execution, _duplicate_of(execution, living))
         if left > 0:
-            return carry_out(execution, too_early(execution.known(), left))
+            return carry_out(execution, too_early(execution.facts(), left))
         woken = execution.history.woken
         if woken is not None and _is_left_over(execution, woken):
-            return carry_out(execution, left_over(execution.known()))
+            return carry_out(execution, left_over(execution.facts()))
         return _take(execution)
     except TaskPredicate as end:
         raise without_traceback(end)  # noqa: B904  # what is told by Celery itself
@@ -91,11 +91,11 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
 def _note_arrival(execution: Execution) -> None:
     """Say once for a task that its order is that of arrival, where it should be another."""
     request, name = execution.request, execution.task.name
-    if name in _told:
+    if name in _noted:
         return
     took_place = request.get(HISTORY) is not None
     if not (took_place or request.eta or request.retries):
-        _told.add(name)
+        _noted.add(name)
         logger.warning(
             '%s has ordered="publish", but %s was published by its name only, or over a connection '
             "of its own, so it is ordered by its arrival. Define the task where it is published, "
@@ -141,15 +141,15 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
             if waited_before is None:
                 waited_before = _waited_before(execution, answer, arrived)
             waited = waited_before + time.monotonic() - began  # a clock may be set in between
-            known, first = execution.known(since, waited), stay_until == 0
-            decision = _decision(execution, known, answer, first=first)
+            facts, first = execution.facts(since, waited), stay_until == 0
+            decision = _decision(execution, facts, answer, first=first)
             if _times_out(answer, decision):
                 waited -= _time_on_hold(execution, answer, waited_before, waited - waited_before)
-                known = execution.known(since, waited)
-                decision = _decision(execution, known, answer, first=False)
+                facts = execution.facts(since, waited)
+                decision = _decision(execution, facts, answer, first=False)
             if isinstance(decision, Complete | GiveUp):
-                known = replace(known, follows=_follows_the_holder(execution, answer))
-            next_step = plan(known, answer, decision)
+                facts = replace(facts, follows=_follows_the_holder(execution, answer))
+            next_step = plan(facts, answer, decision)
             if not isinstance(next_step, WaitHere):
                 return carry_out(execution, next_step)
             stay_until = time.monotonic() + next_step.seconds
@@ -210,12 +210,12 @@ def _time_on_hold(
 
 
 def _note_stay(execution: Execution, refused: Refused, seconds: float) -> None:
-    who, busy, hold = execution.subject, refused.verdict, refused.hold
+    subject, busy, hold = execution.subject, refused.verdict, refused.hold
     holder = busy.holder if isinstance(busy, Busy) else None
     behind = "which is reserved" if holder is None else f"held by {holder.who}"
     logger.info(
         "Task %s[%s] waits in its slot for %r, %.1f s at most, %s",
-        *(who.task_name, who.task_id, refused.claim.key, seconds),
+        *(subject.task_name, subject.task_id, refused.claim.key, seconds),
         behind if hold is None else f"which is on hold, by {hold.who}",
     )
 
@@ -237,7 +237,7 @@ def _answer(execution: Execution) -> Lease | Refused | Plan:
                 return answer
     except BackendUnavailable as exc:
         fails = execution.runtime.settings.on_unavailable == "fail"
-        return unanswered(execution.known(), exc, CHANCE.random, fails=fails)
+        return unanswered(execution.facts(), exc, CHANCE.random, fails=fails)
     return _duplicate_of(execution, living)
 
 
@@ -251,13 +251,13 @@ def _ask(execution: Execution) -> Lease | Refused:
         # It was debounced there; or the template has changed since it was parked. Until its own key
         # has answered the message stays where it was woken: then the turn there is given back.
         turn, woken = execution.turn_at(woken), None
-        (there,) = execution.runtime.backend.look([turn.key])
-        ending = next((grant.ending for grant in there.grants if grant.task == turn.task), None)
+        (state,) = execution.runtime.backend.look([turn.key])
+        ending = next((grant.ending for grant in state.grants if grant.task == turn.task), None)
         if ending is not None:
             return hold.refused(Refused(turn, End(ending)))
     message, max_hold, answer = execution.message(), execution.max_hold(), None
-    asks = execution.asks  # which ends where the message is too large for the store
-    if asks is not None and woken is None and asks_before_queueing(execution, asks):
+    queueing = execution.queueing  # which ends where the message is too large for the store
+    if queueing is not None and woken is None and asks_before_queueing(execution, queueing):
         looked = hold.ask(execution.claim(look=True), max_hold, message, parents=keys.parents)
         answer = None if _has_to_wait(execution, looked) else looked
     if answer is None:
@@ -267,20 +267,20 @@ def _ask(execution: Execution) -> Lease | Refused:
     return answer
 
 
-def _newer_call(execution: Execution, at: str) -> Refused | None:
+def _newer_call(execution: Execution, key: str) -> Refused | None:
     """A call of which the newest wins went by the broker, and later ones may have taken its place
     in the store, under its id: then theirs is the message of the task, and this one is dropped.
     """
-    here, message = execution.runtime, execution.message()
+    process, message = execution.runtime, execution.message()
     (claim, *_) = execution.claim()
-    if at == claim.key and message is not None:
+    if key == claim.key and message is not None:
         claim = replace(claim, wait=WaitMode.ENQUEUE)
-        reply = here.backend.enter(claim, message)
-        here.wake(reply.wakes)
+        reply = process.backend.enter(claim, message)
+        process.wake(reply.wakes)
         assert not isinstance(reply.verdict, Run)
         return execution.hold.refused(Refused(claim, reply.verdict))
     # By its message: one too large for the store has only a place there, which is its own.
-    newer = here.backend.message(at, claim.task)
+    newer = process.backend.message(key, claim.task)
     return None if newer is None else execution.hold.refused(Refused(claim, Drop(Reason.WAITING)))
 
 
@@ -289,7 +289,7 @@ def _has_to_wait(execution: Execution, looked: Lease | Refused) -> bool:
     if isinstance(looked, Lease) or not isinstance(looked.verdict, Busy | Same):
         return False
     if isinstance(looked.verdict, Busy):
-        if execution.known().is_own(looked.verdict.holder):
+        if execution.facts().is_own(looked.verdict.holder):
             return False
         store_parked(execution, looked.claim.key)
     return True
@@ -299,27 +299,34 @@ def _duplicate_of(execution: Execution, living: str) -> Plan:
     """Its task does the same as one that lives."""
     unique, key = execution.unique, execution.keys.own[0]
     claim = execution.subject.label if unique is None else unique.terms.name
-    return duplicate(execution.known(), claim, key, living)
+    return duplicate(execution.facts(), claim, key, living)
 
 
 def _decision(
-    execution: Execution, known: Known, refused: Refused, *, first: bool
+    execution: Execution, facts: Facts, refused: Refused, *, first: bool
 ) -> Decision | None:
     """What its policy decides; ``None`` where the store's answer does.
 
     A policy of a project's own that breaks gives up with its error. The *first* refusal of a
     delivery is an event.
     """
-    asked = contention(known, refused)
-    if asked is None:
+    question = contention(facts, refused)
+    if question is None:
         return None
-    policy, holder = execution.policy, asked.holder.task_id if asked.holder else None
+    policy, holder = execution.policy, question.holder.task_id if question.holder else None
     if first:
         execution.runtime.sinks.emit(
-            Contended(execution.subject, asked.key, holder, asked.attempt, asked.waited, asked.hold)
+            Contended(
+                execution.subject,
+                question.key,
+                holder,
+                question.attempt,
+                question.waited,
+                question.hold,
+            )
         )
     try:
-        decision: object = policy.decide(asked)
+        decision: object = policy.decide(question)
     except Exception as exc:
         return GiveUp(exc)
     if isinstance(decision, Decision):

@@ -34,33 +34,33 @@ class UniqueRun:
     """The claim of one delivery, whose task has that identity; ``begun`` if it may have run before,
     ``retried`` if it has.
 
-    ``known`` is what stood in the store when it was last asked, and ``asked`` whether it was as the
-    task was published; if it was not, its period begins here, and ends at ``period_ends``. The task
-    that it ``follows`` in a chain ends, and is no other one that lives. It is no ``concern`` of the
-    delivery once it has ended, or is another's. A message of the same task may be on its way that
-    was published ``again``.
+    ``stored`` is what stood in the store when it was last asked, and ``checked`` whether it was as
+    the task was published; if it was not, its period begins here, and ends at ``period_ends``. The
+    task that it ``follows`` in a chain ends, and is no other one that lives. The claim is not
+    ``owned`` by the delivery once it has ended, or is another's. A message of the same task may be
+    on its way that was published ``again``.
     """
 
-    here: Runtime
+    runtime: Runtime
     terms: UniqueTerms
     task: str
     name: str
-    where: str
-    asked: bool
+    worker: str
+    checked: bool
     begun: bool
     retried: bool
     follows: str = ""
     period_ends: float = 0.0
     claims: UniqueClaims = field(init=False)
-    concern: bool = field(init=False)
+    owned: bool = field(init=False)
     again: bool = field(default=False, init=False)
-    known: bytes | None = field(init=False)
-    _at: str | None = field(default=None, init=False)
+    stored: bytes | None = field(init=False)
+    _waits_at: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.claims = UniqueClaims(self.here.backend)
-        self.known = self.terms.stored
-        self.concern = not (self.retried and self.terms.until == "start")
+        self.claims = UniqueClaims(self.runtime.backend)
+        self.stored = self.terms.stored
+        self.owned = not (self.retried and self.terms.until == "start")
 
     @classmethod
     def of(
@@ -73,7 +73,7 @@ class UniqueRun:
         """Of a task that is unique, or was as it was published; not of one that is a duplicate."""
         headers, unique = vars(request), task.lock_definition.unique
         terms, period_ends = UniqueTerms.read(headers), 0.0
-        asked = terms is not None
+        checked = terms is not None
         if terms is None:
             if unique is None or request.is_eager or duplicate_of(headers) is not None:
                 return None
@@ -82,19 +82,25 @@ class UniqueRun:
             terms = UniqueTerms.of(unique, unique.name(args, kwargs))
             period = unique.options.period
             period_ends = time.time() + period if period else 0.0
-        here, where = runtime(task.app), this_process(request.hostname)
         retried = bool(request.retries)
-        who = identity(request)
-        follows = predecessor(request)
         return cls(
-            here, terms, who, task.name, where, asked, retried, retried, follows, period_ends
+            runtime=runtime(task.app),
+            terms=terms,
+            task=identity(request),
+            name=task.name,
+            worker=this_process(request.hostname),
+            checked=checked,
+            begun=retried,
+            retried=retried,
+            follows=predecessor(request),
+            period_ends=period_ends,
         )
 
     def arrives(self) -> str | None:
         """The id of another that lives, if nobody has asked when this one was published."""
-        if self.asked or self.begun:
+        if self.checked or self.begun:
             return None
-        self.asked = True
+        self.checked = True
         try:
             return self._unless_before(self.claims.other(self.terms.name, task_id_of(self.task)))
         except BackendUnavailable as exc:
@@ -106,16 +112,16 @@ class UniqueRun:
 
         The id of another that lives, if this one is not to run for that.
         """
-        if self._at == key and not due:  # it asks for its lock again and again
+        if self._waits_at == key and not due:  # it asks for its lock again and again
             return None
         if self.begun and self.terms.until == "start":  # what it had may have ended before
             return None
-        self._at = key
+        self._waits_at = key
         return self._meet(key, acked=bool(key), heard=due or time.time())
 
     def retries(self, task: str, due: float) -> None:
         """Its next attempt, *task*, is published, and *due* then."""
-        if self.concern:
+        if self.owned:
             self.task = task
             self.waits(due=due)
 
@@ -151,33 +157,35 @@ class UniqueRun:
         return None
 
     def _starts(self) -> str | None:
-        if self.terms.until == "done" or not self.concern:
+        if self.terms.until == "done" or not self.owned:
             return None
-        self.concern = False
+        self.owned = False
         name, task_id = self.terms.name, task_id_of(self.task)
         try:
-            met = self.claims.begin(name, task_id, self.terms.ttl, self.known)
+            answer = self.claims.begin(name, task_id, self.terms.ttl, self.stored)
         except BackendUnavailable as exc:
-            end = partial(self.claims.end, name, task_id, self.terms.ttl, self.known)
-            _tell_later(self.here, self.terms, exc, end)
+            end = partial(self.claims.end, name, task_id, self.terms.ttl, self.stored)
+            _tell_later(self.runtime, self.terms, exc, end)
             return None
-        self.again |= met.again
-        return None if self.begun else self._unless_before(met.another)
+        self.again |= answer.again
+        return None if self.begun else self._unless_before(answer.another)
 
     def _unless_before(self, other: str | None) -> str | None:
         return None if other == self.follows else other
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
-        if not self.concern or self.terms.newest_wins:
+        if not self.owned or self.terms.newest_wins:
             return None
-        mine = UniqueClaim(self.task, self.name, self.where, heard, key, acked, self.period_ends)
+        claim = UniqueClaim(self.task, self.name, self.worker, heard, key, acked, self.period_ends)
         try:
-            self.known, met = self.claims.meet(self.terms.name, mine, self.terms.ttl, self.known)
+            self.stored, answer = self.claims.meet(
+                self.terms.name, claim, self.terms.ttl, self.stored
+            )
         except BackendUnavailable as exc:
             _not_told(self.terms, exc)
             return None
-        self.concern, self.again = met.another is None, met.again
-        return None if self.begun else self._unless_before(met.another)
+        self.owned, self.again = answer.another is None, answer.again
+        return None if self.begun else self._unless_before(answer.another)
 
     @property
     def remembers(self) -> int:
@@ -186,20 +194,20 @@ class UniqueRun:
 
     def ends(self, attempt: str = "") -> None:
         """Its task has ended, or that *attempt*, which the claim may be of."""
-        if self.concern:
-            self.concern = False
+        if self.owned:
+            self.owned = False
             name, task_id = self.terms.name, task_id_of(self.task)
-            end = partial(self.claims.end, name, task_id, self.terms.ttl, self.known, attempt)
-            _tell(self.here, self.terms, end)
+            end = partial(self.claims.end, name, task_id, self.terms.ttl, self.stored, attempt)
+            _tell(self.runtime, self.terms, end)
 
     def revoked(self) -> None:
         """Its task was revoked while it waited."""
         if self.begun:
             self.ends()
-        elif self.concern:
-            self.concern = False
+        elif self.owned:
+            self.owned = False
             forget = partial(self.claims.forget, self.terms.name, task_id_of(self.task))
-            _tell(self.here, self.terms, forget)
+            _tell(self.runtime, self.terms, forget)
 
 
 def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> None:
@@ -210,27 +218,27 @@ def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> N
     terms = UniqueTerms.read(headers)
     if terms is None:
         return
-    here, task_id = runtime(app), storable(headers["id"])
-    claims = UniqueClaims(here.backend)
+    process, task_id = runtime(app), storable(headers["id"])
+    claims = UniqueClaims(process.backend)
     if began:
-        _tell(here, terms, partial(claims.end, terms.name, task_id, terms.ttl, terms.stored))
+        _tell(process, terms, partial(claims.end, terms.name, task_id, terms.ttl, terms.stored))
     else:
-        _tell(here, terms, partial(claims.forget, terms.name, task_id))
+        _tell(process, terms, partial(claims.forget, terms.name, task_id))
 
 
-def _tell(here: Runtime, terms: UniqueTerms, ends: Callable[[], object]) -> None:
+def _tell(process: Runtime, terms: UniqueTerms, ends: Callable[[], object]) -> None:
     try:
         ends()
     except BackendUnavailable as exc:
-        _tell_later(here, terms, exc, ends)
+        _tell_later(process, terms, exc, ends)
 
 
 def _tell_later(
-    here: Runtime, terms: UniqueTerms, exc: BackendUnavailable, ends: Callable[[], object]
+    process: Runtime, terms: UniqueTerms, exc: BackendUnavailable, ends: Callable[[], object]
 ) -> None:
     """A claim that nobody ends swallows calls for a minute."""
     _not_told(terms, exc)
-    here.manager.tell_later(f"the unique claim {terms.name} has ended", ends)
+    process.manager.tell_later(f"the unique claim {terms.name} has ended", ends)
 
 
 def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:

@@ -279,10 +279,10 @@ class LockedTask(TypedTask[P, R_co]):
         try:
             return execution.run(self.lock_body, lease)
         except (LockLost, StaleFencingToken) as exc:
-            delivery, newer = execution.known(), lease.replaced
+            facts, newer = execution.facts(), lease.replaced
             if newer is not None:
-                return carry_out(execution, replaced(delivery, lease.key, newer, exc))
-            return carry_out(execution, lost(delivery, exc))
+                return carry_out(execution, replaced(facts, lease.key, newer, exc))
+            return carry_out(execution, lost(facts, exc))
 
     def _call_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A direct call, without a message: it takes the lock, or fails at once.

@@ -304,8 +304,8 @@ def _unique(app: Any, headers: Any, who: str, name: str) -> UniqueRun | None:
     terms = UniqueTerms.read(headers)
     if terms is None:
         return None
-    here, where = runtime(app), this_process()
-    return UniqueRun(here, terms, who, name, where, asked=True, begun=False, retried=False)
+    here, worker = runtime(app), this_process()
+    return UniqueRun(here, terms, who, name, worker, checked=True, begun=False, retried=False)
 
 
 def strategy(task: Any, app: Any, consumer: Any) -> Handler:

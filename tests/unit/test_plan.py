@@ -23,10 +23,10 @@ from celery_dlock.core.state import (
     Same,
 )
 from celery_dlock.delivery.plan import (
+    Facts,
     FailWith,
     Finish,
     Gone,
-    Known,
     Plan,
     Repeat,
     Resend,
@@ -52,8 +52,8 @@ from celery_dlock.messages.headers import History
 KEY = "order:42"
 SUBJECT = events.Subject("id", "charge", "order:{order}")
 PAST = History("id:0:0", waits=3, since=10.0, unavailable=1, lost=2)
-KNOWN = Known(SUBJECT, PAST, eager=False, queues=False, since=10.0, waited=7.0)
-EAGER = replace(KNOWN, eager=True)
+FACTS = Facts(SUBJECT, PAST, eager=False, queues=False, since=10.0, waited=7.0)
+EAGER = replace(FACTS, eager=True)
 
 
 def holder(task: str) -> Holder:
@@ -164,7 +164,7 @@ DECIDED: dict[tuple[Refusal, int], tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("decision", DECISIONS[:3], ids=repr)
 def test_the_task_that_published_it_is_no_reason_to_refuse_it(decision: Decision) -> None:
-    follows = replace(KNOWN, follows=True, waited=0.25)
+    follows = replace(FACTS, follows=True, waited=0.25)
     reason = "the task that published it has the key"
 
     assert plan(follows, refused(HELD), decision) == WaitHere(0.75)
@@ -172,30 +172,30 @@ def test_the_task_that_published_it_is_no_reason_to_refuse_it(decision: Decision
     assert later == Resend(4.0, PAST, reason, reason)
 
 
-@pytest.mark.parametrize("known", [KNOWN, EAGER], ids=["in a worker", "eagerly"])
+@pytest.mark.parametrize("known", [FACTS, EAGER], ids=["in a worker", "eagerly"])
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
-def test_each_answer_comes_to_what_the_table_says(answer: Refusal, known: Known) -> None:
-    asked = contention(known, refused(answer)) is not None
-    if known.eager and answer == Busy(OWN, 0, 0):  # which only shares its id
+def test_each_answer_comes_to_what_the_table_says(answer: Refusal, facts: Facts) -> None:
+    asked = contention(facts, refused(answer)) is not None
+    if facts.eager and answer == Busy(OWN, 0, 0):  # which only shares its id
         assert asked
-        assert simply(plan(known, refused(answer), RunLater(2.0))) == fails(
+        assert simply(plan(facts, refused(answer), RunLater(2.0))) == fails(
             LockContended(KEY, "id", 0.0)
         )
         return
     assert asked == (answer in (HELD, RESERVED))
     for number, decision in enumerate(DECISIONS if asked else [None]):
-        found = simply(plan(known, refused(answer), decision))
+        found = simply(plan(facts, refused(answer), decision))
         if asked:
-            assert found == DECIDED[answer, number][known.eager]
+            assert found == DECIDED[answer, number][facts.eager]
         elif isinstance(answer, Same):
             own = fails(LockContended(KEY, "id", 90.0))
-            assert found == (own if known.eager else replace(LOOKS, countdown=60.0))
+            assert found == (own if facts.eager else replace(LOOKS, countdown=60.0))
         else:
             assert found == ANSWERED[answer]
 
 
 def test_the_policy_is_told_who_has_the_key_and_how_long_it_was_waited_for() -> None:
-    found = contention(KNOWN, refused(HELD))
+    found = contention(FACTS, refused(HELD))
     assert found is not None
     assert (found.key, found.task_id, found.attempt, found.waited) == (KEY, "id", 3, 7.0)
     assert (found.waiting, found.full) == (2, True)
@@ -203,13 +203,13 @@ def test_the_policy_is_told_who_has_the_key_and_how_long_it_was_waited_for() -> 
     assert (found.holder.task_id, found.holder.since, found.holder.seconds_left) == (
         *("other", 5.0, 4.0),
     )
-    reserved = contention(KNOWN, refused(RESERVED))
+    reserved = contention(FACTS, refused(RESERVED))
     assert reserved is not None
     assert reserved.holder is None
 
 
 def test_a_retry_that_is_woken_too_early_gives_its_turn_back_once_it_is_published() -> None:
-    found = too_early(KNOWN, 12.3)
+    found = too_early(FACTS, 12.3)
     assert found == Resend(12.3, PAST, "it is not due", "due in 12 s", gives_back=True)
 
 
@@ -217,13 +217,13 @@ def test_a_retry_that_is_woken_too_early_gives_its_turn_back_once_it_is_publishe
 def test_without_an_answer_it_waits_in_the_broker_or_fails(queues: bool) -> None:
     error = BackendUnavailable("no answer")
     event = events.Unavailable(SUBJECT, "no answer")
-    known = replace(KNOWN, queues=queues)
+    facts = replace(FACTS, queues=queues)
     # Where it fails, the message of one that queues may wait in the store
     failed = fails(error, event, gives_back=queues)
-    assert simply(unanswered(known, error, _half, fails=True)) == failed
-    assert simply(unanswered(replace(known, eager=True), error, _half, fails=False)) == failed
+    assert simply(unanswered(facts, error, _half, fails=True)) == failed
+    assert simply(unanswered(replace(facts, eager=True), error, _half, fails=False)) == failed
     again = Resend(1.0, replace(PAST, unavailable=2), "no answer", error, event)
-    assert simply(unanswered(known, error, _half, fails=False)) == simply(again)
+    assert simply(unanswered(facts, error, _half, fails=False)) == simply(again)
 
 
 LOST, STALE = LockLost(KEY, "gone"), StaleFencingToken("table", 1, 2)
@@ -235,22 +235,22 @@ LOST, STALE = LockLost(KEY, "gone"), StaleFencingToken("table", 1, 2)
 def test_a_lost_lock_is_no_failure_unless_it_is_lost_again_and_again(
     error: LockLost | StaleFencingToken, event: events.Event | None
 ) -> None:
-    assert lost(KNOWN, error) == Repeat(error, event)
+    assert lost(FACTS, error) == Repeat(error, event)
     assert simply(lost(EAGER, error)) == fails(error, event)
-    too_often = replace(KNOWN, history=replace(PAST, lost=MAX_LOST_RUNS))
+    too_often = replace(FACTS, history=replace(PAST, lost=MAX_LOST_RUNS))
     assert simply(lost(too_often, error)) == fails(error, event)
 
 
 def test_one_that_was_replaced_ends_as_skipped_and_a_write_that_was_refused_is_told() -> None:
-    assert replaced(KNOWN, KEY, "newer", LOST) == GAVE_WAY
+    assert replaced(FACTS, KEY, "newer", LOST) == GAVE_WAY
     stale = events.StaleRejected(SUBJECT, "table", 1)
-    assert replaced(KNOWN, KEY, "newer", STALE) == replace(GAVE_WAY, event=stale)
+    assert replaced(FACTS, KEY, "newer", STALE) == replace(GAVE_WAY, event=stale)
 
 
 @pytest.mark.parametrize("queues", [False, True])
 @pytest.mark.parametrize("carried", [False, True])
 def test_what_runs_again_is_published_or_in_the_store(queues: bool, carried: bool) -> None:
-    found = repeated(replace(KNOWN, queues=queues), LOST, _half, carried=carried)
+    found = repeated(replace(FACTS, queues=queues), LOST, _half, carried=carried)
     if queues and carried:
         assert found == Gone(f"{LOST}; the lock store has its message")
         return
