@@ -46,9 +46,9 @@ class UniqueRun:
     task: str
     name: str
     worker: str
-    checked: bool
-    begun: bool
-    retried: bool
+    checked: bool = True
+    begun: bool = False
+    retried: bool = False
     follows: str = ""
     period_ends: float = 0.0
     claims: UniqueClaims = field(init=False)

@@ -53,11 +53,11 @@ class Children:
     """
 
     #: Those of this worker; ``None`` where its bodies run in no processes of their own.
-    here: ClassVar[Children | None] = None
+    current: ClassVar[Children | None] = None
 
     def __init__(self, watched: ProcessWatcher) -> None:
         self._watched = watched
-        self._gone: dict[int, Call] = {}
+        self._on_exit: dict[int, Call] = {}
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="celery-dlock-children", daemon=True)
@@ -65,9 +65,9 @@ class Children:
     def start(self) -> None:
         self._thread.start()
 
-    def watch(self, pid: int, gone: Call) -> None:
+    def watch(self, pid: int, on_exit: Call) -> None:
         """Call *gone* after the end of *pid*, instead of what was to be called until now."""
-        self._gone[pid] = gone  # first: the thread may just be taking the one before
+        self._on_exit[pid] = on_exit  # first: the thread may just be taking the one before
         try:
             self._watched.watch(pid)
         except OSError as exc:
@@ -94,9 +94,9 @@ class Children:
         while not leaving:
             leaving = self._leaving  # once more after that
             for pid in self._watched.wait(0 if leaving else None):
-                gone = self._gone.pop(pid, None)
-                if gone is not None:
-                    _safely(gone)
+                on_exit = self._on_exit.pop(pid, None)
+                if on_exit is not None:
+                    _safely(on_exit)
             while not self._calls.empty():
                 _safely(self._calls.get())
 
@@ -113,10 +113,10 @@ def _safely(call: Call) -> None:
 
 def soon(call: Call) -> None:
     """Call it in the watching thread, so that the worker's loop goes on; here, if there is none."""
-    if Children.here is None:
+    if Children.current is None:
         _safely(call)
     else:
-        Children.here.call(call)
+        Children.current.call(call)
 
 
 class WatchChildren(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -128,10 +128,10 @@ class WatchChildren(bootsteps.StartStopStep):  # type: ignore[misc]
         return bool(parent.pool_cls.__module__ == "celery.concurrency.prefork")
 
     def start(self, parent: Any) -> None:
-        Children.here = Children(processes())
-        Children.here.start()
+        Children.current = Children(processes())
+        Children.current.start()
         # Behind the pool's own end, which has priority 15.
-        Finalize(None, Children.here.finish, exitpriority=0)
+        Finalize(None, Children.current.finish, exitpriority=0)
         Finalize(None, have_the_last_word, exitpriority=-1)
 
     def stop(self, parent: Any) -> None:
@@ -182,7 +182,7 @@ class PidfdWatcher:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def wait(self, seconds: float | None = None) -> list[int]:
-        gone = []
+        ended = []
         for descriptor, _ in self._epoll.poll(seconds):
             if descriptor == self._interrupts:
                 os.eventfd_read(descriptor)
@@ -192,10 +192,10 @@ class PidfdWatcher:
             # Closing is not enough: children that were forked meanwhile have it open, too.
             self._epoll.unregister(descriptor)
             os.close(descriptor)
-            gone.append(pid)
+            ended.append(pid)
         while self._gone_before:
-            gone.append(self._gone_before.popleft())
-        return gone
+            ended.append(self._gone_before.popleft())
+        return ended
 
     def interrupt(self) -> None:
         os.eventfd_write(self._interrupts, 1)
@@ -212,9 +212,9 @@ class PollingWatcher:
 
     def wait(self, seconds: float | None = None) -> list[int]:
         time.sleep(ASK_EVERY if seconds is None else min(seconds, ASK_EVERY))
-        gone = [pid for pid in tuple(self._pids) if _has_ended(pid) or not _exists(pid)]
-        self._pids.difference_update(gone)
-        return gone
+        ended = [pid for pid in tuple(self._pids) if _has_ended(pid) or not _exists(pid)]
+        self._pids.difference_update(ended)
+        return ended
 
     def interrupt(self) -> None:
         """It never waits for long."""

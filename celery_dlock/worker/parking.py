@@ -67,10 +67,10 @@ Handler = Callable[..., Any]
 
 @dataclass(eq=False, slots=True)
 class HeldBack:
-    """A message, what its task ``asks`` of the queue, and what Celery does with it otherwise."""
+    """A message, how its task is to queue, and what Celery does with it otherwise."""
 
     task: Any
-    asks: Queueing
+    queueing: Queueing
     message: Any
     handler: Handler
     rest: tuple[Any, ...]
@@ -131,7 +131,7 @@ class Parking:
     """Of one connection of one worker; only its thread is not in the worker's loop."""
 
     #: That of this process.
-    here: ClassVar[Parking | None] = None
+    current: ClassVar[Parking | None] = None
 
     def __init__(self, app: Any, errors: tuple[type[Exception], ...]) -> None:
         self._app = app
@@ -194,8 +194,8 @@ class Parking:
             batch = self._done.get()
             line = self._lines[batch.key]
             line.parking, line.waited_for = False, batch.waited_for
-            for each in batch.messages[: batch.parked]:
-                each.acknowledge(self._errors)
+            for message in batch.messages[: batch.parked]:
+                message.acknowledge(self._errors)
             line.held.extendleft(reversed(batch.messages[batch.parked :]))
             if batch.parked < len(batch.messages):
                 self._to_pool(batch.key, line)
@@ -232,11 +232,14 @@ class Parking:
     def _park(self, batch: Batch) -> Batch:
         """What could not be parked goes to the pool, and what came behind it waits for that."""
         parked, waited_for = 0, False
+        # Of a queue that may be full one after the other
+        together = all(message.queueing.max_waiting is None for message in batch.messages)
+        flights = [batch.messages] if together else [[message] for message in batch.messages]
         try:
-            for some in self._flights(batch.messages):
-                taken, waited_for = self._enter(batch.key, some)
+            for flight in flights:
+                taken, waited_for = self._enter(batch.key, flight)
                 parked += taken
-                if taken < len(some):
+                if taken < len(flight):
                     break
         except BackendUnavailable as exc:
             logger.debug("children ask for %s again: %s", batch.key, exc)
@@ -246,29 +249,24 @@ class Parking:
             waited_for = False
         return Batch(batch.key, batch.messages, parked, waited_for)
 
-    def _flights(self, messages: Sequence[HeldBack]) -> list[Sequence[HeldBack]]:
-        """What may be asked at once: of a queue that may be full one after the other."""
-        together = all(each.asks.max_waiting is None for each in messages)
-        return [messages] if together else [[each] for each in messages]
-
     def _enter(self, key: str, messages: Sequence[HeldBack]) -> tuple[int, bool]:
         """How many the store has now, from the first; and whether others wait for the key."""
-        here = runtime(self._app)
-        entries = [self._entry(key, each) for each in messages]
-        fits = list(takewhile(lambda e: len(e.message) <= here.backend.largest_message, entries))
+        process = runtime(self._app)
+        entries = [self._entry(key, message) for message in messages]
+        fits = list(takewhile(lambda e: len(e.message) <= process.backend.largest_message, entries))
         for entry in entries[len(fits) : len(fits) + 1]:
-            here.sinks.emit(TooLarge(entry.subject, len(entry.message)))
-        replies = here.backend.apply_each([Enter(entry.claim, entry.message) for entry in fits])
-        here.wake([wake for reply in replies for wake in reply.wakes])
+            process.sinks.emit(TooLarge(entry.subject, len(entry.message)))
+        replies = process.backend.apply_each([Enter(entry.claim, entry.message) for entry in fits])
+        process.wake([wake for reply in replies for wake in reply.wakes])
         taken, waited_for = 0, True
         for entry, reply in zip(fits, replies, strict=True):
             match reply.verdict:
                 case Park() as parked:
-                    here.sinks.emit(waits_behind(entry.subject, key, parked))
+                    process.sinks.emit(waits_behind(entry.subject, key, parked))
                     if entry.unique is not None:
                         entry.unique.waits(key)
                 case Drop(reason=reason):
-                    here.sinks.emit(Dropped(entry.subject, key, reason, entry.repeated))
+                    process.sinks.emit(Dropped(entry.subject, key, reason, entry.repeated))
                     if entry.unique is not None and reason is Reason.DONE:
                         entry.unique.ends(entry.claim.task)
                 case _:
@@ -278,16 +276,18 @@ class Parking:
         return taken, waited_for
 
     def _entry(self, key: str, held: HeldBack) -> Entry:
-        here, definition = runtime(self._app), held.task.lock_definition
-        headers = held.message.headers
-        who = identity_in(headers)
-        subject = Subject(headers["id"], held.task.name, definition.label)
-        history = History(who, waits=1, since=time.time(), carried=here.sinks.carry(subject))
-        parked = ParkedMessage.of_delivery(here.wake.broker, who, delivery_note(held.message))
-        claim = enqueued(definition.access[0], held.asks, key, who, held.task.name)
-        unique = _unique(self._app, headers, who, held.task.name)
+        process, task, message = runtime(self._app), held.task, held.message
+        definition, headers = task.lock_definition, message.headers
+        attempt, terms = identity_in(headers), UniqueTerms.read(headers)
+        subject = Subject(headers["id"], task.name, definition.label)
+        history = History(attempt, waits=1, since=time.time(), carried=process.sinks.carry(subject))
+        parked = ParkedMessage.of_delivery(process.wake.broker, attempt, delivery_note(message))
+        claim = enqueued(definition.access[0], held.queueing, key, attempt, task.name)
+        unique: UniqueRun | None = None
+        if terms is not None:
+            unique = UniqueRun(process, terms, attempt, task.name, this_process())
         before = ("retries", "replaced_task_nesting", HISTORY, "x-death")
-        redelivered = (held.message.delivery_info or {}).get("redelivered")
+        redelivered = (message.delivery_info or {}).get("redelivered")
         repeated = bool(redelivered or any(map(headers.get, before)))
         return Entry(subject, claim, parked.encode({HISTORY: history.header()}), unique, repeated)
 
@@ -300,32 +300,24 @@ def _asks_first(task: Any, message: Any) -> bool:
     return unique and UniqueTerms.read(message.headers) is None
 
 
-def _unique(app: Any, headers: Any, who: str, name: str) -> UniqueRun | None:
-    terms = UniqueTerms.read(headers)
-    if terms is None:
-        return None
-    here, worker = runtime(app), this_process()
-    return UniqueRun(here, terms, who, name, worker, checked=True, begun=False, retried=False)
-
-
 def strategy(task: Any, app: Any, consumer: Any) -> Handler:
     """Celery's, and before it the question whether the message is one to be parked here."""
     handler: Handler = default(task, app, consumer)
-    asks: Queueing | None = None
+    queueing: Queueing | None = None
     with _PARKING_GUARD:
-        asks = _asks(task, app)
-    if asks is None:
+        queueing = _queueing_of(task, app)
+    if queueing is None:
         return handler
 
     def handle(message: Any, *rest: Any) -> Any:
-        here, key = Parking.here, None
-        if here is None:
+        parking, key = Parking.current, None
+        if parking is None:
             return handler(message, *rest)
         with _PARKING_GUARD:
             key = _key(task, message, consumer.task_buckets)
         if key is None:
             return handler(message, *rest)
-        return here.arrive(key, HeldBack(task, asks, message, handler, rest, consumer))
+        return parking.arrive(key, HeldBack(task, queueing, message, handler, rest, consumer))
 
     return handle
 
@@ -333,15 +325,15 @@ def strategy(task: Any, app: Any, consumer: Any) -> Handler:
 _PARKING_GUARD = Guard("messages that wait for a key are sent to a child, which parks them")
 
 
-def _asks(task: Any, app: Any) -> Queueing | None:
+def _queueing_of(task: Any, app: Any) -> Queueing | None:
     """What *task* asks of the queue, if its messages are ever parked here; with ``track_started`` a
     result is stored before, which a child does.
     """
     definition = task.lock_definition
-    asks = queueing(definition.policy_in(runtime(app).policy))
+    terms = queueing(definition.policy_in(runtime(app).policy))
     simple = definition.template.is_one_text and definition.parents is None
-    parks = asks is not None and simple and not asks.at_publish and not task.track_started
-    return asks if parks else None
+    parks = terms is not None and simple and not terms.at_publish and not task.track_started
+    return terms if parks else None
 
 
 def _key(task: Any, message: Any, buckets: Mapping[str, Any]) -> str | None:
@@ -390,13 +382,13 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, parent: Any) -> None:
         self._guard = Guard(_HELD_BACK, parent.connection_errors)
-        Parking.here = Parking(parent.app, parent.connection_errors)
-        Parking.here.start()
+        Parking.current = Parking(parent.app, parent.connection_errors)
+        Parking.current.start()
 
     def stop(self, parent: Any) -> None:
-        if Parking.here is not None:
-            Parking.here.end()
-            Parking.here = None
+        if Parking.current is not None:
+            Parking.current.end()
+            Parking.current = None
         if self._looks is not None:
             self._looks.cancel()
 
@@ -406,20 +398,20 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _look(self) -> None:
         with self._guard:
-            if Parking.here is not None:
-                Parking.here.look()
+            if Parking.current is not None:
+                Parking.current.look()
 
     def _hear(self) -> None:
-        here = Parking.here
-        for told in self._told():
+        parking = Parking.current
+        for datagram in self._datagrams():
             with self._guard:
-                if here is not None and told:
-                    here.asked(told[1:].decode(), waits=told[:1] == WAITS)
+                if parking is not None and datagram:
+                    parking.asked(datagram[1:].decode(), waits=datagram[:1] == WAITS)
         with self._guard:
-            if here is not None:
-                here.parked()
+            if parking is not None:
+                parking.parked()
 
-    def _told(self) -> Iterator[bytes]:
+    def _datagrams(self) -> Iterator[bytes]:
         """What has been said; nothing if the thread only wants to be seen to."""
         with suppress(BlockingIOError):
             for _ in range(READ_AT_ONCE):

@@ -113,19 +113,19 @@ class Sweeper(PeriodicStep):
         self._check_writes_at = -inf
 
     def run_once(self) -> float:
-        here = runtime(self._app)
+        process = runtime(self._app)
         try:
             if time.monotonic() >= self._check_writes_at:
-                check_writes(here.backend, here.lease_time(None))
+                check_writes(process.backend, process.lease_time(None))
                 self._check_writes_at = time.monotonic() + CHECK_WRITES_EVERY
-            swept = here.backend.sweep()
+            swept = process.backend.sweep()
         except BackendUnavailable as exc:
             self._warning.warn("the lock store is unavailable: %s", exc)
             raise
         self._warning.resolved("the lock store is available again")
         if swept.lost_data:
             logger.warning(LOST_DATA)
-        ours = here.wake(swept.wakes)
+        ours = process.wake(swept.wakes)
         if swept.next_in is None or (swept.wakes and not ours):
             return LONGEST_SLEEP  # what was handed back is for another worker to find
         return min(swept.next_in, LONGEST_SLEEP)
@@ -136,7 +136,7 @@ INTERVAL = 0.5
 LOOK_AGAIN_AFTER = 10.0
 
 #: By task id, the requests of retries that this process has and whose keys are reserved for them.
-_here: WeakValueDictionary[str, Request] = WeakValueDictionary()
+_retries: WeakValueDictionary[str, Request] = WeakValueDictionary()
 
 
 class EndRevoked(PeriodicStep):
@@ -162,21 +162,21 @@ class EndRevoked(PeriodicStep):
         return INTERVAL
 
     def _end(self, task_ids: set[str]) -> None:
-        here = runtime(self._app)
-        for key, task in here.backend.parked(task_ids):
-            here.wake(here.backend.cancel(key, task).wakes)
+        process = runtime(self._app)
+        for key, task in process.backend.parked(task_ids):
+            process.wake(process.backend.cancel(key, task).wakes)
         for task_id in task_ids:
             will_not_come(task_id)
 
 
 def expect(retry: Request) -> None:
     """Note that this process has it."""
-    _here[retry.id] = retry
+    _retries[retry.id] = retry
 
 
 def will_not_come(task_id: str) -> None:
     """The retry of *task_id*, if this process has one, is not going to run."""
-    retry = _here.get(task_id)
+    retry = _retries.get(task_id)
     if retry is not None:
         _release(retry.app, left_by(retry.task, Context(retry.request_dict)))
 
@@ -193,12 +193,12 @@ def _release(app: Any, claims: Sequence[Claim]) -> None:
 
 def _now(app: Any, claims: Sequence[Claim]) -> None:
     """A message that waits in the store stays there: its end is written down, and it is woken."""
-    here = runtime(app)
+    process = runtime(app)
     for claim in claims:
         try:
-            (state,) = here.backend.look([claim.key])
+            (state,) = process.backend.look([claim.key])
         except BackendUnavailable as exc:
             logger.warning("%s is reserved for %s for a while: %s", claim.key, claim.task, exc)
             continue
         if any(turn.task == claim.task and not turn.parked for turn in state.grants):
-            here.manager.take_back([claim])
+            process.manager.take_back([claim])

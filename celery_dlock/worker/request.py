@@ -74,7 +74,7 @@ class LockedRequest(Request):  # type: ignore[misc]
     #: Whether the broker was told to take the message back, or to put it where such messages go.
     _rejected = False
     #: Whether the child is gone, or through with it; how what it held is to be released then.
-    _gone = False
+    _child_ended = False
     _outcome = Outcome.ABANDONED
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,20 +91,20 @@ class LockedRequest(Request):  # type: ignore[misc]
             ours = {name: headers[name] for name in (HISTORY, UNIQUE) if name in headers}
             self._request_dict.update(ours)
         self._delivery |= delivery_note(self.message)
-        if Parking.here is not None:
-            self._delivery |= Parking.here.follow(self)
+        if Parking.current is not None:
+            self._delivery |= Parking.current.follow(self)
         self.woken = was_woken(self._request_dict)
         if self._request_dict.get("retries") and self._reserves():
             expect(self)
 
-    def _asks(self) -> Queueing | None:
+    def _queueing(self) -> Queueing | None:
         """What the task asks of its key's queue, if its messages wait in the store."""
         return queueing(self.task.lock_definition.policy_in(runtime(self.app).policy))
 
     def _reserves(self) -> bool:
         """Whether its key is kept for a task that retries."""
-        asks = self._asks()
-        return asks is not None and asks.reserve_retries
+        queueing = self._queueing()
+        return queueing is not None and queueing.reserve_retries
 
     # What Celery tells, in the worker's main loop or in a signal handler.
 
@@ -112,10 +112,10 @@ class LockedRequest(Request):  # type: ignore[misc]
         try:
             super().on_accepted(pid, time_accepted)
         finally:
-            here = Children.here
-            if here is not None:
+            children = Children.current
+            if children is not None:
                 with _RELEASE_GUARD:
-                    here.watch(pid, self._child_is_gone)
+                    children.watch(pid, self._child_is_gone)
 
     def terminate(self, *args: Any, **kwargs: Any) -> None:
         self._broken_off = True
@@ -141,8 +141,8 @@ class LockedRequest(Request):  # type: ignore[misc]
         lost, carried_on = self._is_lost(exc_info), False
         with _RELEASE_GUARD:
             # The lock store may be to have the message, too, while the body runs.
-            asks = self._asks() if lost else None
-            carried_on = asks is not None and asks.keep and self._release()
+            queueing = self._queueing() if lost else None
+            carried_on = queueing is not None and queueing.keep and self._release()
         if carried_on:
             task_ready(self)
             self.acknowledge()
@@ -163,7 +163,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         if self._already_cancelled:
             return
         if not isinstance(_raised(exc_info), _PROCESS_ENDS):
-            self._gone = True  # it lives, and could not even begin, or not say how it ended
+            self._child_ended = True  # it lives, and could not even begin, or not say how it ended
         elif self._rejected:
             return  # what was abandoned runs when its message comes again
         self._outcome = failed(let_go=not self._rejected)
@@ -179,29 +179,29 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def _is_lost(self, exc_info: Any) -> bool:
         """Whether the process has ended without being told to, by Celery or by its time limit."""
-        told = self._already_revoked or self._already_cancelled or self._terminate_on_ack
-        return not told and isinstance(_raised(exc_info), _LOST)
+        on_purpose = self._already_revoked or self._already_cancelled or self._terminate_on_ack
+        return not on_purpose and isinstance(_raised(exc_info), _LOST)
 
     # What the watching thread does.
 
     def _child_is_gone(self) -> None:
-        self._gone = True
+        self._child_ended = True
         if self._broken_off or self in active_requests:
             self._release()
 
     def _record_is_final(self) -> None:
-        if self._gone:
+        if self._child_ended:
             self._release()
 
     def _release(self) -> bool:
         """Whether the task is carried on; a claim that the child has left is not touched by it."""
-        here = runtime(self.app)
+        process = runtime(self.app)
         request = Context(self._request_dict)
         nonce = self._delivery["nonce"]
-        done_ttl = here.done_ttl(queues=self._asks() is not None)
+        done_ttl = process.done_ttl(queues=self._queueing() is not None)
         claims = left_by(self.task, request, nonce, done_ttl)
         logger.info("%s ended with its process: its keys are released", self)
-        carried = here.manager.take_back(claims, self._outcome)
+        carried = process.manager.take_back(claims, self._outcome)
         if self._outcome in (Outcome.DONE, Outcome.OVER):
             end_unique(self.app, self._request_dict)
         return carried
@@ -288,7 +288,7 @@ def _dead_letter(app: Any, message: Any, name: str, cause: Cause) -> None:
     if not isinstance(past, dict):
         return
     # Message protocol 1 has its id in a body that may not be readable.
-    who = identity_in(headers) if "id" in headers else text_or_none(past.get("task"))
+    attempt = identity_in(headers) if "id" in headers else text_or_none(past.get("task"))
     key = text_or_none(past.get("key"))
-    if key is not None and who is not None:
-        runtime(app).wake.dead_letter(key, who, name, cause)
+    if key is not None and attempt is not None:
+        runtime(app).wake.dead_letter(key, attempt, name, cause)

@@ -37,17 +37,17 @@ class CheckAtStart(bootsteps.Step):  # type: ignore[misc]
         prefork = parent.pool_cls.__module__ == "celery.concurrency.prefork"
         if prefork:
             runtime.will_fork(app)
-        here = runtime.runtime(app)
-        if prefork and Trait.MULTI_PROCESS not in here.backend.traits:
+        process = runtime.runtime(app)
+        if prefork and Trait.MULTI_PROCESS not in process.backend.traits:
             raise ConfigurationError(
-                f"{here.settings.url} lives in one process, and a prefork worker has several: "
+                f"{process.settings.url} lives in one process, and a prefork worker has several: "
                 "use sqlite:///dlock.db on a single machine, or a store with a server"
             )
-        check_leases(app, here)
-        check_broker(here)
+        check_leases(app, process)
+        check_broker(process)
         if getattr(parent.pool_cls, "is_green", False):
             check_aborts(app)
-        check_countdowns(app, here.policy)
+        check_countdowns(app, process.policy)
         tell_briefly()
         speak_for_children()
 
@@ -62,13 +62,13 @@ def check_decorators(app: Any) -> None:
             )
 
 
-def check_leases(app: Any, here: runtime.Runtime) -> None:
+def check_leases(app: Any, process: runtime.Runtime) -> None:
     """Refuse a lease time that a store does not grant whose locks all end together."""
     ttls = runtime.ttls_of(app)
-    if not ttls or runtime.lease_per_task(type(here.backend)):
+    if not ttls or runtime.lease_per_task(type(process.backend)):
         return
     try:
-        granted = here.backend.granted()
+        granted = process.backend.granted()
     except BackendUnavailable as exc:
         logger.warning(
             "it is not known whether the lock store grants the ttl of each task: %s", exc
@@ -82,9 +82,9 @@ def check_leases(app: Any, here: runtime.Runtime) -> None:
         )
 
 
-def check_broker(here: runtime.Runtime) -> None:
+def check_broker(process: runtime.Runtime) -> None:
     """Refuse a broker whose name cannot be told: its messages could be taken for another's."""
-    logger.info("the name of this broker in parked messages is %s", here.wake.broker)
+    logger.info("the name of this broker in parked messages is %s", process.wake.broker)
 
 
 def check_aborts(app: Any) -> None:

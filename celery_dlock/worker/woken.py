@@ -46,7 +46,7 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         self._names: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._guard = Guard(_NOT_BESIDE, parent.connection_errors)
         make_handler = parent.create_task_handler
         add, cancel = parent.add_task_queue, parent.cancel_task_queue
@@ -82,8 +82,8 @@ class ConsumeWoken(bootsteps.StartStopStep):  # type: ignore[misc]
         """Before the consumer consumes: a queue that cannot be declared would end the worker."""
         queues = runtime(parent.app).wake.queues
         beside = queues.beside(home)
-        if (reason := queues.why_not(home)) and home.name not in self._told:
-            self._told.add(home.name)
+        if (reason := queues.why_not(home)) and home.name not in self._logged:
+            self._logged.add(home.name)
             logger.info(NONE_BESIDE, home.name, reason)
         if beside is None or parent.task_consumer.consuming_from(beside.name):
             return
@@ -149,7 +149,7 @@ class ByTurns:
         """*waiter* is a callback with its arguments; Celery's has the request."""
         woken = False
         with _TURN_GUARD:
-            woken = any(getattr(each, "woken", False) for each in waiter[1])
+            woken = any(getattr(argument, "woken", False) for argument in waiter[1])
         (self._woken if woken else self._others).append(waiter)
 
     def popleft(self) -> Any:

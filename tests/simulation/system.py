@@ -37,9 +37,9 @@ SCHEMA = envelope.SCHEMA
 _PLACES = (
     (ToMain, "way"),
     (runtime, "_processes"),
-    (children.Children, "here"),
-    (parking.Parking, "here"),
-    (periodic, "_here"),
+    (children.Children, "current"),
+    (parking.Parking, "current"),
+    (periodic, "_retries"),
     (state.reserved_requests, "data"),
     (state.active_requests, "data"),
     (state.scheduled_requests, "data"),

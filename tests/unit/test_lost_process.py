@@ -71,7 +71,7 @@ def fails(request: LockedRequest, exc: BaseException) -> None:
 def enters(desk: Desk, request: LockedRequest) -> None:
     """What the child does before its body runs."""
     delivery = request._request_dict["dlock_delivery"]
-    asks = request._asks()
+    asks = request._queueing()
     keeps = asks is not None and asks.keep
     who, here = f"{request.id}:0:0", runtime(desk.app)
     entry = ParkedMessage.of_delivery(here.wake.broker, who, delivery).encode({})

@@ -172,7 +172,7 @@ def test_the_task_that_published_it_is_no_reason_to_refuse_it(decision: Decision
     assert later == Resend(4.0, PAST, reason, reason)
 
 
-@pytest.mark.parametrize("known", [FACTS, EAGER], ids=["in a worker", "eagerly"])
+@pytest.mark.parametrize("facts", [FACTS, EAGER], ids=["in a worker", "eagerly"])
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
 def test_each_answer_comes_to_what_the_table_says(answer: Refusal, facts: Facts) -> None:
     asked = contention(facts, refused(answer)) is not None

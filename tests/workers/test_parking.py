@@ -19,8 +19,8 @@ from celery_dlock.worker.parking import (
     HeldBack,
     Parking,
     ParkWithoutSlot,
-    _asks,
     _key,
+    _queueing_of,
 )
 from celery_dlock.worker.request import LockedRequest
 from tests.services.brokers import close, kept_in_redis, over_redis
@@ -38,13 +38,13 @@ class Loop:
 
     def __init__(self, desk: Desk, task: LockedTask) -> None:
         self.desk, self.task = desk, task
-        asks = _asks(task, desk.app)
+        asks = _queueing_of(task, desk.app)
         assert asks is not None
         self.asks = asks
         self.parking = Parking(desk.app, (OSError,))
         self.pool: list[LockedRequest] = []
         self.acknowledged: list[int] = []
-        Parking.here = self.parking
+        Parking.current = self.parking
 
     def arrive(self, *numbers: int) -> None:
         for number in numbers:
@@ -99,7 +99,7 @@ def loop(desk: Desk, charge: LockedTask) -> Iterator[Loop]:
     yield loop
     for request in loop.pool:
         state.task_ready(request)
-    Parking.here = None
+    Parking.current = None
 
 
 def waiting(desk: Desk) -> list[str]:
@@ -289,7 +289,7 @@ def test_whose_messages_are(desk: Desk, key: Any, options: dict[str, Any], may: 
     @desk.locked(key=key, name="charge", **options)
     def charge(order: str) -> None: ...
 
-    assert (_asks(charge, desk.app) is not None) is may
+    assert (_queueing_of(charge, desk.app) is not None) is may
 
 
 @pytest.mark.server("redis")
