@@ -40,7 +40,7 @@ class _Process:
     """Which one this is, and what has to know when it is another one."""
 
     def __init__(self) -> None:
-        self.told: WeakSet[Any] = WeakSet()
+        self.listeners: WeakSet[Any] = WeakSet()
         self.of_parents: list[object] = []
         self._pid = os.getpid()
         self._mutex = threading.Lock()
@@ -57,7 +57,7 @@ class _Process:
         self._tell_all()
 
     def _tell_all(self) -> None:
-        for thing in list(self.told):
+        for thing in list(self.listeners):
             try:
                 thing.after_fork_in_child()
             except Exception:  # the others have something to leave, too
@@ -75,7 +75,7 @@ os.register_at_fork(after_in_child=_process.after_fork_in_child)
 
 def tell(thing: Forked) -> None:
     """Have ``thing.after_fork_in_child()`` called in each forked child, as long as it is there."""
-    _process.told.add(thing)
+    _process.listeners.add(thing)
 
 
 def keep(thing: object) -> None:

@@ -109,9 +109,9 @@ def runtime(app: Any) -> Runtime:
     not connect to the store.
     """
     app, process = real_app(app), _this_process()
-    found = process.runtimes.get(app)
-    if found is not None:
-        return found
+    kept = process.runtimes.get(app)
+    if kept is not None:
+        return kept
     with process.mutex:
         if app not in process.runtimes:
             process.runtimes[app] = _build(app)
@@ -128,16 +128,16 @@ def forget(app: Any) -> None:
     """Close and drop the runtime of *app*; the next use builds it from the configuration anew."""
     process = _this_process()
     with process.mutex:
-        found = process.runtimes.pop(real_app(app), None)
-    if found is not None:
-        found.manager.close()
+        kept = process.runtimes.pop(real_app(app), None)
+    if kept is not None:
+        kept.manager.close()
 
 
 def finish(within: float) -> None:
     """Wait, as the process ends, until its stores have heard what has left: *within* seconds."""
     until = time.monotonic() + within
-    for here in list(_this_process().runtimes.values()):
-        here.manager.finish(max(0.0, until - time.monotonic()))
+    for kept in list(_this_process().runtimes.values()):
+        kept.manager.finish(max(0.0, until - time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,21 +220,21 @@ def _build(app: Celery) -> Runtime:
 def ttls_of(app: Any) -> dict[str, float]:
     """The tasks of *app* that name a ``ttl`` of their own, in seconds."""
     tasks = app.tasks.values() if app.finalized or app.autofinalize else ()
-    defined = {each.name: getattr(each, "lock_definition", None) for each in tasks}
-    return {name: found.ttl for name, found in defined.items() if found and found.ttl}
+    defined = {task.name: getattr(task, "lock_definition", None) for task in tasks}
+    return {name: lock.ttl for name, lock in defined.items() if lock and lock.ttl}
 
 
 def _runtime(
     app: Celery, settings: Settings, options: BackendOptions, backend: LockBackend
 ) -> Runtime:
-    told = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
-    wake = Waker(app, backend, told, settings.broker, woken_queue=settings.woken_queue)
+    sinks = Sinks(_sinks(app, settings), through=(SoftTimeLimitExceeded,))
+    wake = Waker(app, backend, sinks, settings.broker, woken_queue=settings.woken_queue)
     return Runtime(
         settings=settings,
         options=options,
         backend=backend,
         manager=LockManager(backend, wake, settings.fencing_epoch),
-        sinks=told,
+        sinks=sinks,
         policy=_usual(policy_named(settings.on_contention or "reschedule")),
         wake=wake,
         remembers=remembered(app, settings.done_ttl),
@@ -252,7 +252,7 @@ def _usual(policy: Policy) -> Policy:
 
 def _sinks(app: Celery, settings: Settings) -> list[Sink]:
     """One that wants to know the app is made for it."""
-    found: list[Any] = [sink_named(s) if isinstance(s, str) else s for s in settings.sinks]
+    sinks: list[Any] = [sink_named(s) if isinstance(s, str) else s for s in settings.sinks]
     if settings.history:
-        found.append(load(*HISTORY, "dlock_history"))
-    return [make(app) if (make := getattr(sink, "from_app", None)) else sink for sink in found]
+        sinks.append(load(*HISTORY, "dlock_history"))
+    return [make(app) if (make := getattr(sink, "from_app", None)) else sink for sink in sinks]

@@ -135,7 +135,9 @@ def _follows(error: BaseException, call: AbortableCall) -> bool:
     What was raised ``from`` the strike was meant. A group holds what ended several at once.
     """
     if isinstance(error, ExceptionGroup):
-        return any(_is_strike(one, call) or _follows(one, call) for one in error.exceptions)
+        return any(
+            _is_strike(member, call) or _follows(member, call) for member in error.exceptions
+        )
     if error.__suppress_context__:
         cause = error.__cause__
         return cause is not None and not _is_strike(cause, call) and _follows(cause, call)
@@ -390,8 +392,8 @@ class OtherThread(Thread):
 
 
 def _throw(ident: int, error: type[BaseException] | None) -> None:
-    what = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), what)
+    thrown = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), thrown)
 
 
 class _Local(threading.local):

@@ -133,10 +133,10 @@ class UniqueRun:
         if self.terms.newest_wins:
             self.ends()
             return None
-        other = None
+        living = None
         if self.terms.until == "done" or self.period_ends:
-            other = self._meet(key, acked=acked, heard=time.time())
-        return other or self._starts()
+            living = self._meet(key, acked=acked, heard=time.time())
+        return living or self._starts()
 
     def refused(self, key: str, verdict: Refusal) -> str | None:
         """It has asked for its lock, and the *verdict* at *key* is that it does not get it.
@@ -170,8 +170,8 @@ class UniqueRun:
         self.again |= answer.again
         return None if self.begun else self._unless_before(answer.another)
 
-    def _unless_before(self, other: str | None) -> str | None:
-        return None if other == self.follows else other
+    def _unless_before(self, living: str | None) -> str | None:
+        return None if living == self.follows else living
 
     def _meet(self, key: str, *, acked: bool, heard: float) -> str | None:
         if not self.owned or self.terms.newest_wins:

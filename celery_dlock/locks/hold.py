@@ -183,7 +183,7 @@ class Hold:
                 self.after_loss(lease)
 
 
-def owed(refused: Refused, asked: Sequence[Claim]) -> tuple[Claim, ...]:
+def owed(refused: Refused, claims: Sequence[Claim]) -> tuple[Claim, ...]:
     """Where the store is to be told, with the result, should the task end here nevertheless.
 
     At the keys that have something of it: its turn, its message, or a place that holds up others.
@@ -192,7 +192,7 @@ def owed(refused: Refused, asked: Sequence[Claim]) -> tuple[Claim, ...]:
     claim, verdict = refused.claim, refused.verdict
     if isinstance(verdict, Drop | Same):  # a duplicate: its task does not end with it
         return ()
-    in_order = sorted(asked, key=lambda c: c.order)
+    in_order = sorted(claims, key=lambda c: c.order)
     nothing = isinstance(verdict, Busy) and claim.wait is not WaitMode.PLACE
     left = [] if nothing else [claim]
     if isinstance(verdict, Park) and claim.limit > 1:  # those before are reserved for it

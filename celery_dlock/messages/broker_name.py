@@ -59,8 +59,8 @@ def broker_name(connection: Any) -> str:
         places = ",".join(sorted(set(_places(kind, connection, options))))
     except ValueError:  # which may quote it, with the password
         raise ConfigurationError("the broker's URL cannot be read") from None
-    told = "&".join(f"{name}={quote(value)}" for name, value in sorted(options.items()))
-    return f"{kind}://{places}{'?' if told else ''}{told}"
+    query = "&".join(f"{name}={quote(value)}" for name, value in sorted(options.items()))
+    return f"{kind}://{places}{'?' if query else ''}{query}"
 
 
 def _kind(connection: Any) -> str:
@@ -69,14 +69,14 @@ def _kind(connection: Any) -> str:
 
 
 def _options(kind: str, connection: Any) -> Iterator[tuple[str, str]]:
-    given = connection.transport_options
+    transport_options = connection.transport_options
     for name, usual in _LEADS_ELSEWHERE.items():
-        if str(given.get(name) or usual) != usual:
-            yield name, str(given[name])
+        if str(transport_options.get(name) or usual) != usual:
+            yield name, str(transport_options[name])
     if kind == "filesystem":
-        yield "folder", os.path.realpath(given.get("data_folder_out", "data_out"))
+        yield "folder", os.path.realpath(transport_options.get("data_folder_out", "data_out"))
     if kind == "sqs":
-        yield "region", given.get("region") or _region_of_this_host()
+        yield "region", transport_options.get("region") or _region_of_this_host()
 
 
 def _region_of_this_host() -> str:
@@ -140,12 +140,12 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
     return parts.hostname or "localhost", parts.port
 
 
-def _of_sqlalchemy(told: str) -> str:
+def _of_sqlalchemy(address: str) -> str:
     from sqlalchemy.engine import make_url  # there, where that transport is
     from sqlalchemy.exc import ArgumentError
 
     try:
-        url = make_url(told)
+        url = make_url(address)
     except ArgumentError as exc:
         raise ValueError from exc
     system = url.get_backend_name().replace("mariadb", "mysql")
@@ -159,8 +159,8 @@ def _of_sqlalchemy(told: str) -> str:
 
 def _joined(kind: str, host: str, port: Any, vhost: str | None) -> str:
     host = _host(host)
-    where = f"[{host}]" if ":" in host else quote(host, safe="")
-    return f"{where}{f':{port}' if port else ''}/{_vhost(kind, vhost)}"
+    address = f"[{host}]" if ":" in host else quote(host, safe="")
+    return f"{address}{f':{port}' if port else ''}/{_vhost(kind, vhost)}"
 
 
 def _host(host: str) -> str:
@@ -173,10 +173,10 @@ def _host(host: str) -> str:
 
 def _vhost(kind: str, vhost: str | None) -> str:
     """Of RabbitMQ as it is, of Redis a number; of others a slash around it says nothing."""
-    told = vhost or ""
+    name = vhost or ""
     if kind != "amqp":
-        told = told.strip("/")
-    told = told or _USUAL_VHOST.get(kind, "")
-    if kind == "redis" and told.isdecimal():
-        told = str(int(told))
-    return quote(told, safe="")
+        name = name.strip("/")
+    name = name or _USUAL_VHOST.get(kind, "")
+    if kind == "redis" and name.isdecimal():
+        name = str(int(name))
+    return quote(name, safe="")

@@ -44,7 +44,7 @@ def _held_as(keys: Keys, key: str, access: Access, like: Claim) -> Claim:
     return replace(like, key=key, **how)
 
 
-def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Claim:
+def queued(claim: Claim, queueing: Queueing, wait: WaitMode, *, first: bool) -> Claim:
     """*claim* in the queue of its key, as its policy *asks* for it.
 
     Its task replaces the one that runs only if it comes for the *first* time. One that comes again
@@ -53,21 +53,21 @@ def queued(claim: Claim, asks: Queueing, wait: WaitMode, *, first: bool) -> Clai
     return replace(
         claim,
         wait=wait,
-        gives_up=int((asks.max_wait or 0) * SECOND),
-        max_waiting=asks.max_waiting or 0,
-        drop_oldest=asks.drop_oldest,
-        keep=asks.keep,
-        ordered=asks.at_publish,
-        gives_way=asks.replaces_running,
-        supersedes=asks.replaces_running and first,
+        gives_up=int((queueing.max_wait or 0) * SECOND),
+        max_waiting=queueing.max_waiting or 0,
+        drop_oldest=queueing.drop_oldest,
+        keep=queueing.keep,
+        ordered=queueing.at_publish,
+        gives_way=queueing.replaces_running,
+        supersedes=queueing.replaces_running and first,
     )
 
 
-def enqueued(access: Access, asks: Queueing, key: str, who: str, name: str) -> Claim:
+def enqueued(access: Access, queueing: Queueing, key: str, attempt: str, name: str) -> Claim:
     """The claim of a message whose turn is asked for, and not the key: nobody is there to run."""
     mode, limit = access.mode, access.limit
-    nobody = Claim(key, who, nonce="", ttl=0, mode=mode, limit=limit, name=name)
-    return queued(nobody, asks, WaitMode.ENQUEUE, first=True)
+    nobody = Claim(key, attempt, nonce="", ttl=0, mode=mode, limit=limit, name=name)
+    return queued(nobody, queueing, WaitMode.ENQUEUE, first=True)
 
 
 def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> list[Claim]:
@@ -75,14 +75,14 @@ def left_by(task: Any, request: Context, nonce: str = "", done_ttl: int = 0) -> 
 
     At each of its keys, and at the one that it was woken for. Without a nonce it holds none.
     """
-    who = identity(request)
-    woken_at = History.read(request, who).key
+    attempt = identity(request)
+    woken_at = History.read(request, attempt).key
     keys = set() if woken_at is None else {woken_at}
     try:
         keys.update(task.lock_definition.keys(request.args, request.kwargs).all)
     except Exception:  # then its body has not begun, either
         logger.debug("the arguments of %s give no key", request.id, exc_info=True)
-    return [Claim(key, who, nonce, ttl=0, done_ttl=done_ttl) for key in sorted(keys)]
+    return [Claim(key, attempt, nonce, ttl=0, done_ttl=done_ttl) for key in sorted(keys)]
 
 
 def lets_go(task: Any) -> bool:

@@ -188,7 +188,7 @@ def _of_this_version(frame: Any) -> Any:
 def _part(frame: Mapping[str, Any], name: str, kind: Any) -> Any:
     part = frame[name]
     names: Any = part if isinstance(part, dict) else ()
-    if not isinstance(part, kind) or not all(isinstance(each, str) for each in names):
+    if not isinstance(part, kind) or not all(isinstance(member, str) for member in names):
         raise TypeError(f"{name} is a {type(part).__name__}")
     return part
 
@@ -203,7 +203,7 @@ _AS_THEY_ARE = frozenset({type(None), bool, int, float, str})
 #: A kind, its name, and how it is written and read. A datetime is a date, too, and comes first.
 _KINDS: tuple[tuple[type[Any], str, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     (bytes, "bytes", lambda value: b64encode(value).decode(), b64decode),
-    (tuple, "tuple", lambda value: [_written(each) for each in value], tuple),
+    (tuple, "tuple", lambda value: [_written(item) for item in value], tuple),
     (datetime, "datetime", datetime.isoformat, datetime.fromisoformat),
     (date, "date", date.isoformat, date.fromisoformat),
     (time, "time", time.isoformat, time.fromisoformat),
@@ -230,7 +230,7 @@ def _written(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
-        return [_written(each) for each in value]
+        return [_written(item) for item in value]
     if isinstance(value, Mapping):
         return _object(value)
     if isinstance(value, (bytearray, memoryview)):
@@ -244,14 +244,14 @@ def _written(value: Any) -> Any:
 def _object(value: Mapping[Any, Any]) -> dict[str, Any]:
     if _KIND not in value and {str}.issuperset(map(type, value)):
         return {
-            name: each if type(each) in _AS_THEY_ARE else _written(each)
-            for name, each in value.items()
+            name: item if type(item) in _AS_THEY_ARE else _written(item)
+            for name, item in value.items()
         }
     return {
         _KIND: "dict",
-        _VALUE: [[_written(name), _written(each)] for name, each in value.items()],
+        _VALUE: [[_written(name), _written(item)] for name, item in value.items()],
     }
 
 
-def _read(found: dict[str, Any]) -> Any:
-    return _READ[found[_KIND]](found[_VALUE]) if _KIND in found else found
+def _read(written: dict[str, Any]) -> Any:
+    return _READ[written[_KIND]](written[_VALUE]) if _KIND in written else written

@@ -73,7 +73,7 @@ class Waker:
         woken_queue: bool = True,
     ) -> None:
         self._app = app
-        self.queues = WokenQueues(app, has=woken_queue)
+        self.queues = WokenQueues(app, enabled=woken_queue)
         self._named = broker
         self._backend = backend
         self._sinks = sinks
@@ -157,11 +157,11 @@ class Waker:
         self, wake: Wake, entry: ParkedMessage, subject: Subject
     ) -> Sequence[Wake]:
         """It stays where it is; one that is to end, and is not ended by its own workers, dies."""
-        which = (wake.key, wake.task)
-        times = self._left.get(which, 0) + 1
+        message = (wake.key, wake.task)
+        times = self._left.get(message, 0) + 1
         if len(self._left) >= REMEMBERED:
             self._left.clear()
-        self._left[which] = times
+        self._left[message] = times
         if times == 1:
             self._sinks.emit(LeftToOthers(subject, wake.key, entry.broker))
         if wake.ending is not None and times > LEFT_TO_END:

@@ -108,7 +108,7 @@ def queues_reached(queues: Iterable[Any], exchange: str, routing_key: str) -> li
 def exchanges_of(queue: Any) -> set[str]:
     """The names of the exchanges that *queue* is bound to."""
     own = () if queue.exchange is None else (queue.exchange,)
-    return {exchange.name for exchange in (*own, *(each.exchange for each in queue.bindings))}
+    return {exchange.name for exchange in (*own, *(binding.exchange for binding in queue.bindings))}
 
 
 def _waits_for(queue: Any, key: str) -> bool:

@@ -43,15 +43,15 @@ UNDECLARED = (
 class WokenQueues:
     """Those of one app, if it *has* any."""
 
-    def __init__(self, app: Celery, *, has: bool) -> None:
+    def __init__(self, app: Celery, *, enabled: bool) -> None:
         self._app = app
-        self._has = has
-        self._known: dict[str, bool] = {}
-        self._told: set[str] = set()
+        self._enabled = enabled
+        self._declared: dict[str, bool] = {}
+        self._logged: set[str] = set()
 
     def beside(self, queue: Any) -> Any:
         """The queue beside *queue*, declared like it; ``None`` where there is none."""
-        if not self._has or _is_woken(queue.name) or self.why_not(queue):
+        if not self._enabled or _is_woken(queue.name) or self.why_not(queue):
             return None
         name = _name(queue.name)
         if name in self._app.amqp.queues:  # as the configuration has it
@@ -63,18 +63,18 @@ class WokenQueues:
 
     def why_not(self, queue: Any) -> str | None:
         """Why *queue* can have none beside it, if it cannot."""
-        known, name = self._app.amqp.queues, _name(queue.name)
-        if not self._has or _is_woken(queue.name):
+        queues, name = self._app.amqp.queues, _name(queue.name)
+        if not self._enabled or _is_woken(queue.name):
             return None
         if queue.exchange is not None and queue.exchange.type == "fanout":
             return "each worker has a queue of its own"
         if queue.exclusive or queue.auto_delete:
             return "it is deleted with its worker"
-        if name in known:
+        if name in queues:
             return None
         if queue.no_declare:
             return f"it is not to be declared, and task_queues has no {name}"
-        if not known.create_missing:
+        if not queues.create_missing:
             return f"task_create_missing_queues is off, and task_queues has no {name}"
         return None
 
@@ -83,7 +83,7 @@ class WokenQueues:
 
         ``None`` where that cannot be told, or there is none.
         """
-        if not self._has:
+        if not self._enabled:
             return None
         home = self._home(exchange, routing_key)
         return None if home is None else self.beside(home)
@@ -101,30 +101,30 @@ class WokenQueues:
         except (OperationalError, *connection.recoverable_connection_errors):
             return None
         except Exception as exc:
-            if queue.name not in self._told:
-                self._told.add(queue.name)
+            if queue.name not in self._logged:
+                self._logged.add(queue.name)
                 logger.warning(UNDECLARED, queue.name, exc, home)
             return False
         return True
 
     def is_there(self, queue: Any, connection: Any, home: str) -> bool:
         """The same, and asked until it is known: for who publishes."""
-        known = self._known.get(queue.name)
-        if known is None:
-            known = self.declare(queue, connection, home)
-            if known is None:
+        declared = self._declared.get(queue.name)
+        if declared is None:
+            declared = self.declare(queue, connection, home)
+            if declared is None:
                 return False
-            self._known[queue.name] = known
-        return known
+            self._declared[queue.name] = declared
+        return declared
 
     def _home(self, exchange: str, routing_key: str) -> Any:
-        known = self._app.amqp.queues
+        queues = self._app.amqp.queues
         if exchange:
-            homes = queues_reached(known.values(), exchange, routing_key)
+            homes = queues_reached(queues.values(), exchange, routing_key)
             return homes[0] if len(homes) == 1 else None
-        if routing_key in known:
-            return known[routing_key]
-        return known.new_missing(routing_key) if known.create_missing and routing_key else None
+        if routing_key in queues:
+            return queues[routing_key]
+        return queues.new_missing(routing_key) if queues.create_missing and routing_key else None
 
 
 def _name(queue: str) -> str:

@@ -19,10 +19,10 @@ ORDERS = Exchange("orders", type="direct")
 TOPICS = Exchange("topics", type="topic")
 
 
-def queues(*known: Queue, has: bool = True, **conf: Any) -> WokenQueues:
+def queues(*known: Queue, enabled: bool = True, **conf: Any) -> WokenQueues:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.update(task_queues=known or None, **conf)
-    return WokenQueues(app, has=has)
+    return WokenQueues(app, enabled=enabled)
 
 
 def name_of(queue: Any) -> str | None:
@@ -62,7 +62,7 @@ def test_one_that_is_configured_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has", "queue", "name"),
+    ("enabled", "queue", "name"),
     [
         (True, "celery", "celery.woken"),
         (True, "orders.fifo", "orders.woken.fifo"),
@@ -71,8 +71,8 @@ def test_one_that_is_configured_is_taken_as_it_is() -> None:
         (False, "celery", None),
     ],
 )
-def test_its_name(has: bool, queue: str, name: str | None) -> None:
-    found = queues(has=has)
+def test_its_name(enabled: bool, queue: str, name: str | None) -> None:
+    found = queues(enabled=enabled)
     assert name_of(found.beside(Queue(queue, ORDERS, queue))) == name
     assert found.why_not(Queue(queue, ORDERS, queue)) is None
 
@@ -140,7 +140,7 @@ def test_the_only_queue_of_a_message_is_known(exchange: str, key: str, name: str
 
 
 def test_where_there_are_none_no_message_has_one() -> None:
-    assert queues(has=False).of_message("", "celery") is None
+    assert queues(enabled=False).of_message("", "celery") is None
 
 
 class Refusing:

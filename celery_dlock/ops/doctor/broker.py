@@ -273,7 +273,7 @@ class Broker:
 
     def without_woken_queue(self) -> str:
         """The queues whose woken messages go to their end, though that could be otherwise."""
-        queues = WokenQueues(self.case.app, has=self.case.settings.woken_queue)
+        queues = WokenQueues(self.case.app, enabled=self.case.settings.woken_queue)
         lasting = [q for q in self.case.app.amqp.queues.values() if not q.auto_delete]
         why = {queue.name: reason for queue in lasting if (reason := queues.why_not(queue))}
         return "; ".join(f"beside {name} there is no queue: {why[name]}" for name in why)

@@ -85,8 +85,8 @@ class RedisSession(AbstractContextManager["RedisSession"]):
     def said(self, error: BaseException) -> str:
         """What the driver's *error* means to a person."""
         # Of Sentinels that do not answer redis-py tells at length how they were to be reached.
-        what, _, _ = str(error).partition(" : <redis")
-        return f"Redis at {self._place}: {what}"
+        text, _, _ = str(error).partition(" : <redis")
+        return f"Redis at {self._place}: {text}"
 
     def __exit__(
         self,
@@ -275,11 +275,11 @@ class Servers:
             user, at, hosts = servers.rpartition("@")
             addresses = tuple(_address(host, default_port) for host in hosts.split(","))
             # The query of a single server means the same for each of several.
-            told = f"redis://{user}{at}host?{parts.query}"
-            one: Mapping[str, Any] = parse_url(told)  # type: ignore[no-untyped-call]
+            single = f"redis://{user}{at}host?{parts.query}"
+            options: Mapping[str, Any] = parse_url(single)  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as exc:
             raise unusable(exc) from None
-        options = {name: value for name, value in one.items() if name != "host"}
+        options = {name: value for name, value in options.items() if name != "host"}
         return cls(addresses, parts.path.strip("/"), options)
 
     def __str__(self) -> str:

@@ -77,7 +77,7 @@ class RedisBackend(NoteStore):
             return super().apply_each(operations)
         with self._session():
             answers = self._each([self._command(operation) for operation in operations])
-            return [wire.reply(*each) for each in zip(operations, answers, strict=True)]
+            return [wire.reply(*pair) for pair in zip(operations, answers, strict=True)]
 
     def _answer(self, session: RedisSession, operation: Operation[object]) -> Any:
         if isinstance(operation, Enter) and self._copies is not None:
@@ -174,16 +174,16 @@ class RedisBackend(NoteStore):
             return bytes(answer) or None
 
     def swapped(self, limit: int = 100) -> list[tuple[str, bytes]]:
-        found: dict[str, bytes] = {}
+        texts_by_name: dict[str, bytes] = {}
         with self._session() as session:
             for names in self._swap_names(session, limit):
                 texts = self._each([("GET", wire.swap_of(self._prefix, name)) for name in names])
                 now = self.now()
-                told = (wire.swapped(*each, now) for each in zip(names, texts, strict=True))
-                found.update(each for each in told if each is not None)
-                if len(found) >= limit:
+                standing = (wire.swapped(*pair, now) for pair in zip(names, texts, strict=True))
+                texts_by_name.update(pair for pair in standing if pair is not None)
+                if len(texts_by_name) >= limit:
                     break
-        return list(found.items())[:limit]
+        return list(texts_by_name.items())[:limit]
 
     def _swap_names(self, session: RedisSession, limit: int) -> Iterator[list[str]]:
         return listing.swapped(session.run, self._prefix, limit)
@@ -222,7 +222,7 @@ class RedisBackend(NoteStore):
         """A hundred keys a script, all in one flight: others get their turn in between."""
         states: dict[int, KeyState] = {}
         with self._session():
-            parts = [part for some in self._together(keys) for part in _parts(some)]
+            parts = [part for places in self._together(keys) for part in _parts(places)]
             for part, answer in zip(parts, self._heads_of(keys, parts), strict=True):
                 for place, row in zip(part, answer, strict=True):
                     with suppress(*NONSENSE):

@@ -115,7 +115,7 @@ def key_of(member: bytes) -> str | None:
         return None
     if not _MEMBER.fullmatch(name):
         return None
-    return _BRACES.sub(lambda found: "}" if found[0] == "{)" else "{", name[1:-1])
+    return _BRACES.sub(lambda brace: "}" if brace[0] == "{)" else "{", name[1:-1])
 
 
 def state_of(prefix: str, key: str) -> str:
@@ -148,10 +148,10 @@ def pattern(prefix: str, part: str) -> bytes:
 def key_named(prefix: str, name: bytes) -> str | None:
     """The key of which *name* is a part; ``None`` for a name of something else."""
     ours = f"{_without_braces(prefix)}:{SCHEMA}:".encode()
-    found = _OF_A_KEY.fullmatch(name.removeprefix(ours))
-    if not name.startswith(ours) or found is None:
+    match = _OF_A_KEY.fullmatch(name.removeprefix(ours))
+    if not name.startswith(ours) or match is None:
         return None
-    return key_of(found[1])
+    return key_of(match[1])
 
 
 def names(base: str, task: str | None = None) -> list[str]:
@@ -195,12 +195,12 @@ class Item(NamedTuple):
 def items_of(task_id: bytes, packed: bytes) -> Iterator[Item]:
     """The messages that the index of a shard has of *task_id*; it ends at what is not ours."""
     at = 0
-    while found := _ITEM.match(packed, at):
-        begins = found.end() + int(found[2])
+    while match := _ITEM.match(packed, at):
+        begins = match.end() + int(match[2])
         at = packed.find(b"}", begins) + 1
         if not at:
             return
-        yield Item(found[1] == b"d", packed[begins:at], task_id + packed[found.end() : begins])
+        yield Item(match[1] == b"d", packed[begins:at], task_id + packed[match.end() : begins])
 
 
 _UPKEEP = {Cancel: "cancel", HandBack: "hand_back", Replay: "replay"}
@@ -368,14 +368,14 @@ def shown(text: bytes) -> str:
 
 
 def note_arguments(token: int, notes: Mapping[str, bytes | None]) -> list[bytes]:
-    gone = [f":{name}".encode() for name, text in notes.items() if text is None]
-    there = [
+    removed = [f":{name}".encode() for name, text in notes.items() if text is None]
+    present = [
         word
         for name, text in notes.items()
         if text is not None
         for word in (f":{name}".encode(), text)
     ]
-    return [str(token).encode(), *gone, b"", *there]
+    return [str(token).encode(), *removed, b"", *present]
 
 
 def notes(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
