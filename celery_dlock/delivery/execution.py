@@ -110,7 +110,7 @@ class Execution:
             # The turn for which it was woken, and those reserved for it while it waited there
             hold.owe([execution.turn_at(key) for key in dict.fromkeys((history.key, *keys.own))])
         if execution.is_marked or definition.unique is not None:
-            execution.unique = unique = UniqueRun.of(task, request, args, kwargs)
+            execution.unique = unique = UniqueRun.of(process, task, attempt, args, kwargs)
             if unique is not None and execution.was_received_before():
                 unique.begun = True
         setattr(request, EXECUTION, execution)

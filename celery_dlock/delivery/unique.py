@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, assert_never
 
-from celery.app.task import Context
-
 from celery_dlock.core.lease import SECOND
 from celery_dlock.core.state import Busy, Drop, End, Park, Reason, Same, task_id_of
 from celery_dlock.core.unique import UniqueClaim
@@ -22,7 +20,7 @@ from celery_dlock.errors import BackendUnavailable
 from celery_dlock.locks.definition import TaskWithLock
 from celery_dlock.locks.manager import Refusal
 from celery_dlock.locks.unique import UniqueClaims
-from celery_dlock.messages.headers import identity, predecessor, storable
+from celery_dlock.messages.headers import predecessor, storable
 from celery_dlock.messages.unique import UniqueTerms, duplicate_of
 from celery_dlock.runtime import Runtime, runtime, this_process
 
@@ -65,13 +63,15 @@ class UniqueRun:
     @classmethod
     def of(
         cls,
+        process: Runtime,
         task: TaskWithLock,
-        request: Context,
+        attempt: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Self | None:
         """Of a task that is unique, or was as it was published; not of one that is a duplicate."""
-        headers, unique = vars(request), task.lock_definition.unique
+        request, unique = task.request, task.lock_definition.unique
+        headers = vars(request)
         terms, period_ends = UniqueTerms.read(headers), 0.0
         checked = terms is not None
         if terms is None:
@@ -84,9 +84,9 @@ class UniqueRun:
             period_ends = time.time() + period if period else 0.0
         retried = bool(request.retries)
         return cls(
-            runtime=runtime(task.app),
+            runtime=process,
             terms=terms,
-            task=identity(request),
+            task=attempt,
             name=task.name,
             worker=this_process(request.hostname),
             checked=checked,
