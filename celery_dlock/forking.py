@@ -37,7 +37,7 @@ class Forked(Protocol):
 
 
 class _Process:
-    """Which one this is, and what has to know when it is another one."""
+    """The number of this process, and who has to know when it changes."""
 
     def __init__(self) -> None:
         self.listeners: WeakSet[Any] = WeakSet()

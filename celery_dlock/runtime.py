@@ -86,7 +86,7 @@ class Runtime:
 
 
 def lease_per_task(store: type[LockBackend]) -> bool:
-    """Whether each lock may last for a time of its own there."""
+    """Whether each lock of *store* may have its own lease time."""
     return Trait.LEASE_PER_TASK in store.traits
 
 
@@ -251,7 +251,7 @@ def _usual(policy: Policy) -> Policy:
 
 
 def _sinks(app: Celery, settings: Settings) -> list[Sink]:
-    """One that wants to know the app is made for it."""
+    """The sinks that the settings name, those with ``from_app`` made for *app*."""
     sinks: list[Any] = [sink_named(s) if isinstance(s, str) else s for s in settings.sinks]
     if settings.history:
         sinks.append(load(*HISTORY, "dlock_history"))

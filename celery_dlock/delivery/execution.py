@@ -1,4 +1,4 @@
-"""One delivery of a locked task, from the claim to the leave.
+"""One delivery of a locked task, from its claims to their release.
 
 The record is put on the request before anything is taken, so whatever interrupts the way (a time
 limit can, between any two lines), ``task_postrun`` finds what there is to give back.
@@ -118,25 +118,25 @@ class Execution:
         return execution
 
     def turn_at(self, key: str) -> Claim:
-        """The turn that its task may have at *key*, to be given back."""
+        """The turn that its task may have at *key*, to be released."""
         done_ttl = self.runtime.done_ttl(queues=True)
         return Claim(key, self.history.task, self.nonce, ttl=0, done_ttl=done_ttl)
 
     @property
     def entry(self) -> ParkedMessage | None:
-        """The message as it came, where it did come as one."""
+        """The message as it came; ``None`` for an eager task."""
         if "body" not in self.delivery:
             return None
         return ParkedMessage.of_delivery(self.runtime.wake.broker, self.history.task, self.delivery)
 
     def was_received_before(self) -> bool:
-        """Whether the broker says so, or has had it in a queue for dead letters."""
+        """Whether the broker says that it is redelivered, or has had it in a dead-letter queue."""
         info = self.request.delivery_info or {}
         return bool(info.get("redelivered")) or "x-death" in self.delivery.get("headers", {})
 
     @property
     def newer_at(self) -> str | None:
-        """Where the store may have a newer message of its task, if this one is not from there."""
+        """The key at which the store may have a newer message, if this one is not from there."""
         if not self.is_marked or self.history.key is not None or self.request.retries:
             return None
         if self.unique is not None and self.unique.terms.newest_wins:
@@ -145,14 +145,14 @@ class Execution:
 
     @property
     def is_first(self) -> bool:
-        """Whether its task comes for the first time: never refused, retried or delivered before."""
+        """Whether its task was never refused, retried or delivered before."""
         past, request = self.history, self.request
         before = past.waits or past.unavailable or past.lost or past.key is not None
         again = request.retries or request.replaced_task_nesting or self.was_received_before()
         return not (before or again)
 
     def facts(self, since: float = 0.0, waited: float = 0.0) -> Facts:
-        """As far as it decides what becomes of it."""
+        """What decides its plan."""
         eager, queues = bool(self.request.is_eager), self.queueing is not None
         repeated = not self.is_first
         return Facts(self.subject, self.history, eager, queues, since, waited, repeated=repeated)
@@ -244,7 +244,7 @@ class Execution:
             self.body_ended = True
 
     def ended(self) -> None:
-        """Nothing of it is left to be given back."""
+        """Note that nothing is left to be released."""
         if self in _thread.open:
             _thread.open.remove(self)
 
@@ -269,7 +269,7 @@ _thread = _Thread()
 
 
 def _settle_interrupted() -> None:
-    """Give back what an earlier task of this thread could not.
+    """Release what an earlier task of this thread could not.
 
     A soft time limit can strike inside Celery's own dispatch of ``task_postrun``, before anything
     of ours is reached; the keeper would renew that lock for as long as the process lives.

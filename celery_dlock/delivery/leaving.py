@@ -1,4 +1,4 @@
-"""The end of a delivery: what it came to, and that the lock may go.
+"""The end of a delivery: its outcome, and the release of its lock.
 
 Leaving happens in ``task_postrun`` and not in the body's ``finally``: only after the result is
 stored and the callbacks are published may a redelivered copy be dropped as done, or the chain
@@ -32,9 +32,9 @@ RETRY_GRACE = 60.0
 
 
 def leave_before_the_body(task: Any = None, **_: Any) -> None:
-    """A task that has no lock in this version was woken from the queue that it had in another.
+    """Release the turn of a task that has no lock in this version, and was woken in another.
 
-    The store would never hear of it, and call it again for ever. Its message is the broker's now.
+    The store would never hear of it, and wake it again for ever. Its message is the broker's now.
     """
     if not hasattr(task, "lock_definition"):
         _leave_turn(task, Outcome.OVER)
@@ -82,7 +82,7 @@ def leave_after_result(
 
 
 def _tell_unique(unique: UniqueRun, execution: Execution, outcome: Outcome, retval: Any) -> None:
-    """Before the lock goes: whoever comes next finds the claim as it is to be."""
+    """Update its claim before the lock is released: the next one to come looks at the claim."""
     if isinstance(retval, Retry):
         due = time.time() + seconds_until(execution.task.app, retval.when or 0)
         if execution.hold.lease is None:  # ours: the same attempt comes again
@@ -102,7 +102,7 @@ def _comes_back(execution: Execution, retval: Any) -> bool:
 
 
 def _leave_turn(task: Any, outcome: Outcome) -> None:
-    """If the task was woken from a queue, give back the turn for which it has not asked.
+    """If the task was woken from a queue, release the turn for which it has not asked.
 
     Its ``before_start`` raised, say, or its arguments give no key any more. The key would stay
     reserved for it, and it would be woken again for ever.
@@ -116,7 +116,7 @@ def _leave_turn(task: Any, outcome: Outcome) -> None:
 
 
 def _failed(execution: Execution) -> Outcome:
-    """What it came to, should it have failed."""
+    """The outcome, should it have failed."""
     queueing = execution.queueing
     # Of a message that is kept in any case, what waits is that one: it would run again at once.
     waits = execution.hold.lease is not None and queueing is not None and not queueing.keep

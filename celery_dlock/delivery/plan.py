@@ -58,7 +58,7 @@ Random = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a delivery; ``queues`` is whether its message may wait in the store.
+    """What decides the plan of a delivery; ``queues``: whether its message may wait in the store.
 
     It was first refused at ``since``, and has ``waited`` for so many seconds. ``follows`` is
     whether the key would be free but for the task that published this one. It is ``repeated`` if
@@ -199,7 +199,7 @@ def plan(facts: Facts, refused: Refused, decision: Decision | None) -> Plan | Wa
 
 
 def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Parked:
-    """Its message waits for *key*."""
+    """The event that its message waits for *key*."""
     holder = parked.holder
     event = events.Parked(subject, key, refused=True, hold=parked.hold.who if parked.hold else "")
     if holder is None:
@@ -208,7 +208,7 @@ def waits_behind(subject: events.Subject, key: str, parked: Park) -> events.Park
 
 
 def duplicate(facts: Facts, claim: str, key: str, living: str) -> Finish:
-    """It does the same as another one that lives, and ends as if it were skipped."""
+    """A task that does the same as the *living* one ends as if it were skipped."""
     result = {**skipped(key, None, f"a duplicate of {living}"), "holder": living}
     event = events.Deduplicated(facts.subject, claim, living, published=True)
     return Finish(Complete(result), event)
@@ -285,7 +285,7 @@ def _decided(
 
 
 def _ended(facts: Facts, key: str, ending: Ending) -> Plan:
-    """It was woken to end."""
+    """A task that was woken to end."""
     subject, waited = facts.subject, facts.waited
     match ending:
         case Ending.TIMED_OUT:
@@ -308,7 +308,7 @@ def too_early(facts: Facts, left: float) -> Plan:
 
 
 def left_over(facts: Facts) -> Plan:
-    """It was woken, sent again since, and taken from there."""
+    """A message that was woken, sent again since, and taken from there."""
     assert facts.history.key is not None
     dropped = events.Dropped(facts.subject, facts.history.key, Reason.DONE)
     return Gone("it was woken long ago, and was taken from the store since", dropped)

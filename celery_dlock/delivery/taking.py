@@ -1,6 +1,6 @@
-"""The way to the lock: ask the store, ask the policy, and have done what comes of it.
+"""Taking the lock: ask the store, ask the policy, and carry out what comes of it.
 
-Nothing is held on any way out of here but the first.
+Nothing is held unless a lease is returned.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def take(execution: Execution) -> Lease | dict[str, Any]:
 
 
 def _note_arrival(execution: Execution) -> None:
-    """Say once for a task that its order is that of arrival, where it should be another."""
+    """Warn once for a task whose order is that of arrival, where it should be another."""
     request, name = execution.request, execution.task.name
     if name in _noted:
         return
@@ -158,7 +158,7 @@ def _take(execution: Execution) -> Lease | dict[str, Any]:
 
 
 def _follows_the_holder(execution: Execution, refused: Refused) -> bool:
-    """Whether the key would be free for it but for the task that has published it.
+    """Whether only the task that has published this one keeps it from the key.
 
     The store is asked only where several may hold the key. One that does not answer refuses nobody.
     """
@@ -268,8 +268,9 @@ def _ask(execution: Execution) -> Lease | Refused:
 
 
 def _newer_call(execution: Execution, key: str) -> Refused | None:
-    """A call of which the newest wins went by the broker, and later ones may have taken its place
-    in the store, under its id: then theirs is the message of the task, and this one is dropped.
+    """The refusal of a call that went by the broker, if a newer one has its place in the store.
+
+    The newer one is there under its id: then that is the message of the task.
     """
     process, message = execution.runtime, execution.message()
     (claim, *_) = execution.claim()
@@ -296,7 +297,7 @@ def _has_to_wait(execution: Execution, looked: Lease | Refused) -> bool:
 
 
 def _duplicate_of(execution: Execution, living: str) -> Plan:
-    """Its task does the same as one that lives."""
+    """The plan for a task that does the same as the *living* one."""
     unique, key = execution.unique, execution.keys.own[0]
     claim = execution.subject.label if unique is None else unique.terms.name
     return duplicate(execution.facts(), claim, key, living)
@@ -305,7 +306,7 @@ def _duplicate_of(execution: Execution, living: str) -> Plan:
 def _decision(
     execution: Execution, facts: Facts, refused: Refused, *, first: bool
 ) -> Decision | None:
-    """What its policy decides; ``None`` where the store's answer does.
+    """What the policy decides; ``None`` where the store's answer does.
 
     A policy of a project's own that breaks gives up with its error. The *first* refusal of a
     delivery is an event.
@@ -342,16 +343,16 @@ def _decision(
 class ToMain:
     """A child tells the worker's main process that a delivery has asked for its key.
 
-    The main process holds back what else wants a key that is waited for until all before it have
-    asked (``worker/parking.py``). What is not heard is not lost: a delivery that has ended has
-    asked, too. Children inherit the ``way``; it is ``None`` where no main process listens.
+    While a key is waited for, the main process holds back later messages until the deliveries
+    before them have asked (``worker/parking.py``). A message that is lost does no harm: a delivery
+    that has ended has asked, too. Children inherit the ``way``; ``None`` where nobody listens.
     """
 
     way: ClassVar[socket.socket | None] = None
 
     @classmethod
     def tell(cls, nonce: str, *, waits: bool) -> None:
-        """Never waits: what does not fit is not told."""
+        """Send it, or drop it where the socket is full."""
         if cls.way is not None:
             with suppress(OSError):
                 cls.way.send((WAITS if waits else ASKED) + nonce.encode())

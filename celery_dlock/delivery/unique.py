@@ -108,7 +108,7 @@ class UniqueRun:
             return None
 
     def waits(self, key: str = "", due: float = 0.0) -> str | None:
-        """Its message waits at *key* in the lock store, or in the broker until it is *due*.
+        """Note that its message waits at *key* in the lock store, or in the broker until *due*.
 
         The id of another that lives, if this one is not to run for that.
         """
@@ -120,13 +120,13 @@ class UniqueRun:
         return self._meet(key, acked=bool(key), heard=due or time.time())
 
     def retries(self, task: str, due: float) -> None:
-        """Its next attempt, *task*, is published, and *due* then."""
+        """Note that its next attempt, *task*, is published, and when that is *due*."""
         if self.owned:
             self.task = task
             self.waits(due=due)
 
     def holds(self, key: str, *, acked: bool) -> str | None:
-        """It has the lock at *key*, and its body is next; *acked* if the broker has no message.
+        """Note that it has the lock at *key*; *acked* if the broker has no message.
 
         The same id as above.
         """
@@ -139,7 +139,7 @@ class UniqueRun:
         return living or self._starts()
 
     def refused(self, key: str, verdict: Refusal) -> str | None:
-        """It has asked for its lock, and the *verdict* at *key* is that it does not get it.
+        """Note that it was refused its lock, with that *verdict* at *key*.
 
         The same id as above.
         """
@@ -193,7 +193,7 @@ class UniqueRun:
         return round(self.terms.ttl * SECOND) if self.again else 0
 
     def ends(self, attempt: str = "") -> None:
-        """Its task has ended, or that *attempt*, which the claim may be of."""
+        """End the claim: its task has ended, or that *attempt*, which the claim may be of."""
         if self.owned:
             self.owned = False
             name, task_id = self.terms.name, task_id_of(self.task)
@@ -201,7 +201,7 @@ class UniqueRun:
             _tell(self.runtime, self.terms, end)
 
     def revoked(self) -> None:
-        """Its task was revoked while it waited."""
+        """End the claim of a task that was revoked while it waited."""
         if self.begun:
             self.ends()
         elif self.owned:
@@ -211,7 +211,7 @@ class UniqueRun:
 
 
 def end_unique(app: Any, headers: Mapping[str, Any], *, began: bool = True) -> None:
-    """The task of the message with *headers* is over, and has not come as far as its lock.
+    """End the claim of a task that is over, and has not come as far as its lock.
 
     If no attempt of it *began*, its period ends with it.
     """
@@ -236,13 +236,11 @@ def _tell(process: Runtime, terms: UniqueTerms, ends: Callable[[], object]) -> N
 def _tell_later(
     process: Runtime, terms: UniqueTerms, exc: BackendUnavailable, ends: Callable[[], object]
 ) -> None:
-    """A claim that nobody ends swallows calls for a minute."""
+    """In the background: a claim that nobody ends swallows calls for a minute."""
     _not_told(terms, exc)
     process.manager.tell_later(f"the unique claim {terms.name} has ended", ends)
 
 
 def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:
-    """The task goes on, under its lock. Calls are answered with what was said before, as long as
-    that is believed.
-    """
+    """The task goes on, under its lock. Until it expires the old claim answers calls."""
     logger.info("the unique claim %s was not updated: %s", terms.name, exc)

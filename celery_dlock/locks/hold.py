@@ -1,8 +1,8 @@
-"""What one holder has of its keys, from the asking to the giving back, and what is told of it.
+"""The locks of one holder: acquired, renewed, released, and the events about them.
 
-What is asked for is written down before the store hears of it, and stays until the store has heard
-that it is given back. So whatever interrupts the way (a time limit can, between any two lines)
-finds here what there is to give back, and says it again.
+A claim is written down before the store hears of it, and stays until the store has heard of its
+release. So whatever interrupts the way (a time limit can, between any two lines) finds here what
+there is to release, and does it again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Strike = Callable[[str, str], object]
 class Hold:
     """The claims of one holder, and its ``lease`` while it has the keys.
 
-    Without a lease the store is to be told of its ``claims`` in the end. ``strike`` is called with
-    the key and the reason as soon as a key is lost, while the body may still run; ``after_loss``
-    with the lease once that is told. A hold that ``ends_once`` tells of no end before it is given
-    back: then that it was released, or else that it was lost. A task that ``comes_back`` asks again
-    where the store does not answer. ``loss`` is the first loss that was told.
+    Without a lease its ``claims`` are released in the end. ``strike`` is called with the key and
+    the reason as soon as a key is lost, while the body may still run; ``after_loss`` with the lease
+    after the event of the loss. A hold that ``ends_once`` emits one event when it is given back:
+    that it was released, or else that it was lost. A task that ``comes_back`` asks again where the
+    store does not answer. ``loss`` is the first loss that was an event.
     """
 
     manager: LockManager
@@ -76,18 +76,18 @@ class Hold:
         return self.refused(answer) if isinstance(answer, Refused) else answer
 
     def refused(self, refused: Refused) -> Refused:
-        """The store has answered so, of what is owed or of a claim of its own."""
+        """Keep what the store's answer leaves to be released, of all claims or of its own one."""
         self.claims = owed(refused, self.claims or (refused.claim,))
         return refused
 
     def owe(self, claims: Sequence[Claim]) -> None:
-        """These are to be given back, and nothing else that was asked for."""
+        """Have these released in the end, and no other claim."""
         self.claims = tuple(claims)
 
     def taken(
         self, lease: Lease, took: float, waited: float = 0.0, since_woken: float | None = None
     ) -> None:
-        """The keys are held under *lease*; the durations are those of :class:`Acquired`."""
+        """Hold the keys under *lease*; the durations are those of :class:`Acquired`."""
         self.lease = lease
         terms = lease.terms  # of the parents, too
         keys, tokens = tuple(t.claim.key for t in terms), tuple(t.token for t in terms)
@@ -101,7 +101,7 @@ class Hold:
         successor: Successor | None = None,
         remembers: int = 0,
     ) -> bool:
-        """Tell the store that it is over; whether somebody else carries the task's message.
+        """Release the keys; whether somebody else carries the task's message.
 
         Of a task that is done it *remembers* that for so many microseconds at least. Raises nothing
         of its own. What a signal interrupted can be said again.
@@ -152,7 +152,7 @@ class Hold:
         return carried
 
     def _lost(self, term: Term, reason: str) -> None:
-        """From the keeper's side: the body may still run, or may just be leaving."""
+        """The keeper calls it: the body may still run, or may just be leaving."""
         if self.strike is not None:
             self.strike(term.key, reason)
         lease = self.lease
@@ -160,7 +160,7 @@ class Hold:
             self._tell(lease, term, reason)
 
     def _doubt(self, term: Term, uncertain: bool) -> None:
-        """From the keeper's side. Of a body that is leaving nobody needs to know."""
+        """The keeper calls it. Of a body that is leaving nobody needs to know."""
         if self.lease is None or self._leaves:
             return
         if uncertain:
@@ -170,7 +170,7 @@ class Hold:
             self.emit(Confirmed(self.subject, term.key))
 
     def _tell_losses(self, lease: Lease, terms: Sequence[Term]) -> None:
-        """Of what was noticed only now, too: the process was stopped, or renewal starved."""
+        """Also those noticed only now: the process was stopped, or renewal starved."""
         for term in terms:
             if term.noticed:
                 self._tell(lease, term, term.noticed)
@@ -184,10 +184,10 @@ class Hold:
 
 
 def owed(refused: Refused, claims: Sequence[Claim]) -> tuple[Claim, ...]:
-    """Where the store is to be told, with the result, should the task end here nevertheless.
+    """Those of *claims* that are to be released, with the result, should the task end nevertheless.
 
-    At the keys that have something of it: its turn, its message, or a place that holds up others.
-    And at the first of those that were *asked* for, that it is done: a duplicate asks there first.
+    At the keys that have its turn, its message, or a place that holds up others. And at the first
+    of all, that the task is done: a duplicate asks there first.
     """
     claim, verdict = refused.claim, refused.verdict
     if isinstance(verdict, Drop | Same):  # a duplicate: its task does not end with it

@@ -61,7 +61,7 @@ LEFT_TO_END = 20
 
 
 class Waker:
-    """Publishes for one app."""
+    """Publishes the messages of one app."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Waker:
         return ours
 
     def dead_letter(self, key: str, task: str, name: str, cause: Cause) -> None:
-        """A message that was woken is of no use in this process; perhaps it is in another.
+        """Report a woken message that this process cannot use; perhaps another can.
 
         After some wakes it is dead-lettered, and the next one is woken. *name* is its task's.
         """
@@ -156,7 +156,7 @@ class Waker:
     def _leave_to_others(
         self, wake: Wake, entry: ParkedMessage, subject: Subject
     ) -> Sequence[Wake]:
-        """It stays where it is; one that is to end, and is not ended by its own workers, dies."""
+        """Leave it parked; one that is to end is dead-lettered if its own workers do not end it."""
         message = (wake.key, wake.task)
         times = self._left.get(message, 0) + 1
         if len(self._left) >= REMEMBERED:

@@ -41,7 +41,7 @@ UNDECLARED = (
 
 
 class WokenQueues:
-    """Those of one app, if it *has* any."""
+    """Those of one app; none if they are not *enabled*."""
 
     def __init__(self, app: Celery, *, enabled: bool) -> None:
         self._app = app

@@ -47,7 +47,7 @@ Call = Callable[[], object]
 
 
 class Children:
-    """What is to be called when a child is gone; and the thread that calls it.
+    """The calls that follow the end of a child, and the thread that makes them.
 
     No lock: Celery shuts down inside a signal handler, which may interrupt any line here.
     """
@@ -66,7 +66,7 @@ class Children:
         self._thread.start()
 
     def watch(self, pid: int, on_exit: Call) -> None:
-        """Call *gone* after the end of *pid*, instead of what was to be called until now."""
+        """Call *on_exit* after the end of *pid*, in place of an earlier one."""
         self._on_exit[pid] = on_exit  # first: the thread may just be taking the one before
         try:
             self._watched.watch(pid)
@@ -84,7 +84,7 @@ class Children:
         self._watched.interrupt()
 
     def finish(self) -> None:
-        """See to those that are gone by now, and end."""
+        """Make the calls for those that have ended by now, and end the thread."""
         self._leaving = True
         self._watched.interrupt()
         self._thread.join(LEFT_BEHIND)
@@ -144,11 +144,11 @@ class ProcessWatcher(Protocol):
     """What one thread waits for, and any other adds to."""
 
     def watch(self, pid: int) -> None:
-        """From now on *pid* counts; a process that is gone already is told by the next wait."""
+        """Watch *pid*; the next wait returns one that has ended already."""
         ...
 
     def wait(self, seconds: float | None = None) -> list[int]:
-        """Those that are gone, each once; it may return without any, or before the time."""
+        """Those that have ended, each once; it may return none, or before the time."""
         ...
 
     def interrupt(self) -> None:
@@ -241,7 +241,7 @@ def _exists(pid: int) -> bool:
 
 
 def processes() -> ProcessWatcher:
-    """The better one of what this system has."""
+    """The best watcher that this system has."""
     try:
         return PidfdWatcher()
     except (AttributeError, OSError):
@@ -249,7 +249,7 @@ def processes() -> ProcessWatcher:
 
 
 def have_the_last_word(**_: Any) -> None:
-    """Wait for the store to hear it."""
+    """Wait until the store has heard what has ended in this process."""
     finish(LAST_WORDS)
 
 

@@ -14,7 +14,7 @@ from celery_dlock.locks.throttled_warning import ThrottledWarning
 
 
 class Guard(AbstractContextManager["Guard"], ContextDecorator):
-    """Suppresses and logs what a block of our code raises, with *instead*: what happens now.
+    """Suppresses and logs what a block of our code raises; *instead* says what happens now.
 
     Not suppressed is what ends a worker (``SystemExit``, ``KeyboardInterrupt``, ``MemoryError``)
     and *errors* of the connection to the broker, after which Celery connects again.

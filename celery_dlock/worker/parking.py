@@ -108,7 +108,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the thread is given, and gives back: so many were parked, the next one was not."""
+    """Messages for the thread to park, and its answer: how many it has parked, from the first."""
 
     key: str
     messages: Sequence[HeldBack]
@@ -128,9 +128,8 @@ class Entry:
 
 
 class Parking:
-    """Of one connection of one worker; only its thread is not in the worker's loop."""
+    """The lines of one connection of a worker; all but its thread runs in the worker's loop."""
 
-    #: That of this process.
     current: ClassVar[Parking | None] = None
 
     def __init__(self, app: Any, errors: tuple[type[Exception], ...]) -> None:
@@ -146,7 +145,7 @@ class Parking:
         threading.Thread(target=self._run, name="celery-dlock-parking", daemon=True).start()
 
     def end(self) -> None:
-        """The broker has what is held back, and what is parked from now on, as duplicates."""
+        """Forget what is held back: the broker delivers it again."""
         self._todo.put(None)
         self._lines.clear()
         self._keys.clear()
@@ -154,14 +153,14 @@ class Parking:
     # In the worker's loop.
 
     def arrive(self, key: str, arrived: HeldBack) -> None:
-        """Hold it back, park it or let Celery go on with it."""
+        """Hold the message back, park it or let Celery go on with it."""
         line = self._lines.setdefault(key, Line())
         line.held.append(arrived)
         line.quiet = False
         self._go_on(key, line)
 
     def follow(self, request: Any) -> dict[str, Any]:
-        """What is noted of the delivery of *request*, if its key is to be heard of."""
+        """What is noted of the delivery of *request*, if it is to tell that it has asked."""
         nonce = getattr(request.message, _NONCE, None)
         if nonce is None:
             return {}
@@ -169,7 +168,7 @@ class Parking:
         return {"nonce": nonce, FOLLOWED: True}
 
     def look(self) -> None:
-        """What has ended has asked, though nobody said so; and of a quiet key nothing is kept."""
+        """Count deliveries that have ended as asked, and forget quiet keys."""
         for nonce in list(self._keys):
             if self._requests.get(nonce) not in state.reserved_requests:
                 self.asked(nonce)
@@ -179,7 +178,7 @@ class Parking:
             line.quiet = True
 
     def asked(self, nonce: str, *, waits: bool = False) -> None:
-        """The delivery *nonce* has, and *waits* now; or is not going to."""
+        """Note that the delivery *nonce* has asked, or ended; it may wait now."""
         key = self._keys.pop(nonce, None)
         line = None if key is None else self._lines.get(key)
         if key is None or line is None:
@@ -189,7 +188,7 @@ class Parking:
         self._go_on(key, line)
 
     def parked(self) -> None:
-        """See to all that the thread is through with."""
+        """Acknowledge what the thread has parked, and go on with the rest."""
         while not self._done.empty():
             batch = self._done.get()
             line = self._lines[batch.key]
@@ -230,7 +229,7 @@ class Parking:
                 ToMain.way.send(b"")
 
     def _park(self, batch: Batch) -> Batch:
-        """What could not be parked goes to the pool, and what came behind it waits for that."""
+        """Park in order, up to the first message that cannot be parked; that goes to the pool."""
         parked, waited_for = 0, False
         # Of a queue that may be full one after the other
         together = all(message.queueing.max_waiting is None for message in batch.messages)
@@ -293,7 +292,7 @@ class Parking:
 
 
 def _asks_first(task: Any, message: Any) -> bool:
-    """Whether it is a unique task that may not have to wait, but to end: a child sees to that."""
+    """Whether it is a unique task that may have to end: a child decides that."""
     if duplicate_of(message.headers) is not None:
         return True
     unique = task.lock_definition.unique is not None
@@ -301,7 +300,7 @@ def _asks_first(task: Any, message: Any) -> bool:
 
 
 def strategy(task: Any, app: Any, consumer: Any) -> Handler:
-    """Celery's, and before it the question whether the message is one to be parked here."""
+    """Celery's strategy, behind a look at whether the message can be parked here."""
     handler: Handler = default(task, app, consumer)
     queueing: Queueing | None = None
     with _PARKING_GUARD:
@@ -326,8 +325,8 @@ _PARKING_GUARD = Guard("messages that wait for a key are sent to a child, which 
 
 
 def _queueing_of(task: Any, app: Any) -> Queueing | None:
-    """What *task* asks of the queue, if its messages are ever parked here; with ``track_started`` a
-    result is stored before, which a child does.
+    """How *task* queues, if its messages are ever parked here; with ``track_started`` a result is
+    stored before, which a child does.
     """
     definition = task.lock_definition
     terms = queueing(definition.policy_in(runtime(app).policy))
@@ -412,7 +411,7 @@ class ParkWithoutSlot(bootsteps.StartStopStep):  # type: ignore[misc]
                 parking.parked()
 
     def _datagrams(self) -> Iterator[bytes]:
-        """What has been said; nothing if the thread only wants to be seen to."""
+        """What children have sent; empty ones are from the thread."""
         with suppress(BlockingIOError):
             for _ in range(READ_AT_ONCE):
                 yield self._read.recv(100)

@@ -430,7 +430,7 @@ def _named(pairs: Sequence[Any]) -> dict[str, Any]:
 
 
 def _record(kind: Callable[..., T], row: Sequence[Any]) -> T:
-    """What a script has made a row of, see ``state.lua``."""
+    """The value of a *row* that a script has made, see ``state.lua``."""
     known = known_fields(kind)
     named = dict(zip(known, row, strict=False)) | _named(row[len(known) :])
     readers = _readers(kind)
