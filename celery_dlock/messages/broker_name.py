@@ -130,14 +130,9 @@ def _of_url(kind: str, connection: Any) -> Iterator[str]:
         if "@" in path:
             raise ValueError("a sign before it should have been quoted")
         for host in address.rpartition("@")[2].split(",") if address else ["localhost"]:
-            name, port = _host_and_port(host)
-            srv = "srv" in scheme
-            yield _joined(kind, name, None if srv else port or _USUAL_PORT.get(kind), path)
-
-
-def _host_and_port(place: str) -> tuple[str, int | None]:
-    parts = url_to_parts(f"any://{place}")
-    return parts.hostname or "localhost", parts.port
+            parts = url_to_parts(f"any://{host}")
+            port = None if "srv" in scheme else parts.port or _USUAL_PORT.get(kind)
+            yield _joined(kind, parts.hostname or "localhost", port, path)
 
 
 def _of_sqlalchemy(address: str) -> str:

@@ -125,7 +125,10 @@ class ParkedMessage:
         )
 
     def encode(self, headers: Mapping[str, Any]) -> bytes:
-        """As the store keeps it, with *headers* on top of its own."""
+        """As the store keeps it, with *headers* on top of its own.
+
+        Raises :exc:`TypeError` for what has no text of its own.
+        """
         frame = {
             "schema": SCHEMA,
             "broker": self.broker,
@@ -137,7 +140,8 @@ class ParkedMessage:
             "headers": {**self.headers, **headers},
             "properties": dict(self.properties),
         }
-        return b"%s\n%s" % (_dumps(frame), self.body)
+        line = json.dumps(_written(frame), separators=(",", ":"))
+        return b"%s\n%s" % (line.encode(), self.body)
 
     @classmethod
     def decode(cls, key: str, task: str, message: bytes) -> Self:
@@ -150,7 +154,7 @@ class ParkedMessage:
         if not line_end:  # published without a body it would end every worker that receives it
             raise Undecodable("the message has no body")
         try:
-            frame = _of_this_version(_loads(text))
+            frame = _of_this_version(json.loads(text, object_hook=_read))
             parts = {name: _part(frame, name, kind) for name, kind in _PARTS.items()}
             entry = cls(key=key, body=body, **parts)
             return entry if entry.task == task else entry._of_task(task)
@@ -214,16 +218,6 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "dict": dict,
     **{name: read for _, name, _, read in _KINDS},
 }
-
-
-def _dumps(frame: Mapping[str, Any]) -> bytes:
-    """*frame* in one line. Raises :exc:`TypeError` for what has no text of its own."""
-    return json.dumps(_written(frame), separators=(",", ":")).encode()
-
-
-def _loads(line: bytes) -> Any:
-    """What :func:`_dumps` was given; anything may be raised for anything else."""
-    return json.loads(line, object_hook=_read)
 
 
 def _written(value: Any) -> Any:

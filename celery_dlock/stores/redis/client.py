@@ -182,7 +182,9 @@ def in_one_flight(client: Any, commands: Sequence[Command], copies: Copies | Non
     """The answers of the one server that *client* speaks to, errors among them."""
     if len(commands) == 1 and copies is None:
         return [run(client, commands[0])]
-    flight = [*commands, *([] if copies is None else [_wait(copies)])]
+    flight = [*commands]
+    if copies is not None:  # within 0 milliseconds would be for ever
+        flight += [("WAIT", copies.replicas, max(1, round(copies.timeout * 1000)))]
     answers = _fly(client, flight)
     unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if unknown:  # a server knows the scripts of one operation, or none
@@ -200,11 +202,6 @@ def _fly(client: Any, commands: Sequence[Command]) -> list[Any]:
         pipeline.execute_command(*command)
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     return answers
-
-
-def _wait(copies: Copies) -> Command:
-    milliseconds = max(1, round(copies.timeout * 1000))  # 0 would be for ever
-    return ("WAIT", copies.replicas, milliseconds)
 
 
 def _copied(answers: list[Any], replicas: Any, copies: Copies) -> list[Any]:

@@ -222,7 +222,8 @@ class RedisBackend(NoteStore):
         """A hundred keys a script, all in one flight: others get their turn in between."""
         states: dict[int, KeyState] = {}
         with self._session():
-            parts = [part for places in self._together(keys) for part in _parts(places)]
+            together = self._together(keys)
+            parts = [p[start : start + LOOK] for p in together for start in range(0, len(p), LOOK)]
             for part, answer in zip(parts, self._heads_of(keys, parts), strict=True):
                 for place, row in zip(part, answer, strict=True):
                     with suppress(*NONSENSE):
@@ -256,7 +257,3 @@ class RedisBackend(NoteStore):
     def _names(self, key: str, task: str = "") -> list[str]:
         """What a script is told of *key*: it makes all other names from the first."""
         return [wire.state_of(self._prefix, key)]
-
-
-def _parts(places: Sequence[int]) -> list[Sequence[int]]:
-    return [places[start : start + LOOK] for start in range(0, len(places), LOOK)]

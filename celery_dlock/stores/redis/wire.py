@@ -290,7 +290,7 @@ def enter_verdict(answer: Sequence[Any]) -> EnterVerdict:
         case [b"same", row, int(left)]:
             return Same(holder_from(row), left)
         case [b"end", bytes(code), by]:
-            return End(_ENDINGS[code], _text(by))
+            return End(_ENDINGS[code], "" if by is None else by.decode())
         case [b"drop", bytes(reason)]:
             return Drop(Reason(reason.decode()))
         case _:
@@ -326,7 +326,7 @@ def _renewed(claim: Claim, end: int | bytes) -> RenewVerdict:
 
 def wakes(key: str, answer: Sequence[Any]) -> tuple[Wake, ...]:
     return tuple(
-        Wake(key, task.decode(), message, _ending(code), woken)
+        Wake(key, task.decode(), message, None if code is None else _ENDINGS[code], woken)
         for task, message, code, woken in answer
     )
 
@@ -413,14 +413,6 @@ def holder_from(row: Sequence[Any]) -> Holder:
 
 def _hold(rows: Sequence[Any]) -> OperatorHold | None:
     return _record(OperatorHold, rows[0]) if rows else None
-
-
-def _ending(code: bytes | None) -> Ending | None:
-    return None if code is None else _ENDINGS[code]
-
-
-def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode()
 
 
 def _named(pairs: Sequence[Any]) -> dict[str, Any]:
