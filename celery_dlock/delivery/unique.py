@@ -104,7 +104,7 @@ class UniqueRun:
         try:
             return self._unless_before(self.claims.other(self.terms.name, task_id_of(self.task)))
         except BackendUnavailable as exc:
-            _not_told(self.terms, exc)
+            _log_not_updated(self.terms, exc)
             return None
 
     def waits(self, key: str = "", due: float = 0.0) -> str | None:
@@ -182,7 +182,7 @@ class UniqueRun:
                 self.terms.name, claim, self.terms.ttl, self.stored
             )
         except BackendUnavailable as exc:
-            _not_told(self.terms, exc)
+            _log_not_updated(self.terms, exc)
             return None
         self.owned, self.again = answer.another is None, answer.again
         return None if self.begun else self._unless_before(answer.another)
@@ -237,10 +237,10 @@ def _tell_later(
     process: Runtime, terms: UniqueTerms, exc: BackendUnavailable, ends: Callable[[], object]
 ) -> None:
     """In the background: a claim that nobody ends swallows calls for a minute."""
-    _not_told(terms, exc)
+    _log_not_updated(terms, exc)
     process.manager.tell_later(f"the unique claim {terms.name} has ended", ends)
 
 
-def _not_told(terms: UniqueTerms, exc: BackendUnavailable) -> None:
+def _log_not_updated(terms: UniqueTerms, exc: BackendUnavailable) -> None:
     """The task goes on, under its lock. Until it expires the old claim answers calls."""
     logger.info("the unique claim %s was not updated: %s", terms.name, exc)

@@ -82,7 +82,7 @@ class RedisSession(AbstractContextManager["RedisSession"]):
     def close(self) -> None:
         self.client.connection_pool.disconnect()
 
-    def said(self, error: BaseException) -> str:
+    def describe(self, error: BaseException) -> str:
         """What the driver's *error* means to a person."""
         # Of Sentinels that do not answer redis-py tells at length how they were to be reached.
         text, _, _ = str(error).partition(" : <redis")
@@ -96,7 +96,7 @@ class RedisSession(AbstractContextManager["RedisSession"]):
     ) -> None:
         if isinstance(error, DRIVER_ERRORS):
             _hide(error, self._secrets)
-            raise BackendUnavailable(self.said(error)) from error
+            raise BackendUnavailable(self.describe(error)) from error
         if isinstance(error, NONSENSE):
             text = f"Redis at {self._place} gave an invalid answer: {error}"
             raise BackendUnavailable(text) from error

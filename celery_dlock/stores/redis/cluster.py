@@ -166,7 +166,7 @@ class RedisClusterBackend(RedisBackend):
         moving = [n for n, answer in enumerate(answers) if isinstance(answer, MOVING)]
         if moving:
             raise KeysUnavailable(
-                self._session().said(answers[moving[0]]),
+                self._session().describe(answers[moving[0]]),
                 {keys[n] for m in moving for n in parts[m]},
             )
         return checked(answers)

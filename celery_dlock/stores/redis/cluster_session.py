@@ -90,10 +90,10 @@ class ClusterSession(RedisSession):
                 answers[n] = answer
         return answers
 
-    def said(self, error: BaseException) -> str:
+    def describe(self, error: BaseException) -> str:
         if isinstance(error, MOVING):
             return f"Redis at {self._place}: a slot is moving to another master"
-        return super().said(error)
+        return super().describe(error)
 
     def owners(self, names: Sequence[str]) -> list[str]:
         """The master that has each of *names*, as the cluster says now."""
