@@ -131,8 +131,7 @@ class UniqueClaim:
         return int(self.task.rsplit(":", 2)[1])
 
     def encode(self) -> bytes:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return json.dumps(values, separators=(",", ":")).encode()
+        return _encoder.encode({name: getattr(self, name) for name in _NAMES}).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
@@ -140,15 +139,19 @@ class UniqueClaim:
 
         Raises :exc:`ValueError` or :exc:`TypeError` for anything else.
         """
-        values, names = json.loads(text), {field.name for field in fields(cls)}
+        values = json.loads(text)
         if not isinstance(values, dict):
             raise TypeError("it is no object")
-        return cls(**{name: value for name, value in values.items() if name in names})
+        return cls(**{name: value for name, value in values.items() if name in _NAMES})
 
     def lasts(self, ttl: float, now: float) -> float:
         """Seconds for which it stays in the store, if nobody has to do with it."""
         period = max(0.0, self.period_ends - now)
         return period if self.over else max(period, ttl + max(0.0, self.heard - now))
+
+
+_NAMES = tuple(field.name for field in fields(UniqueClaim))
+_encoder = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
