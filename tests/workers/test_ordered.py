@@ -196,8 +196,8 @@ def test_with_several_keys_the_first_has_the_place(desk: Desk, make_ordered: Mak
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking, "_told", set())
+def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "_noted", set())
 
 
 @pytest.mark.parametrize(

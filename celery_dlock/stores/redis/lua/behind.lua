@@ -33,13 +33,13 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
   end
 
   local function park()
+    local entry = entry_of()
+    entry.gives_up = claim.gives_up > 0 and now + claim.gives_up - state.paused or nil
+    enqueue(entry, claim.message)  -- first, for a script that has written is refused no room
     if state.parked == 0 then
       redis.call('PERSIST', QUEUE)
       redis.call('PERSIST', ENTRIES)
     end
-    local entry = entry_of()
-    entry.gives_up = claim.gives_up > 0 and now + claim.gives_up - state.paused or nil
-    enqueue(entry, claim.message)
     state.parked, state.patient = state.parked + 1, earlier(state.patient, entry.gives_up)
     write()
     return {{'park', holder_row(holder)}, {}}
