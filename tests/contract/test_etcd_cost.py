@@ -82,7 +82,7 @@ COSTS = {
 def test_what_an_operation_costs_however_many_wait(
     backend: EtcdBackend, own_etcd_server: EtcdServer
 ) -> None:
-    # The fewer come last: the turn that was given in the first round is looked at after five seconds.
+    # The fewer come last: the turn of the first round is looked at after five seconds.
     for waiting in (400, 40):
         costs: dict[str, Counter[str]] = {}
         for name, operation in operations(

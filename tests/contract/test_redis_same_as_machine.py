@@ -11,9 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from celery_dlock.core import operations as operations_of_core
 from celery_dlock.core.state import WINDOW
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.memory import MemoryBackend
+from celery_dlock.stores.redis.scripts import BY_OPERATION
 from celery_dlock.stores.redis.store import RedisBackend
 from celery_dlock.stores.sql.sqlite import SqliteBackend
 from tests.contract import twin_examples as examples
@@ -47,6 +49,13 @@ def test_redis_answers_as_the_machine_does(redis_server: RedisServer, ops: Opera
     memory = Twin(MemoryBackend(_options(clock)))
     with closing(RedisBackend.from_url(redis_server.url, _options(clock))) as store:
         assert_alike(memory, Twin(store), clock, ops)
+
+
+def test_each_operation_has_its_script() -> None:
+    values = vars(operations_of_core).values()
+    kinds = {kind for kind in values if isinstance(kind, type) and "apply" in vars(kind)}
+    without_one = {operations_of_core.Operation, operations_of_core.Renew}  # many go at once
+    assert set(BY_OPERATION) == kinds - without_one
 
 
 @settings(max_examples=150, deadline=None)

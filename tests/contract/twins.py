@@ -7,10 +7,12 @@ were first given; a token that is not larger than all before it is a difference 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
 
+from celery_dlock.core.operations import OpenSlot
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
@@ -95,6 +97,7 @@ _hold = st.tuples(
     *(st.just("put_on_hold"), st.just(KEY), _holds, _holds, st.sampled_from(["ann", "bob"])),
     *(st.just("why"), st.sampled_from([0, 2 * SECOND, 6 * SECOND])),
 ).filter(lambda op: bool(op[3]) is bool(op[6]))
+_open = st.tuples(st.just("apply"), st.sampled_from("12").map(partial(OpenSlot, KEY)))
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
@@ -111,6 +114,7 @@ operations = st.one_of(
     _postpone,
     _hold,
     _discard,
+    _open,
 )
 
 _plain_enter = st.tuples(st.just("enter"), _plain_claims, _messages)

@@ -48,7 +48,7 @@ CONNECTIONS = 3
 #: The share of phases in which something happens to the store, where something may.
 TROUBLED = 0.6
 
-#: All that a client asks for on one key.
+#: What a client asks for on one key.
 OPERATIONS = (Enter, Leave, Postpone, Reap, Cancel, Replay, DeadLetter, HandBack)
 
 #: As :func:`celery_dlock.registry.open_backend`.

@@ -17,17 +17,10 @@ from typing import Any, Self, get_args, get_type_hints
 from celery_dlock.core.debounce import UNTIL_DUE
 from celery_dlock.core.machine import MAX_LOST_RUNS
 from celery_dlock.core.operations import (
-    Cancel,
-    DeadLetter,
-    Discard,
     Enter,
-    HandBack,
     Leave,
-    OpenSlot,
     Postpone,
-    PutOnHold,
     Reap,
-    Replay,
 )
 from celery_dlock.core.plain import known_fields
 from celery_dlock.core.state import (
@@ -47,7 +40,7 @@ from celery_dlock.core.state import (
 from celery_dlock.core.turns import UNATTENDED, WAKE_AGAIN_FIRST, WAKE_AGAIN_LAST
 from celery_dlock.core.upkeep import WAKE_ELSEWHERE, WAKES_BEFORE_DEAD
 from celery_dlock.stores.change import REMEMBER_LOST
-from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES
+from celery_dlock.stores.redis.wire import ENDING_CODES, MODE_CODES, UPKEEP_FIELDS
 
 #: What redis-py sends: the name of a command, and what it is about.
 Command = tuple[Any, ...]
@@ -236,7 +229,7 @@ BY_OPERATION: Mapping[type, Script] = {
     Leave: LEAVE,
     Postpone: POSTPONE,
     Reap: REAP,
-    **dict.fromkeys((Cancel, DeadLetter, Discard, HandBack, OpenSlot, PutOnHold, Replay), UPKEEP),
+    **dict.fromkeys(UPKEEP_FIELDS, UPKEEP),
 }
 
 

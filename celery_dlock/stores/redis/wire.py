@@ -203,7 +203,16 @@ def items_of(task_id: bytes, packed: bytes) -> Iterator[Item]:
         yield Item(match[1] == b"d", packed[begins:at], task_id + packed[match.end() : begins])
 
 
-_UPKEEP = {Cancel: "cancel", HandBack: "hand_back", Replay: "replay"}
+#: What the script of celery_dlock/core/upkeep.py does for an operation, and the fields it is told.
+UPKEEP_FIELDS: Mapping[type, tuple[str, ...]] = {
+    Cancel: ("cancel",),
+    DeadLetter: ("dead_letter", "cause"),
+    Discard: ("discard", "done_ttl"),
+    HandBack: ("hand_back",),
+    OpenSlot: ("open_slot", "name"),
+    PutOnHold: ("hold", "was", "name", "by", "because", "lasts"),
+    Replay: ("replay",),
+}
 
 
 def arguments(operation: Operation[Any]) -> Sequence[Any]:
@@ -217,18 +226,9 @@ def arguments(operation: Operation[Any]) -> Sequence[Any]:
             return [*claim_arguments(claim, message), b"%d" % delay, b"%d" % max_delay]
         case Reap():
             return ()
-        case Cancel(task=task) | HandBack(task=task) | Replay(task=task):
-            return (task, _UPKEEP[type(operation)], "")
-        case DeadLetter(task=task, cause=cause):
-            return (task, "dead_letter", cause.value)
-        case Discard(task=task, done_ttl=done_ttl):
-            return (task, "discard", done_ttl)
-        case PutOnHold(was=was, name=name, by=by, because=because, lasts=lasts):
-            return ("", "hold", was, name, by, because, lasts)
-        case OpenSlot(name=name):
-            return ("", "open_slot", name)
         case _:
-            raise TypeError(f"there is no script for {operation!r}")
+            does, *names = UPKEEP_FIELDS[type(operation)]
+            return (operation.claim.task, does, *(getattr(operation, name) for name in names))
 
 
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:
