@@ -154,6 +154,8 @@ class Outbox:
                     _end_unique_claim(process.backend, headers, claim.task)
             case str(task):
                 process.sinks.emit(Debounced(subject, claim.key, task_id_of(task)))
+            case _:  # no place there
+                pass
         # Over this very connection: another one of the pool may never be free.
         process.wake(reply.wakes, self._producer)
         return self._answer(reply.verdict, subject.task_id)
