@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypedDict
 
-from celery_dlock.core.checks import duration, quoted
+from celery_dlock.core.checks import optional_duration, quoted
 from celery_dlock.core.keys import Key
 from celery_dlock.core.state import Mode, ask_order
 from celery_dlock.errors import ConfigurationError
@@ -76,7 +76,7 @@ class Access:
         if shared and cooldown is not None:
             raise ConfigurationError("shared=True has no cooldown=: readers start when they like")
         mode = Mode.SHARED if shared else Mode.EXCLUSIVE
-        return cls(mode, limit, 0.0 if cooldown is None else duration("cooldown", cooldown))
+        return cls(mode, limit, optional_duration("cooldown", cooldown) or 0.0)
 
 
 def entries(wanted: Wanted | Sequence[Wanted], options: KeyOptions) -> list[tuple[Key, Access]]:

@@ -241,7 +241,7 @@ class Outgoing:
         """Of a message whose turn is asked for, not the key. No queue is too full for a task that
         was accepted before.
         """
-        access, asks = self.keys.access[self.key], self.execution.queueing
+        access, queueing = self.keys.access[self.key], self.execution.queueing
         return Claim(
             self.key,
             self.history.task,
@@ -250,7 +250,7 @@ class Outgoing:
             mode=access.mode,
             limit=access.limit,
             wait=WaitMode.ENQUEUE,
-            gives_up=int((asks.max_wait or 0) * SECOND) if asks else 0,
+            gives_up=int((queueing.max_wait or 0) * SECOND) if queueing else 0,
         )
 
     def _emit(self, event: Any) -> None:

@@ -231,9 +231,8 @@ class LockManager:
             if later.limit > 1 and claim.order < later.order <= turn.order:
                 ends = self._give_turn_back(later, keeps_rank=claim.mode is Mode.EXCLUSIVE)
                 if ends is not None and more_time(self._backend, later, ends, claims):
-                    self._verdict(
-                        self._backend.leave(later, Outcome.OVER)
-                    )  # it waits at *claim* now
+                    # It waits at *claim* now
+                    self._verdict(self._backend.leave(later, Outcome.OVER))
                 elif ends is not None:
                     return Refused(later, ends)
         return refused

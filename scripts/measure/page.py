@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.measure.size import lines_of
+
 PAGE = Path("docs/explanation/architecture.rst")
 
 #: What a user of one store relies on beside the packages that the page lists.
@@ -63,5 +65,4 @@ def _size(match: re.Match[str], names: Iterable[str], parts: Iterable[Path]) -> 
 
 def _lines(part: Path) -> int:
     files = part.rglob("*") if part.is_dir() else [part.with_suffix(".py")]
-    code = (file for file in files if file.suffix in {".py", ".lua"})
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in code)
+    return lines_of(file for file in files if file.suffix in {".py", ".lua"})

@@ -7,7 +7,7 @@ Lines are all lines. A docstring is a statement.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +52,12 @@ def _python(name: str, files: Iterable[Path]) -> Size:
     return Size(name, size.files, size.lines, statements)
 
 
-def _size(name: str, files: Iterable[Path]) -> Size:
-    lines = [len(file.read_text(encoding="utf-8").splitlines()) for file in files]
-    return Size(name, len(lines), sum(lines))
+def _size(name: str, files: Sequence[Path]) -> Size:
+    return Size(name, len(files), lines_of(files))
+
+
+def lines_of(files: Iterable[Path]) -> int:
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def table_of(parts: Iterable[Size]) -> Table:

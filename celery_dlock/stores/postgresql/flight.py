@@ -14,11 +14,11 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any
 
+from celery_dlock.stores.postgresql import functions
 from celery_dlock.stores.postgresql.connection import Connections, Rows, Statement
-from celery_dlock.stores.postgresql.functions import LOCK_CLASS
 
 #: The time on the server; a value that is given replaces it, for tests.
-NOW = "coalesce(?::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+NOW = functions.NOW.format(clock="?::bigint")
 
 #: The same for a comparison with rows: asked once, so that an index leads to them.
 INSTANT = f"(SELECT {NOW})"
@@ -50,7 +50,7 @@ _LOCK = f"""SELECT {_SET}, set_config('synchronous_commit',
     replace(current_setting('synchronous_commit'), 'off', 'on'), true),
 set_config('dlock.locked', coalesce((SELECT string_agg(lock, ',')
     FROM unnest(string_to_array($1, ',')) AS lock
-    WHERE pg_try_advisory_xact_lock({LOCK_CLASS}, lock::int)), ''), true)""".encode()
+    WHERE pg_try_advisory_xact_lock({functions.LOCK_CLASS}, lock::int)), ''), true)""".encode()
 _COMMIT = Statement(b"COMMIT")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from celery_dlock.core.state import WINDOW, Holder, Waiting
-from celery_dlock.stores.sql.rows import STATE, columns
+from celery_dlock.stores.sql.rows import BY_TASK, STATE, columns
 
 #: The class of our advisory locks, "dlck": an application that uses the form with two numbers must
 #: not use this one.
@@ -20,7 +20,9 @@ HELD = [field.name for field in fields(Holder) if field.name != "token"]
 
 _AT = "prefix = p_prefix AND key = p_key"
 
-_CLOCK = "coalesce(p_clock, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+#: The time on the server, unless a clock replaces it.
+NOW = "coalesce({clock}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+_NOW = NOW.format(clock="p_clock")
 
 # Each statement sees what was committed before it began, so that after the lock misses nothing;
 # where the role's default is another isolation, nothing is done, and the longer way says which.
@@ -42,7 +44,7 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock({LOCK_CLASS}, p_lock) THEN
         RETURN NULL;
     END IF;
-    v_now := {_CLOCK};
+    v_now := {_NOW};
     IF EXISTS (SELECT FROM dlock.state WHERE {_AT})
         OR EXISTS (SELECT FROM dlock.past WHERE {_AT} AND task = p_task)
         OR EXISTS (SELECT FROM dlock.holder WHERE {_AT}{{others}})
@@ -117,11 +119,8 @@ BEGIN
         FROM (SELECT token, {_HELD} FROM {_WITH_LEASES} ORDER BY token) AS held);
 END $$"""
 
-# An order that only the primary key has: see celery_dlock.stores.sql.rows.BY_TASK.
-_OF_TASK = "task BETWEEN {task} AND {task} ORDER BY task LIMIT 1"
-
-_WAITS = f"""SELECT {", ".join(columns(Waiting))} FROM dlock.waiting
-            WHERE {_AT} AND (expires IS NULL OR expires > v_now)"""
+_LIVE = f"dlock.waiting WHERE {_AT} AND (expires IS NULL OR expires > v_now)"
+_ENTRY = f"SELECT {', '.join(columns(Waiting))} FROM {_LIVE}"
 
 # The bounded part of a key's state that an operation may see.
 # Each task is looked for by itself, for what is remembered of all others of the key may be much.
@@ -129,18 +128,17 @@ _LOAD = f"""CREATE FUNCTION dlock.load(p_clock BIGINT, p_prefix TEXT, p_key TEXT
     p_successor TEXT)
 RETURNS JSON LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_now BIGINT := {_CLOCK};
+    v_now BIGINT := {_NOW};
 BEGIN
     RETURN (SELECT json_build_array(v_now, dlock.stamp(p_prefix, p_key, p_task),
-        (SELECT rank FROM dlock.waiting WHERE {_AT} AND (expires IS NULL OR expires > v_now)
-            ORDER BY rank DESC LIMIT 1),
+        (SELECT rank FROM {_LIVE} ORDER BY rank DESC LIMIT 1),
         EXISTS (SELECT FROM dlock.waiting WHERE {_AT} AND expires <= v_now),
         (SELECT json_build_array({STATE}) FROM dlock.state WHERE {_AT}),
         dlock.holders(p_prefix, p_key),
         (SELECT coalesce(json_agg(entry ORDER BY rank), '[]') FROM (
-            ({_WAITS} ORDER BY rank LIMIT {WINDOW})
-            UNION ({_WAITS} AND {_OF_TASK.format(task="p_task")})
-            UNION ({_WAITS} AND {_OF_TASK.format(task="p_successor")})) AS entry),
+            ({_ENTRY} ORDER BY rank LIMIT {WINDOW})
+            UNION ({_ENTRY} AND {BY_TASK.replace("?", "p_task")})
+            UNION ({_ENTRY} AND {BY_TASK.replace("?", "p_successor")})) AS entry),
         (SELECT coalesce(json_agg(json_build_array(past.task, done, lost)), '[]')
             FROM (SELECT task FROM dlock.holder WHERE {_AT} UNION SELECT p_task) AS asked,
             LATERAL (SELECT task, done, lost FROM dlock.past

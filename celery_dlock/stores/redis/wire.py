@@ -227,8 +227,8 @@ def arguments(operation: Operation[Any]) -> Sequence[Any]:
         case Reap():
             return ()
         case _:
-            does, *names = UPKEEP_FIELDS[type(operation)]
-            return (operation.claim.task, does, *(getattr(operation, name) for name in names))
+            word, *names = UPKEEP_FIELDS[type(operation)]
+            return (operation.claim.task, word, *(getattr(operation, name) for name in names))
 
 
 def claim_arguments(claim: Claim, message: bytes | None, *, named: bool = False) -> list[bytes]:

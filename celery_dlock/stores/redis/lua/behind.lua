@@ -59,7 +59,7 @@ if is_plain(state, 1, 0) or is_simple(state, 0, 1) then
     local readable, place = pcall(unpack_head, redis.call('HGET', ENTRIES, claim.task))
     if not readable or not place.expires then return end
     place.member = pack_head(place) .. claim.task
-    place.rank = tonumber(redis.call('ZSCORE', QUEUE, place.member) or nil)
+    place.rank = tonumber(redis.call('ZSCORE', QUEUE, place.member))
     return place.rank and place
   end
 
