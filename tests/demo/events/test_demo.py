@@ -75,5 +75,5 @@ def test_it_fails_when(demo: Command, defect: str) -> None:
     patch, verdict = DEFECTS[defect]
     with demo.forked(DEFECT=patch) as process:
         assert process.wait(200) == 1, demo.output
-    assert verdict in demo.output
+    assert verdict in demo.output, demo.output
     assert "what it has left is in" in demo.output
