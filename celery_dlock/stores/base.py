@@ -20,15 +20,12 @@ from celery_dlock.core.lease import HolderRow
 from celery_dlock.core.operations import (
     Cancel,
     DeadLetter,
-    Discard,
     Enter,
     HandBack,
     Leave,
     Operation,
     Postpone,
-    PutOnHold,
     Reap,
-    Replay,
 )
 from celery_dlock.core.state import (
     Cause,
@@ -395,17 +392,6 @@ class LockBackend(ABC):
 
     def hand_back(self, key: str, task: str) -> Reply[bool]:
         return self.apply(HandBack(key, task))
-
-    def replay(self, key: str, task: str) -> Reply[bool]:
-        return self.apply(Replay(key, task))
-
-    def discard(self, key: str, task: str, done_ttl: int) -> Reply[bool]:
-        return self.apply(Discard(key, task, done_ttl))
-
-    def put_on_hold(
-        self, key: str, was: str, name: str, by: str, because: str, lasts: int
-    ) -> Reply[bool]:
-        return self.apply(PutOnHold(key, was, name, by, because, lasts))
 
 
 class NoteStore(LockBackend):

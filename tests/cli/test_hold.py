@@ -8,6 +8,7 @@ import pytest
 
 from celery_dlock.cli import hold as command
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import PutOnHold
 from celery_dlock.core.state import Busy, Outcome, Run
 from celery_dlock.ops import overview
 from tests.cli.operator import Operator, answers
@@ -101,7 +102,7 @@ def test_release_takes_it_from_a_named_holder_and_ends_the_hold_first(desk: Oper
 
 def others(desk: Operator, was: str, name: str) -> None:
     """Bob puts it on hold meanwhile."""
-    assert desk.backend.put_on_hold(KEY, was, name, "bob", "mine", 600 * SECOND).verdict
+    assert desk.backend.apply(PutOnHold(KEY, was, name, "bob", "mine", 600 * SECOND)).verdict
 
 
 def test_only_the_hold_shown_is_changed(desk: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +186,7 @@ def test_a_text_that_is_no_line_is_refused(
 
 def test_what_others_have_written_there_steers_no_terminal(desk: Operator) -> None:
     name = "of eve"
-    desk.backend.put_on_hold(KEY, "", name, "eve\x1b[2J", "a\nb", 600 * SECOND)
+    desk.backend.apply(PutOnHold(KEY, "", name, "eve\x1b[2J", "a\nb", 600 * SECOND))
 
     for shown in (desk.run("ls").output, desk.run("show", KEY).output):
         assert "\x1b" not in shown

@@ -14,7 +14,16 @@ from functools import wraps
 from typing import Any
 from unittest import mock
 
-from celery_dlock.core.operations import DeadLetter, Enter, Leave, Operation, Renew, Replay
+from celery_dlock.core.operations import (
+    DeadLetter,
+    Discard,
+    Enter,
+    Leave,
+    Operation,
+    PutOnHold,
+    Renew,
+    Replay,
+)
 from celery_dlock.core.state import (
     Claim,
     Drop,
@@ -261,9 +270,12 @@ IN_RULES = {
     ),
     "ends whatever hold": Defect(
         "test_only_the_hold_that_was_shown_is_replaced_or_ended",
-        "put_on_hold",
-        lambda sound, store, key, was, *others: sound(
-            store, key, getattr(state_of(store, key).hold, "name", ""), *others
+        "apply",
+        lambda apply, store, op: apply(
+            store,
+            replace(op, was=getattr(state_of(store, op.key).hold, "name", ""))
+            if isinstance(op, PutOnHold)
+            else op,
         ),
     ),
     "forgets who is to stop": states(
@@ -385,8 +397,10 @@ IN_RULES = {
     ),
     "discards and lets a copy run": Defect(
         "test_a_discarded_message_is_gone_and_its_task_counts_as_done",
-        "discard",
-        lambda discard, store, key, task, done_ttl: discard(store, key, task, 0),
+        "apply",
+        lambda apply, store, op: apply(
+            store, replace(op, done_ttl=0) if isinstance(op, Discard) else op
+        ),
     ),
 }
 

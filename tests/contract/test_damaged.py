@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from celery_dlock.beat.tick_ledger import noting
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, KeyState, NotHeld, Outcome, Renewed, Unknown
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.ops.actions import DeadLetterEntry
@@ -84,7 +85,7 @@ class Two:
             lambda: store.cancel(key, "waits"),
             lambda: store.dead_letter(key, "called", Cause.UNREADABLE),
             lambda: store.hand_back(key, "called"),
-            lambda: store.replay(key, f"dead-{key}"),
+            lambda: store.apply(Replay(key, f"dead-{key}")),
             lambda: store.note(key, 2, {"note": b"other"}),
             lambda: store.notes(key),
             lambda: store.peek(key),
@@ -119,7 +120,7 @@ class Two:
             swept = self.backend.sweep(2)
             called |= {(wake.key, wake.task) for wake in swept.wakes}
         assert (GOOD, "called") in called
-        assert self.backend.replay(GOOD, f"dead-{GOOD}").verdict
+        assert self.backend.apply(Replay(GOOD, f"dead-{GOOD}")).verdict
 
 
 def _holder(key: str, task: str) -> Any:
@@ -222,6 +223,6 @@ def test_a_dead_message_that_cannot_be_read_is_named_and_stays_and_others_are_re
             named = {(letter.key, letter.dead.task): letter.dead for letter in two.backend.dead()}
             assert named[BAD, f"dead-{BAD}"].cause is Cause.UNREADABLE
             with pytest.raises(BackendUnavailable):
-                two.backend.replay(BAD, f"dead-{BAD}")
-        assert two.backend.replay(GOOD, f"dead-{GOOD}").verdict
+                two.backend.apply(Replay(BAD, f"dead-{BAD}"))
+        assert two.backend.apply(Replay(GOOD, f"dead-{GOOD}")).verdict
         assert [letter.key for letter in two.backend.dead()] == [BAD]

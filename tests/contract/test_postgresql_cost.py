@@ -14,7 +14,7 @@ from unittest import mock
 import psycopg
 import pytest
 
-from celery_dlock.core.operations import Reap
+from celery_dlock.core.operations import Discard, PutOnHold, Reap, Replay
 from celery_dlock.core.state import Cause, Claim, Outcome, Renewed
 from celery_dlock.errors import BackendUnavailable
 from celery_dlock.stores.base import BackendOptions
@@ -127,9 +127,9 @@ def test_everything_else_takes_at_most_three_flights(
         "reaping": lambda: backend.apply(Reap("key")),
         "revocation": lambda: backend.cancel("key", "task 1"),
         "dead letter": lambda: backend.dead_letter("key", "task 1", Cause.UNREADABLE),
-        "replay": lambda: backend.replay("key", "task 1"),
-        "discard": lambda: backend.discard("key", "task 1", 0),
-        "hold": lambda: backend.put_on_hold("key", "", "1", "ann", "why", 1_000_000),
+        "replay": lambda: backend.apply(Replay("key", "task 1")),
+        "discard": lambda: backend.apply(Discard("key", "task 1", 0)),
+        "hold": lambda: backend.apply(PutOnHold("key", "", "1", "ann", "why", 1_000_000)),
         "abandoned": lambda: backend.leave(first, Outcome.ABANDONED),
         "swap": lambda: backend.swap("name", None, b"text", 1_000_000),
         "swapped": backend.swapped,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Outcome, Park, Renewed
 from celery_dlock.stores.redis import wire as redis_wire
 from celery_dlock.testing import ManualClock
@@ -142,7 +143,7 @@ def _cost_of_upkeep(store: StoreOnRedis) -> list[Counter[str]]:
         lambda: backend.dead(1),
         lambda: backend.dead_of(["b", "t7"]),
         backend.count_dead,
-        lambda: backend.replay("key", "b"),
+        lambda: backend.apply(Replay("key", "b")),
         backend.sweep,
         lambda: backend.leave(claim("b"), Outcome.OVER),
     ]

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import WINDOW, Busy, Mode, Outcome
 from celery_dlock.stores.base import BackendOptions, Swept
 from celery_dlock.stores.redis.store import RedisBackend
@@ -97,7 +98,7 @@ def test_a_dead_message_has_no_end(redis_server: RedisServer) -> None:
 
         assert {name.rpartition(":")[2] for name in store.lying()} == {"dead", "died", "tasks"}
         assert set(store.lying().values()) == {-1}
-        store.backend.replay("key", "a")
+        store.backend.apply(Replay("key", "a"))
         store.backend.leave(claim("a", done_ttl=0), Outcome.DONE)
         assert store.lying() == {}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Outcome
 from celery_dlock.stores.base import BackendOptions
 from celery_dlock.stores.sql.sqlite import SqliteBackend
@@ -45,7 +46,7 @@ def test_an_operation_costs_the_same_however_many_are_dead(backend: SqliteBacken
             lambda: backend.cancel("key", "b"),
             lambda: backend.dead(10),
             lambda: backend.dead_of(["task 7"]),
-            lambda: backend.replay("key", "b"),
+            lambda: backend.apply(Replay("key", "b")),
             backend.sweep,
             lambda: backend.leave(claim("b"), Outcome.OVER),
         )

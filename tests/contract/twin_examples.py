@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Discard, PutOnHold, Replay
 from celery_dlock.core.state import WINDOW, Cause, Claim, Mode, Outcome, WaitMode
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from tests.contract.twins import KEY, SECOND
@@ -57,7 +58,7 @@ def _dies_again_and_again() -> Operations:
     """A task whose runs are lost is dead-lettered with its message, and may be replayed."""
     mine = _claim("a", QUEUE, keep=True)
     dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
-    again = [("replay", KEY, "a"), ("replay", KEY, "a"), _enter(mine)]
+    again = [("apply", Replay(KEY, "a")), ("apply", Replay(KEY, "a")), _enter(mine)]
     return [*dies * MAX_LOST_RUNS, _enter(mine), _enter(_claim("b", QUEUE)), *again]
 
 
@@ -81,7 +82,7 @@ def _dies_before_it_waits() -> Operations:
     """It is dead-lettered with what is delivered, also if it only looks; its count is forgotten."""
     mine, looks = _claim("a", QUEUE), _claim("a", LOOK)
     dies = [_enter(mine), _leave(mine, Outcome.ABANDONED)]
-    dead = [_enter(looks, "delivered"), _enter(mine, "again"), ("replay", KEY, "a")]
+    dead = [_enter(looks, "delivered"), _enter(mine, "again"), ("apply", Replay(KEY, "a"))]
     dies = [*dies * (MAX_LOST_RUNS - 1), _enter(mine), _pass(4)]
     return [*dies, *dead, _leave(mine), *dies, _enter(_claim("a", ENQUEUE)), _enter(mine)]
 
@@ -92,7 +93,7 @@ def _nobody_reads_it() -> Operations:
     in_vain = [("dead_letter", KEY, "b", Cause.UNREADABLE), _pass(700), REAP]
     queue = [_enter(holder), _enter(_claim("b", QUEUE)), _enter(_claim("c", QUEUE))]
     queue.append(_leave(holder, Outcome.DONE))
-    return [*queue, *in_vain * (WAKES_BEFORE_DEAD + 1), ("replay", KEY, "b")]
+    return [*queue, *in_vain * (WAKES_BEFORE_DEAD + 1), ("apply", Replay(KEY, "b"))]
 
 
 def _dead_and_about() -> Operations:
@@ -100,7 +101,7 @@ def _dead_and_about() -> Operations:
     holder, reader = _claim("a"), _claim("b", QUEUE, mode=Mode.SHARED, limit=7)
     dies = [_enter(holder), _enter(reader, ";,\x00}{"), _leave(holder), *[_pass(700), REAP] * 4]
     dies.append(("dead_letter", KEY, "b", Cause.UNKNOWN_TASK))
-    replay = [("replay", KEY, "b"), _leave(holder), _enter(reader), _leave(reader)]
+    replay = [("apply", Replay(KEY, "b")), _leave(holder), _enter(reader), _leave(reader)]
     operations = [*dies, *replay]
     for wait in (PLACE, QUEUE):
         again = _enter(_claim("b", wait), "again")
@@ -115,7 +116,8 @@ def _dead_and_about() -> Operations:
         _leave(_claim("c")),
         *replay,
     ]
-    return [*operations, *dies, *waits, done, _enter(reader), ("replay", KEY, "b"), _enter(reader)]
+    comes = [_enter(reader), ("apply", Replay(KEY, "b")), _enter(reader)]
+    return [*operations, *dies, *waits, done, *comes]
 
 
 def _dead_and_discarded() -> Operations:
@@ -123,10 +125,10 @@ def _dead_and_discarded() -> Operations:
     holder, again = _claim("a"), _enter(_claim("b", QUEUE), "again")
     dies = [_enter(holder), _enter(_claim("b", QUEUE)), _leave(holder), *[_pass(700), REAP] * 4]
     dies.append(("dead_letter", KEY, "b", Cause.UNKNOWN_TASK))
-    discarded = ("discard", KEY, "b", 9 * SECOND)
-    forgotten = [_pass(10), *dies, ("discard", KEY, "b", 0), again, _leave(_claim("b"))]
+    discarded = ("apply", Discard(KEY, "b", 9 * SECOND))
+    forgotten = [_pass(10), *dies, ("apply", Discard(KEY, "b", 0)), again, _leave(_claim("b"))]
     waits = [*dies, _enter(holder), again, discarded, discarded, _leave(holder)]
-    return [*dies, discarded, again, ("replay", KEY, "b"), *forgotten, *waits]
+    return [*dies, discarded, again, ("apply", Replay(KEY, "b")), *forgotten, *waits]
 
 
 def _kept() -> Operations:
@@ -277,7 +279,7 @@ def _replaced() -> Operations:
 
 
 def _hold(was: str, name: str, seconds: int) -> tuple[Any, ...]:
-    return ("put_on_hold", KEY, was, name, "ann", "why", seconds * SECOND)
+    return ("apply", PutOnHold(KEY, was, name, "ann", "why", seconds * SECOND))
 
 
 def _on_hold() -> Operations:

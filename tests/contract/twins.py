@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from celery_dlock.core.operations import OpenSlot
+from celery_dlock.core.operations import Discard, OpenSlot, Operation, PutOnHold, Replay
 from celery_dlock.core.state import (
     WINDOW,
     Busy,
@@ -83,21 +83,30 @@ _enter = st.tuples(st.just("enter"), claims, _messages)
 _leave = st.tuples(st.just("leave"), claims, st.sampled_from(list(Outcome)), _messages)
 _renew = st.tuples(st.just("renew"), st.lists(claims, max_size=3))
 _cancel = st.tuples(st.sampled_from(["cancel", "hand_back"]), st.just(KEY), _tasks)
-_replay = st.tuples(st.just("replay"), st.just(KEY), _tasks)
-_discard = st.tuples(
-    st.just("discard"), st.just(KEY), _tasks, st.sampled_from([0, 5 * SECOND, DAY])
-)
+_replay = st.builds(Replay, st.just(KEY), _tasks)
+_discard = st.builds(Discard, st.just(KEY), _tasks, st.sampled_from([0, 5 * SECOND, DAY]))
 _dead_letter = st.tuples(st.just("dead_letter"), st.just(KEY), _tasks, st.sampled_from(list(Cause)))
 _postpone = st.tuples(
     *(st.just("postpone"), claims, st.binary(min_size=1, max_size=8)),
     *(st.integers(1, 3).map(lambda n: n * SECOND), st.integers(3, 8).map(lambda n: n * SECOND)),
 )
 _holds = st.sampled_from(["", "1", "2"])
-_hold = st.tuples(
-    *(st.just("put_on_hold"), st.just(KEY), _holds, _holds, st.sampled_from(["ann", "bob"])),
-    *(st.just("why"), st.sampled_from([0, 2 * SECOND, 6 * SECOND])),
-).filter(lambda op: bool(op[3]) is bool(op[6]))
-_open = st.tuples(st.just("apply"), st.sampled_from("12").map(partial(OpenSlot, KEY)))
+_hold = st.builds(
+    PutOnHold,
+    st.just(KEY),
+    was=_holds,
+    name=_holds,
+    by=st.sampled_from(["ann", "bob"]),
+    because=st.just("why"),
+    lasts=st.sampled_from([0, 2 * SECOND, 6 * SECOND]),
+).filter(lambda hold: bool(hold.name) is bool(hold.lasts))
+_open = st.sampled_from("12").map(partial(OpenSlot, KEY))
+
+
+def _applied(operation: st.SearchStrategy[Operation[Any]]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(st.just("apply"), operation)
+
+
 _reap = st.just(("reap", KEY))
 _sweep = st.tuples(st.just("sweep"), st.sampled_from([1, 100]))
 _pass = st.tuples(
@@ -107,14 +116,11 @@ _pass = st.tuples(
 
 #: Operations of one commit, which is there even when nothing changes. A replay is left out: that a
 #: task is forgotten to be done moves nothing else, so who overlaps with it may have come before it.
-single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter, _postpone, _hold)
+single = st.one_of(_enter, _enter, _leave, _cancel, _dead_letter, _postpone, _applied(_hold))
 
 operations = st.one_of(
-    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _replay, _dead_letter),
-    _postpone,
-    _hold,
-    _discard,
-    _open,
+    *(_reap, _sweep, _enter, _enter, _leave, _pass, _renew, _cancel, _dead_letter, _postpone),
+    *(_applied(_replay), _applied(_hold), _applied(_discard), _applied(_open)),
 )
 
 _plain_enter = st.tuples(st.just("enter"), _plain_claims, _messages)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from celery_dlock.beat.tick_ledger import noting
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Left, Outcome, Renewed
 from celery_dlock.errors import BackendUnavailable, ConfigurationError
 from celery_dlock.registry import open_backend
@@ -77,7 +78,7 @@ def test_every_operation_is_that_of_the_store(helped: HelperBackend, direct: Not
     assert helped.hand_back("key", "b:0:0").verdict is True
     assert helped.cancel("key", "b:0:0").verdict is True
     assert helped.dead_letter("key", "b:0:0", Cause.UNREADABLE).verdict is False
-    assert helped.replay("key", "nobody").verdict is False
+    assert helped.apply(Replay("key", "nobody")).verdict is False
     assert helped.dead() == []
     assert helped.note("key", 5, {"a": b"a"}) is True
     assert helped.note("key", 4, {"a": None}) is False

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from celery_dlock import LockedTask, Queue
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import (
     Busy,
     Cause,
@@ -102,7 +103,7 @@ def hear(store: NoteStore, clock: ManualClock) -> None:
 
     (dead,) = store.dead()
     assert (dead.key, dead.dead.task, dead.dead.cause) == ("dead", "b:0:0", Cause.UNREADABLE)
-    assert store.replay("dead", "b:0:0").verdict
+    assert store.apply(Replay("dead", "b:0:0")).verdict
     assert store.message("dead", "b:0:0") == _message("b:0:0")
 
     assert store.swap("unique", b"a claim", None, SECOND) is None

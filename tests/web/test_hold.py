@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import PutOnHold
 from celery_dlock.ops import holds, overview
 from celery_dlock.ops.overview import OnHold
 from celery_dlock.runtime import runtime
@@ -117,7 +118,7 @@ def test_each_order_is_a_line_in_the_log(
 
 def test_who_may_only_look_sees_it_and_has_no_button(app: Celery, open_site: Open) -> None:
     reader = open_site()
-    runtime(app).backend.put_on_hold(KEY, "", "first", "ann", "why", 60 * SECOND)
+    runtime(app).backend.apply(PutOnHold(KEY, "", "first", "ann", "why", 60 * SECOND))
 
     told = said(reader, f"/key?key={KEY}")
 

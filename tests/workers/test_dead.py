@@ -15,6 +15,7 @@ from kombu.message import Message
 from celery_dlock import LockedTask, LockLost, lock
 from celery_dlock.core.events import DeadLettered
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Claim, Outcome, WaitMode
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.runtime import runtime
@@ -178,7 +179,7 @@ def test_a_task_whose_runs_are_lost_again_and_again_fails_and_its_message_is_kep
 
     # But a person can let it run again
     (letter,) = desk.store.dead()
-    runtime(desk.app).wake(desk.store.replay(KEY, letter.dead.task).wakes)
+    runtime(desk.app).wake(desk.store.apply(Replay(KEY, letter.dead.task)).wakes)
     desk.deliver()
     assert desk.result(result.id).get() == 7
     assert desk.store.dead() == []
@@ -201,7 +202,7 @@ def test_a_finished_task_that_is_published_again_is_dropped_until_it_is_replayed
     assert desk.ran == [1]
 
     # When a person says that it may, Then it runs
-    assert not desk.store.replay(KEY, f"{result.id}:0:0").verdict
+    assert not desk.store.apply(Replay(KEY, f"{result.id}:0:0")).verdict
     notes.apply_async(("42", 3), task_id=result.id)
     desk.deliver()
     assert desk.ran == [1, 3]
@@ -230,7 +231,7 @@ def test_what_was_revoked_ends_as_revoked_when_it_is_replayed(
         """They came before it was dead."""
 
     worker_state.revoked.add(result.id)
-    here.wake(desk.store.replay(KEY, f"{result.id}:0:0").wakes)
+    here.wake(desk.store.apply(Replay(KEY, f"{result.id}:0:0")).wakes)
     with pytest.raises(TaskRevokedError):
         desk.deliver()
     worker_state.revoked.discard(result.id)

@@ -13,6 +13,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_dlock import BackendUnavailable, LockedTask, Queue, StaleFencingToken, lock
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Claim, EnterVerdict, LeaveVerdict, Outcome, Run
 from celery_dlock.locks import pending_releases
 from celery_dlock.runtime import runtime
@@ -295,7 +296,7 @@ def test_outages_as_the_key_is_given(desk: Desk, clock: ManualClock, hears: bool
         assert desk.ran == []
         (letter,) = store.dead()
         assert (letter.dead.cause, result.state) == (Cause.RUNS_LOST, "FAILURE")
-        runtime(desk.app).wake(store.replay(KEY, letter.dead.task).wakes)
+        runtime(desk.app).wake(store.apply(Replay(KEY, letter.dead.task)).wakes)
         desk.deliver()
         assert desk.ran == [1]
     assert nothing_is_left(desk)

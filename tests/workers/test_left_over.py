@@ -15,6 +15,7 @@ from kombu.message import Message
 from celery_dlock import LockedTask
 from celery_dlock.core.events import Dropped
 from celery_dlock.core.lease import SECOND
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Claim, Run
 from celery_dlock.delivery import taking
 from celery_dlock.messages.countdown import visibility_timeout
@@ -55,7 +56,7 @@ def left_over(desk: Desk, charge: LockedTask) -> Message:
     """The message of one that has run by another one since, which the store has forgotten."""
     message = woken(desk, charge)
     desk.run(message)
-    desk.store.replay(KEY, f"{message.headers['id']}:0:0")
+    desk.store.apply(Replay(KEY, f"{message.headers['id']}:0:0"))
     message.headers["dlock"]["called"] -= 3 * 3600
     message._state = "RECEIVED"
     return message

@@ -15,6 +15,7 @@ from celery.worker import state
 from celery_dlock import Fail, LockLost, LockTimeout, Queue, Reschedule, Skip, Unique, Wait, lock
 from celery_dlock.core.events import Dropped
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Claim, Outcome
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.runtime import runtime
@@ -256,7 +257,7 @@ def test_what_is_dead_has_ended_and_asks_anew_when_it_is_replayed(
     assert claims(desk, report) is None
 
     (letter,) = store.dead()
-    runtime(desk.app).wake(store.replay("report", letter.dead.task).wakes)
+    runtime(desk.app).wake(store.apply(Replay("report", letter.dead.task)).wakes)
     replayed = desk.receive()
     if another:
         assert not report.delay(1).is_duplicate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Outcome
 from celery_dlock.stores.base import NoteStore
 from celery_dlock.testing.contract.words import DAY, QUEUE, StoreUnderTest, claim, park, running
@@ -46,7 +47,7 @@ class Noting(StoreUnderTest):
         clock.advance(30 * DAY)
         backend.reap("key")
         backend.sweep()
-        backend.replay("key", "b")
+        backend.apply(Replay("key", "b"))
         clock.advance(30 * DAY)
         backend.reap("key")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_dlock.core.machine import MAX_LOST_RUNS
+from celery_dlock.core.operations import Discard, Replay
 from celery_dlock.core.state import Cause, Dead, Drop, Mode, NotHeld, Park, Reason
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.stores.base import Reply, Swept, Wake
@@ -108,7 +109,7 @@ class Replaying(KeyTests):
     def test_a_replayed_message_is_woken_as_it_was(self, key: Key) -> None:
         die(key.backend, key.clock, "a", message=ANY_BYTES)
 
-        reply = key.backend.replay("key", "a")
+        reply = key.backend.apply(Replay("key", "a"))
 
         unchanged = reply.wakes == (Wake("key", "a", ANY_BYTES),)
         assert unchanged
@@ -120,7 +121,7 @@ class Replaying(KeyTests):
         key.runs("b")
         key.parks("c")
 
-        assert key.backend.replay("key", "a") == Reply(True)
+        assert key.backend.apply(Replay("key", "a")) == Reply(True)
 
         assert key.leaves("b") == ["c"]
         key.runs("c", wait=QUEUE)
@@ -134,7 +135,7 @@ class Replaying(KeyTests):
         dead_letter(key, "b")
         key.runs("w")
 
-        key.backend.replay("key", "b")
+        key.backend.apply(Replay("key", "b"))
 
         (entry,) = key.backend.peek("key").waiting
         assert (entry.mode, entry.limit, entry.gives_up) == (Mode.SHARED, 7, None)
@@ -143,7 +144,7 @@ class Replaying(KeyTests):
         lose_runs(key)
         key.enter("a", "once more", wait=QUEUE)
 
-        assert woken(key.backend.replay("key", "a")) == ["a"]
+        assert woken(key.backend.apply(Replay("key", "a"))) == ["a"]
 
         lose_runs(key)
         assert key.asks("a", "x", wait=QUEUE) == Drop(Reason.DEAD)
@@ -153,7 +154,7 @@ class Replaying(KeyTests):
         key.leaves("a")
         assert key.asks("a", "copy") == Drop(Reason.DONE)
 
-        assert key.backend.replay("key", "a") == Reply(False)
+        assert key.backend.apply(Replay("key", "a")) == Reply(False)
 
         key.runs("a", nonce="copy")
         key.leaves("a", nonce="copy")
@@ -164,7 +165,7 @@ class Replaying(KeyTests):
         key.runs("a", nonce="copy")
         key.leaves("a", nonce="copy")
 
-        assert key.backend.replay("key", "a") == Reply(False)
+        assert key.backend.apply(Replay("key", "a")) == Reply(False)
 
         assert key.backend.dead() == []
         assert key.asks("a", "another") == Drop(Reason.DONE)
@@ -176,7 +177,7 @@ class Replaying(KeyTests):
         assert isinstance(late.verdict, NotHeld)
         assert key.asks("a", "copy") == Drop(Reason.DONE)
 
-        reply = key.backend.replay("key", "a")
+        reply = key.backend.apply(Replay("key", "a"))
 
         assert (reply.verdict, woken(reply), key.backend.dead()) == (True, ["a"], [])
         key.runs("a", nonce="again", wait=QUEUE)
@@ -187,8 +188,8 @@ class Replaying(KeyTests):
         before = key.backend.peek("key")
 
         for task in ("a", "b", "unknown"):
-            assert key.backend.replay("key", task) == Reply(False)
-            assert key.backend.discard("key", task, AN_HOUR) == Reply(False)
+            assert key.backend.apply(Replay("key", task)) == Reply(False)
+            assert key.backend.apply(Discard("key", task, AN_HOUR)) == Reply(False)
 
         assert key.backend.peek("key") == before
         key.leaves("a")
@@ -199,7 +200,7 @@ class Replaying(KeyTests):
         key.runs("holder")
         assert key.asks("a", "redelivered", message=b"redelivered", wait=QUEUE) == Park()
 
-        assert key.backend.replay("key", "a").verdict is True
+        assert key.backend.apply(Replay("key", "a")).verdict is True
 
         assert (key.backend.dead(), key.parked) == ([], 1)
         assert key.leave("holder").wakes == (Wake("key", "a", b"redelivered"),)
@@ -209,7 +210,7 @@ class Replaying(KeyTests):
         key.runs("holder")
         key.refuses("a", "another", wait=PLACE)
 
-        key.backend.replay("key", "a")
+        key.backend.apply(Replay("key", "a"))
 
         assert (key.waiting, key.parked) == (["a"], 1)
         assert key.leave("holder").wakes == (Wake("key", "a", b"dead"),)
@@ -224,18 +225,18 @@ class Discarding(KeyTests):
         die(key.backend, key.clock, "a")
         die(key.backend, key.clock, "b")
 
-        assert key.backend.discard("key", "a", AN_HOUR) == Reply(True)
+        assert key.backend.apply(Discard("key", "a", AN_HOUR)) == Reply(True)
 
         assert names(key.backend) == [("key", "b")]
-        assert key.backend.discard("key", "a", AN_HOUR).verdict is False
-        assert key.backend.replay("key", "b").verdict is True
+        assert key.backend.apply(Discard("key", "a", AN_HOUR)).verdict is False
+        assert key.backend.apply(Replay("key", "b")).verdict is True
         assert key.asks("a", "copy", wait=QUEUE) == Drop(Reason.DONE)
 
     def test_a_discarded_task_starts_with_no_lost_runs_once_it_is_forgotten(self, key: Key) -> None:
         lose_runs(key)
         key.enter("a", "once more", wait=QUEUE)
 
-        assert key.backend.discard("key", "a", 0).verdict is True
+        assert key.backend.apply(Discard("key", "a", 0)).verdict is True
 
         assert (key.backend.dead(), key.parked) == ([], 0)
         key.runs("a", nonce="published again", wait=QUEUE)
@@ -245,7 +246,7 @@ class Discarding(KeyTests):
         key.runs("holder")
         key.enter("a", "redelivered", b"redelivered", wait=QUEUE)
 
-        assert key.backend.discard("key", "a", AN_HOUR).verdict is True
+        assert key.backend.apply(Discard("key", "a", AN_HOUR)).verdict is True
 
         assert key.backend.dead() == []
         assert key.leave("holder").wakes == (Wake("key", "a", b"redelivered"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_dlock.core.operations import PutOnHold
 from celery_dlock.core.state import Busy, Ending, KeyState, Left, OperatorHold, Park, Renewed
 from celery_dlock.stores.base import LockBackend
 from celery_dlock.testing.contract.words import (
@@ -30,12 +31,12 @@ def put_on_hold(
     key: Key, was: str = "", name: str = FIRST, by: str = WHO, lasts: int = HOUR
 ) -> bool:
     """Put the key on hold for an hour; whether it is."""
-    return key.backend.put_on_hold("key", was, name, by, WHY, lasts).verdict
+    return key.backend.apply(PutOnHold("key", was, name, by, WHY, lasts)).verdict
 
 
 def end_hold(key: Key) -> list[str] | None:
     """End the first hold; who is woken, ``None`` if that is not the hold."""
-    reply = key.backend.put_on_hold("key", FIRST, "", "", "", 0)
+    reply = key.backend.apply(PutOnHold("key", FIRST, "", "", "", 0))
     return woken(reply) if reply.verdict else None
 
 

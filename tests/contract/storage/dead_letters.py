@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from celery_dlock.core.operations import Replay
 from celery_dlock.core.state import Cause, Dead, Mode, Outcome, Park
 from celery_dlock.core.upkeep import WAKES_BEFORE_DEAD
 from celery_dlock.stores.base import LockBackend
@@ -92,7 +93,7 @@ class DeadLetters(KeyTests):
         assert found == [("one", "a:0:0", b"a:0:0"), ("other", "a:1:0", b"a:1:0")]
         assert backend.parked(["a"]) == [("third", "a:0:0")]
         assert (backend.dead_of([]), backend.count_dead()) == ([], 4)
-        backend.replay("one", "a:0:0")
+        backend.apply(Replay("one", "a:0:0"))
         assert [b.key for b in backend.dead_of(["a"])] == ["other"]
         assert backend.count_dead() == 3
 
@@ -119,5 +120,5 @@ class DeadLetters(KeyTests):
             key.backend.dead_letter(name, "a", UNREADABLE)
 
         assert names(key.backend) == [(name, "a") for name in expected]
-        assert (stranger.dead(), stranger.replay("key 1", "a").verdict) == ([], False)
+        assert (stranger.dead(), stranger.apply(Replay("key 1", "a")).verdict) == ([], False)
         assert key.backend.count_dead() == len(expected)

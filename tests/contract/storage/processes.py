@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from celery_dlock.core.operations import PutOnHold, Replay
 from celery_dlock.core.state import Busy, Cause, Ending, Outcome, Park, Run
 from celery_dlock.stores.base import LockBackend, Wake
 from celery_dlock.testing.contract import processes as shipped
@@ -160,7 +161,7 @@ class Survivors(SharedStore):
         unchanged = all(wake.message == ANY_BYTES for wake in wakes.values())
         assert unchanged
         assert wakes["published"].ending is Ending.REVOKED
-        assert woken(new.replay("dead", "dead")) == ["dead"]
+        assert woken(new.apply(Replay("dead", "dead"))) == ["dead"]
         assert backend.dead() == []
         new.close()
 
@@ -168,10 +169,10 @@ class Survivors(SharedStore):
         self, backend: LockBackend, recipe: Recipe
     ) -> None:
         by_the_store = replace(recipe, options=replace(recipe.options, clock=None))
-        orders = ("key", "", "first", "ann", "why", 3_600 * SECOND)
+        order = PutOnHold("key", "", "first", "ann", "why", 3_600 * SECOND)
         with child(FORKSERVER, obey, by_the_store) as pipe:
             answer(pipe)
-            pipe.send([("put_on_hold", *orders)])
+            pipe.send([("apply", order)])
             (reply,) = answer(pipe)
             assert reply.verdict
 
@@ -181,7 +182,7 @@ class Survivors(SharedStore):
         assert isinstance(refused, Busy)
         assert refused.hold is not None
         assert refused.hold.who == "ann: why"
-        assert other.put_on_hold("key", "first", "", "", "", 0).verdict
+        assert other.apply(PutOnHold("key", "first", "", "", "", 0)).verdict
         assert isinstance(other.enter(claim("a")).verdict, Run)
         other.leave(claim("a"), Outcome.OVER)
         other.close()
@@ -203,7 +204,7 @@ class Survivors(SharedStore):
             assert woken(one) + woken(other) == ["b"]
         assert sorted(letter.key for letter in backend.dead()) == sorted(keys)
 
-        answers = both(recipe, [("replay", key, "a") for key in keys])
+        answers = both(recipe, [("apply", Replay(key, "a")) for key in keys])
 
         for one, other in zip(*answers, strict=True):
             assert {one.verdict, other.verdict} == {True, False}
