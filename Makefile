@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix planted quick checks bench measure chaos simulate mutants clean
+.PHONY: help demo test matrix planted quick checks docs bench measure chaos simulate mutants clean
 
 help:   ## show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -21,6 +21,9 @@ quick:  ## the tests that need no server, in under two minutes
 
 checks: ## style, format, layers, types, and the documentation into docs/_build/html
 	@scripts/tox run -e checks
+
+docs:   ## the documentation as a site, in docs/_build/html
+	@scripts/tox run -e docs
 
 bench:  ## cycles and throughput as ratios, and beats under faults; the report goes to the terminal
 	@scripts/tox run -e bench

@@ -14,7 +14,13 @@ author = "The celery-dlock authors"
 copyright = f"2026, {author}"
 release = version = installed("celery-dlock")
 
-extensions = ["sphinx.ext.autodoc", "celery.contrib.sphinx", "myst_parser"]
+# The second of them says to a static host that the files are to be served as they are.
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.githubpages",
+    "celery.contrib.sphinx",
+    "myst_parser",
+]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"celery-dlock {release}"
